@@ -4,12 +4,10 @@ Nothing is timed here: bench/capped.py does that.  Skipped, with the reason, whe
 this machine may not make network namespaces.
 """
 
+import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,10 +45,9 @@ def shaped(netns):
     return ask
 
 
-def test_capped_link_pull_and_push_give_exact_values(netns, shaped, tmp_path):
-    rng = np.random.default_rng(3)
-    keys = rng.permutation(3 * ROWS)[:ROWS].astype(np.uint64)
-    values = rng.standard_normal((ROWS, DIM), np.float32)
+@contextlib.contextmanager
+def far_servers(netns, tmp_path):
+    """A driver of a cluster behind a capped link, and the link."""
     with (
         netns.linked(MBIT_PER_S) as link,
         link.inside(link.near),
@@ -64,15 +61,23 @@ def test_capped_link_pull_and_push_give_exact_values(netns, shaped, tmp_path):
         try:
             driver.join()
             assert driver.routed.wait(LIMIT_S)
-            driver.declare(Table("rows", DIM))
-            driver.push_async("rows", keys, values).wait()
-            driver.push_async("rows", keys[::2], values[::2]).wait()
-            pulled = driver.pull("rows", keys)
-            absent = driver.pull("rows", keys + np.uint64(3 * ROWS))
+            yield driver, link
             driver.shut_down()
         finally:
             driver.close()
         assert cluster.codes() == [0, 0]
+
+
+def test_capped_link_pull_and_push_give_exact_values(netns, shaped, tmp_path):
+    rng = np.random.default_rng(3)
+    keys = rng.permutation(3 * ROWS)[:ROWS].astype(np.uint64)
+    values = rng.standard_normal((ROWS, DIM), np.float32)
+    with far_servers(netns, tmp_path) as (driver, link):
+        driver.declare(Table("rows", DIM))
+        driver.push_async("rows", keys, values).wait()
+        driver.push_async("rows", keys[::2], values[::2]).wait()
+        pulled = driver.pull("rows", keys)
+        absent = driver.pull("rows", keys + np.uint64(3 * ROWS))
         expected = values.copy()
         expected[::2] *= 2
         assert np.array_equal(pulled, expected)
@@ -87,71 +92,19 @@ def test_capped_link_pull_and_push_give_exact_values(netns, shaped, tmp_path):
 def test_auto_chooses_a_narrow_type_on_a_capped_link_and_says_so(netns, tmp_path, caplog):
     keys = np.arange(ROWS, dtype=np.uint64)
     values = np.full((ROWS, DIM), 0.1, np.float32)
-    with (
-        netns.linked(MBIT_PER_S) as link,
-        link.inside(link.near),
-        Cluster(tmp_path, host=link.far.address, workers=0) as cluster,
-    ):
-        with link.inside(link.far):
-            cluster.master(options=("--session",))
-            cluster.start("server")
-        raw = RawConfig.from_mapping({"master_addr": cluster.address}, "this test")
-        driver = Driver(raw.build(ClusterSettings))
-        try:
-            driver.join()
-            assert driver.routed.wait(LIMIT_S)
-            driver.declare(Table("t", DIM, wire="auto"))
-            with caplog.at_level("INFO"):
-                driver.push("t", keys, values)  # as float32: nothing is known yet
-                driver.push("t", keys, values)
-            assert "wire: auto" in caplog.text
-            assert "rows travel as float16" in caplog.text
-            sent = driver.client.counters()["bytes_out"]
+    with far_servers(netns, tmp_path) as (driver, _):
+        driver.declare(Table("t", DIM, wire="auto"))
+        with caplog.at_level("INFO"):
+            driver.push("t", keys, values)  # as float32: nothing is known yet
             driver.push("t", keys, values)
-            assert driver.client.counters()["bytes_out"] - sent < ROWS * DIM * 2.5
-            rounded = np.float32(np.float16(0.1))
-            rows = driver.pull("t", keys[:5])
-            assert np.all(rows == np.float32(np.float16(np.float32(0.1) + rounded + rounded)))
-            driver.shut_down()
-        finally:
-            driver.close()
-        assert cluster.codes() == [0, 0]
-
-
-def test_netns_cap_can_be_changed_and_taken_off(netns, shaped):
-    with netns.linked() as link:
-        assert shaped(link, link.near)["kind"] != "tbf"
-        for mbit_per_s in (100.0, 1000.0):
-            link.cap(mbit_per_s)
-            for side in (link.near, link.far):
-                assert shaped(link, side)["options"]["rate"] == mbit_per_s * 125_000
-        link.cap(None)
-        assert shaped(link, link.near)["kind"] != "tbf"
-
-
-def test_netns_inside_thread_comes_back(netns):
-    def here():
-        return Path("/proc/thread-self/ns/net").stat().st_ino
-
-    own = here()
-    with netns.linked() as link:
-        assert here() == own
-        with link.inside(link.near):
-            near = here()
-            with link.inside(link.far):
-                assert len({own, near, here()}) == 3
-            assert here() == near
-        with pytest.raises(KeyError), link.inside(link.far):
-            raise KeyError
-        assert here() == own
-    assert here() == own
-
-
-def test_netns_commands_end_with_the_link(netns):
-    with netns.linked() as link:
-        stays = [link.start(side, ["tail", "-f", os.devnull]) for side in (link.near, link.far)]
-        assert [child.poll() for child in stays] == [None, None]
-    assert [child.poll() for child in stays] == [-signal.SIGTERM] * 2
+        assert "wire: auto" in caplog.text
+        assert "rows travel as float16" in caplog.text
+        sent = driver.client.counters()["bytes_out"]
+        driver.push("t", keys, values)
+        assert driver.client.counters()["bytes_out"] - sent < ROWS * DIM * 2.5
+        rounded = np.float32(np.float16(0.1))
+        rows = driver.pull("t", keys[:5])
+        assert np.all(rows == np.float32(np.float16(np.float32(0.1) + rounded + rounded)))
 
 
 def test_netns_killed_owner_leaves_no_process(netns, repo_root):

@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import random
 import resource
 import socket
-import struct
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,8 @@ from live import SECRET, Live, served
 from processes import LIMIT_S
 
 from snailps.transport.control import dial
-from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
+from snailps.transport.frame import encode_frame
+from snailps.transport.handshake import Channel, Hello, Role
 from snailps.transport.security.refusals import (
     LINES_MAX,
     UNKNOWN_MAX,
@@ -47,78 +45,9 @@ def left(sock):
     return said
 
 
-def refusal(said):
-    """Code of the ERROR that is the last frame of what was said."""
-    frames = list(FrameDecoder().feed(said))
-    assert frames[-1].kind == Kind.ERROR
-    return remote_error(frames[-1]).code
-
-
 def hello(live, door):
     channel = Channel.DATA if door == "shard" else Channel.CONTROL
     return Hello(channel, Role.WORKER, os.urandom(16), 1, 1, live.job)
-
-
-def header(kind, body_bytes, flags=0):
-    return HEADER.pack(MAGIC, VERSION, kind, flags, 0, 0, 0, 0, 0, body_bytes)
-
-
-BOMB = struct.pack("<I", 4096) + b"\x1f\x00\x01\x00" + b"\xff" * 4000
-HUGE_BOMB = struct.pack("<I", (1 << 32) - 1) + b"\xff" * 200
-RANDOM = random.Random(8)
-
-
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (b"GET / HTTP/1.1\r\n\r\n", "magic"),
-        (RANDOM.randbytes(100_000), "magic"),
-        (b"\x16\x03\x01\x02\x00\x01" + bytes(200), "magic"),
-        (header(Kind.HELLO, 1 << 40), "too-long"),
-        (header(Kind.PULL, 1 << 20), None),
-        (header(Kind.CALL, 256 << 20), "too-long"),
-        (header(Kind.HELLO, len(BOMB), 1) + BOMB, None),
-        (header(Kind.HELLO, len(HUGE_BOMB), 1) + HUGE_BOMB, None),
-        (header(99, 0), "kind"),
-        (encode_frame(Frame(Kind.PROOF, bytes(32))), "handshake"),
-        (encode_frame(Frame(Kind.HELLO, b"\x03")), "handshake"),
-        (encode_frame(Frame(Kind.HELLO, bytes(4096))), "handshake"),
-        (encode_frame(Frame(Kind.HEARTBEAT)) * 1000, "handshake"),
-    ],
-)
-def test_stranger_who_talks_nonsense_is_told_and_dropped_at_once(live, door, data, code):
-    with served(live):
-        said = left(knock(live, door, data))
-    # Where a peer went on sending, its words may be destroyed with the connection.
-    assert not said or refusal(said) == code or code is None
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_stranger_with_a_wrong_secret_is_refused(live, door):
-    with served(live):
-        sock = knock(live, door, encode_frame(hello(live, door).to_frame()))
-        answer = b""
-        while len(answer) < HEADER.size + 56:
-            answer += sock.recv(1 << 16)
-        sock.sendall(encode_frame(Frame(Kind.PROOF, bytes(32))))
-        assert refusal(left(sock)) == "secret"
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_stranger_who_replays_an_honest_handshake_is_refused(live, door):
-    """A listener in the network has recorded every byte of it."""
-    session = ClientSession(hello(live, door), SECRET.encode())
-    decoder, sent = FrameDecoder(), [encode_frame(session.start())]
-    with knock(live, door, sent[0]) as sock:
-        while not session.ready:
-            for frame in decoder.feed(sock.recv(1 << 16)):
-                answer = session.receive(frame)
-                if answer is not None:
-                    sent.append(encode_frame(answer))
-                    sock.sendall(sent[-1])
-    with served(live):
-        assert refusal(left(knock(live, door, b"".join(sent)))) == "secret"
 
 
 @pytest.mark.long

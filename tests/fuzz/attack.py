@@ -10,12 +10,13 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from frame_socket import FrameSocket
 from live import SECRET, served
 
 from fuzz.mutate import ControlCorpus, DataCorpus, handshake
 from snailps.transport import messages
-from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.handshake import Channel, ClientSession, Hello, Role
+from snailps.transport.frame import Frame, Kind, encode_frame
+from snailps.transport.handshake import Channel, Hello, Role
 
 FRAG_NUM = 16
 BATCH = 50
@@ -30,12 +31,10 @@ class Hung(AssertionError):
 
 
 @dataclass
-class Tally:
-    """What was sent, and what it cost."""
+class Growth:
+    """What an attack cost."""
 
-    frames: int = 0
     connections: int = 0
-    served: int = 0
     memory_mb: list = field(default_factory=list)
     descriptors: list = field(default_factory=list)
 
@@ -44,6 +43,14 @@ class Tally:
         """From after the first tenth on; what is touched for the first time is not growth."""
         start = len(self.memory_mb) // 10
         return max(self.memory_mb[start:]) - self.memory_mb[start]
+
+
+@dataclass
+class Tally(Growth):
+    """What was sent, and what it cost."""
+
+    frames: int = 0
+    served: int = 0
 
 
 class Attacker:
@@ -92,14 +99,7 @@ class Attacker:
             self.channel, Role.WORKER, random_.randbytes(16), 0, random_.choice((1, 2, 9)),
             self.live.job,
         )  # fmt: skip
-        session = ClientSession(hello, SECRET.encode())
-        decoder = FrameDecoder()
-        sock.sendall(encode_frame(session.start()))
-        while not session.ready:
-            for frame in decoder.feed(sock.recv(1 << 16)):
-                answer = session.receive(frame)
-                if answer is not None:
-                    sock.sendall(encode_frame(answer))
+        FrameSocket(sock).greet(hello, SECRET.encode())
 
     def _frames(self, random_):
         """Frames with good headers and broken bodies, and behind them one that is broken itself."""

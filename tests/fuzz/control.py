@@ -22,14 +22,14 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from cluster_models import write_numbers
 from processes import LIMIT_S, Cluster
 
-from fuzz.attack import END_LIMIT_S, Hung
+from fuzz.attack import END_LIMIT_S, Growth, Hung
 from fuzz.mutate import EDGES, mutated
 from snailps.errors import ProtocolError, SnailError
 from snailps.transport import messages as m
@@ -283,27 +283,17 @@ _POOL = {Kind.CALL: calls(1), Kind.NOTE: NOTES}
 for _of in (_POOL[Kind.CALL], _POOL[Kind.NOTE]):
     for _persona in ("driver", "worker", "server"):
         _of[_persona] = [*_of[_persona], *_of["stranger"]]
-_OPEN = (m.Register, m.Rejoin)
 
 
 @dataclass
-class Tally:
+class Tally(Growth):
     """What was sent, and what it cost."""
 
     messages: int = 0
     heard: int = 0
-    connections: int = 0
     honest: int = 0
     blocks: int = 0
     slowest_s: float = 0.0
-    memory_mb: list = field(default_factory=list)
-    descriptors: list = field(default_factory=list)
-
-    @property
-    def growth_mb(self):
-        """From after the first tenth on; what is touched for the first time is not growth."""
-        start = len(self.memory_mb) // 10
-        return max(self.memory_mb[start:]) - self.memory_mb[start]
 
 
 class Attacker:

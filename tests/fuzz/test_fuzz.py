@@ -95,16 +95,3 @@ def test_control_fuzzer_reaches_every_message_and_both_sides_of_the_door():
     said = [*control.calls(7).values(), *control.NOTES.values(), control.ANSWERS]
     assert good >= {type(message).__name__ for group in said for message in group}
     assert refused > 200
-
-
-@pytest.mark.parametrize(
-    ("persona", "message"),
-    [
-        ("worker", messages.Leaving("SIGINT")),
-        ("server", messages.Leaving("SIGINT")),
-        ("worker", messages.Lease("train")),
-        ("stranger", messages.Drain(1)),
-    ],
-)
-def test_control_fuzzer_leaves_out_what_may_end_a_job(persona, message):
-    assert control.ends_legitimately(persona, message)

@@ -7,20 +7,21 @@ import time
 
 import numpy as np
 from blocking_shard import BlockingShard
+from frame_socket import FrameSocket
 
 from snailps import kernels
 from snailps.api.access_method import load_method
-from snailps.store.route import Route, ShardAddress
+from snailps.store.route import Route, ShardAddress, fragment_of
 from snailps.transport.client._client import Client
 from snailps.transport.control import dial
-from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import (
     NONCE_BYTES,
     Channel,
-    ClientSession,
     Hello,
     Role,
     ServerSession,
+    remote_error,
 )
 from snailps.transport.security.trust import Trust
 
@@ -176,45 +177,13 @@ def push_out(client, dim):
         other.wait()
 
 
-class Raw:
-    """A blocking connection to a shard that speaks frames, good or bad."""
+class Raw(FrameSocket):
+    """A connection to a shard."""
 
     def __init__(self, port, secret=b"", shake=True, incarnation=1, host="127.0.0.1"):
-        self.sock = socket.create_connection((host, port), LIMIT_S)
-        self.decoder, self.frames = FrameDecoder(), []
+        super().__init__(socket.create_connection((host, port), LIMIT_S))
         if shake:
-            hello = Hello(Channel.DATA, Role.WORKER, b"n" * 16, 1, incarnation, JOB)
-            session = ClientSession(hello, secret)
-            self.send(session.start())
-            while not session.ready:
-                answer = session.receive(self.next())
-                if answer is not None:
-                    self.send(answer)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *failure):
-        self.sock.close()
-
-    def send(self, *frames):
-        self.sock.sendall(b"".join(encode_frame(frame) for frame in frames))
-
-    def next(self):
-        """The next frame; None when the shard has closed."""
-        while not self.frames:
-            try:
-                data = self.sock.recv(1 << 16)
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                return None
-            self.frames += self.decoder.feed(data)
-        return self.frames.pop(0)
-
-    def ask(self, frame):
-        self.send(frame)
-        return self.next()
+            self.shake(secret=secret, incarnation=incarnation, job=JOB)
 
 
 def pull_frame(groups, request=1, table=1, epoch=1, dim=4, **changed):
@@ -247,3 +216,31 @@ def scan_frame(fragment, cursor=0, keys_max=0xFFFFFFFF, request=1, table=1, epoc
     body = struct.pack("<QII", cursor, fragment, keys_max)
     fields = {"table": table, "epoch": epoch, "job": JOB, "incarnation": 1, "request": request}
     return Frame(Kind.SCAN, **{"body": body, **fields, **changed})
+
+
+def keys_of(fragment, n, frag_num=FRAG_NUM):
+    """The first n keys of a fragment."""
+    keys = np.arange(200 * n * frag_num // 64 + 4096, dtype=np.uint64)
+    return keys[fragment_of(keys, frag_num) == fragment][:n].tolist()
+
+
+def error_of(frame):
+    assert frame is not None
+    assert frame.kind == Kind.ERROR, frame
+    return remote_error(frame)
+
+
+def rows_of(frame, groups, n, dim):
+    """Marks and rows of a PULLED."""
+    assert frame.kind == Kind.PULLED, frame
+    assert len(frame.body) == (8 * groups + 4 * n * dim + 7) // 8 * 8
+    marks = np.frombuffer(frame.body, "<u8", groups).tolist()
+    return marks, np.frombuffer(frame.body, "<f4", n * dim, 8 * groups).reshape(n, dim)
+
+
+def u64(keys):
+    return np.array(list(keys), np.uint64)
+
+
+def pull(client, keys, dim, table=1):
+    return client.pull_async(table, keys, np.full((len(keys), dim), np.nan, np.float32)).wait()

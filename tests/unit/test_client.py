@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards
+from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, pull, u64
 
 from snailps.errors import MisuseError, RemoteError
 from snailps.store.route import fragment_of
@@ -17,23 +17,8 @@ from snailps.transport.client._client import Client, Pending
 EDGE_KEYS = [0, 1, 2, 3, 2**63, 2**64 - 1, 77, 1234567]
 
 
-def u64(keys):
-    return np.array(list(keys), np.uint64)
-
-
-def pull(client, keys, dim, table=1):
-    return client.pull_async(table, keys, np.full((len(keys), dim), np.nan, np.float32)).wait()
-
-
 def open_descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@pytest.fixture
-def shard():
-    with Shards(1) as made:
-        made.add_table(1, 4, ADD, ZEROS)
-        yield made
 
 
 # --- against a model -----------------------------------------------------------------------------
@@ -328,15 +313,6 @@ def test_error_of_a_push_that_nobody_waited_for_stays_until_flush(shard):
 
 
 # --- several callers -----------------------------------------------------------------------------
-
-
-def test_two_workers_share_the_rows(shard):
-    first, second = shard.client(1), shard.client(2)
-    keys = u64(range(100))
-    for client in (first, second, first):
-        client.push_async(1, keys, np.ones((100, 4), np.float32)).wait()
-    assert np.all(pull(second, keys, 4) == 3)
-    assert shard.stats("repeated") == 0
 
 
 def test_threads_of_one_client_lose_nothing():

@@ -11,33 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from replicas import Replicas
-from shards import ADD, JOB, LIMIT_S, ZEROS, Shards
+from frame_socket import FrameSocket
+from shards import ADD, JOB, LIMIT_S, ZEROS, Shards, pull, u64
 
 from snailps.errors import ConnectionLost, MisuseError, ProtocolError, WaitTimeout
 from snailps.transport.client._client import SCANS_AHEAD, Client
-from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.frame import Frame, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role, ServerSession, error_frame
-
-
-def u64(keys):
-    return np.array(list(keys), np.uint64)
-
-
-def pull(client, keys, dim, table=1):
-    return client.pull_async(table, keys, np.full((len(keys), dim), np.nan, np.float32)).wait()
 
 
 def open_descriptors():
     gc.collect()  # what earlier tests left in cycles must not be closed in the middle of this one
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@pytest.fixture
-def shard():
-    with Shards(1) as made:
-        made.add_table(1, 4, ADD, ZEROS)
-        yield made
 
 
 # --- lost connections ----------------------------------------------------------------------------
@@ -317,20 +302,11 @@ class Script:
         return shards.client(timeout_s=timeout_s)
 
 
-class Wire:
-    def __init__(self, sock):
-        self.sock, self.decoder, self.frames = sock, FrameDecoder(), []
-
-    def send(self, *frames):
-        self.sock.sendall(b"".join(encode_frame(frame) for frame in frames))
-
+class Wire(FrameSocket):
     def next(self):
-        while not self.frames:
-            data = self.sock.recv(1 << 20)
-            if not data:
-                raise ConnectionError("closed")
-            self.frames += self.decoder.feed(data)
-        return self.frames.pop(0)
+        if (frame := super().next()) is None:
+            raise ConnectionError("closed")
+        return frame
 
 
 def groups_of(frame):
@@ -560,27 +536,25 @@ def test_one_request_that_waits_long_holds_up_no_other(one):
 # --- another route -------------------------------------------------------------------------------
 
 
-def test_connection_dialled_under_an_older_route_is_not_used():
+def test_connection_dialled_under_an_older_route_is_not_used(cluster):
     """The port of a shard that moved may be given to a standby, which lets requests wait."""
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        client, home = cluster.client(), cluster.ports[0]
-        _, elsewhere = cluster.standby()
-        dialled, may_go, usual = threading.Event(), threading.Event(), cluster.connect
+    client, home = cluster.client(), cluster.ports[0]
+    _, elsewhere = cluster.standby()
+    dialled, may_go, usual = threading.Event(), threading.Event(), cluster.connect
 
-        def connect(index, incarnation=1):
-            late = cluster.ports[0] == elsewhere
-            fd = usual(index, incarnation)
-            if late:
-                dialled.set()
-                assert may_go.wait(LIMIT_S)
-            return fd
+    def connect(index, incarnation=1):
+        late = cluster.ports[0] == elsewhere
+        fd = usual(index, incarnation)
+        if late:
+            dialled.set()
+            assert may_go.wait(LIMIT_S)
+        return fd
 
-        cluster.connect, cluster.ports[0] = connect, elsewhere
-        client.cut(0)
-        assert dialled.wait(LIMIT_S)
-        cluster.take_route(2)
-        cluster.reroute(home)
-        client.cut(0)
-        may_go.set()
-        assert pull(client, u64([1]), 4).shape == (1, 4)
+    cluster.connect, cluster.ports[0] = connect, elsewhere
+    client.cut(0)
+    assert dialled.wait(LIMIT_S)
+    cluster.take_route(2)
+    cluster.reroute(home)
+    client.cut(0)
+    may_go.set()
+    assert pull(client, u64([1]), 4).shape == (1, 4)

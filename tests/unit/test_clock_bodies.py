@@ -5,10 +5,9 @@ import struct
 import numpy as np
 import pytest
 from cases import seeds
-from shards import ADAM, ADD, AVERAGE, JOB, ZEROS, Raw, Shards, pull_frame, push_frame
+from shards import ADAM, ADD, AVERAGE, JOB, ZEROS, Raw, Shards, error_of, pull_frame, push_frame
 
 from snailps.transport.frame import SLOTS_MAX, Frame, Kind, Option
-from snailps.transport.handshake import remote_error
 
 HEAD, CLOCK = struct.Struct("<QIIII"), struct.Struct("<QII")
 HUGE = 2**32 - 1
@@ -52,12 +51,6 @@ def seal(clock=0, slot=0, slots=1, request=2, incarnation=1, body=None):
 def reach(clock=0, slot=0, slots=0, body=None):
     body = CLOCK.pack(clock, slot, slots) if body is None else body
     return Frame(Kind.REACH, body, 0, 1, JOB, 1, 3)
-
-
-def error_of(frame):
-    assert frame is not None
-    assert frame.kind == Kind.ERROR, frame
-    return remote_error(frame)
 
 
 def row_of(shard, key=11):

@@ -7,19 +7,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shards import ADAGRAD, ADD, AVERAGE, JOB, LIMIT_S, ZEROS, Shards
+from shards import ADAGRAD, ADD, AVERAGE, JOB, LIMIT_S, ZEROS, Shards, u64
 from twins import slots as twin
 
 from snailps import Table
 from snailps.api.export_progress import ExportProgress
-from snailps.config import ServerSettings
 from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.leases import BspLedger
 from snailps.master.services import Reading
-from snailps.server.process import Server
-from snailps.transport import messages
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.security.trust import Trust
 
@@ -32,10 +29,6 @@ def shard(request):
     with Shards(1, staged_bytes_max=getattr(request, "param", 2 << 30)) as made:
         made.add_table(1, DIM, ADD, ZEROS)
         yield made
-
-
-def u64(keys):
-    return np.array(list(keys), np.uint64)
 
 
 def full(value, n=1, dim=DIM):
@@ -533,35 +526,6 @@ def test_fenced_incarnation_is_turned_away_and_others_are_not(shard):
     other.push(1, u64([1]), full(2), clock=0)
     end_clock(other, 0)
     assert np.all(pull(other, [1], clock=1) == 2)
-
-
-def test_server_passes_the_orders_on_to_the_shards_that_they_name():
-    with Shards(2) as cluster:
-        cluster.add_table(1, DIM, ADD, ZEROS)
-        server, both = Server(ServerSettings()), [0, 1]
-        server.on_welcome(messages.Welcome(1, 1, 1, cluster.frag_num, 1.0, 10.0))
-        server._shards = dict(enumerate(cluster.threads))
-        server._core.host.primaries = {0: 0, 1: 1}
-
-        def order(message):
-            return server.on_message(message).result(LIMIT_S).data
-
-        assert order(messages.SetClock(3, True, shards=both)) == {"done": both}
-        client = cluster.client()
-        client.push(1, u64(range(9)), full(1, 9), clock=3, slot=2)
-        end_clock(client, 3, 4, first=2)
-        closed = order(messages.CloseClock(3, [2], shards=both))["shards"]
-        assert [state["clock"] for state in closed] == [3, 3]
-        assert [state["sealed"] for state in closed] == [[2, 3]] * 2
-        assert np.all(pull(client, range(9), clock=4) == 1)
-        assert order(messages.CloseClock(3, [3], shards=both))["shards"][0]["clock"] == 4
-        with pytest.raises(SnailError, match="cannot be closed"):
-            order(messages.CloseClock(9, [], shards=both))
-        assert order(messages.Fence(1, shards=both)) == {"done": both}
-        with pytest.raises(RemoteError, match="given up"):
-            pull(client, [1])
-        server._shards.clear()
-        server.stop_serving()
 
 
 # --- any course of things ------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import tracemalloc
 from concurrent.futures import Future
 
 import pytest
+from frame_socket import FrameSocket
 from processes import free_port
 
 from snailps.errors import (
@@ -33,8 +34,8 @@ from snailps.transport.control import (
 )
 from snailps.transport.control import server as control_server
 from snailps.transport.control.encoded import Encoded
-from snailps.transport.frame import HEADER, MAGIC, Frame, FrameDecoder, Kind, encode_frame
-from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
+from snailps.transport.frame import HEADER, MAGIC, Frame, Kind, encode_frame
+from snailps.transport.handshake import Channel, Hello, Role, remote_error
 from snailps.transport.security.refusals import LINES_MAX
 from snailps.transport.security.trust import Trust
 
@@ -123,40 +124,14 @@ def connect(master):
         client.close()
 
 
-class Raw:
-    """A socket that speaks frames, good or bad, as a test likes."""
+class Raw(FrameSocket):
+    """A connection to a master's control port."""
 
     def __init__(self, address):
-        self.sock = socket.create_connection(address, LIMIT_S)
-        self.decoder = FrameDecoder()
-        self.frames = []
-
-    def send(self, *frames):
-        self.sock.sendall(b"".join(encode_frame(frame) for frame in frames))
-
-    def next(self):
-        """The next frame, or None when the peer has closed."""
-        while not self.frames:
-            try:
-                data = self.sock.recv(1 << 16)
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                return None
-            self.frames += self.decoder.feed(data)
-        return self.frames.pop(0)
+        super().__init__(socket.create_connection(address, LIMIT_S))
 
     def shake(self, channel=Channel.CONTROL, secret=b""):
-        session = ClientSession(Hello(channel, Role.WORKER, b"n" * 16, 1, 2, 7), secret)
-        self.send(session.start())
-        while not session.ready:
-            answer = session.receive(self.next())
-            if answer is not None:
-                self.send(answer)
-        return self
-
-    def close(self):
-        self.sock.close()
+        return super().shake(channel, secret, incarnation=2)
 
 
 @pytest.fixture

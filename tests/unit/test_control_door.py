@@ -7,6 +7,7 @@ import time
 
 import pytest
 from cluster_models import COUNTER, write_numbers
+from frame_socket import FrameSocket
 from processes import LIMIT_S
 
 from snailps.api.tables import Table
@@ -14,7 +15,7 @@ from snailps.config import MasterSettings, RawConfig
 from snailps.master.process import Master
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
-from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
+from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import Channel, Role, remote_error
 
 HUGE = 10**400
@@ -77,24 +78,17 @@ def running():
     made.close()
 
 
-class Raw:
-    """A connection that sends whatever it likes."""
+class Raw(FrameSocket):
+    """A connection that has shaken hands."""
 
     def __init__(self, address):
-        self.sock = dial(address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
+        super().__init__(
+            dial(address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
+        )
         self.sock.settimeout(LIMIT_S)
-        self._decoder, self._frames = FrameDecoder(), []
 
-    def send(self, data, kind=Kind.CALL):
-        self.sock.sendall(encode_frame(Frame(kind, data, request=kind == Kind.CALL)))
-
-    def next(self):
-        while not self._frames:
-            data = self.sock.recv(1 << 16)
-            if not data:
-                return None
-            self._frames += self._decoder.feed(data)
-        return self._frames.pop(0)
+    def say(self, data, kind=Kind.CALL):
+        self.send(Frame(kind, data, request=kind == Kind.CALL))
 
     def message(self, kind):
         """The next message of a kind; what comes before is left unanswered."""
@@ -104,7 +98,7 @@ class Raw:
 
     def register(self, role, endpoints=()):
         """Belongs to the cluster."""
-        self.send(messages.encode(messages.Register(role, "h", 1, 1, list(endpoints))))
+        self.say(messages.encode(messages.Register(role, "h", 1, 1, list(endpoints))))
         return self.message(messages.Welcome)[0].node
 
     def take_route(self):
@@ -113,14 +107,7 @@ class Raw:
 
     def answer(self, call):
         """Has done as asked."""
-        ok = Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=call)
-        self.sock.sendall(encode_frame(ok))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.sock.close()
+        self.send(Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=call))
 
 
 REGISTER = {"is": "Register", "role": "worker", "host": "h", "pid": 1, "cores": 1}
@@ -150,7 +137,7 @@ BY_ANYBODY = [
 @pytest.mark.parametrize(("fields", "words"), BY_ANYBODY)
 def test_message_that_cannot_be_meant_ends_its_connection_and_nothing_else(running, fields, words):
     with Raw(running.address) as raw:
-        raw.send(body(fields))
+        raw.say(body(fields))
         frame = raw.next()
         assert frame.kind == Kind.ERROR
         assert words in str(remote_error(frame))
@@ -177,10 +164,10 @@ def test_message_that_cannot_be_meant_ends_its_connection_and_nothing_else(runni
 def test_message_of_another_role_ends_the_connection_of_who_said_it(running, message):
     """A driver may not end the job of others with a word that is a worker's."""
     with Raw(running.address) as raw:
-        raw.send(messages.encode(messages.Register("driver", "h", 1, 1)))
+        raw.say(messages.encode(messages.Register("driver", "h", 1, 1)))
         assert isinstance(messages.decode(raw.next().body), messages.Welcome)
         note = isinstance(message, messages.Settled | messages.Failed | messages.Leaving)
-        raw.send(messages.encode(message), Kind.NOTE if note else Kind.CALL)
+        raw.say(messages.encode(message), Kind.NOTE if note else Kind.CALL)
         frame = raw.next()
         assert frame.kind == Kind.ERROR
         assert f"{type(message).__name__} of a driver" in str(remote_error(frame))
@@ -221,7 +208,7 @@ def test_rejoin_of_another_members_number_is_refused(running, node):
     """1 is the driver's, 2 and 77 nobody's: whoever took them would be two with the next one."""
     life = int(running.status()["life"], 16)
     with Raw(running.address) as raw:
-        raw.send(body(rejoin(job=life, node=node, incarnation=node)))
+        raw.say(body(rejoin(job=life, node=node, incarnation=node)))
         frame = raw.next()
         assert frame.kind == Kind.ERROR
         assert "Start it anew" in str(remote_error(frame))
@@ -231,9 +218,9 @@ def test_rejoin_of_another_members_number_is_refused(running, node):
 def test_rejoin_on_a_connection_that_is_registered_is_refused(running):
     life = int(running.status()["life"], 16)
     with Raw(running.address) as raw:
-        raw.send(messages.encode(messages.Register("driver", "h", 1, 1)))
+        raw.say(messages.encode(messages.Register("driver", "h", 1, 1)))
         raw.next()
-        raw.send(body(rejoin(job=life)))
+        raw.say(body(rejoin(job=life)))
         assert "registered already" in str(remote_error(raw.next()))
         assert raw.next() is None
 
@@ -246,7 +233,7 @@ def test_handler_that_fails_loses_its_peer_alone(running, monkeypatch, caplog):
 
     monkeypatch.setattr(running.master.core.status_report, "ask", broken)
     with Raw(running.address) as raw:
-        raw.send(messages.encode(messages.Ask("status")))
+        raw.say(messages.encode(messages.Ask("status")))
         frame = raw.next()
         assert "KeyError" in str(remote_error(frame))
         assert raw.next() is None
@@ -275,7 +262,7 @@ def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatc
 
     monkeypatch.setattr("snailps.node.probe_service.check_reach", broken)
     with socket.create_server(("127.0.0.1", 0)) as here, Raw(running.address) as raw:
-        raw.send(messages.encode(messages.Examine(list(here.getsockname()), {})))
+        raw.say(messages.encode(messages.Examine(list(here.getsockname()), {})))
         report = messages.decode(raw.next().body)
     assert "ZeroDivisionError" in report.data["back"]
 
@@ -286,11 +273,11 @@ def test_worker_that_fails_twice_is_sent_away_once(running):
     formed, members._formed = members._formed, True
     try:
         with Raw(running.address) as raw:
-            raw.send(messages.encode(messages.Register("worker", "h", 1, 1)))
+            raw.say(messages.encode(messages.Register("worker", "h", 1, 1)))
             raw.next()
             for _ in range(2):
-                raw.send(messages.encode(messages.Failed("planted")), Kind.NOTE)
-            raw.send(messages.encode(messages.Lease("train")))
+                raw.say(messages.encode(messages.Failed("planted")), Kind.NOTE)
+            raw.say(messages.encode(messages.Lease("train")))
             assert messages.decode(raw.next().body) == messages.Stop(True, "failed: planted")
             assert "was sent away" in str(remote_error(raw.next()))
     finally:
@@ -336,7 +323,7 @@ def test_newcomer_that_fails_in_a_job_that_was_submitted_while_it_joined_goes_al
         worker.message(messages.Start)
         newcomer.take_route()
         newcomer.message(messages.Start)
-        newcomer.send(messages.encode(messages.Failed("planted")), Kind.NOTE)
+        newcomer.say(messages.encode(messages.Failed("planted")), Kind.NOTE)
         assert newcomer.message(messages.Stop)[0].text == "failed: planted"
         assert made.status()["phase"] == "training"
         made.driver.close()

@@ -6,20 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import ADD, JOB, ZEROS, Shards, pull_frame, push_frame
+from shards import ADD, JOB, ZEROS, Shards, keys_of, pull_frame, u64
 
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.errors import MisuseError
-from snailps.store.route import fragment_of
-from snailps.transport.frame import HEADER, MAGIC, VERSION, Flag, Frame, Kind, Option
+from snailps.transport.frame import Frame, Kind, Option
 from snailps.transport.handshake import remote_error
 
 NARROW = ["float16", "int8"]
-
-
-def u64(keys):
-    return np.array(list(keys), np.uint64)
 
 
 def as_wire(name, rows):
@@ -181,11 +176,6 @@ def test_first_and_last_key_in_one_part_are_whole():
         assert pull(client, np.sort(keys), 1)[:, 0].tolist() == [2, 3, 5, 4, 1]
 
 
-def keys_of(fragment, n):
-    keys = np.arange(200 * n + 4096, dtype=np.uint64)
-    return keys[fragment_of(keys, 64) == fragment][:n].tolist()
-
-
 RESERVED = [1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 6, 1 << 15]
 
 
@@ -194,15 +184,6 @@ def test_reserved_options_and_those_that_do_not_go_together_are_refused(cluster,
     with cluster.raw() as one:
         (fragment,) = cluster.route.fragments_of(0)[:1]
         reply = one.ask(pull_frame({fragment: keys_of(fragment, 3)}, dim=5, options=options))
-        assert remote_error(reply).code == "option"
-
-
-@pytest.mark.parametrize("options", [1 << 3, 1 << 4])
-def test_push_with_reserved_option_is_refused(cluster, options):
-    with cluster.raw() as one:
-        (fragment,) = cluster.route.fragments_of(0)[:1]
-        values = np.ones((3, 5), np.float32)
-        reply = one.ask(push_frame({fragment: keys_of(fragment, 3)}, values, options=options))
         assert remote_error(reply).code == "option"
 
 
@@ -221,15 +202,3 @@ def test_narrow_keys_that_do_not_fill_the_body_are_refused(cluster, width):
             assert one.ask(narrow).kind == Kind.PULLED
             cut = Frame(Kind.PULL, body[:-8], 1, 1, JOB, 1, 9)
             assert remote_error(one.ask(cut)).code == "length"
-
-
-# --- flags ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [Kind.PUSH, Kind.PULL])
-def test_packed_request_is_refused_and_ends_the_connection(cluster, kind):
-    head = HEADER.pack(MAGIC, VERSION, kind, int(Flag.PACKED), 1, 1, JOB, 1, 7, 8)
-    with cluster.raw() as one:
-        one.sock.sendall(head + bytes(8))
-        assert remote_error(one.next()).code == "flag"
-        assert one.next() is None

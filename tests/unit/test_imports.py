@@ -61,9 +61,6 @@ LAYERS = [
 ]
 """The rooms from the bottom up: none is imported by a lower one."""
 
-# Imports that go another way today: (file, what it imports) -> why, and what ends it.
-KNOWN: dict[tuple[str, str], str] = {}
-
 # Modules of the standard library and C headers that mean: this code knows sockets, or time.
 SOCKETS = {
     "socket", "ssl", "select", "selectors", "socketserver", "asyncio", "http", "urllib.request",
@@ -244,9 +241,7 @@ def imports_what_its_place_allows(path):
     part = part_of(module_name(path))
     assert part in ALLOWED, f"snailps/{part} has no row in ALLOWED here, nor in ARCHITECTURE.md"
     wrong = {name for name in own(imports_of(path)) if part_of(name) not in ALLOWED[part] | {part}}
-    known = {name for file, name in KNOWN if file == ids(path)}
-    assert not wrong - known, f"{ids(path)} may not import {sorted(wrong - known)}"
-    assert not known - wrong, f"take {sorted(known - wrong)} of {ids(path)} out of KNOWN"
+    assert not wrong, f"{ids(path)} may not import {sorted(wrong)}"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -330,37 +325,3 @@ def test_sources_cover_every_room():
     """Every room that ALLOWED names is really there, and is looked at."""
     parts = {part_of(module_name(path)) for path in sources()}
     assert set().union(*LAYERS) | {"__main__", "__init__"} <= parts
-
-
-def test_known_exceptions_have_reasons():
-    assert all(len(reason) > 20 for reason in KNOWN.values())
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import os, socket as s\n", {"os", "socket"}),
-        ("from libc.stdint cimport uint32_t\n", {"libc.stdint"}),
-        ("from snailps.abi cimport _key_hash\n", {"snailps.abi._key_hash"}),
-        ("from snailps.abi._row_ops cimport (\n    A, B,\n    C,\n)\n", {"snailps.abi._row_ops"}),
-        ("from .. import errors\n", {"snailps.errors"}),
-        ("from . cimport _frame\n", {"snailps.transport._frame"}),
-        ("from ..store._store cimport *\n", {"snailps.store._store"}),
-        ("cimport snailps.store._store as s\n", {"snailps.store._store"}),
-        ('cdef extern from "<sys/socket.h>" nogil:\n', {"sys/socket.h"}),
-        ('"""\nimport socket\n"""\n# import select\nx = 1  # from time import sleep\n', set()),
-        ("def f():\n    from snailps.store import route, _store\n",
-         {"snailps.store.route", "snailps.store._store"}),
-    ],
-)  # fmt: skip
-def test_cython_imports_known_lines(text, expected):
-    path = PACKAGE / "transport" / "_probe.pyx"
-    found = {n for found in cython_imports(text) for n in absolute(path, *found)}
-    assert found == expected
-
-
-def test_python_imports_known_lines():
-    text = "from snailps import errors\nif True:\n    def f():\n        from ..data import text\n"
-    path = PACKAGE / "cli" / "probe.py"
-    found = {n for found in python_imports(text) for n in absolute(path, *found)}
-    assert found == {"snailps.errors", "snailps.data.text"}

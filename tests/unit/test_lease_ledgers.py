@@ -56,16 +56,6 @@ def test_dealt_to_nobody_waits_for_the_first_that_comes():
     assert [book.take(7).number for _ in range(2)] == [0, 1]
 
 
-def test_dealt_in_lock_step_leases_nothing_ahead():
-    book = SspLedger(blocks(6), nodes=[1, 2], staleness=0)
-    first = book.take(1)
-    assert book.take(1) is None
-    book.take(2)
-    book.done(first.number, 1)
-    assert book.take(1) is None
-    assert str(book.wait_of(1)).startswith("worker 2 to finish its block 1")
-
-
 def test_dealt_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
     book = SspLedger(blocks(7), nodes=[1, 2, 3], staleness=0)  # worker 1 has three, the others two
     for _ in range(2):

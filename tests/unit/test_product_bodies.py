@@ -4,10 +4,9 @@ import struct
 
 import numpy as np
 import pytest
-from shards import ADD, JOB, PYTHON, ZEROS, Raw, Shards
+from shards import ADD, JOB, PYTHON, ZEROS, Raw, Shards, error_of
 
 from snailps.transport.frame import EXAMPLE_ENTRIES_MAX, Frame, Kind, ProductOption
-from snailps.transport.handshake import remote_error
 
 HEAD = struct.Struct("<QQIIIIIIfI")
 FIELDS = ("seq", "batch", "examples", "first", "count", "entries", "floats", "options", "scale")
@@ -53,12 +52,6 @@ def cut(frame, size):
 def corrupt(frame, at, data):
     body = frame.body[:at] + data + frame.body[at + len(data) :]
     return Frame(frame.kind, body, frame.table, 1, JOB, 1, frame.request)
-
-
-def error_of(frame):
-    assert frame is not None
-    assert frame.kind == Kind.ERROR, frame
-    return remote_error(frame)
 
 
 def rows_of(shard, keys=(5, 11)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from replicas import Relay, Replicas, assert_equal, dump
 from shards import ADD, LIMIT_S, ZEROS
-from test_replica import DIMS, run_all, tables
+from test_replica import DIMS, tables
 
 
 def clocked(cluster, slot, slots, clocks, seed):
@@ -20,22 +20,6 @@ def clocked(cluster, slot, slots, clocks, seed):
             values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
             client.push(table, keys, values, clock=clock, slot=slot)
         client.seal_async(clock, slot, slots).wait()
-
-
-@pytest.mark.parametrize("when", ["before", "amid"])
-def test_standby_equals_its_primary_in_clocks(when):
-    with Replicas() as cluster:
-        tables(cluster)
-        made = cluster.back_up() if when == "before" else cluster.standby()
-
-        def late():
-            if when == "amid":
-                cluster.back_up(standby=made)
-
-        run_all(*[lambda i=i: clocked(cluster, i, 3, (0, 12), 20 + i) for i in range(3)], late)
-        cluster.settle()
-        assert_equal(dump(cluster.threads[0]), dump(made[0]))
-        assert made[0].clock() == 12
 
 
 def test_standby_made_in_the_middle_of_a_clock_closes_it_as_its_primary():

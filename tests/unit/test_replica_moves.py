@@ -102,6 +102,7 @@ def test_standby_of_a_standby_equals_both_in_clocks(when):
 
         run_all(*[lambda i=i: clocked(cluster, i, 3, (0, 8), 20 + i) for i in range(3)], late)
         settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(middle[0]))
         assert_equal(dump(cluster.threads[0]), dump(last[0]))
         assert last[0].clock() == 8
 
@@ -116,6 +117,7 @@ def test_standby_of_a_standby_gets_gradients_of_several_frames_together():
         forward.wait()
         client.backward_async(forward, rng.normal(size=(200, 400)).astype(np.float32)).wait()
         settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(middle[0]))
         assert_equal(dump(cluster.threads[0]), dump(last[0]))
 
 
@@ -135,6 +137,7 @@ def test_standby_of_a_standby_gets_restored_fragments_again():
             cluster.threads[0].put_section(buffer[start : start + length].copy(), {1: 1}, False)
         cluster.client(3).push(1, keys[:100], np.ones((100, 8), np.float32))
         settle(cluster.threads[0], middle[0])
+        assert_equal(dump(cluster.threads[0]), dump(middle[0]))
         assert_equal(dump(cluster.threads[0]), dump(last[0]))
 
 
@@ -146,19 +149,17 @@ def test_standby_that_lacks_something_has_no_standby():
             made[0].back_up(fd, sync=True, tell=lambda *_: None).result(LIMIT_S)
 
 
-def test_lost_standby_of_a_standby_holds_up_nothing():
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        middle = cluster.back_up()
-        last = fill(cluster, middle[0], cluster.standby())
-        assert last[0].stop()
-        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
-        client.push(1, keys, np.ones((10, 4), np.float32))
-        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
-        assert cluster.threads[0].stop()
-        cluster.promote(middle)  # nobody has said that it is alone
-        client.push(1, keys, np.ones((10, 4), np.float32))
-        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+def test_lost_standby_of_a_standby_holds_up_nothing(cluster):
+    middle = cluster.back_up()
+    last = fill(cluster, middle[0], cluster.standby())
+    assert last[0].stop()
+    client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+    client.push(1, keys, np.ones((10, 4), np.float32))
+    assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
+    assert cluster.threads[0].stop()
+    cluster.promote(middle)  # nobody has said that it is alone
+    client.push(1, keys, np.ones((10, 4), np.float32))
+    assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
 
 
 def test_standby_of_a_standby_that_takes_too_little_is_given_up_and_nobody_waits():
@@ -205,20 +206,18 @@ def swap(cluster, middle, epoch):
 
 
 @pytest.mark.parametrize("steps", ["shift", "swap", "shift swap shift swap", "swap swap shift"])
-def test_moves_under_load_lose_nothing_and_leave_a_standby(steps):
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        counting = Counting(cluster)
-        standby = cluster.back_up()
-        for epoch, step in enumerate(steps.split(), 2):
-            counting.more(200)
-            standby = {"shift": shift, "swap": swap}[step](cluster, standby, epoch)
+def test_moves_under_load_lose_nothing_and_leave_a_standby(cluster, steps):
+    counting = Counting(cluster)
+    standby = cluster.back_up()
+    for epoch, step in enumerate(steps.split(), 2):
         counting.more(200)
-        assert cluster.threads[0].stop()
-        cluster.promote(standby, epoch=10)  # all is at the standby
-        counting.more(200)
-        found, acknowledged = counting.end()
-        assert np.array_equal(found, acknowledged)
+        standby = {"shift": shift, "swap": swap}[step](cluster, standby, epoch)
+    counting.more(200)
+    assert cluster.threads[0].stop()
+    cluster.promote(standby, epoch=10)  # all is at the standby
+    counting.more(200)
+    found, acknowledged = counting.end()
+    assert np.array_equal(found, acknowledged)
 
 
 @pytest.mark.parametrize("step", [shift, swap])
@@ -238,99 +237,99 @@ def test_moves_in_clocks_go_on_with_the_clock(step):
         assert done[0][0].clock() == 8
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("when", ["yielded", "resumed"])
-def test_primary_that_stands_by_goes_on_with_its_standby_where_that_is_not_promoted(when):
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        standby, old = cluster.back_up(), me(cluster)
-        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
-        client.push(1, keys, np.ones((10, 4), np.float32))
-        old[0].yield_(LIMIT_S, True)
-        if when == "resumed":
-            fill(cluster, standby[0], old, resume=True)
-        standby[0].alone()
-        old[0].promote(2)
-        cluster.reroute(old[1], epoch=2)
-        client.push(1, keys, np.ones((10, 4), np.float32))
-        settle(old[0])
-        assert old[0].stats()["replica"]["state"] == "ready"
-        assert_equal(dump(old[0]), dump(standby[0]))
-
-
-@pytest.mark.parametrize("when", ["yielded", "resumed"])
-def test_primary_that_stands_by_takes_back_what_is_lost(when):
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        standby, old = cluster.back_up(), me(cluster)
-        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
-        client.push(1, keys, np.ones((10, 4), np.float32))
-        old[0].yield_(LIMIT_S, True)
-        if when == "resumed":
-            fill(cluster, standby[0], old, resume=True)
+def test_primary_that_stands_by_serves_again_where_its_standby_is_not_promoted_or_lost(
+    cluster, when, lost
+):
+    standby, old = cluster.back_up(), me(cluster)
+    client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+    client.push(1, keys, np.ones((10, 4), np.float32))
+    old[0].yield_(LIMIT_S, True)
+    if when == "resumed":
+        fill(cluster, standby[0], old, resume=True)
+    if lost:
         assert standby[0].stop()
         old[0].alone()
-        old[0].promote(2)
-        cluster.reroute(old[1], epoch=2)
-        client.push(1, keys, np.ones((10, 4), np.float32))
-        assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+    else:
+        standby[0].alone()
+    old[0].promote(2)
+    cluster.reroute(old[1], epoch=2)
+    client.push(1, keys, np.ones((10, 4), np.float32))
+    assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
+    if lost:
+        return
+    settle(old[0])
+    assert old[0].stats()["replica"]["state"] == "ready"
+    assert_equal(dump(old[0]), dump(standby[0]))
 
 
-def test_what_was_not_as_it_is_now_is_not_resumed():
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        standby, old = cluster.back_up(), me(cluster)
-        old[0].yield_(LIMIT_S, True)
-        standby[0].promote(2)
-        standby[0].set_tick(7)
-        fill(cluster, standby[0], old, resume=True, ready=False)
-        state, why = cluster.told.get(timeout=LIMIT_S)
-        assert (state, "RESUME" in why) == ("lost", True)
+@pytest.mark.parametrize("when", ["yielded", "resumed"])
+def test_primary_that_stands_by_takes_back_what_is_lost(cluster, when):
+    standby, old = cluster.back_up(), me(cluster)
+    client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+    client.push(1, keys, np.ones((10, 4), np.float32))
+    old[0].yield_(LIMIT_S, True)
+    if when == "resumed":
+        fill(cluster, standby[0], old, resume=True)
+    assert standby[0].stop()
+    old[0].alone()
+    old[0].promote(2)
+    cluster.reroute(old[1], epoch=2)
+    client.push(1, keys, np.ones((10, 4), np.float32))
+    assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
 
 
-def test_primary_that_is_told_to_serve_does_not_yield_any_more():
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        cluster.back_up(relay=1 << 16)
-        cluster.relays[-1].open.clear()
-        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
-        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
-        cluster.until("pushes", lambda n: n == 1)
-        shard, failed = cluster.threads[0], []
+def test_what_was_not_as_it_is_now_is_not_resumed(cluster):
+    standby, old = cluster.back_up(), me(cluster)
+    old[0].yield_(LIMIT_S, True)
+    standby[0].promote(2)
+    standby[0].set_tick(7)
+    fill(cluster, standby[0], old, resume=True, ready=False)
+    state, why = cluster.told.get(timeout=LIMIT_S)
+    assert (state, "RESUME" in why) == ("lost", True)
 
-        def leave():
-            try:
-                shard.yield_(LIMIT_S)
-            except ConnectionLost as error:
-                failed.append(str(error))
 
-        leaving = threading.Thread(target=leave)
-        leaving.start()
-        while not shard._loop.submit(lambda: shard.shard.core.yielding):
-            assert leaving.is_alive(), failed  # the next push must not overtake the order
-        again = client.push_async(1, keys, np.ones((10, 4), np.float32))
-        cluster.until("parked", lambda n: n == 1)
-        shard.promote(1)
-        leaving.join(LIMIT_S)
-        assert failed == ["the shard was told to go on"]
-        cluster.relays[-1].open.set()
-        pushed.wait()
-        again.wait()
+def test_primary_that_is_told_to_serve_does_not_yield_any_more(cluster):
+    cluster.back_up(relay=1 << 16)
+    cluster.relays[-1].open.clear()
+    client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+    pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+    cluster.until("pushes", lambda n: n == 1)
+    shard, failed = cluster.threads[0], []
+
+    def leave():
+        try:
+            shard.yield_(LIMIT_S)
+        except ConnectionLost as error:
+            failed.append(str(error))
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    while not shard._loop.submit(lambda: shard.shard.core.yielding):
+        assert leaving.is_alive(), failed  # the next push must not overtake the order
+    again = client.push_async(1, keys, np.ones((10, 4), np.float32))
+    cluster.until("parked", lambda n: n == 1)
+    shard.promote(1)
+    leaving.join(LIMIT_S)
+    assert failed == ["the shard was told to go on"]
+    cluster.relays[-1].open.set()
+    pushed.wait()
+    again.wait()
 
 
 @pytest.mark.parametrize("stay", [False, True])
-def test_primary_that_serves_again_and_has_lost_its_standby_waits_until_it_is_alone(stay):
+def test_primary_that_serves_again_and_has_lost_its_standby_waits_until_it_is_alone(cluster, stay):
     """The master may still take that one for a standby that has everything."""
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        standby, old = cluster.back_up(), me(cluster)
-        client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
-        old[0].yield_(LIMIT_S, stay)
-        assert standby[0].stop()
-        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
-        old[0].promote(2)
-        cluster.reroute(old[1], epoch=2)
-        pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
-        with pytest.raises(WaitTimeout):
-            pushed.wait(0.2)
-        old[0].alone()
-        pushed.wait()
+    standby, old = cluster.back_up(), me(cluster)
+    client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+    old[0].yield_(LIMIT_S, stay)
+    assert standby[0].stop()
+    assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
+    old[0].promote(2)
+    cluster.reroute(old[1], epoch=2)
+    pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
+    with pytest.raises(WaitTimeout):
+        pushed.wait(0.2)
+    old[0].alone()
+    pushed.wait()

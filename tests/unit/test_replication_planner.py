@@ -440,16 +440,6 @@ def test_of_two_servers_the_second_serves_all_and_a_new_one_brings_redundancy_ba
     assert sorted(primaries) == [2, 2, 3, 3]  # it also takes shards over
 
 
-def test_two_losses_one_after_the_other_are_survived():
-    world = World(servers=3, shards=2)
-    for server in (1, 2):
-        world.kill(server)
-        world.settle()
-        world.check()
-    assert not rows_lost(world)
-    assert world.plan.redundancy.metrics.failovers == 2
-
-
 @pytest.mark.parametrize("first", [1, 2])
 def test_two_losses_at_once_lose_rows_and_say_which(first):
     world = World(servers=3)

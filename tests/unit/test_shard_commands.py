@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 from replicas import Replicas
-from shards import ADD, LIMIT_S, ZEROS, Shards
+from shards import LIMIT_S, Shards
 
 from snailps.errors import ConnectionLost, MisuseError, RemoteError, WaitTimeout
 
@@ -114,24 +114,22 @@ def test_commands_of_a_shard_that_stops_fail_and_give_back_their_descriptors():
             assert far.recv(1) == b""
 
 
-def test_requests_are_served_between_commands():
+def test_requests_are_served_between_commands(shard):
     """However many there are."""
-    with Shards(1) as shards:
-        shards.add_table(1, 4, ADD, ZEROS)
-        (thread,), client = shards.threads, shards.client()
-        keys, rows = np.arange(10, dtype=np.uint64), np.zeros((10, 4), np.float32)
-        client.pull(1, keys, rows)
-        served = threading.Event()
+    (thread,), client = shard.threads, shard.client()
+    keys, rows = np.arange(10, dtype=np.uint64), np.zeros((10, 4), np.float32)
+    client.pull(1, keys, rows)
+    served = threading.Event()
 
-        def once_more():
-            if not served.is_set():
-                thread.post(once_more)
+    def once_more():
+        if not served.is_set():
+            thread.post(once_more)
 
-        with blocked(thread):
-            for _ in range(50):
-                thread.post(once_more)
-        client.pull(1, keys, rows)
-        served.set()
+    with blocked(thread):
+        for _ in range(50):
+            thread.post(once_more)
+    client.pull(1, keys, rows)
+    served.set()
 
 
 def test_order_does_not_hold_up_what_is_posted_behind_it():
@@ -161,32 +159,28 @@ def fence_many(thread):
     thread.post(work, at_standby=True).result(LIMIT_S)
 
 
-def test_fences_are_never_forgotten():
-    with Shards(1) as shards:
-        shards.add_table(1, 4, ADD, ZEROS)
-        fence_many(shards.threads[0])
-        refused(shards, [1, 2, FENCED // 2, FENCED])
-        keys, ones = np.arange(10, dtype=np.uint64), np.ones((10, 4), np.float32)
-        shards.client(FENCED + 1).push(1, keys, ones)
+def test_fences_are_never_forgotten(shard):
+    fence_many(shard.threads[0])
+    refused(shard, [1, 2, FENCED // 2, FENCED])
+    keys, ones = np.arange(10, dtype=np.uint64), np.ones((10, 4), np.float32)
+    shard.client(FENCED + 1).push(1, keys, ones)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_all_fences_hold_at_a_promoted_standby(when):
+def test_all_fences_hold_at_a_promoted_standby(cluster, when):
     """Those that there were when it was made, and those that came later; and at its own standby."""
-    with Replicas() as cluster:
-        cluster.add_table(1, 4, ADD, ZEROS)
-        if when == "before":
-            fence_many(cluster.threads[0])
-            made = cluster.back_up()
-        else:
-            made = cluster.back_up()
-            fence_many(cluster.threads[0])
-        cluster.promote(made)
-        refused(cluster, [1, FENCED], epoch=2)
-        assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"  # the former primary's stream
-        again = cluster.back_up()
-        cluster.promote(again, epoch=3)
-        refused(cluster, [1, FENCED], epoch=3)
+    if when == "before":
+        fence_many(cluster.threads[0])
+        made = cluster.back_up()
+    else:
+        made = cluster.back_up()
+        fence_many(cluster.threads[0])
+    cluster.promote(made)
+    refused(cluster, [1, FENCED], epoch=2)
+    assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"  # the former primary's stream
+    again = cluster.back_up()
+    cluster.promote(again, epoch=3)
+    refused(cluster, [1, FENCED], epoch=3)
 
 
 def test_stopped_shard_leaves_no_cycle_that_keeps_its_rows():

@@ -182,22 +182,6 @@ def test_parked_request_is_answered_when_the_shard_wakes():
     assert sent(shard, 1.0) == [(CLIENT, Kind.PULLED, 5)]
 
 
-def test_parked_request_is_refused_after_its_limit():
-    shard = Driven(standby=True)
-    assert shard.ask(pull_frame(grouped(), request=5, dim=2), now=100.0).frame is None
-    now = 100.0
-    while not (out := shard.door.turn(now)):
-        assert shard.door.due > now
-        now = shard.door.due
-    assert now == pytest.approx(100.0 + PARK_LIMIT_S, abs=0.2)
-    (one,) = out
-    assert one.connection == CLIENT
-    error = remote_error(decoded(one.frame))
-    assert error.code == "timeout"
-    assert "at the shard for this shard, which stands by" in str(error)
-    assert shard.door.due == np.inf
-
-
 def test_nothing_overtakes_a_parked_push_of_its_connection(pair):
     primary, standby, _ = pair
     primary.role.begin_yield()
@@ -221,21 +205,6 @@ def test_connection_that_ends_takes_its_requests_with_it(pair):
     deliver(primary, standby)
     assert sent(primary, 0.0) == []
     assert primary.door.counters()["parked"] == 0
-
-
-def test_standby_that_acknowledges_nothing_is_given_up(pair):
-    primary, _, told = pair
-    primary.door.link = 33
-    primary.ask(push(2), now=50.0)
-    assert primary.door.turn(50.0) == []
-    assert len(primary.door.take_stream(50.0)) == 1
-    assert primary.door.due == pytest.approx(50.0 + SILENCE_LIMIT_S, abs=0.001)
-    assert primary.door.turn(50.0 + SILENCE_LIMIT_S - 1) == []
-    assert told == [("ready", "")]
-    primary.door.turn(primary.door.due)
-    assert told[-1] == ("lost", "the standby acknowledged nothing for 10 s")
-    assert (primary.door.link, primary.door.cut_links) == (-1, [33])
-    assert sent(primary, 90.0) == []  # it may be promoted
 
 
 def test_frames_that_are_missing_end_the_stream():

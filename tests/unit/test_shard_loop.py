@@ -19,49 +19,23 @@ from shards import (
     ZEROS,
     Raw,
     Shards,
+    error_of,
+    keys_of,
     pull_frame,
     push_frame,
+    rows_of,
     scan_frame,
 )
 
 from snailps import kernels
 from snailps.errors import ConnectionLost
-from snailps.store.route import fragment_of
 from snailps.transport.frame import (
     HEADER_BYTES,
     Frame,
     Kind,
     encode_frame,
 )
-from snailps.transport.handshake import Channel, Hello, Role, ServerSession, remote_error
-
-
-@pytest.fixture
-def shard():
-    with Shards(1) as made:
-        made.add_table(1, 4, ADD, ZEROS)
-        yield made
-
-
-def keys_of(fragment, n, frag_num=FRAG_NUM):
-    """The first n keys of a fragment."""
-    keys = np.arange(200 * n * frag_num // 64 + 4096, dtype=np.uint64)
-    return keys[fragment_of(keys, frag_num) == fragment][:n].tolist()
-
-
-def error_of(frame):
-    assert frame is not None
-    assert frame.kind == Kind.ERROR, frame
-    return remote_error(frame)
-
-
-def rows_of(frame, groups, n, dim):
-    """Marks and rows of a PULLED."""
-    assert frame.kind == Kind.PULLED, frame
-    assert len(frame.body) == (8 * groups + 4 * n * dim + 7) // 8 * 8
-    marks = np.frombuffer(frame.body, "<u8", groups).tolist()
-    return marks, np.frombuffer(frame.body, "<f4", n * dim, 8 * groups).reshape(n, dim)
-
+from snailps.transport.handshake import Channel, Hello, Role, ServerSession
 
 # --- parking -------------------------------------------------------------------------------------
 
@@ -133,33 +107,6 @@ def test_many_pushes_that_race_with_a_new_route_are_all_applied():
                 _, rows = rows_of(one.ask(pull_frame({5: [key]})), 1, 1, 4)
             assert rows[0, 0] == 100
             assert shard.stats("repeated") == 0
-
-
-def test_timed_out_push_lets_those_behind_it_go_on():
-    with Shards(1, park_limit_s=0.05) as shard:
-        shard.add_table(1, 4, ADD, ZEROS)
-        (key,) = keys_of(5, 1)
-        with shard.raw() as one:
-            one.send(push_frame({5: [key]}, np.ones((1, 4)), seq=1, request=1, epoch=2))
-            one.send(push_frame({5: [key]}, np.ones((1, 4)), seq=2, request=2, epoch=1))
-            replies = {frame.request: frame.kind for frame in (one.next(), one.next())}
-            assert replies[1] == Kind.ERROR
-            _, rows = rows_of(one.ask(pull_frame({5: [key]}, request=3)), 1, 1, 4)
-            # Behind it, the second either had its turn or reached the same limit; it never
-            # half-happened.
-            assert rows[0, 0] == (1.0 if replies[2] == Kind.PUSHED else 0.0)
-
-
-def test_parked_requests_of_a_lost_connection_are_dropped(shard):
-    (key,) = keys_of(5, 1)
-    with shard.raw() as one, shard.raw() as other:
-        one.send(*[pull_frame({5: [key]}, request=i, epoch=2) for i in range(1, 51)])
-        other.send(pull_frame({5: [key]}, request=99, epoch=2))
-        shard.until("parked", lambda n: n == 51)
-        one.sock.close()
-        shard.until("parked", lambda n: n == 1)
-        shard.take_route(2)
-        assert other.next().request == 99
 
 
 def test_parked_bytes_of_a_connection_are_bounded_and_none_is_lost():
@@ -255,25 +202,23 @@ def _after(event):
     return 1
 
 
-def test_hundreds_of_connections_come_and_go():
-    with Shards(1) as shard:
-        shard.add_table(1, 4, ADD, ZEROS)
-        (key,) = keys_of(5, 1)
-        open_ones = [shard.raw() for _ in range(150)]
-        order = np.random.default_rng(3).permutation(150)
-        for i in order[:100]:
-            open_ones[i].sock.close()
-        shard.until("connections", lambda n: n == 50)
-        fresh = [shard.raw() for _ in range(80)]
-        assert shard.stats("connections") == 130
-        for request, one in enumerate([*[open_ones[i] for i in order[100:]], *fresh], 1):
-            push = push_frame({5: [key]}, np.ones((1, 4)), seq=request, request=request)
-            assert one.ask(push).request == request
-        for one in [*[open_ones[i] for i in order[100:]], *fresh]:
-            one.sock.close()
-        shard.until("connections", lambda n: n == 0)
-        assert shard.stats("accepted") == 230
-        assert shard.stats("rows_pushed") == 130
+def test_hundreds_of_connections_come_and_go(shard):
+    (key,) = keys_of(5, 1)
+    open_ones = [shard.raw() for _ in range(150)]
+    order = np.random.default_rng(3).permutation(150)
+    for i in order[:100]:
+        open_ones[i].sock.close()
+    shard.until("connections", lambda n: n == 50)
+    fresh = [shard.raw() for _ in range(80)]
+    assert shard.stats("connections") == 130
+    for request, one in enumerate([*[open_ones[i] for i in order[100:]], *fresh], 1):
+        push = push_frame({5: [key]}, np.ones((1, 4)), seq=request, request=request)
+        assert one.ask(push).request == request
+    for one in [*[open_ones[i] for i in order[100:]], *fresh]:
+        one.sock.close()
+    shard.until("connections", lambda n: n == 0)
+    assert shard.stats("accepted") == 230
+    assert shard.stats("rows_pushed") == 130
 
 
 def test_reset_connection_is_forgotten(shard):

@@ -48,22 +48,6 @@ def test_store_push_add_known_answer_with_duplicates():
     assert store.rows(0) == 2
 
 
-def test_store_push_sgd_known_answer():
-    store = make_store(dim=2, access=twin.SGD, hyper=(0.5, 0, 0, 0))
-    store.push(0, 1, 1, keys_of(3), [[4, -2]])
-    store.push(0, 1, 2, keys_of(3), [[1, 1]])
-    assert store.pull(0, keys_of(3)).tolist() == [[-2.5, 0.5]]
-
-
-def test_store_push_adagrad_known_answer():
-    """Gradients 3, then 4: w = -lr (3 / 3 + 4 / 5); sums of squares live beside the weights."""
-    store = make_store(dim=1, access=twin.ADAGRAD, hyper=(0.5, 0, 0, 0))
-    store.push(0, 1, 1, keys_of(3), [[3]])
-    assert store.pull(0, keys_of(3)).tolist() == [[-0.5]]
-    store.push(0, 1, 2, keys_of(3), [[4]])
-    np.testing.assert_allclose(store.pull(0, keys_of(3)), [[-0.9]], rtol=1e-6)
-
-
 def test_store_state_of_row_in_reused_memory_starts_at_zero():
     store = make_store(dim=3, access=twin.ADAGRAD, hyper=(0.5, 0, 0, 0))
     keys = some_keys(2000)
@@ -76,26 +60,6 @@ def test_store_state_of_row_in_reused_memory_starts_at_zero():
 
 
 # --- marks ---------------------------------------------------------------------------------------
-
-
-def test_store_push_repeated_seq_has_no_effect():
-    store = make_store(8, 1)
-    keys = some_keys(100)
-    ones = np.ones((100, 1), np.float32)
-    assert store.push(0, 9, 5, keys, ones) == 100
-    assert store.push(0, 9, 5, keys, ones) == 0
-    assert store.push(0, 9, 4, keys, ones) == 0
-    assert store.push(0, 8, 1, keys, ones) == 100
-    np.testing.assert_array_equal(store.pull(0, keys), 2 * ones)
-
-
-def test_store_push_skips_only_fragments_that_have_it():
-    store = make_store(8, 1)
-    keys = np.arange(100, dtype=np.uint64)
-    fragments = fragment_of(keys, 8)
-    store.push(0, 9, 5, keys[fragments == 3][:1], [[0]])
-    assert store.push(0, 9, 5, keys, np.ones((100, 1))) == (fragments != 3).sum()
-    np.testing.assert_array_equal(store.pull(0, keys)[:, 0], fragments != 3)
 
 
 def test_store_marks_of_thousands_of_incarnations_are_kept():
