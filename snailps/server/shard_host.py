@@ -224,11 +224,18 @@ class ShardHost:
             self._refuse_hosting(hosting, event.error)
 
     def make_tables(self, call: int, order: messages.MakeTables, now: float) -> None:
-        """Creates tables in every shard here."""
+        """Creates tables in every shard here; one that stops meanwhile needs none."""
         shards = [*self.primaries.values(), *self.standbys.values()]
         adding = self._adding(self._tables_of(order.tables), len(shards))
         posts = [(shard, do) for shard, each in zip(shards, adding, strict=True) for do in each]
-        self.post_all(call, [(i, *post) for i, post in enumerate(posts)], _ok, now)
+
+        def ended(answers: dict[int, Answered], now: float) -> None:
+            here = {
+                i: one for i, one in answers.items() if not isinstance(one.error, ConnectionLost)
+            }
+            self._out.answer_by(call, lambda: _ok(results(here)))
+
+        self._out.post_all([(i, *post) for i, post in enumerate(posts)], ended, now)
 
     def back_up(self, call: int, order: messages.BackUp, now: float) -> None:
         """Starts to copy a shard to its standby; `Backed` or `Unbacked` follows.

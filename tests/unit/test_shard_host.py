@@ -153,6 +153,17 @@ def test_order_that_no_server_takes_is_refused(rig):
     assert "does not take Welcome" in str(rig.answer)
 
 
+def test_tables_are_made_although_a_standby_is_dropped_before_it_has_them(rig):
+    hosted(rig)
+    rig.order(m.MakeTables([[9, Table("later", 2).to_dict()]]))
+    making, posts, rig.posts = rig.call, rig.posts, []
+    rig.order(m.DropShard(5))
+    rig.feed(ev.Answered(posts.pop().post, error=ConnectionLost("the shard has stopped serving")))
+    for post in posts:
+        rig.feed(ev.Answered(post.post))
+    assert isinstance(rig.answers[making], m.Ok)
+
+
 # --- standbys ------------------------------------------------------------------------------------
 
 
