@@ -202,6 +202,7 @@ def watch(cluster):
         if node.role != Role.WORKER or not node.alive or node.control.away or node.hurt:
             continue
         if not node.at_work:  # it has finished; a block that it asked for ahead is of no use
+            cluster.unnamed.pop(node, None)
             continue
         member = master.core.members.all.get(node.number)
         asks = any(isinstance(call, messages.Lease) for call in node.control.open_calls())
