@@ -9,6 +9,8 @@ fault is marked `hurt`.
 
 from __future__ import annotations
 
+import random
+
 from snailps.master.job.controller import JobPhase
 from snailps.master.phases import ClusterPhase
 from snailps.transport.handshake import Role
@@ -72,6 +74,39 @@ class Faults:
                 self._awaited.setdefault(name, []).append([often, deed])
         for _ in range(s.amid * cluster.saves):
             self._lose_amid()
+        chance = random.Random(f"orders of {self._world.seed}")
+        if plan.clocked and s.replication != "none" and s.servers > 1 and chance.random() < 0.25:
+            self._lose_at_an_order(chance, "CloseClock" if plan.rounds else "Fence")
+
+    def _lose_at_an_order(self, chance, name):
+        """A server is lost at an order, while its standbys have yet to get what it was told.
+
+        In bsp that is to seal in the place of a worker which is lost when its block is reported.
+        """
+        if name == "Fence":
+            often = chance.randint(1, 15)
+            self._awaited.setdefault("Done", []).append([often, self._kill_worker])
+            name = chance.choice(("Fence", "Fence", "Fence", "SetClock"))
+        before_s = chance.choice((0.002, 0.02, 0.1, 0.5))
+
+        def part():
+            node = self._focus
+            if node is None or node.role != Role.SERVER or not node.alive:
+                return False
+            until = self._world.now + SHORT * self._cluster.scenario.heartbeat_timeout
+            for other in self._alive(Role.SERVER):
+                if other is not node:
+                    self._cluster.network.cut(node.host, other.host, until)
+            self._world.say("fault", f"{node.name} is parted from all servers for a moment")
+            self._world.after(before_s, kill, node)
+            return True
+
+        def kill(node):
+            self._focus = node
+            if node.alive and not (self._cluster.over_soon() or self._cluster.calm):
+                self._kill_server()
+
+        self._awaited.setdefault(name, []).append([chance.choice((1, 1, 2, 3)), part])
 
     def _lose_amid(self):
         """A process is lost at some message of a checkpoint, or soon after it.

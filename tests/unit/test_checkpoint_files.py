@@ -485,6 +485,16 @@ def test_checkpoint_whose_files_hold_a_fragment_twice_is_recognised(folder):
     assert store.stats()["rows"]
 
 
+def test_checkpoint_that_lacks_fragments_gets_no_name(folder):
+    write_checkpoint(folder, filled_store(), 1)
+    part = folder.begin(2)
+    course = write_course(part, b"course")
+    manifest = Manifest(2, LIFE, "now", FRAG_NUM, (), (), {}, course)
+    with pytest.raises(CheckpointError, match=f"hold 0 of {FRAG_NUM} fragments: a shard was not"):
+        folder.complete(part, manifest)
+    assert [(one.number, one.state) for one in folder.found()] == [(1, "good"), (2, "unfinished")]
+
+
 def test_prune_keeps_the_newest_good_ones(folder):
     store = filled_store(40)
     paths = [write_checkpoint(folder, store) for _ in range(5)]

@@ -246,8 +246,15 @@ class CheckpointFolder:
         Raises
         ------
         CheckpointError
-            The disk is full, or it cannot be written for another reason.
+            Its files do not hold every fragment; the disk is full, or it cannot be written for
+            another reason.
         """
+        held = sum(file.fragments for file in manifest.files)
+        if held != manifest.frag_num:
+            raise CheckpointError(
+                f"{part}: its files hold {held:,} of {manifest.frag_num:,} fragments: a shard was "
+                "not served, or by two servers"
+            )
         _write(self._disk, part / NAME, manifest.to_bytes())
         sync_folder(self._disk, part)
         path = part.with_suffix("")
