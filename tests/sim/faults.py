@@ -74,9 +74,26 @@ class Faults:
                 self._awaited.setdefault(name, []).append([often, deed])
         for _ in range(s.amid * cluster.saves):
             self._lose_amid()
-        chance = random.Random(f"orders of {self._world.seed}")
+        chance, plan = random.Random(f"orders of {self._world.seed}"), plans[0]
+        if cluster.session:
+            return
         if plan.clocked and s.replication != "none" and s.servers > 1 and chance.random() < 0.25:
             self._lose_at_an_order(chance, "CloseClock" if plan.rounds else "Fence")
+        if chance.random() < 0.05:
+            self._join_a_takeover(chance, usual_s)
+
+    def _join_a_takeover(self, chance, usual_s):
+        """A node joins while the members of a lost master come back, and that one is lost, too."""
+        role = chance.choice(("worker", "server"))
+        pause_s = chance.uniform(0.1, 5.0)
+
+        def join():
+            self._start_later(self._cluster.start_node, role)
+            self._world.after(pause_s, self._do, self._kill_master, TRIES)
+            return True
+
+        self._world.after(chance.uniform(0.3, usual_s), self._do, self._kill_master, TRIES)
+        self._awaited.setdefault("Rejoin", []).append([chance.choice((1, 2, 3)), join])
 
     def _lose_at_an_order(self, chance, name):
         """A server is lost at an order, while its standbys have yet to get what it was told.
