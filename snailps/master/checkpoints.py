@@ -23,13 +23,14 @@ from snailps.config import CHECKPOINT_SETTINGS, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
 from snailps.master.broadcast import Broadcast
 from snailps.master.effects import Outbox
-from snailps.master.events import Answer, WorkDone
+from snailps.master.events import Answer
 from snailps.master.job.job import Job
 from snailps.master.job.snapshot import JobSnapshot
 from snailps.master.leases import BspLedger, RoundLedger
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.services import Begun, Candidate, Completed, Files, Opened
+from snailps.node.effects import WorkDone
 from snailps.node.status import CheckpointStatus
 from snailps.transport import messages
 

@@ -29,7 +29,7 @@ from snailps.errors import (
 from snailps.master import events
 from snailps.master.departures import Departures
 from snailps.master.effects import Broken, Effect, Outbox, Record
-from snailps.master.events import Event, Received, WorkDone
+from snailps.master.events import Event, Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
@@ -42,6 +42,7 @@ from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.services import Services
 from snailps.master.status_report import StatusReport
+from snailps.node.effects import WorkDone
 from snailps.node.limits import GOODBYE_S
 from snailps.node.status import Phase, Status
 from snailps.transport import messages
@@ -190,7 +191,7 @@ class MasterCore:
             events.Answered: lambda event, now: self.out.answered(event.order, event.answer, now),
             events.Gone: self._gone,
             events.Heartbeats: self._heard,
-            events.WorkDone: self._work_done,
+            WorkDone: self._work_done,
             events.Signal: self._signalled,
             events.JournalGrown: self._journal_grown,
             events.JournalFailed: self._journal_failed,
@@ -216,7 +217,7 @@ class MasterCore:
     def _heard(self, event: events.Heartbeats, now: float) -> None:
         self.heartbeats.heard(event, now, stopping=self.lifecycle.stopping)
 
-    def _work_done(self, event: events.WorkDone, now: float) -> None:
+    def _work_done(self, event: WorkDone, now: float) -> None:
         if not self.lifecycle.stopping:
             self._of_job(lambda: self.out.done(event, now), now)
         else:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import ConnectionLost, SnailError
-from snailps.master.events import Answer, WorkDone
+from snailps.master.events import Answer
+from snailps.node.effects import EffectQueue, Work
 from snailps.node.status import Status
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -127,18 +128,6 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Something that takes long: `run` is called beside the loop; `WorkDone` follows.
-
-    Works of one lane run one after the other, in the order of the effects; those of none at once.
-    """
-
-    number: int
-    run: Callable[[], Any]
-    lane: str
-
-
-@dataclass(frozen=True, slots=True)
 class Rerouted:
     """There is a new route: the master's own clients follow it."""
 
@@ -201,11 +190,9 @@ Effect = (
 
 OnAnswer = Callable[[Answer, float], None]
 """Gets the answer, and the time."""
-OnDone = Callable[[WorkDone, float], None]
-Lane = Literal["", "fetch", "survey", "checkpoint"]
 
 
-class Outbox:
+class Outbox(EffectQueue[Effect]):
     """Collects the effects of one event, and knows what is to follow on answers and results.
 
     Attributes
@@ -215,16 +202,9 @@ class Outbox:
     """
 
     def __init__(self, *, kept: bool = False) -> None:
+        super().__init__()
         self.kept = kept
-        self._effects: list[Effect] = []
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
-        self._works: dict[int, OnDone] = {}
-        self._next = 1
-
-    def take(self) -> list[Effect]:
-        """The effects since the last time, in order."""
-        effects, self._effects = self._effects, []
-        return effects
 
     # --- peers -----------------------------------------------------------------------------------
 
@@ -234,8 +214,7 @@ class Outbox:
 
     def order(self, peer: int, message: messages.Message, on_answer: OnAnswer) -> None:
         """A call; `on_answer` gets its answer, in a later event."""
-        number = self._next
-        self._next += 1
+        number = self.number()
         self._orders[number] = (peer, on_answer)
         self._effects.append(Order(peer, message, number))
 
@@ -262,31 +241,7 @@ class Outbox:
         else:
             self.fence(peer, partial(on_answer, answer, now))
 
-    # --- everything else -------------------------------------------------------------------------
-
     def note(self, kind: str, data: dict[str, Any]) -> None:
         """A fact that a master that takes over has to know."""
         if self.kept:
             self._effects.append(Note(kind, data))
-
-    def work(self, run: Callable[[], Any], then: OnDone, lane: Lane = "") -> int:
-        """Has something done beside the loop; `then` gets what came of it.  Its number."""
-        number = self._next
-        self._next += 1
-        self._works[number] = then
-        self._effects.append(Work(number, run, lane))
-        return number
-
-    def disown(self, work: int) -> None:
-        """What comes of a work does not matter any more."""
-        self._works.pop(work, None)
-
-    def done(self, event: WorkDone, now: float) -> None:
-        """A work has ended."""
-        then = self._works.pop(event.work, None)
-        if then is not None:
-            then(event, now)
-
-    def put(self, effect: Effect) -> None:
-        """Any other effect."""
-        self._effects.append(effect)

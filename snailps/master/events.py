@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snailps.errors import SnailError
+from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
 if TYPE_CHECKING:
@@ -65,15 +66,6 @@ class Heartbeats:
 
     silences: Mapping[int, float]
     closed: Container[int] = field(default_factory=frozenset)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkDone:
-    """The end of a `Work`: its result, or the error it raised."""
-
-    work: int
-    result: Any = None
-    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Interrupts:
-    """The signals of one cluster.
-
-    Parameters
-    ----------
-    lifecycle : Lifecycle
-    job_controller : JobController
-    """
+    """The signals of one cluster."""
 
     def __init__(self, lifecycle: Lifecycle, job_controller: JobController) -> None:
         self._lifecycle, self._job_controller = lifecycle, job_controller

@@ -40,6 +40,7 @@ from snailps.master.phases import ClusterPhase
 from snailps.master.takeover import journal_path, life_of, unended
 from snailps.master.works import Works
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
+from snailps.node.effects import Work
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import peak_rss_mb, raise_descriptors
 from snailps.node.status import Status
@@ -398,7 +399,7 @@ class Master:
             effects.Forget: lambda effect: self._heartbeats.remove(effect.member),
             effects.Note: self._note,
             effects.Compact: lambda effect: self._journal.compact(effect.snapshot),
-            effects.Work: self._works.begin,
+            Work: self._works.begin,
             effects.Rerouted: lambda effect: self._reader.follow(effect.route),
             effects.CancelExport: lambda effect: self._reader.cancel(),
             effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),

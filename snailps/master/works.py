@@ -13,9 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-from snailps.master.effects import Work
-from snailps.master.events import WorkDone
 from snailps.node.background import in_thread
+from snailps.node.effects import Work, WorkDone
 
 
 class Works:

@@ -162,13 +162,7 @@ def _own_host(settings: ClusterSettings) -> str:
 
 
 class Node:
-    """A process that belongs to a master.
-
-    Parameters
-    ----------
-    role : Role
-    settings : ClusterSettings
-    """
+    """A process that belongs to a master."""
 
     def __init__(self, role: Role, settings: ClusterSettings) -> None:
         self.role = role

@@ -18,9 +18,10 @@ from functools import partial
 from typing import Any
 
 from snailps.errors import ClusterError, SnailError, explain
+from snailps.node.effects import WorkDone
 from snailps.node.limits import STOP_S
 from snailps.server.effects import Do, Outbox, results
-from snailps.server.events import Answered, WorkDone
+from snailps.server.events import Answered
 from snailps.server.services import Batch, Buffer, Files, Reader, Writer
 from snailps.server.shard_host import ShardHost
 from snailps.shard.shard import FragmentCursor, Shard

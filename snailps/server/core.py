@@ -19,6 +19,7 @@ from snailps.api.access_method import AccessMethod
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
+from snailps.node.effects import WorkDone
 from snailps.server import events
 from snailps.server.checkpoints import CheckpointControl
 from snailps.server.effects import Do, Effect, Outbox
@@ -98,7 +99,7 @@ class ServerCore:
             events.Dialled: lambda event, now: host.dialled(event),
             events.DialFailed: lambda event, now: host.dial_failed(event),
             events.StreamTold: lambda event, now: host.stream_told(event),
-            events.WorkDone: self._out.done,
+            WorkDone: self._out.done,
             events.Tick: lambda event, now: None,
             events.End: lambda event, now: self.checkpoints.stop(self._ended, now),
         }

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from snailps.errors import RemoteError, SnailError
-from snailps.server.events import Address, Answered, WorkDone
+from snailps.node.effects import EffectQueue, Work
+from snailps.server.events import Address, Answered
 from snailps.shard.shard import Shard
 from snailps.transport import messages
 
@@ -25,7 +26,6 @@ Do = Callable[[Shard], Any]
 """What a shard is to do: a `functools.partial` of one of its methods."""
 OnAnswered = Callable[[Answered, float], None]
 """Gets the answer, and the time."""
-OnDone = Callable[[WorkDone, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +129,6 @@ class Stream:
     resume: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Something that waits for a disk: `run` is called beside; `WorkDone` follows."""
-
-    work: int
-    run: Callable[[], Any]
-
-
 Effect = (
     Answering
     | Tell
@@ -153,28 +145,12 @@ Effect = (
 )
 
 
-class Outbox:
+class Outbox(EffectQueue[Effect]):
     """Collects the effects of one event, and knows what follows on answers and results."""
 
     def __init__(self) -> None:
-        self._effects: list[Effect] = []
+        super().__init__()
         self._posts: dict[int, OnAnswered] = {}
-        self._works: dict[int, OnDone] = {}
-        self._last = 0
-
-    def take(self) -> list[Effect]:
-        """The effects since the last time, in order."""
-        effects, self._effects = self._effects, []
-        return effects
-
-    def number(self) -> int:
-        """A new number, for a shard, a dial or a stream."""
-        self._last += 1
-        return self._last
-
-    def put(self, effect: Effect) -> None:
-        """Any effect that nothing here has to follow."""
-        self._effects.append(effect)
 
     # --- the master ------------------------------------------------------------------------------
 
@@ -236,18 +212,6 @@ class Outbox:
         then = self._posts.pop(event.post, None)
         if then is not None:
             then(event, now)
-
-    # --- beside ----------------------------------------------------------------------------------
-
-    def work(self, run: Callable[[], Any], then: OnDone) -> None:
-        """Has something done beside; `then` gets what came of it."""
-        number = self.number()
-        self._works[number] = then
-        self._effects.append(Work(number, run))
-
-    def done(self, event: WorkDone, now: float) -> None:
-        """A work has ended."""
-        self._works.pop(event.work)(event, now)
 
 
 def results(answers: dict[K, Answered]) -> dict[K, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snailps.errors import SnailError
+from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
 Address = tuple[str, int]
@@ -72,15 +73,6 @@ class StreamTold:
 
     stream: int
     trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkDone:
-    """The end of a `Work`: its result, or the error it raised."""
-
-    work: int
-    result: Any = None
-    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from snailps.errors import (
 )
 from snailps.kernels import cores
 from snailps.node.background import in_thread
+from snailps.node.effects import Work, WorkDone
 from snailps.node.limits import STOP_S, Limits
 from snailps.node.process import Node, advertised, open_listener, peak_rss_mb, raise_descriptors
 from snailps.server import effects, events
@@ -53,12 +54,7 @@ END_S = 0.5
 
 
 class Server(Node):
-    """One server process.
-
-    Parameters
-    ----------
-    settings : ServerSettings
-    """
+    """One server process."""
 
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(Role.SERVER, settings)
@@ -187,7 +183,7 @@ class Server(Node):
         perform(effects.GiveUp, lambda effect: self._given_up.add(effect.dial))
         perform(effects.CloseLink, lambda effect: os.close(effect.link))
         perform(effects.Stream, self._stream)
-        perform(effects.Work, self._work)
+        perform(Work, self._work)
         return table
 
     # --- effects ---------------------------------------------------------------------------------
@@ -309,13 +305,13 @@ class Server(Node):
             effect.link, sync=effect.sync, paced=effect.paced, resume=effect.resume, tell=tell
         ).add_done_callback(begun)
 
-    def _work(self, effect: effects.Work) -> None:
+    def _work(self, effect: Work) -> None:
         def ended(future: Future[Any]) -> None:
             error = future.exception()
             result = future.result() if error is None else None
-            self._inbox.put(events.WorkDone(effect.work, result, error))
+            self._inbox.put(WorkDone(effect.number, result, error))
 
-        in_thread(f"snailps-work-{effect.work}", effect.run).add_done_callback(ended)
+        in_thread(f"snailps-work-{effect.number}", effect.run).add_done_callback(ended)
 
     def _close_listeners(self) -> None:
         while self._listeners:

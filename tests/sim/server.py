@@ -244,7 +244,7 @@ class Server(Node):
             error = failure
         except PowerCut:
             return
-        self.feed(events.WorkDone(effect.work, result, error))
+        self.feed(events.WorkDone(effect.number, result, error))
 
     _performers: ClassVar = {
         effects.Answering: _answer,

@@ -109,13 +109,13 @@ INNER = {
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
     "_version", "errors", "config", "data.blocks", "transport.messages", "transport.frame",
-    "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.limits",
-    "node.status", "api.tables", "api.worker", "api.results", "api.export_progress",
+    "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.effects",
+    "node.limits", "node.status", "api.tables", "api.worker", "api.results", "api.export_progress",
 }  # fmt: skip
 # ... and the server's.  A shard's calls are named, and made elsewhere.
 SERVER_CORE_USES = {
-    "errors", "config", "transport.messages", "store.route", "node.limits", "api.tables",
-    "api.access_method", "shard.shard",
+    "errors", "config", "transport.messages", "store.route", "node.effects", "node.limits",
+    "api.tables", "api.access_method", "shard.shard",
 }  # fmt: skip
 # A part of a job that reads files, in a `Work` alone; nothing of the core calls it.
 BESIDE = {"master.job.input"}

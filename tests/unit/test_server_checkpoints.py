@@ -89,9 +89,9 @@ class House:
 
     def work(self, effect):
         try:
-            return ev.WorkDone(effect.work, effect.run())
+            return ev.WorkDone(effect.number, effect.run())
         except Exception as error:
-            return ev.WorkDone(effect.work, error=error)
+            return ev.WorkDone(effect.number, error=error)
 
     def order(self, message):
         self.call += 1

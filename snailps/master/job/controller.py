@@ -17,7 +17,6 @@ from typing import Any
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Say, Snapshot
-from snailps.master.events import WorkDone
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import LOOKS, Inspection
@@ -34,6 +33,7 @@ from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase, job_step
 from snailps.master.services import Opened, Services
+from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from snailps.master.effects import Outbox
-from snailps.master.events import WorkDone
 from snailps.master.job.job import Job
 from snailps.master.membership import Membership
 from snailps.master.services import Reader, Reading
+from snailps.node.effects import WorkDone
 
 LOOKS = 10
 """How often the model's inspector looks during the training."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from snailps.errors import SnailError, explain
 from snailps.master.effects import Outbox
-from snailps.master.events import WorkDone
 from snailps.master.job.job import Job
 from snailps.master.leases import RoundLedger
+from snailps.node.effects import WorkDone
 
 if TYPE_CHECKING:
     from snailps.master.membership import Membership

@@ -18,12 +18,12 @@ from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.master.effects import Broken, Outbox
-from snailps.master.events import WorkDone
 from snailps.master.job.job import Job
 from snailps.master.leases import BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Entry, Ledger
 from snailps.master.member import Member
 from snailps.master.membership import Membership
+from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -41,13 +41,7 @@ Call = tuple[Member, str, int]
 
 
 class LeaseService:
-    """The leases of the job that the master is at, if any.
-
-    Parameters
-    ----------
-    members : Membership
-    out : Outbox
-    """
+    """The leases of the job that the master is at, if any."""
 
     def __init__(self, members: Membership, out: Outbox) -> None:
         self.job: Job | None = None

@@ -1,0 +1,80 @@
+"""What the cores of master and server share: the queue of effects, and work beside the loop.
+
+    part of a core -> EffectQueue.work(run, then) -> Work -> process.py calls it in a thread
+        -> WorkDone -> EffectQueue.done -> then
+
+Nothing here does anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that takes long or waits for a disk: `run` is called beside; `WorkDone` follows.
+
+    Works of one lane run one after the other, in the order of the effects; those of none at once.
+    """
+
+    number: int
+    run: Callable[[], Any]
+    lane: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """The end of a `Work`: its result, or the error it raised."""
+
+    work: int
+    result: Any = None
+    error: BaseException | None = None
+
+
+OnDone = Callable[[WorkDone, float], None]
+"""Gets the end of a work, and the time."""
+
+
+class EffectQueue(Generic[E]):
+    """Collects the effects of one event, and knows what is to follow on results."""
+
+    def __init__(self) -> None:
+        self._effects: list[E | Work] = []
+        self._works: dict[int, OnDone] = {}
+        self._last = 0
+
+    def take(self) -> list[E | Work]:
+        """The effects since the last time, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def number(self) -> int:
+        """A new number, for an effect that an event answers."""
+        self._last += 1
+        return self._last
+
+    def put(self, effect: E) -> None:
+        """Any effect that nothing here has to follow."""
+        self._effects.append(effect)
+
+    def work(self, run: Callable[[], Any], then: OnDone, lane: str = "") -> int:
+        """Has something done beside the loop; `then` gets what came of it.  Its number."""
+        number = self.number()
+        self._works[number] = then
+        self._effects.append(Work(number, run, lane))
+        return number
+
+    def disown(self, work: int) -> None:
+        """What comes of a work does not matter any more."""
+        self._works.pop(work, None)
+
+    def done(self, event: WorkDone, now: float) -> None:
+        """A work has ended."""
+        then = self._works.pop(event.work, None)
+        if then is not None:
+            then(event, now)
