@@ -89,20 +89,6 @@ def test_cluster_with_silent_server_notices_by_heartbeat(tmp_path, job, gated):
         cluster.codes()
 
 
-@pytest.mark.long
-def test_node_with_silent_master_notices_by_heartbeat(tmp_path, job, gated):
-    job["on_node_loss"] = "stop"
-    beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
-    with Cluster(tmp_path, beat, job) as cluster:
-        master, *_ = cluster.started_at(gated)
-        master.send(signal.SIGSTOP)
-        gated.open()
-        for process in cluster.processes[1:]:
-            assert_one_sentence(process, "the master at", "has been silent for")
-        master.send(signal.SIGCONT)
-        assert master.wait() == FAILED
-
-
 def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(tmp_path, job, gated):
     with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
         master, told, _ = cluster.started_at(gated)
@@ -126,18 +112,6 @@ def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp
         master.wait_line(r"told to leave \(SIGTERM\)")
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0]
-
-
-@pytest.mark.long
-def test_shard_with_no_answer_fails_the_request_in_time(tmp_path, job, gated):
-    with Cluster(tmp_path, {"request_timeout": 6}, job) as cluster:  # it bounds all others, too
-        master, (server,), (worker,) = cluster.started_at(gated)
-        server.send(signal.SIGSTOP)
-        gated.open()
-        worker.wait_line("snailps: error")
-        server.send(signal.SIGCONT)
-        assert cluster.codes() == [FAILED, STOPPED, FAILED]
-        assert_one_sentence(master, cluster.name_of(worker), cluster.name_of(server), "6 s")
 
 
 # --- interrupts -------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 """Federated averaging: rounds of real processes."""
 
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from processes import Cluster
 from test_cluster import figures_of
-from test_ends import Observer
 from test_fedavg import JOB, prepared, settings_of
 
 from snailps import kernels
@@ -129,29 +127,6 @@ def test_fraction_of_the_workers_trains_in_each_round(folder):
     assert figures["examples"] == 6 * 4 * 16 * 2  # one worker's two learners a round
     _, rounds = read_history(folder / "out.history.jsonl")
     assert rounds[-1]["loss"] < rounds[0]["loss"]
-
-
-@pytest.mark.long
-def test_deadline_ends_a_round_without_a_stopped_worker_which_takes_part_again(folder):
-    job = JOB | {"rounds": 100_000, "deadline": 0.5}
-    with Cluster(folder, {"heartbeat_timeout": 120}, job, workers=2) as cluster:
-        master = cluster.master()
-        _, (_, second) = cluster.nodes()
-        name = cluster.name_of(second)
-        with Observer(cluster) as observer:
-            observer.until(lambda status: status["blocks"]["done"] >= 4)
-            second.send(signal.SIGSTOP)
-            master.wait_line(f"goes on without {name}")
-            alone = len(read_history_of(folder))
-            status = observer.until(lambda status: len(read_history_of(folder)) >= alone + 2)
-            second.send(signal.SIGCONT)
-            gap = status["blocks"]["done"] - len(read_history_of(folder))
-            # A round of one worker adds one to both, one of two adds two to the blocks.
-            observer.until(lambda s: s["blocks"]["done"] - len(read_history_of(folder)) > gap + 8)
-        master.send(signal.SIGINT)
-        assert cluster.codes()[0] == 130, master.stderr
-        assert "is lost" not in master.stderr
-        assert figures_of(master)["rounds"] == len(read_history_of(folder))
 
 
 def test_target_ends_the_training(folder):

@@ -227,49 +227,6 @@ def test_local_cluster_with_failing_model_says_why(
         assert part in str(caught.value)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("workers", [1, 2])
-def test_local_cluster_after_failed_jobs_trains_the_next(tmp_path, monkeypatch, workers):
-    monkeypatch.chdir(tmp_path)
-    text = write_numbers(tmp_path / "in.txt", 500)
-    log = io.StringIO()
-    with local_cluster(servers=2, workers=workers, threads=1, log=log) as cluster:
-        mine = cluster.table("mine", dim=2)
-        mine.push([7], [[1, 2]])
-
-        def fails(model, *parts, **settings):
-            with pytest.raises(ClusterError) as caught:
-                cluster.train(model, input=text, epochs=2, timeout_s=60, **settings)
-            for part in parts:
-                assert part in str(caught.value)
-            assert cluster.status()["phase"] == "idle"
-
-        def works():
-            figures = cluster.train(Counter, input=text, epochs=2, timeout_s=60)
-            assert figures["examples"] == 1000
-            counts = cluster.table("counts", dim=1).pull(range(51))
-            assert counts.tolist() == [[20.0]] * 50 + [[0.0]]
-            nodes = [node["role"] for node in cluster.status()["nodes"]]
-            assert (nodes.count("worker"), nodes.count("server")) == (workers, 2)
-            assert mine.pull([7]).tolist() == [[1, 2]]
-
-        works()
-        fails(Counter, "Counter.train failed on block 3", "planted failure (", fails_on=3)
-        works()
-        fails(Counter, "Counter.prepare failed on block 1", fails_in="prepare", fails_on=1)
-        fails(Counter, "Counter.setup failed", "planted failure", fails_in="setup")
-        works()
-        fails(Stubborn, "planted failure in export", output="out")
-        fails("cluster_models:Diverges", "the loss is nan")
-        bsp = {"consistency": "bsp", "micro_batches": 2}
-        fails(Counter, "Counter.train failed on block 3", fails_on=3, **bsp)
-        works()
-        figures = cluster.train(Counter, input=text, epochs=1, timeout_s=60, **bsp)
-        assert figures["examples"] == 500
-        mine.push([7], [[1, 2]])
-        assert mine.pull([7]).tolist() == [[2, 4]]
-
-
 def test_local_cluster_whose_worker_is_killed_in_a_job_says_so_and_trains_the_next(tmp_path):
     text = write_numbers(tmp_path / "in.txt", 500)
     with local_cluster(log=io.StringIO()) as cluster:

@@ -182,7 +182,15 @@ def test_watch_on_a_terminal_redraws_until_ctrl_c(tmp_path, job, gate):
         gate.meet()
         near, far = os.openpty()
         fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        command = [*SNAILPS, "status", "-w", "--set", f"master_addr={cluster.address}"]
+        command = [
+            *SNAILPS,
+            "status",
+            "-w",
+            "--interval",
+            "0.2",
+            "--set",
+            f"master_addr={cluster.address}",
+        ]
         watch = subprocess.Popen(
             command, stdin=far, stdout=far, stderr=far, env=environment(TERM="xterm")
         )

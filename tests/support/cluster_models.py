@@ -13,6 +13,7 @@ import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.master.leases import service as lease_service
+from snailps.node import process
 from snailps.store.checkpoint import folder as checkpoints
 from snailps.store.checkpoint.manifest import NAME
 
@@ -212,7 +213,10 @@ class Watched(Counter):
 
 
 class Hurried(Counter):
-    """Its master waits for a block only half a second once the training is to end."""
+    """Once the job is to end, its master waits for a block half a second, its worker one more."""
+
+    def setup(self):
+        process.GRACE_S = 1.0
 
     @classmethod
     def check(cls, settings):
