@@ -108,7 +108,7 @@ class World:
     def does(self, order):
         """What a peer answers to an order."""
         shards = {"done": getattr(order, "shards", []), "shards": [], "standbys": []}
-        return m.Report(shards) if isinstance(order, m.Ask | m.Fence) else m.Ok()
+        return m.Report(shards) if isinstance(order, m.Ask | m.Fence | m.SetClock) else m.Ok()
 
     def tick(self, seconds=0.05, times=1):
         for _ in range(times):
@@ -474,6 +474,21 @@ def test_part_that_the_surveyor_fails_at_breaks_its_sender_and_is_counted_again(
         world.handle(events.Gone(worker, "broken"))
     assert "block 0 (" in world.core.verdict
     assert "has cost 3 workers" in world.core.verdict
+
+
+def test_clocks_are_noted_as_set_by_the_first_block_of_the_training_not_of_the_survey(make_job):
+    """A master that takes over sets them again otherwise, and drops what the shards have."""
+    world = World(
+        make_job(worker_class="cluster_models:Surveyed", consistency="bsp", micro_batches="1")
+    )
+    _, worker, other = world.forms()
+    while (lease := world.ask(worker, m.Lease("survey"))).number >= 0:
+        world.ask(worker, m.Done("survey", lease.number, 5, 0.1, {}, b"."))
+    world.tick()
+    assert "clocks" not in [fact.kind for fact in world.facts()]
+    assert world.trains(worker)
+    kinds = [fact.kind for fact in world.facts()]
+    assert kinds.index("train") < kinds.index("clocks")
 
 
 # --- sessions ------------------------------------------------------------------------------------

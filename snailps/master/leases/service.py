@@ -328,7 +328,7 @@ class LeaseService:
         wanted = current and ready and not member.leaving
         lease = job.lease(member.number, now) if wanted else None
         if lease is not None:
-            if job.clocked and not self.clocks_noted:
+            if job.clocked and pass_ == "train" and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
             if member.waits or not member.block_since:
