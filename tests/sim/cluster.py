@@ -248,7 +248,7 @@ class Cluster:
         """The master is about to take a message."""
         told = []
         if isinstance(message, messages.Done):
-            told = [message.number]
+            told = [message.number] if message.pass_ == "train" else []
         elif isinstance(message, messages.Rejoin):
             told = [result["number"] for result in message.state.get("told", ())]
         running = self.master.core.job_controller.job

@@ -194,6 +194,13 @@ class NodeEnd:
         """Names of the calls that have no answer yet."""
         return [messages.decode(frame.body) for frame, *_ in self._calls.values()]
 
+    def oldest_call(self, kind):
+        """Number of the first open call of a kind; 0: there is none."""
+        for number, (frame, *_) in self._calls.items():
+            if isinstance(messages.decode(frame.body), kind):
+                return number
+        return 0
+
     def _lost(self, generation, why):
         if generation == self._generation and not self.ended:
             self.away = True

@@ -26,6 +26,7 @@ CLOCK_MESSAGES = ("Seal", "Seal", "Seal")
 ROUND_MESSAGES = ("CloseClock", "CloseClock", "CloseClock")
 CHECKPOINT_MESSAGES = 3 * ("Freeze", "Save", "Saved", "StopSaving", "Load", "Loaded")
 SESSION_MESSAGES = ("Submit", "Submit", "Shutdown", "Failed")
+SURVEY_MESSAGES = ("Summarise", "Summarise", "Done")
 SHORT = 0.15
 """Of the heartbeat's limit: several such faults in a row are no loss yet."""
 FOCUS = 0.8
@@ -62,6 +63,7 @@ class Faults:
         names = MESSAGES + CLOCK_MESSAGES * any(plan.clocked for plan in plans)
         names += ROUND_MESSAGES * any(plan.rounds for plan in plans)
         names += SESSION_MESSAGES * cluster.session
+        names += SURVEY_MESSAGES * any(plan.survey for plan in plans)
         names += CHECKPOINT_MESSAGES * cluster.saves
         fatal = [self._kill_all, self._kill_all_in_a_call, self._kill_all_and_flip]
         for number in range(s.faults + s.restarts * cluster.saves):

@@ -19,7 +19,7 @@ from tests.sim.model import OWN, expected_rows
 ALL_KILLED = "all processes were killed"
 STANDSTILL_S = 90.0
 """How long the training may stand still while nothing is wrong: longer than any limit of a part."""
-UNNAMED_S = 3.0
+UNNAMED_S = 5.0
 """How long a worker may wait for a lease before somebody must be named."""
 
 
@@ -129,7 +129,8 @@ def blocks_trained(cluster):
     """A job that ended well had every block trained: each was reported by a worker that held it."""
     for job in results(cluster):
         plan, reported = job.plan, job.books.reported
-        missing = [] if plan.rounds else [n for n in range(plan.size) if n not in reported]
+        size = 0 if plan.rounds else job.blocks * plan.epochs
+        missing = [number for number in range(size) if number not in reported]
         if missing and not cluster.interrupted:
             yield f"blocks {missing[:5]} were never reported"
 
@@ -205,16 +206,16 @@ def watch(cluster):
             cluster.unnamed.pop(node, None)
             continue
         member = master.core.members.all.get(node.number)
-        asks = any(isinstance(call, messages.Lease) for call in node.control.open_calls())
+        asks = node.control.oldest_call(messages.Lease)
         job = master.core.job_controller.job
         named = (
             member is None
             or bool(member.waits)
             or (job is not None and job.ledger is not None and job.ledger.held_by(node.number))
         )
-        if not asks or named or not node.runs:
+        if not asks or named or not node.runs or cluster.unnamed.get(node, (asks,))[0] != asks:
             cluster.unnamed.pop(node, None)
-        elif now - cluster.unnamed.setdefault(node, now) > UNNAMED_S:
+        elif now - cluster.unnamed.setdefault(node, (asks, now))[1] > UNNAMED_S:
             raise AssertionError(
                 f"{node.name} waits for a lease for {UNNAMED_S:g} s, and nobody says for whom: "
                 f"{member.name} is {member.state!r}, phase {master.core.told_phase}"

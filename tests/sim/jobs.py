@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from tests.sim.model import Books, expected_round
+from tests.sim.model import Books, blocks_of, expected_round
 from tests.sim.staleness import Staleness
 
 LINE = b"1234567\n"
@@ -29,16 +29,12 @@ class JobPlan:
     rounds: int = 0
     fraction: float = 1.0
     deadline: float = 0.0
+    survey: int = 0
 
     @property
     def clocked(self):
         """Whether pushes wait for a clock."""
         return self.consistency == "bsp" or self.rounds > 0
-
-    @property
-    def size(self):
-        """Blocks in all; of rounds how many there are."""
-        return self.rounds or self.blocks * self.epochs
 
     def usual_s(self, think_s, workers):
         """Roughly how long it takes without faults, seconds."""
@@ -51,6 +47,7 @@ class JobPlan:
             "worker_class": "tests.sim.model:SimModel",
             "output": str(folder / f"out-{number}"),
             "consistency": self.consistency,
+            "survey": str(self.survey),
         }
         if self.rounds:
             values |= {
@@ -77,12 +74,15 @@ class JobPlan:
 
 
 def draw_plan(seed, plain, think_s):
-    """The plan of a seed's job: mostly the plain one, else one in rounds.
+    """The plan of a seed's job: mostly the plain one, else one in rounds or with a survey.
 
     It draws from numbers of its own, so that other seeds stay what they are.
     """
     rng = random.Random(f"job {seed}")
-    return plain if rng.random() >= 0.2 else draw_rounds(rng, plain, think_s)
+    kind = rng.random()
+    if kind < 0.2:
+        return draw_rounds(rng, plain, think_s)
+    return replace(plain, survey=rng.choice((1, 1, 2))) if kind < 0.4 else plain
 
 
 def draw_rounds(rng, plain, think_s):
@@ -115,6 +115,8 @@ class JobRun:
 
     Attributes
     ----------
+    blocks : int
+        That the master has cut the input into.
     exported : dict or None
         Row by key, as the export read them.
     leased : dict
@@ -125,6 +127,10 @@ class JobRun:
         Of a session's job: what its driver was told at its end; empty: it ended well.
     excuses : list of str
         What happened to a session's job that may end it.
+    summary : bytes or None
+        What the workers were told of the survey.
+    loaded : bool
+        Rows may be pushed: where there is a loader, it has loaded.
     closed : list of Round
     rows : dict
         What the rows must be after the rounds that are closed.
@@ -133,10 +139,13 @@ class JobRun:
     plan: JobPlan
     number: int = 0
     books: Books = field(default_factory=Books)
+    blocks: int = 0
     exported: dict | None = None
     told: str | None = None
     figures: dict | None = None
     excuses: list = field(default_factory=list)
+    summary: bytes | None = None
+    loaded: bool = False
     leased: dict = field(default_factory=dict)
     begun: dict = field(default_factory=dict)
     closed: list = field(default_factory=list)
@@ -152,6 +161,7 @@ class JobRun:
     def go_on(self, done, clock):
         """A training begins where these blocks are trained; its workers are other ones."""
         self._begin()
+        self.summary = None
         self.books.go_on(done, clock)
 
     # --- what the master hears and says -----------------------------------------------------------
@@ -171,6 +181,15 @@ class JobRun:
             wrong = self.staleness.lease(node, lease.number, ledger)
             if wrong and not cluster.powerless and not cluster.disk.was_full:
                 self.books.wrong.append(wrong)
+
+    def summarised(self, summary, cluster):
+        """A worker is told what the survey of all blocks has come to."""
+        found, all_ = blocks_of(summary), list(range(self.blocks))
+        if sorted(found) != all_ or (self.plan.consistency == "bsp" and found != all_):
+            self.books.wrong.append(f"the survey of {len(all_)} blocks is that of {found}")
+        if self.summary not in (None, summary) and not cluster.powerless:
+            self.books.wrong.append("workers are told different summaries")
+        self.summary = summary
 
     # --- rounds -----------------------------------------------------------------------------------
 

@@ -67,6 +67,17 @@ class Reader:
             self.clients.remove(client)
             client.close()
 
+    def load(self, job, work, reading):
+        """Reads shared rows in the place of a loader; a generator."""
+        client = yield from self._connect(next(reading.numbers))
+        try:
+            number, _ = reading.tables[TABLE]
+            yield from self._master.limited(client.pull(number, list(range(SHARED)), DIM))
+        finally:
+            self.clients.remove(client)
+            client.close()
+        self._master.cluster.job_at(job.settings.output).loaded = True
+
     def _connect(self, incarnation):
         """A client of the newest route: a newer one ends the wait for a shard that has moved."""
         master = self._master
@@ -408,9 +419,10 @@ class Master(Process):
             if isinstance(effect.answer, messages.Leased) and effect.answer.number >= 0:
                 node = peer.process.number
                 job = self.core.job_controller.job
-                self.cluster.job_at(job.settings.output).lease(
-                    effect.answer, node, job.ledger, self.cluster
-                )
+                run = self.cluster.job_at(job.settings.output)
+                run.blocks = len(job.input.blocks)
+                if job.pass_ == "train":
+                    run.lease(effect.answer, node, job.ledger, self.cluster)
             peer.reply(request, effect.answer)
 
     def _close_peer(self, effect):

@@ -10,6 +10,7 @@ twice.  Shared keys belong to many pushes.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,35 @@ SHARED = 24
 OWN = 1 << 40
 
 
+class Joined:
+    """Merges a survey: the numbers of its blocks, as they come."""
+
+    def __init__(self):
+        self._parts = []
+
+    def add(self, part: bytes) -> None:
+        """The number of a block."""
+        self._parts.append(part)
+
+    def result(self) -> bytes:
+        """All numbers."""
+        return b"".join(self._parts)
+
+
+def part_of(number):
+    """What the survey of a block finds: its number."""
+    return struct.pack("<I", number)
+
+
+def blocks_of(summary):
+    """The blocks that a summary is made of, in the order of their merge."""
+    return [number for (number,) in struct.iter_unpack("<I", summary)]
+
+
+def nothing_to_load(results):
+    """In the place of a loader: the simulated reader looks for itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class SimSettings(JobSettings):
     """Of `SimModel`."""
@@ -33,6 +63,7 @@ class SimSettings(JobSettings):
     rounds: int = setting(0, help="Rounds; 0: none.", when="In tests.")
     fraction: float = setting(1.0, help="Share of workers a round.", when="In tests.")
     deadline: float = setting(0.0, help="Seconds a round.", when="In tests.")
+    survey: int = setting(0, help="1: a survey; 2: then rows are loaded.", when="In tests.")
 
 
 class SimModel(Worker):
@@ -48,6 +79,14 @@ class SimModel(Worker):
 
     def train(self, block):
         raise NotImplementedError("scripted workers train")
+
+    @classmethod
+    def surveyor(cls, settings):
+        return Joined() if settings.survey else None
+
+    @classmethod
+    def loader(cls, settings):
+        return nothing_to_load if settings.survey == 2 else None
 
     @classmethod
     def rounds(cls, settings):

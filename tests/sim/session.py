@@ -40,6 +40,8 @@ def draw_session(seed, plain, think_s):
         )  # fmt: skip
         if rng.random() < 0.25:
             plan = replace(draw_rounds(rng, plan, think_s), rounds=rng.randint(1, 5))
+        elif rng.random() < 0.3:
+            plan = replace(plan, survey=rng.choice((1, 2)))
         plans.append(plan)
     return plans
 

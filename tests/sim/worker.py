@@ -17,7 +17,7 @@ from snailps.errors import ClusterError, SnailError
 from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
-from tests.sim.model import DIM, SimModel, contribution, shared_of, weighted
+from tests.sim.model import DIM, SimModel, contribution, part_of, shared_of, weighted
 from tests.sim.routed import RoutedNode
 from tests.sim.scheduler import Future, first_of
 from tests.sim.staleness import PROGRESS
@@ -108,6 +108,11 @@ class Worker(RoutedNode):
         table = SimModel.table(start.settings)
         answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._table = answer.numbers[0]
+        if start.survey:
+            yield from self._survey()
+            if self._leaving:
+                self.end(0, "left as asked")
+                return
         if not self._leaving:
             yield from self._train()
         yield from self._flush()
@@ -117,6 +122,34 @@ class Worker(RoutedNode):
         self.at_work = False
         if self._leaving:
             self.end(0, "left as asked")
+
+    def _survey(self):
+        """Takes part in the survey, until there is a summary."""
+        answer = messages.Again()
+        while isinstance(answer, messages.Again):
+            while not self._leaving:
+                lease = yield from self._lease("survey", False)
+                if lease.number < 0:
+                    break
+                yield self.cluster.think_s() * 0.3
+                part = part_of(lease.number)
+                done = messages.Done("survey", lease.number, 5, 0.1, {}, part)
+                yield from self._tell(done)
+            if self._leaving:
+                return
+            answer = yield from self._ask(messages.Summarise(), None)
+        self.job.summarised(answer.blob, self.cluster)
+
+    def _lease(self, pass_, back):
+        def heard(answer):
+            if isinstance(answer, messages.Leased) and answer.number >= 0:
+                self._stand.got(pass_, answer.number)
+
+        return (yield from self._ask(messages.Lease(pass_, back), None, heard))
+
+    def _tell(self, done):
+        told = self._stand.told
+        return (yield from self._ask(done, self._limit_s, lambda answer: told(done)))
 
     def _train(self):
         self._stand.train()
@@ -142,6 +175,7 @@ class Worker(RoutedNode):
         yield self.cluster.think_s() * self._slow
         if self.fails:
             raise ClusterError("the code of a user fails")
+        self._check_loaded()
         in_round = block.index >= 0
         if in_round:
             self._push_part(block, keys)
@@ -154,7 +188,7 @@ class Worker(RoutedNode):
         if in_round:
             yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
         done = messages.Done("train", block.number, 5, 0.1, {"examples": 1.0, "loss": 1.0})
-        answer = yield from self._ask(done, self._limit_s, lambda answer: self._stand.told(done))
+        answer = yield from self._tell(done)
         settled = self._stand.settle(block.number, self._client)
         if settled:
             self.control.note(messages.Settled(settled))
@@ -163,6 +197,10 @@ class Worker(RoutedNode):
         if clocked and not in_round:
             yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
         return False
+
+    def _check_loaded(self):
+        if self.job.plan.survey == 2 and not self.job.loaded:
+            self.job.books.wrong.append("a worker pushes before rows are loaded")
 
     def _push_part(self, block, keys):
         """A part of a round."""
@@ -276,11 +314,7 @@ class Worker(RoutedNode):
         if self._leaving:
             return None
 
-        def heard(answer):
-            if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got("train", answer.number)
-
-        lease = yield from self._ask(messages.Lease("train", back), None, heard)
+        lease = yield from self._lease("train", back)
         if lease.number < 0:
             return None
         yield self.cluster.think_s() * 0.3
