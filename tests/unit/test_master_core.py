@@ -481,7 +481,7 @@ def test_clocks_are_noted_as_set_by_the_first_block_of_the_training_not_of_the_s
     world = World(
         make_job(worker_class="cluster_models:Surveyed", consistency="bsp", micro_batches="1")
     )
-    _, worker, other = world.forms()
+    _, worker, _ = world.forms()
     while (lease := world.ask(worker, m.Lease("survey"))).number >= 0:
         world.ask(worker, m.Done("survey", lease.number, 5, 0.1, {}, b"."))
     world.tick()
