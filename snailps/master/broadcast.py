@@ -97,10 +97,6 @@ class Broadcast:
         else:
             self._tell(member, None, now)
 
-    def give_up(self, why: str, now: float) -> None:
-        """Ends the broadcast unfinished."""
-        self._end(why, now)
-
     def forget(self) -> None:
         """Ends it without a call of `on_end`."""
         self._over = True

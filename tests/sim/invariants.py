@@ -211,7 +211,11 @@ def watch(cluster):
         named = (
             member is None
             or bool(member.waits)
-            or (job is not None and job.ledger is not None and job.ledger.held_by(node.number))
+            or (
+                job is not None
+                and job.ledger is not None
+                and job.ledger.records.held_by(node.number)
+            )
         )
         if not asks or named or not node.runs or cluster.unnamed.get(node, (asks,))[0] != asks:
             cluster.unnamed.pop(node, None)

@@ -89,7 +89,7 @@ class TimedJob:
         try:
             self.job.survey.add(message.number, message.blob)
         except Exception:
-            self.job.ledger.merge_failed(message.number)
+            self.job.ledger.records.merge_failed(message.number)
             raise
         self.job.merged(message, self.clock())
         return True

@@ -364,7 +364,7 @@ class Side:
         return {
             "state": json.loads(json.dumps(state)),
             **{name: array.tolist() for name, array in arrays.items()},
-            "done": sorted(self.job.ledger.finished_numbers),
+            "done": self.job.ledger.records.done().tolist(),
             "closed": self.job.ledger.closed,
             "ended by": self.job.ended_by,
             "ticks": self.controller.expiry.ticks,
@@ -416,7 +416,7 @@ class Workers:
             leases.settled(member, self.trained[node][-3:])
         elif action == "settle all" and not job.rounds:
             side._note("settled_all", {"node": node, "but": self.trained[node][-2:]})
-            job.ledger.settle_all(node, self.trained[node][-2:])
+            job.ledger.records.settle_all(node, self.trained[node][-2:])
         elif action == "come" and node not in self.here:
             self.here.add(node)
             side._note("join", {"node": node})
@@ -442,7 +442,7 @@ class Workers:
         figures = {"loss": self.random.random()}
         self.side._note("round", {"figures": figures})
         job.round_done(figures)
-        controller.round._closing = False
+        controller.round.closing = False
         job.ledger.advance()
         job.begin_round()
 

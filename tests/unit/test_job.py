@@ -141,14 +141,14 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(make, clock):
     assert [(lease.start, lease.stop) for lease in leases] == [(0, 280), (280, 560), (560, 840)]
     assert [lease.seed for lease in leases] == [block_seed(5, number) for number in range(3)]
     assert leases[1].progress == [0.05, 0.1]
-    assert (job.loss, job.lr) == (None, None)
+    assert (job.metrics.loss, job.metrics.lr) == (None, None)
     clock.now_s += 4
     assert job.done(done(0, loss=50.0, examples=100.0, lr=0.5), node=7)
     assert job.done(done(1, loss=30.0, examples=100.0), node=7)
     assert not job.done(done(1), node=7)  # a second time
     assert not job.done(done(2), node=8)  # not its lease
     assert not job.done(done(2, pass_="survey"), node=7)  # another pass
-    assert (job.loss, job.lr, job.units) == (0.4, 0.5, 200)
+    assert (job.metrics.loss, job.metrics.lr, job.metrics.units) == (0.4, 0.5, 200)
     assert job.rate() == 200 / 4
     clock.now_s += RATE_WINDOW_S + 1
     assert job.rate() == 0
@@ -242,7 +242,7 @@ def test_job_with_target_loss_ends_once_an_epoch_of_blocks_is_that_good(make):
         job.done(done(job.lease(1).number, loss=10.0, examples=100.0), 1)
         assert job.limit_reached() == "", number  # 0.1 is good enough, but not ten blocks yet
     job.done(done(job.lease(1).number, loss=410.0, examples=100.0), 1)
-    assert job.loss == 0.5
+    assert job.metrics.loss == 0.5
     assert job.limit_reached() == "target_loss"
     job.done(done(job.lease(1).number, loss=100.0, examples=100.0), 1)
     assert job.limit_reached() == ""
@@ -295,8 +295,8 @@ def test_job_whose_surveyor_fails_at_a_part_has_that_block_counted_again(make, c
         assert job.done(messages.Done("survey", number, 1, 1.0, {}, b"%d." % number), 1)
     with pytest.raises(KeyError):
         job.done(messages.Done("survey", 3, 1, 1.0, {}, b"bad"), 1)
-    assert job.ledger.held_by(1) == [3]
-    assert job.units == 9
+    assert job.ledger.records.held_by(1) == [3]
+    assert job.metrics.units == 9
     assert job.ledger.release(1) == [3]
     assert job.lease(2).number == numbers[3]
     assert job.done(messages.Done("survey", 3, 1, 1.0, {}, b"3."), 2)

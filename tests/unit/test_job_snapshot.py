@@ -107,15 +107,15 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
         lease = job.lease(node=7)
         clock.now_s += 2
         job.done(done(lease.number, loss=50.0 + lease.number, examples=100.0, lr=0.5), 7)
-    job.ledger.settle([0, 1, 3], 7)
+    job.ledger.records.settle([0, 1, 3], 7)
     snapshot = unpack(pack(job.snapshot()))
     assert snapshot.done == [0, 1, 3]
     again = make(block_bytes="100")  # cut otherwise: the snapshot's blocks count
     clock.now_s += 1000
     again.begin_pass("train", (), snapshot)
     assert again.ledger.size == job.ledger.size
-    assert (again.units, again.lr) == (300, 0.5)
-    assert again.loss == (50 + 51 + 53) / 300
+    assert (again.metrics.units, again.metrics.lr) == (300, 0.5)
+    assert again.metrics.loss == (50 + 51 + 53) / 300
     leases = [again.lease(node=1) for _ in range(4)]
     assert [lease.number for lease in leases] == [2, 4, 5, 6]
     assert leases[0].start == 560

@@ -193,7 +193,7 @@ def test_whoever_waits_and_could_go_is_woken(kind, workers, block_num, micro_bat
     for _ in range(60):
         choice = rng.random()
         node = rng.choice(sorted(alive)) if alive else 0
-        held = book.held_by(node)
+        held = book.records.held_by(node)
         if choice < 0.04 and len(alive) > 1:
             alive.discard(node)
             waiting.discard(node)
@@ -237,7 +237,7 @@ def test_many_that_wait_cost_nothing_until_one_of_them_can_go(kind):
             waiting.add(node)
     woken, dones = 0, 0
     for node in range(1, 200):
-        for number in book.held_by(node)[:1]:
+        for number in book.records.held_by(node)[:1]:
             book.done(number, node)
             dones += 1
         woken += len(book.woken(waiting))

@@ -399,7 +399,7 @@ def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
     assert world.core.told_phase == "training"
     ledger = world.core.job_controller.job.ledger
     assert ledger.finished == 1
-    assert held in ledger.held_by(2)
+    assert held in ledger.records.held_by(2)
     assert world.answers[early].number not in (held, -1)
 
 

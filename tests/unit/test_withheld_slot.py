@@ -42,7 +42,7 @@ class Cluster:
         """What can happen next: those that must, and then those that may."""
         book, must, may = self.book, [], []
         for node in sorted(self.alive):
-            held = book.held_by(node)
+            held = book.records.held_by(node)
             if held and held[0] // book.micro_batches <= book.open_clock:
                 must.append(("train", node))
             elif held and node in self.back and node not in self.waiting:
@@ -68,7 +68,7 @@ class Cluster:
         if kind in self.most:
             self.most[kind] -= 1
         if kind == "train":
-            assert book.done(book.held_by(node)[0], node)
+            assert book.done(book.records.held_by(node)[0], node)
             self.back.add(node)  # it asks once when it begins to wait
         elif kind == "back":
             self.back.discard(node)
@@ -306,7 +306,7 @@ def test_master_that_takes_over_withholds_nothing():
     book = BspLedger(blocks(4), micro_batches=2, nodes=[1])
     book.take(1)
     book.withhold(7)
-    other = BspLedger(blocks(4), micro_batches=2, nodes=[1], known=book.known())
+    other = BspLedger(blocks(4), micro_batches=2, nodes=[1], known=book.records.known())
     other.resume(book.snapshot())
     assert other.claim(0, 1)
     assert other.take(1).number == 1

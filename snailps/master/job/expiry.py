@@ -53,7 +53,7 @@ class ExpiryClock:
 
     def step(self, job: Job, now: float) -> None:
         """Moves the clock on, and has the servers delete what no push touched for so long."""
-        tick = job.units * TICKS // job.expires if job.expires else 0
+        tick = job.metrics.units * TICKS // job.expires if job.expires else 0
         if tick > self.ticks[-1] and not self._members.rows.expiring:
             self._members.out.note("tick", {"tick": tick})
             self.ticks.append(tick)

@@ -115,7 +115,7 @@ class Job:
         self.input = JobInput(self.cls, self.settings)
         self._begun = now
         self._pass_begun = self._begun
-        self._metrics = PassMetrics()
+        self.metrics = PassMetrics()
         self.ended_by = ""
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._reached_in = -1
@@ -174,7 +174,7 @@ class Job:
         self.ledger = self._new_ledger(nodes, snapshot) if train else Ledger(self.input.blocks)
         self._pass_begun = now
         # Losses by epoch, or by round as they come: there may be very many of those.
-        self._metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
+        self.metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
         if snapshot is not None:
             self._resume(snapshot, now)
 
@@ -223,22 +223,25 @@ class Job:
         assert self.ledger is not None
         arrays: dict[str, NDArray[Any]] = {}
         state: dict[str, Any] | None = None
+        if self.rounds:
+            records = NO_RECORDS  # it is of the beginning of a round; `exact` has the parts
+        elif exact:
+            records = self.ledger.records.known()
+        elif clock >= 0:
+            records = self.ledger.records.first(clock * self.settings.micro_batches)
+        else:
+            records = self.ledger.records.settled()
         if exact:
-            records = self.ledger.known()
             ledger = self.ledger.snapshot()
             arrays = {name: held for name, held in ledger.items() if isinstance(held, np.ndarray)}
             state = {
                 "ledger": {name: held for name, held in ledger.items() if name not in arrays},
-                "metrics": self._metrics.snapshot(),
+                "metrics": self.metrics.snapshot(),
                 "diverged": self.diverged,
                 "reached_in": self._reached_in,
             }
-        elif clock >= 0 and not self.rounds:
-            records = self.ledger.records.first(clock * self.settings.micro_batches)
-        else:
-            records = self.ledger.settled()
         figures: dict[str, Any] = {
-            "lr": self._metrics.lr,
+            "lr": self.metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
             "train_s": self.elapsed_s(now),
             "wall_s": now - self._begun,
@@ -291,18 +294,18 @@ class Job:
         if exact is not None:
             self.ledger.resume({**exact["ledger"], **snapshot.arrays})
         if self.rounds:
-            self.round_figures, self._metrics.units = list(figures["rounds"]), int(figures["units"])
-            self._metrics.losses = [list(sums) for sums in figures["losses"]]
+            self.round_figures, self.metrics.units = list(figures["rounds"]), int(figures["units"])
+            self.metrics.losses = [list(sums) for sums in figures["losses"]]
             self.begin_round()
         if exact is not None:
-            self._metrics.resume(exact["metrics"])
+            self.metrics.resume(exact["metrics"])
             self.diverged, self._reached_in = str(exact["diverged"]), int(exact["reached_in"])
             return
-        self._metrics.lr = figures["lr"]
+        self.metrics.lr = figures["lr"]
         if not self.rounds:
             numbers = self.ledger.records.done()
             epochs = numbers // len(self.input.blocks)
-            self._metrics.count_all(epochs, snapshot.records[numbers])
+            self.metrics.count_all(epochs, snapshot.records[numbers])
 
     def adopt(self, snapshot: JobSnapshot) -> None:
         """Takes over what an earlier master had surveyed."""
@@ -318,13 +321,13 @@ class Job:
     def began(self, job_s: float, pass_s: float, now: float) -> None:
         """The job and its pass began so many seconds ago, under another master."""
         self._begun, self._pass_begun = now - job_s, now - pass_s
-        self._metrics.forget_rate()
+        self.metrics.forget_rate()
 
     def begin_round(self) -> None:
         """A round begins: a checkpoint in its course has the figures of now."""
         assert isinstance(self.ledger, RoundLedger)
-        losses = self._metrics.losses[: self.ledger.round]
-        self._at_round = (self.units, [list(sums) for sums in losses])
+        losses = self.metrics.losses[: self.ledger.round]
+        self._at_round = (self.metrics.units, [list(sums) for sums in losses])
 
     def limit_reached(self, now: float) -> str:
         """Name of the setting that ends the training now; empty while none does."""
@@ -336,7 +339,7 @@ class Job:
         return "target_loss" if self._low_enough() else ""
 
     def _low_enough(self) -> bool:
-        return self._metrics.is_low(self.settings.target_loss, len(self.input.blocks))
+        return self.metrics.is_low(self.settings.target_loss, len(self.input.blocks))
 
     def end_early(self, why: str) -> None:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
@@ -370,7 +373,7 @@ class Job:
         if limit_s and self.pass_ == "train":
             elapsed_s = self.elapsed_s(now)
             shares = [
-                min(1.0, max(share, (elapsed_s + blocks * self._metrics.block_s) / limit_s))
+                min(1.0, max(share, (elapsed_s + blocks * self.metrics.block_s) / limit_s))
                 for blocks, share in enumerate(shares, 1)
             ]
         return shares
@@ -462,8 +465,8 @@ class Job:
             return False
         if not self.ledger.done(message.number, node, _result(message)):
             return False
-        self._metrics.came(message.units, now)
-        self._metrics.took(message.seconds)
+        self.metrics.came(message.units, now)
+        self.metrics.took(message.seconds)
         self._check_loss(message)
         for number, result in self.ledger.counted(message.number):
             self._count(number, result)
@@ -481,7 +484,7 @@ class Job:
     def _count(self, number: int, result: BlockResult) -> None:
         """Adds the result of a block to the metrics."""
         assert self.ledger is not None
-        self._metrics.count(self.ledger.entry(number).epoch, result)
+        self.metrics.count(self.ledger.entry(number).epoch, result)
         if isinstance(self.ledger, BspLedger) and self._reached_in < 0:
             micro_batches = self.settings.micro_batches
             if (number + 1) % micro_batches == 0 and self._low_enough():
@@ -491,8 +494,8 @@ class Job:
         """The part of a block of the survey is merged: the block is done."""
         assert self.ledger is not None
         self.ledger.merged(message.number, BlockResult(message.units))
-        self._metrics.came(message.units, now)
-        self._metrics.add(message.units)
+        self.metrics.came(message.units, now)
+        self.metrics.add(message.units)
 
     def round_done(self, figures: Mapping[str, Any]) -> None:
         """Takes the figures of a round, as `Worker.after_round` returned them.
@@ -518,24 +521,9 @@ class Job:
 
     # --- figures ---------------------------------------------------------------------------
 
-    @property
-    def units(self) -> int:
-        """Units of the blocks of this pass that count by now."""
-        return self._metrics.units
-
-    @property
-    def loss(self) -> float | None:
-        """Mean loss over the last few blocks."""
-        return self._metrics.loss
-
-    @property
-    def lr(self) -> float | None:
-        """Learning rate at the end of the last block, where the model tells it."""
-        return self._metrics.lr
-
     def rate(self, now: float) -> float:
         """Units per second over the last few seconds."""
-        return self._metrics.rate(self._pass_begun, now)
+        return self.metrics.rate(self._pass_begun, now)
 
     def figures(self, nodes: Mapping[str, float], now: float) -> dict[str, Any]:
         """Figures of the run.
@@ -549,13 +537,13 @@ class Job:
         assert self.ledger is not None
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
-        losses, units = self._metrics.loss_by_epoch(), self.units
+        losses, units = self.metrics.loss_by_epoch(), self.metrics.units
         if isinstance(self.ledger, RoundLedger):  # of those that were applied
             losses, units = losses[: self.ledger.round], self._at_round[0]
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
-        bad = {"bad_lines": self._metrics.bad_lines} if self._metrics.bad_lines else {}
+        bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
         return {
             **bad,
             **self._clock_figures(),
@@ -571,7 +559,7 @@ class Job:
             "epochs": self.settings.epochs,
             "blocks": self.ledger.finished,
             "blocks_per_epoch": len(self.input.blocks),
-            f"block_{kind}_max": self._metrics.block_units,
+            f"block_{kind}_max": self.metrics.block_units,
             f"bytes_per_{kind[:-1]}": round(moved / units, 2) if units else None,
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
         }

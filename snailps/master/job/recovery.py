@@ -178,9 +178,9 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
         node = data["node"]
         job.replay(messages.Done.of_result(data), node, now)
     elif fact.kind == "settled":
-        ledger.settle(data["numbers"], data["node"])
+        ledger.records.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":
-        ledger.settle_all(data["node"], data["but"])
+        ledger.records.settle_all(data["node"], data["but"])
     elif fact.kind == "join":
         ledger.join(data["node"])
     elif fact.kind == "leave":

@@ -57,17 +57,11 @@ class RoundController:
         self._is_saving = is_saving
         self._deadline_s = job.deadline_s
         self._begun: float | None = None
-        self._closing = self._looks = self._forgotten = False
-
-    @property
-    def looks(self) -> bool:
-        """`Worker.after_round` is under way."""
-        return self._looks
-
-    @property
-    def closing(self) -> bool:
+        self._forgotten = False
+        self.closing = False
         """The round is being applied, or looked at."""
-        return self._closing
+        self.looks = False
+        """`Worker.after_round` is under way."""
 
     def lost(self, now: float) -> None:
         """A worker was lost at its part: where no other has begun, the round begins again.
@@ -75,19 +69,19 @@ class RoundController:
         Some shards may have its seal.  What another worker brings for the same slot would be
         dropped there, and counted at the others: so all of them forget the round first.
         """
-        if not (self._closing or self._ledger.begun):
+        if not (self.closing or self._ledger.begun):
             self._begun = None
             self._members.rows.set_clock(self._ledger.round, early=True, now=now)
 
     def step(self, now: float) -> None:
         """Goes on where something has come to its end."""
-        if self._closing and not self._looks and self._members.rows.clocks_set:
-            self._looks = True
+        if self.closing and not self.looks and self._members.rows.clocks_set:
+            self.looks = True
             self._begin_look(self._job, self._ledger.round, self._looked, now)
         # What all have done when Ctrl-C comes is not lost; behind the target nothing is wanted.
         whole = self._ledger.ready and self._job.ended_by != "target_loss"
         over = self._ledger.over and not whole
-        if self._closing or over or not self._ledger.begun:
+        if self.closing or over or not self._ledger.begun:
             return
         if self._begun is None:
             self._begun = now
@@ -103,7 +97,7 @@ class RoundController:
     def close(self, parts: list[int], now: float) -> None:
         """Has the shards apply the round with these slots; again it is harmless."""
         self._out.note("close", {"parts": parts})
-        self._closing = True
+        self.closing = True
         self._members.rows.close_clock(self._ledger.round, parts, now)
 
     def forget(self) -> None:
@@ -113,7 +107,7 @@ class RoundController:
     def _looked(self, look: WorkDone, now: float) -> None:
         if self._forgotten:
             return
-        self._closing = self._looks = False
+        self.closing = self.looks = False
         self._begun = None
         number = self._ledger.round + 1  # for people
         try:

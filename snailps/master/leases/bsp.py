@@ -350,7 +350,7 @@ class BspLedger(Ledger):
 
     def clock_of(self, node: int) -> int | None:
         """The clock of the first entry that a worker holds."""
-        held = self.held_by(node)
+        held = self.records.held_by(node)
         return held[0] // self.micro_batches if held else None
 
     def held_up(self, node: int) -> Wait | None:

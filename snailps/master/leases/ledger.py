@@ -191,14 +191,10 @@ class Ledger:
 
     def _give_back_all(self, node: int) -> list[int]:
         """The same for all that a worker has leased; the numbers."""
-        numbers = self.held_by(node)
+        numbers = self.records.held_by(node)
         for number in numbers:
             self._give_back(number)
         return numbers
-
-    def held_by(self, node: int) -> list[int]:
-        """Entries that a worker has leased, ascending."""
-        return self.records.held_by(node)
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
         """Records the result of an entry; False if the entry is not leased to this worker."""
@@ -214,10 +210,6 @@ class Ledger:
         self.records.merge(number)
         return True
 
-    def merge_failed(self, number: int) -> None:
-        """The part cannot be merged: its worker has the entry again."""
-        self.records.merge_failed(number)
-
     def merged(self, number: int, result: BlockResult) -> None:
         """The part of an entry is merged."""
         self._finish(number, result)
@@ -226,14 +218,6 @@ class Ledger:
         self.records.finish(number, result)
         block = self._blocks[number % len(self._blocks)]
         self._done_bytes += block.stop - block.start
-
-    def settle(self, numbers: Iterable[int], node: int) -> None:
-        """All pushes of these entries, trained by this worker, are acknowledged."""
-        self.records.settle(numbers, node)
-
-    def settle_all(self, node: int, but: Iterable[int] = ()) -> None:
-        """The same for all entries that a worker has trained so far, except these."""
-        self.records.settle_all(node, but)
 
     def counted(self, number: int) -> Iterator[tuple[int, BlockResult]]:
         """Numbers and results that count now that this entry is done, in the order they count."""
@@ -296,7 +280,7 @@ class Ledger:
 
         Counts the first entry that it holds: what it had prefetched is innocent.
         """
-        held = self.held_by(node)
+        held = self.records.held_by(node)
         if not held:
             return -1
         first = held[0]
@@ -371,24 +355,11 @@ class Ledger:
         """Entries that are done."""
         return self.records.finished
 
-    @property
-    def finished_numbers(self) -> frozenset[int]:
-        """Numbers of the entries that are done."""
-        return frozenset(self.records.done().tolist())
-
     def holders(self) -> dict[int, list[int]]:
         """Leased entries by worker."""
-        return {node: self.held_by(node) for node in self.records.holders()}
+        return {node: self.records.held_by(node) for node in self.records.holders()}
 
     # --- what is kept of it --------------------------------------------------------------------
-
-    def settled(self) -> NDArray[Any]:
-        """Records for a checkpoint; see `BlockRecords.settled`."""
-        return self.records.settled()
-
-    def known(self) -> NDArray[Any]:
-        """Records for the journal; see `BlockRecords.known`."""
-        return self.records.known()
 
     def snapshot(self) -> dict[str, Any]:
         """State beside the records; values for JSON, or arrays.

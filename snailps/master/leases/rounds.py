@@ -12,10 +12,9 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import ANY_WORKER, MASTER, NO_RECORDS, Entry, Ledger, Wait
+from snailps.master.leases.ledger import ANY_WORKER, MASTER, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
 
@@ -175,32 +174,27 @@ class RoundLedger(Ledger):
     @property
     def ready(self) -> bool:
         """All workers that were drawn, and are still here, are done; at least one."""
-        return bool(self.finished_parts) and not self.leased and not self._waiting
+        return bool(self.records.finished) and not self.leased and not self._waiting
 
     @property
     def begun(self) -> bool:
         """A worker has begun with the round."""
-        return bool(self.leased or self.finished_parts)
+        return bool(self.leased or self.records.finished)
 
     @property
     def parts(self) -> list[int]:
         """Slots of the round that are done."""
         return sorted(self._slots[number % self._width] for number in self.records.done().tolist())
 
-    @property
-    def finished_parts(self) -> int:
-        """How many these are."""
-        return self.records.finished
-
     def cut_off(self) -> list[int]:
         """Goes on without the parts that are not done, if any is; returns the late workers."""
-        if not self.finished_parts:
+        if not self.records.finished:
             return []
         return self._cut()
 
     def advance(self) -> None:
         """The round has been applied: on to the next one."""
-        self._counted += self.finished_parts
+        self._counted += self.records.finished
         self.round += 1
         self._begin()
 
@@ -226,14 +220,6 @@ class RoundLedger(Ledger):
             number = self.round * self._width + self._drawn[slot]
             self.records.lease(number, ANY_WORKER)
             self.records.finish(number, NO_RESULT)
-
-    def settled(self) -> NDArray[Any]:
-        """Nothing: a checkpoint is of the beginning of a round."""
-        return NO_RECORDS
-
-    def known(self) -> NDArray[Any]:
-        """Nothing: the parts that are done are in the `snapshot`."""
-        return NO_RECORDS
 
     def snapshot(self) -> dict[str, Any]:
         """As of `Ledger`."""
@@ -277,7 +263,7 @@ class RoundLedger(Ledger):
     @property
     def size(self) -> int:
         """Entries of all rounds, if all take part."""
-        return self._counted + self.finished_parts + self.leased + self._left
+        return self._counted + self.records.finished + self.leased + self._left
 
     @property
     def _left(self) -> int:
@@ -287,7 +273,7 @@ class RoundLedger(Ledger):
     @property
     def finished(self) -> int:
         """Entries that counted; at the end only those of rounds that were applied."""
-        return self._counted + (0 if self.over else self.finished_parts)
+        return self._counted + (0 if self.over else self.records.finished)
 
     def clock_of(self, node: int) -> int | None:
         """The round, for a worker that takes part."""

@@ -141,7 +141,7 @@ class LeaseService:
             self._was_done(member, message, call, now)
             return
         log.error("the survey of block %d cannot be merged", message.number, exc_info=done.error)
-        ledger.merge_failed(message.number)
+        ledger.records.merge_failed(message.number)
         if member.number in self._members.all:
             error = done.error if isinstance(done.error, Exception) else ClusterError("no memory")
             self._out.put(Broken(member.peer, error))
@@ -175,13 +175,13 @@ class LeaseService:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None and self.job.ledger is not None:
             self._out.note("settled", {"node": member.number, "numbers": numbers})
-            self.job.ledger.settle(numbers, member.number)
+            self.job.ledger.records.settle(numbers, member.number)
 
     def finished(self, member: Member, figures: dict[str, float], now: float) -> None:
         """A worker has ended its part of the job."""
         if self.job is not None and self.job.ledger is not None and not member.dropped:
             self._out.note("settled_all", {"node": member.number, "but": []})
-            self.job.ledger.settle_all(member.number)
+            self.job.ledger.records.settle_all(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
             return
@@ -204,7 +204,7 @@ class LeaseService:
                 done = messages.Done.of_result(fields)
                 if job.replay(done, node, now):
                     self._note_done(done, member)
-            job.ledger.settle_all(node, resume_state["unsettled"])
+            job.ledger.records.settle_all(node, resume_state["unsettled"])
             self._out.note("settled_all", {"node": node, "but": resume_state["unsettled"]})
         if resume_state["finished"] is not None:
             member.finished, member.figures, member.state = (
@@ -350,7 +350,7 @@ class LeaseService:
 
     def _name_wait(self, ledger: Ledger, member: Member, now: float) -> None:
         """Names what a worker without a block waits for, unless it still has one."""
-        if not ledger.held_by(member.number):
+        if not ledger.records.held_by(member.number):
             member.wait_for(str(ledger.wait_of(member.number)), now)
 
     def note_waits(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
