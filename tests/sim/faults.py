@@ -90,12 +90,12 @@ class Faults:
         pause_s = chance.uniform(0.1, 5.0)
 
         def join():
-            self._start_later(self._cluster.start_node, role)
+            self._cluster.start_node(role)  # at once: soon all members are back
             self._world.after(pause_s, self._do, self._kill_master, TRIES)
             return True
 
         self._world.after(chance.uniform(0.3, usual_s), self._do, self._kill_master, TRIES)
-        self._awaited.setdefault("Rejoin", []).append([chance.choice((1, 2, 3)), join])
+        self._awaited.setdefault("Rejoin", []).append([1, join])
 
     def _lose_at_an_order(self, chance, name):
         """A server is lost at an order, while its standbys have yet to get what it was told.
