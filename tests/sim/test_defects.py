@@ -1,0 +1,72 @@
+"""Defects that were mended, put back: the simulation finds each by the seeds that the document has.
+
+    defects/*.patch -> a copy of the package -> python -m tests.sim --seed S -> it fails
+
+Seeds change with whatever draws from a run's numbers: a seed that finds its defect no more is
+replaced by another, found with a walk.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFECTS = ROOT / "tests" / "sim" / "defects"
+PAGE = ROOT / "docs" / "design" / "simulation.md"
+ROW = re.compile(r"\| `(?P<name>[\w-]+)` \|.*\| (?P<seeds>[\d, ]+) \|")
+
+
+def documented():
+    """Seeds by defect, as the page has them."""
+    found = ROW.finditer(PAGE.read_text())
+    return {row["name"]: [int(seed) for seed in row["seeds"].split(",")] for row in found}
+
+
+def compile_extension(root, source):
+    """Compiles one Cython file again, where it lies."""
+    subprocess.run(
+        [sys.executable, "-m", "cython", "-3", source.name], cwd=source.parent, check=True
+    )
+    target = source.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
+    target.unlink()
+    include = [f"-I{sysconfig.get_path('include')}", "-Isnailps"]
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-g0", *include, "-o", target,
+         source.with_suffix(".c")], cwd=root, check=True,
+    )  # fmt: skip
+
+
+def test_each_defect_has_a_patch_and_seeds():
+    assert sorted(documented()) == sorted(path.stem for path in DEFECTS.glob("*.patch"))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in DEFECTS.glob("*.patch")))
+def test_patch_puts_a_defect_back_into_the_present_code(name):
+    patch = DEFECTS / f"{name}.patch"
+    subprocess.run(["git", "apply", "--check", patch], cwd=ROOT, check=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(path.stem for path in DEFECTS.glob("*.patch")))
+def test_defect_put_back_is_found(name, tmp_path):
+    for part in ("snailps", "tests"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    patch = DEFECTS / f"{name}.patch"
+    subprocess.run(["git", "apply", patch], cwd=tmp_path, check=True)
+    for line in patch.read_text().splitlines():
+        if line.startswith("+++ ") and line.endswith(".pyx"):
+            compile_extension(tmp_path, tmp_path / line.removeprefix("+++ b/"))
+    seed = documented()[name][0]
+    for folder, fails in ((ROOT, False), (tmp_path, True)):
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.sim", "--seed", str(seed)], cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert bool(run.returncode) == fails, run.stdout[-3000:] + run.stderr[-1000:]
