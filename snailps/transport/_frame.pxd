@@ -44,11 +44,11 @@ cdef enum:                          # options of a PULL or PUSH: frame.Option ex
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
     OPTIONS_KNOWN = 0x21 | 3 << 8 | 7 << 12
 
-cdef enum:                          # ... and of one in a stream to a standby: frame.StreamOption
+cdef enum:                          # ... and of one in a stream to a standby
     STREAM_STEP = 1 << 6
     STREAM_MORE = 1 << 7
 
-cdef enum:                          # what a REPLICATE carries: frame.Replica explains them
+cdef enum:                          # what a REPLICATE carries; docs/wire_format.md explains them
     REPLICA_BEGIN = 1
     REPLICA_STAGED = 2
     REPLICA_SLOTS = 3
@@ -59,7 +59,7 @@ cdef enum:                          # what a REPLICATE carries: frame.Replica ex
     REPLICA_ORDER = 8
     REPLICA_RESUME = 9
 
-cdef enum:                          # options of a FORWARD or BACKWARD: frame.ProductOption
+cdef enum:                          # options of a FORWARD or BACKWARD; see docs/wire_format.md
     PRODUCT_KEEP = 1 << 0
     PRODUCT_QUIET = 1 << 1
     PRODUCT_ONES = 1 << 2           # wire type and bytes a key are where OPTION_... have them

@@ -7,30 +7,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shards import ADAGRAD, ADD, JOB, LIMIT_S, ZEROS, Raw, Shards, push_frame
+from twins.frame import (
+    BATCHES,
+    ROW_BYTES_MAX,
+    STREAM_BODY_MAX,
+    ProductOption,
+    Replica,
+    StreamOption,
+)
 
 from snailps.kernels import WIRE_TYPES, wire_ops
 from snailps.store.route import fragment_of
 from snailps.transport import messages
 from snailps.transport.client._client import Client
 from snailps.transport.frame import (
-    BATCHES,
     BATCHES_BYTES,
     CONTROL_BODY_MAX,
     DATA_BODY_MAX,
     HANDSHAKE_BODY_MAX,
     HEADER_BYTES,
     PART_BYTES,
-    ROW_BYTES_MAX,
     SLOTS_MAX,
-    STREAM_BODY_MAX,
     VERSION,
     Frame,
     FrameDecoder,
     Kind,
     Option,
-    ProductOption,
-    Replica,
-    StreamOption,
     encode_frame,
 )
 from snailps.transport.handshake import Channel, Hello, Role

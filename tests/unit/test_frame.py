@@ -11,32 +11,34 @@ import pytest
 from cases import each, examples
 from hypothesis import given
 from hypothesis import strategies as st
+from twins.frame import (
+    BATCHES,
+    EXAMPLE_ENTRIES_MAX,
+    ROW_BYTES_MAX,
+    STREAM_BODY_MAX,
+    ProductOption,
+    Replica,
+    StreamOption,
+)
 
 from snailps.errors import MisuseError, ProtocolError
 from snailps.transport.frame import (
-    BATCHES,
     BATCHES_BYTES,
     CONTROL_BODY_MAX,
     DATA_BODY_MAX,
-    EXAMPLE_ENTRIES_MAX,
     FLAGS,
     HANDSHAKE_BODY_MAX,
     HEADER,
     HEADER_BYTES,
     MAGIC,
     PART_BYTES,
-    ROW_BYTES_MAX,
     SLOTS_MAX,
-    STREAM_BODY_MAX,
     VERSION,
     Flag,
     Frame,
     FrameDecoder,
     Kind,
     Option,
-    ProductOption,
-    Replica,
-    StreamOption,
     body_limit,
     check_control_kind,
     encode_frame,

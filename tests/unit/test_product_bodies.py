@@ -5,8 +5,9 @@ import struct
 import numpy as np
 import pytest
 from shards import ADD, JOB, PYTHON, ZEROS, Raw, Shards, error_of
+from twins.frame import EXAMPLE_ENTRIES_MAX, ProductOption
 
-from snailps.transport.frame import EXAMPLE_ENTRIES_MAX, Frame, Kind, ProductOption
+from snailps.transport.frame import Frame, Kind
 
 HEAD = struct.Struct("<QQIIIIIIfI")
 FIELDS = ("seq", "batch", "examples", "first", "count", "entries", "floats", "options", "scale")
