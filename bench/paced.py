@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snailps import Block, setting
-from snailps.models.sparse.linear import Linear
-from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.linear import Linear, LinearSettings
 
 
 @dataclass(frozen=True, slots=True)

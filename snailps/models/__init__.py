@@ -5,7 +5,7 @@ from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.fedavg.settings import FedAvgSettings
 from snailps.models.mlp.settings import MlpSettings
 from snailps.models.sparse.fm import FmSettings
-from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.linear import LinearSettings
 from snailps.models.sparse.net import NetSettings
 from snailps.models.word_vectors import WordVectorSettings
 

@@ -27,7 +27,7 @@ from snailps.config import (
 from snailps.config.addresses import check_class_path
 from snailps.errors import ConfigError
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.linear import LinearSettings
 
 CONFIG = Path(__file__).parents[2] / "config"
 CLASSES = [cls for _, cls in ROLE_CLASSES]

@@ -7,7 +7,7 @@ from snailps import kernels
 from snailps.models.sparse.batch import Batch
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.fm import PARTS, FmSettings
-from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.linear import LinearSettings
 from snailps.models.sparse.settings import METHODS
 
 FIELDS, VALUES = 30, 60

@@ -15,8 +15,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models import text_model
 from snailps.models.sparse import export as sparse_export
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.linear import Linear
-from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import row_sorter

@@ -15,8 +15,7 @@ from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.row_cache import KeyPlaces, RowCache
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.linear import Linear
-from snailps.models.sparse.linear_settings import LinearSettings
+from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.worker import PUSH_BLOCKS, TABLE
 
 FEATURES = 40
@@ -82,7 +81,7 @@ def test_check_of_optimizer_that_does_not_fit_refuses(values, said):
 
 
 def test_check_of_missing_test_file_refuses():
-    with pytest.raises(DataError, match=r"test: not found: no/such\.svm"):
+    with pytest.raises(DataError, match=r"test: input not found: no/such\.svm"):
         Linear.check(LinearSettings(test=("no/such.svm",)))
 
 

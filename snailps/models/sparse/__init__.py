@@ -11,7 +11,7 @@
 ``evaluate.py``          evaluation on hold-out files, at the master
 ``export.py``            model files
 ``predict.py``           a model file -> predictions
-``linear.py``            logistic, linear, multinomial (``linear_settings.py``)
+``linear.py``            logistic, linear, multinomial
 ``fm.py``                factorization machines
 ``net.py``               a network with a sparse first layer (``first_layer.py``)
 """

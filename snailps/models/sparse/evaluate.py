@@ -9,10 +9,7 @@ where ranks are asked for.
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
@@ -48,21 +45,12 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     from snailps.models.sparse.worker import batch_reader
 
     for name, paths in (("input", settings.input), ("test", settings.test)):
-        _check_paths(name, paths)
-        for path in files_of(paths)[:HEADS_MAX]:
-            reader = batch_reader(settings)
-            try:
+        try:
+            for path in files_of(paths)[:HEADS_MAX]:
+                reader = batch_reader(settings)
                 cls.check_batch(settings, reader.read(head_of(path), path), path)
-            except DataError as error:
-                raise DataError(f"{name}: {error}") from None
-
-
-def _check_paths(name: str, paths: Sequence[str]) -> None:
-    for text in paths:
-        path = Path(text).expanduser()
-        there = bool(glob.glob(str(path), recursive=True)) if glob.has_magic(text) else False  # noqa: PTH207
-        if not there and not os.path.lexists(path):
-            raise DataError(f"{name}: not found: {text} does not exist (seen from {Path.cwd()})")
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from None
 
 
 def texts_of(
@@ -126,7 +114,7 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
             yield batch.labels, scores, batch.bad
 
     results.exporting.plan([1.0])
-    return metrics.judge(cls.loss_of(s), judged())
+    return metrics.judge(s.loss, judged())
 
 
 def _block_bytes(results: Results) -> int:

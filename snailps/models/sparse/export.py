@@ -30,7 +30,7 @@ from snailps.vectors.row_sorter import RowSorter
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress
     from snailps.api.worker import Results
-    from snailps.models.sparse.linear_settings import LinearSettings
+    from snailps.models.sparse.linear import LinearSettings
     from snailps.models.sparse.worker import SparseWorker
 
 LIBLINEAR_KEYS_MAX = 1 << 28

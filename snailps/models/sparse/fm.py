@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.tables import DIM_MAX, Table
-from snailps.api.worker import Block, Results
+from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
 from snailps.errors import ConfigError, DataError
 from snailps.models.local_sgd import RowLayout
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
-from snailps.models.sparse.worker import RATE_LEAST, SparseWorker
+from snailps.models.sparse.worker import SparseWorker
 
 LOSSES = {"logistic": 0, "squared": 1}
 """Numbers of the losses in `kernels.train_fm`."""
@@ -126,6 +126,7 @@ class FactorizationMachine(SparseWorker):
 
     Settings = FmSettings
     settings: FmSettings
+    falling = ("sgd", "adagrad")
 
     def tables(self) -> Sequence[Table]:
         """One table: weight and factors of a feature, with their state."""
@@ -143,14 +144,6 @@ class FactorizationMachine(SparseWorker):
         """Each part starts on a cache line's boundary."""
         return RowLayout.padded(table.dim, PARTS[self.settings.method])
 
-    def rates(self, block: Block) -> tuple[float, float]:
-        """Step size before and behind a block: it falls to 0, but ftrl's, which is the table's."""
-        lr = self.settings.lr
-        if self.settings.method == "ftrl":
-            return lr, lr
-        before, after = block.progress
-        return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
-
     def train_part(
         self,
         batch: Batch,
@@ -159,7 +152,6 @@ class FactorizationMachine(SparseWorker):
         rates: tuple[float, float],
         *,
         shared: bool,
-        seed: int,
     ) -> tuple[float, float]:
         """Trains on examples from `part[0]` to before `part[1]`."""
         s = self.settings
@@ -194,12 +186,6 @@ class FactorizationMachine(SparseWorker):
         """Refuses examples without fields, or with more of them than rows have factors for."""
         assert isinstance(settings, FmSettings)
         check_fields(settings, batch, where, trained=False)
-
-    @classmethod
-    def loss_of(cls, settings: JobSettings) -> str:
-        """The loss of the settings."""
-        assert isinstance(settings, FmSettings)
-        return settings.loss
 
     @classmethod
     def scores(

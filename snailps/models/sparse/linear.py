@@ -13,23 +13,55 @@ H. B. McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.api.worker import Results
-from snailps.config import JobSettings
+from snailps.config import JobSettings, setting
+from snailps.errors import ConfigError
 from snailps.models.sparse import export
-from snailps.models.sparse.batch import Batch, Floats, check_classes
-from snailps.models.sparse.linear_settings import LinearSettings
-from snailps.models.sparse.settings import METHODS
+from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse.settings import METHODS, ClassesSettings
 from snailps.models.sparse.worker import EPS, SparseWorker
 
 LOSSES = {"logistic": 0, "squared": 1, "multinomial": 2}
 """Numbers of the losses in `kernels.train_linear`."""
 HOT_FLOATS = 64
 """Weights and states of the rows that each thread has a copy of."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSettings(ClassesSettings):
+    """Settings of linear models; the defaults come close to the result of a converged solver."""
+
+    bias: bool = setting(
+        True,
+        help="Whether a constant feature is added to every example.",
+        when="`false` if the examples contain a constant feature.",
+    )
+    formats: tuple[str, ...] = setting(
+        ("npz",),
+        help="Result files: `npz`, and `liblinear` (a text of weights by index).",
+        when="Another program reads the model.",
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse unknown formats, and liblinear with 64-bit keys."""
+        ClassesSettings.validate(self, where)
+        wrong = set(self.formats) - {"npz", "liblinear"}
+        if wrong or not self.formats:
+            raise ConfigError(
+                f"{where('formats')}: formats: expected npz, liblinear or both, got "
+                f"{', '.join(self.formats) or 'nothing'}"
+            )
+        if "liblinear" in self.formats and self.columns and not 0 < self.hash_bits <= 24:
+            raise ConfigError(
+                f"{where('formats')}: formats: liblinear has a line for each possible index, and "
+                "columns make keys of 64 bits: set hash_bits to 24 or less"
+            )
 
 
 class Linear(SparseWorker):
@@ -42,11 +74,6 @@ class Linear(SparseWorker):
         """One table: weights of a feature, with their state; zeros at first."""
         return (self.table(self.settings.outputs),)
 
-    def setup(self) -> None:
-        """Notes how many rows are hot."""
-        super().setup()
-        self._hot = HOT_FLOATS // self.settings.outputs
-
     def train_part(
         self,
         batch: Batch,
@@ -55,7 +82,6 @@ class Linear(SparseWorker):
         rates: tuple[float, float],
         *,
         shared: bool,
-        seed: int,
     ) -> tuple[float, float]:
         """Trains on examples from `part[0]` to before `part[1]`."""
         s = self.settings
@@ -70,7 +96,7 @@ class Linear(SparseWorker):
             loss=LOSSES[s.loss],
             method=METHODS[s.method],
             bias=batch.bias,
-            hot=min(max(1, self._hot), len(rows)) if shared else 0,
+            hot=min(max(1, HOT_FLOATS // s.outputs), len(rows)) if shared else 0,
             lr_start=rates[0],
             lr_stop=rates[1],
             eps=EPS,
@@ -86,18 +112,6 @@ class Linear(SparseWorker):
         """As the settings say."""
         assert isinstance(settings, LinearSettings)
         return settings.bias
-
-    @classmethod
-    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
-        """Refuses labels that are no classes."""
-        assert isinstance(settings, LinearSettings)
-        check_classes(batch, settings.classes, where)
-
-    @classmethod
-    def loss_of(cls, settings: JobSettings) -> str:
-        """The loss of the settings."""
-        assert isinstance(settings, LinearSettings)
-        return settings.loss
 
     @classmethod
     def scores(

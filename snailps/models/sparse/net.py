@@ -26,8 +26,9 @@ from snailps.config import JobSettings, setting
 from snailps.data.examples import Admitted, KeyNumbers
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers
+from snailps.models.parameters import pulled
 from snailps.models.sparse import evaluate, export
-from snailps.models.sparse.batch import Batch, Floats, check_classes
+from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -162,18 +163,6 @@ class Net(SparseWorker):
         return False
 
     @classmethod
-    def loss_of(cls, settings: JobSettings) -> str:
-        """The loss of the settings."""
-        assert isinstance(settings, NetSettings)
-        return settings.loss
-
-    @classmethod
-    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
-        """Refuses labels that are no classes."""
-        assert isinstance(settings, NetSettings)
-        check_classes(batch, settings.classes, where)
-
-    @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
         """The first layer is computed at the shards: it may be larger than this machine."""
         s = results.settings
@@ -192,10 +181,7 @@ class Net(SparseWorker):
     def extras(cls, results: Results) -> Mapping[str, Floats]:
         """The dense layers."""
         assert isinstance(results.settings, NetSettings)
-        return {
-            tensor.name: tensor.from_rows(results.pull(tensor.name, tensor.keys()))
-            for tensor in results.settings.layers.tensors()
-        }
+        return pulled(results, results.settings.layers.tensors())
 
     @classmethod
     def scores(

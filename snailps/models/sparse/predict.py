@@ -41,7 +41,7 @@ class Predictor:
         self._model = read_npz(path)
         settings: JobSettings = self._model.settings
         assert isinstance(settings, SparseSettings)
-        self.loss = self._model.cls.loss_of(settings)
+        self.loss = settings.loss
         self._reader = batch_reader(settings, bias=self._model.cls.has_bias(settings))
 
     def scores(self, batch: Batch) -> NDArray[np.float32]:

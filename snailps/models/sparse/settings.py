@@ -118,6 +118,13 @@ class SparseSettings(JobSettings):
         unit="numbers",
     )
 
+    loss: Literal["logistic", "squared", "multinomial"] = setting(
+        "logistic",
+        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers. `multinomial`: "
+        "class numbers from 0.",
+        when="Labels are numbers, or more than two classes.",
+    )
+
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse a format without its columns, and invalid class weights."""
         JobSettings.validate(self, where)
@@ -145,12 +152,11 @@ class SparseSettings(JobSettings):
 
     def _check_class_num(self, where: Callable[[str], str]) -> None:
         """Refuse a number of class weights that differs from the number of classes."""
-        loss = getattr(self, "loss", "logistic")  # each model has its own choice of losses
-        class_num = {"logistic": 2, "squared": 0}.get(loss, getattr(self, "classes", 0))
+        class_num = {"logistic": 2, "squared": 0}.get(self.loss, getattr(self, "classes", 0))
         if self.class_weights and len(self.class_weights) != class_num:
             raise ConfigError(
                 f"{where('class_weights')}: class_weights: expected {class_num} numbers with loss "
-                f"{loss}, got {len(self.class_weights)}"
+                f"{self.loss}, got {len(self.class_weights)}"
             )
 
     @property
@@ -163,12 +169,6 @@ class SparseSettings(JobSettings):
 class ClassesSettings(SparseSettings):
     """Settings of models whose labels may be classes."""
 
-    loss: Literal["logistic", "squared", "multinomial"] = setting(
-        "logistic",
-        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers. `multinomial`: "
-        "class numbers from 0.",
-        when="Labels are numbers, or more than two classes.",
-    )
     classes: int = setting(
         0,
         help="Number of classes; only with `loss: multinomial`.",

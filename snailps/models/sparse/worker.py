@@ -40,9 +40,22 @@ from snailps.models.row_cache import (
     RowCache,
 )
 from snailps.models.sparse import evaluate
-from snailps.models.sparse.batch import BIAS_KEY, Batch, BatchReader, Floats, joined, whole
+from snailps.models.sparse.batch import (
+    BIAS_KEY,
+    Batch,
+    BatchReader,
+    Floats,
+    check_classes,
+    joined,
+    whole,
+)
 from snailps.models.sparse.delta_shares import Shares
-from snailps.models.sparse.settings import METHODS, SparseSettings, check_method
+from snailps.models.sparse.settings import (
+    METHODS,
+    ClassesSettings,
+    SparseSettings,
+    check_method,
+)
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +95,8 @@ class SparseWorker(Worker):
     settings: SparseSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
+    falling: ClassVar[tuple[str, ...]] = ("sgd",)
+    """Methods whose step size falls over the job; ftrl's is the table's."""
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -98,7 +113,6 @@ class SparseWorker(Worker):
         rates: tuple[float, float],
         *,
         shared: bool,
-        seed: int,
     ) -> tuple[float, float]:
         """Trains on examples from `part[0]` to before `part[1]`; called by several threads at once.
 
@@ -112,18 +126,12 @@ class SparseWorker(Worker):
             Step sizes before and after it.
         shared : bool
             Whether other threads write to `rows`, too.
-        seed : int
 
         Returns
         -------
         loss, weight
             Sums over its examples, before each step.
         """
-
-    @classmethod
-    @abstractmethod
-    def loss_of(cls, settings: JobSettings) -> str:
-        """``logistic``, ``squared`` or ``multinomial``: the loss of the evaluation."""
 
     @classmethod
     @abstractmethod
@@ -175,6 +183,8 @@ class SparseWorker(Worker):
         ------
         DataError
         """
+        if isinstance(settings, ClassesSettings):
+            check_classes(batch, settings.classes, where)
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
@@ -241,7 +251,7 @@ class SparseWorker(Worker):
         self.shares = Shares(
             s,
             self.workers,
-            self.loss_of(s),
+            s.loss,
             table.dim,
             stride=layout.stride,
             outputs=table.dim,
@@ -343,7 +353,7 @@ class SparseWorker(Worker):
         bad = sum(batch.bad for batch in batches)
         metrics = {"units": float(units), "lr": rates[1], "bad_lines": float(bad)}
         if cached is not None and cache is not None:
-            loss, weight = self._train_batches(batches, cache.ready(cached), rates, block.seed)
+            loss, weight = self._train_batches(batches, cache.ready(cached), rates)
             if cached.closes:
                 self._push_cached()
             return {**metrics, "loss": loss, "examples": weight} if units else metrics
@@ -355,7 +365,7 @@ class SparseWorker(Worker):
             return metrics
         (batch,) = prepared.batches
         ((rows,),) = self.sgd.load(prepared.copies).values()
-        loss, weight = self._train_batches([batch], rows, rates, block.seed)
+        loss, weight = self._train_batches([batch], rows, rates)
 
         def share(_table: str, trained: tuple[Floats, ...], deltas: Floats) -> None:
             step = self.shares.step(batch, deltas, rates[0])
@@ -384,9 +394,9 @@ class SparseWorker(Worker):
             self.sgd.push_rows({TABLE: self._row_cache.changes()})
 
     def rates(self, block: Block) -> tuple[float, float]:
-        """Step sizes before and after a block: falling for sgd, else constant."""
+        """Step sizes before and after a block: they fall to 0 if the method is in `falling`."""
         lr = self.settings.lr
-        if self.settings.method != "sgd":
+        if self.settings.method not in self.falling:
             return lr, lr
         before, after = block.progress
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
@@ -398,7 +408,7 @@ class SparseWorker(Worker):
         self._reader.close()
 
     def _train_batches(
-        self, batches: Sequence[Batch], rows: Floats, rates: tuple[float, float], seed: int
+        self, batches: Sequence[Batch], rows: Floats, rates: tuple[float, float]
     ) -> tuple[float, float]:
         """Trains on a block's batches with all threads; loss, weight."""
         parts = [
@@ -407,17 +417,9 @@ class SparseWorker(Worker):
             for part in itertools.pairwise(batch.edges(-(-self.threads // len(batches))))
         ]
         tasks = [
-            self.sgd.pool.submit(
-                self.train_part,
-                batch,
-                rows,
-                (first, last),
-                # All parts run at once, so each has the rates of the whole block.
-                rates,
-                shared=len(parts) > 1,
-                seed=(seed + number) & ((1 << 64) - 1),
-            )
-            for number, (batch, (first, last)) in enumerate(parts)
+            # All parts run at once, so each has the rates of the whole block.
+            self.sgd.pool.submit(self.train_part, batch, rows, part, rates, shared=len(parts) > 1)
+            for batch, part in parts
         ]
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(weight for _, weight in results)
