@@ -76,8 +76,7 @@ def settings(o: argparse.Namespace, field_num: int, bias: int) -> dict[str, floa
     return {
         "factors": o.factors, "field_num": field_num, "loss": 0, "method": METHODS[o.method],
         "bias": bias, "lr_start": o.lr, "lr_stop": o.lr, "eps": o.eps, "l1": o.l1, "l2": o.l2,
-        "factor_rate": 1.0 if ftrl else o.factor_rate, "beta": o.beta,
-        "factor_l2": o.l2 if ftrl else o.factor_l2,
+        "beta": o.beta, "factor_l2": o.l2 if ftrl else o.factor_l2,
     }  # fmt: skip
 
 
@@ -161,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     p.add_argument("--method", choices=list(METHODS), default="adagrad")
     for name, kind, default in (
         ("factors", int, 8), ("epochs", int, 5), ("threads", int, 1), ("hot", int, 256),
-        ("lr", float, 0.1), ("factor-rate", float, 1.0), ("eps", float, 1.0), ("l1", float, 0.0),
+        ("lr", float, 0.1), ("eps", float, 1.0), ("l1", float, 0.0),
         ("l2", float, 0.0), ("factor-l2", float, 0.0), ("beta", float, 1.0),
         ("scale", float, 0.05), ("seed", int, 1),
     ):  # fmt: skip

@@ -70,7 +70,7 @@ def kernel_rate(train: Path, *, factors: int, method: str, seconds: float) -> fl
         kernels.train_fm(
             rows, ptr, places.astype(np.int32), values, np.zeros(0, np.int32), labels, none,
             factors=factors, field_num=1, loss=0, method=METHODS[method], bias=len(unique), hot=0,
-            lr_start=0.05, lr_stop=0.05, factor_rate=1.0, eps=1.0, l1=0.0, l2=0.0, factor_l2=0.0,
+            lr_start=0.05, lr_stop=0.05, eps=1.0, l1=0.0, l2=0.0, factor_l2=0.0,
             beta=1.0, first=0, last=len(labels),
         )  # fmt: skip
         best_s = min(best_s, time.perf_counter() - begin_s)

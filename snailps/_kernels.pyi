@@ -70,24 +70,11 @@ class Kernels:
 
     def train_words(
         self,
-        inputs: Floats,
-        outputs: Floats,
-        dim: int,
-        tokens: Ints,
-        bag_ptr: Longs | Ints,
-        bag_rows: Ints,
-        noise: Ints,
-        noise_logit: Floats,
-        *,
-        model: int,
-        window: int,
-        negatives: int,
-        lr_start: float,
-        lr_stop: float,
-        seed: int,
-        squares: tuple[Floats, Floats] | None = None,
-        eps: float = 1e-8,
-    ) -> tuple[float, int]:
+        inputs: Floats, outputs: Floats, dim: int, tokens: Ints, bag_ptr: Longs | Ints,
+        bag_rows: Ints, noise: Ints, noise_logit: Floats, *,
+        model: int, window: int, negatives: int, lr_start: float, lr_stop: float, seed: int,
+        squares: tuple[Floats, Floats] | None = None, eps: float = 1e-8,
+    ) -> tuple[float, int]:  # fmt: skip
         """Train skip-gram or CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
 
         Parameters
@@ -166,24 +153,11 @@ class Kernels:
 
     def train_labels(
         self,
-        inputs: Floats,
-        outputs: Floats,
-        dim: int,
-        bag_ptr: Longs,
-        bag_rows: Ints,
-        label_ptr: Longs,
-        labels: Ints,
-        noise: Ints,
-        *,
-        loss: int,
-        negatives: int,
-        shared: bool,
-        lr_start: float,
-        lr_stop: float,
-        seed: int,
-        first: int,
-        last: int,
-    ) -> tuple[float, int]:
+        inputs: Floats, outputs: Floats, dim: int, bag_ptr: Longs, bag_rows: Ints,
+        label_ptr: Longs, labels: Ints, noise: Ints, *,
+        loss: int, negatives: int, shared: bool, lr_start: float, lr_stop: float, seed: int,
+        first: int, last: int,
+    ) -> tuple[float, int]:  # fmt: skip
         """Train a linear classifier on mean vectors, one pass over lines `first` to `last - 1`.
 
         Parameters
@@ -241,27 +215,10 @@ class Kernels:
 
     def train_linear(
         self,
-        rows: Floats,
-        ptr: Longs,
-        places: Ints,
-        values: Floats,
-        labels: Floats,
-        weights: Floats,
-        *,
-        outputs: int,
-        loss: int,
-        method: int,
-        bias: int,
-        hot: int,
-        lr_start: float,
-        lr_stop: float,
-        eps: float,
-        l1: float,
-        l2: float,
-        beta: float,
-        first: int,
-        last: int,
-    ) -> tuple[float, float]:
+        rows: Floats, ptr: Longs, places: Ints, values: Floats, labels: Floats, weights: Floats, *,
+        outputs: int, loss: int, method: int, bias: int, hot: int, lr_start: float, lr_stop: float,
+        eps: float, l1: float, l2: float, beta: float, first: int, last: int,
+    ) -> tuple[float, float]:  # fmt: skip
         """Train a generalised linear model, one step after each of examples `first` to `last - 1`.
 
         Parameters
@@ -329,31 +286,12 @@ class Kernels:
 
     def train_fm(
         self,
-        rows: Floats,
-        ptr: Longs,
-        places: Ints,
-        values: Floats,
-        fields: Ints,
-        labels: Floats,
-        weights: Floats,
-        *,
-        factors: int,
-        field_num: int,
-        loss: int,
-        method: int,
-        bias: int,
-        hot: int,
-        lr_start: float,
-        lr_stop: float,
-        factor_rate: float,
-        eps: float,
-        l1: float,
-        l2: float,
-        factor_l2: float,
-        beta: float,
-        first: int,
-        last: int,
-    ) -> tuple[float, float]:
+        rows: Floats, ptr: Longs, places: Ints, values: Floats, fields: Ints, labels: Floats,
+        weights: Floats, *,
+        factors: int, field_num: int, loss: int, method: int, bias: int, hot: int,
+        lr_start: float, lr_stop: float, eps: float, l1: float, l2: float, factor_l2: float,
+        beta: float, first: int, last: int,
+    ) -> tuple[float, float]:  # fmt: skip
         """Train a factorization machine, one step after each of examples `first` to `last - 1`.
 
         Parameters
@@ -386,8 +324,6 @@ class Kernels:
             trains a copy, and adds its differences every 256 examples.  0: this is the only thread.
         lr_start, lr_stop
             Step size before the first example and behind the last one; changed every 256 examples.
-        factor_rate
-            Step size of factors in units of that of w; 1 for ftrl.
         eps
             AdaGrad's, beside the root.
         l1, l2
@@ -416,16 +352,9 @@ class Kernels:
 
     def fm_scores(
         self,
-        rows: Floats,
-        ptr: Longs,
-        places: Ints,
-        values: Floats,
-        fields: Ints,
-        *,
-        factors: int,
-        field_num: int,
-        bias: int,
-    ) -> Floats:
+        rows: Floats, ptr: Longs, places: Ints, values: Floats, fields: Ints, *,
+        factors: int, field_num: int, bias: int,
+    ) -> Floats:  # fmt: skip
         """Scores of all examples, float32[examples].
 
         `rows` may have any number of parts; all parameters are those of `train_fm`.

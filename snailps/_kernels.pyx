@@ -1,5 +1,5 @@
 # cython: language_level=3, embedsignature=True
-"""The door to the numeric loops: first values and updates of stored rows, training, row arithmetic.
+"""Python's interface to the numeric loops: rows' first values and updates, training, row arithmetic.
 
     arrays, settings -> checked -> a job (kernels/_jobs.h) -> a build's table -> arrays, changed
 
@@ -66,7 +66,7 @@ cdef const float *floats(const float[::1] x) noexcept:
 
 
 cdef float *first_of(const float[:, ::1] rows) noexcept:
-    """The first row, also of read-only rows: who gets it knows whether it may write."""
+    """The first row, also of read-only rows: the caller knows whether it may write."""
     return <float *>&rows[0, 0] if rows.shape[0] and rows.shape[1] else NULL
 
 
@@ -508,8 +508,8 @@ cdef class Kernels:
                  const float[::1] values, const int32_t[::1] fields, const float[::1] labels,
                  const float[::1] weights, *, Py_ssize_t factors, Py_ssize_t field_num, int loss,
                  int method, Py_ssize_t bias, Py_ssize_t hot, float lr_start, float lr_stop,
-                 float factor_rate, float eps, float l1, float l2, float factor_l2, float beta,
-                 Py_ssize_t first, Py_ssize_t last):
+                 float eps, float l1, float l2, float factor_l2, float beta, Py_ssize_t first,
+                 Py_ssize_t last):
         cdef SparseJob job
         cdef char *scratch
         cdef double total = 0, weight = 0
@@ -518,13 +518,12 @@ cdef class Kernels:
             raise ValueError(f"loss must be 0 (logistic) or 1 (squared), got {loss}")
         self.take_training(&job, labels, weights, rows.shape[0], loss, method, hot, first, last,
                            lr_start, lr_stop, eps, l1, l2, beta)
-        if not (factor_rate > 0 and eps >= 1e-30 and factor_l2 >= 0 and beta > 0):
-            raise ValueError(f"rates, eps and beta must be above 0, factor_l2 at least 0; got "
-                             f"{factor_rate}, {eps}, {beta}, {factor_l2}")
-        if method == ACCESS_FTRL and (lr_start != lr_stop or factor_rate != 1 or factor_l2 != l2):
+        if not (eps >= 1e-30 and factor_l2 >= 0 and beta > 0):
+            raise ValueError(f"eps and beta must be above 0, factor_l2 at least 0; got {eps}, "
+                             f"{beta}, {factor_l2}")
+        if method == ACCESS_FTRL and (lr_start != lr_stop or factor_l2 != l2):
             raise ValueError("ftrl's weights follow from one step size and one l2: lr_stop must be "
-                             "lr_start, factor_rate 1 and factor_l2 l2")
-        job.factor_rate = factor_rate
+                             "lr_start, and factor_l2 l2")
         job.factor_l2 = factor_l2
         if first == last or rows.shape[0] == 0:
             return 0.0, 0.0

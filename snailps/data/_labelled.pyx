@@ -5,7 +5,7 @@
     feature ids -> number_rows -> the different ones, and every id as its place among them
 
 A feature is a word of the vocabulary, a character n-gram of a word, or a hash of consecutive
-words.  Vocabulary rules are `vocabulary`'s, vectors nobody's here.  The loops run without the GIL.
+words.  Vocabulary rules are `vocabulary`'s, vectors are not known here.  The loops run without the GIL.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memmove, memset

@@ -20,44 +20,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps._kernels import GROUP, PAD, PANEL, SHARED, Kernels
+from snailps._kernels import GROUP as GROUP
+from snailps._kernels import PAD as PAD
+from snailps._kernels import PANEL as PANEL
+from snailps._kernels import SHARED as SHARED
+from snailps._kernels import Kernels
 from snailps.errors import ConfigError
-
-__all__ = [
-    "BUILD",
-    "GROUP",
-    "LANES",
-    "PAD",
-    "PANEL",
-    "SHARED",
-    "WIRE_TYPES",
-    "add_weighted_rows",
-    "bag_means",
-    "builds_available",
-    "cbow_loss",
-    "cbow_scratch_floats",
-    "copy_rows",
-    "cores",
-    "csr_gradients",
-    "csr_product",
-    "fm_scores",
-    "ftrl_weights",
-    "init_row",
-    "linear_scores",
-    "load",
-    "padded",
-    "row_ops",
-    "subtract_parts",
-    "take_changes",
-    "take_rows",
-    "train_cbow",
-    "train_fm",
-    "train_labels",
-    "train_linear",
-    "train_words",
-    "unpack_parts",
-    "wire_ops",
-]
 
 # Best first; the CPU flags (Linux' names) that a build's instructions need.
 NEEDS = {

@@ -45,7 +45,7 @@ typedef struct {
     const snail_sparse_job *job;
     snail_hot_rows hot;
     snail_ftrl_by ftrl;
-    float *rate;      /* [stride]: step size of each column; not ftrl's */
+    float rate;       /* step size; not ftrl's */
     float *decay;     /* [stride]: L2 of each column; not ftrl's */
     float *sums;      /* [field_num, stride]: S */
     float *squares;   /* [field_num, stride]: sums of squares */
@@ -121,11 +121,12 @@ SNAIL_INLINE void snail_fm_sgd(const snail_fm *m, float *row, float c, float x,
                                const float *restrict pull, const float *restrict own,
                                int64_t stride) {
     float *restrict w = row;
-    const float *restrict rate = m->rate, *restrict decay = m->decay;
+    const float *restrict decay = m->decay;
+    const float rate = m->rate;
     for (int64_t at = 0; at < stride; at += SNAIL_FM_TILE)
         for (int64_t j = at; j < at + SNAIL_FM_TILE; j++) {
             const float g = snail_fm_gradient(c, x, pull[j], own[j], w[j]);
-            snail_sgd(&w[j], g + (pull[j] != 0 ? decay[j] * w[j] : 0.0f), rate[j]);
+            snail_sgd(&w[j], g + (pull[j] != 0 ? decay[j] * w[j] : 0.0f), rate);
         }
 }
 
@@ -134,13 +135,13 @@ SNAIL_INLINE void snail_fm_adagrad(const snail_fm *m, float *row, float c, float
                                    int64_t stride) {
     float *restrict w = row;
     float *restrict s = row + stride;
-    const float *restrict rate = m->rate, *restrict decay = m->decay;
-    const float eps = m->job->eps;
+    const float *restrict decay = m->decay;
+    const float rate = m->rate, eps = m->job->eps;
     for (int64_t at = 0; at < stride; at += SNAIL_FM_TILE)
         for (int64_t j = at; j < at + SNAIL_FM_TILE; j++) {
             float g = snail_fm_gradient(c, x, pull[j], own[j], w[j]);
             g += pull[j] != 0 ? decay[j] * w[j] : 0.0f;
-            snail_adagrad(&w[j], &s[j], g, rate[j], eps);
+            snail_adagrad(&w[j], &s[j], g, rate, eps);
         }
 }
 
@@ -269,11 +270,9 @@ SNAIL_INLINE void snail_fm_look_ahead(const snail_sparse_job *job, int64_t i) {
         snail_prefetch_row(job->rows + job->places[at] * job->width, floats);
 }
 
-SNAIL_INLINE void snail_fm_rates(snail_fm *m, float rate) {
-    const snail_sparse_job *job = m->job;
-    for (int64_t j = 0; j < job->weights_num; j++) m->rate[j] = rate * job->factor_rate;
-    m->rate[0] = rate;
-    m->ftrl = snail_ftrl_of(rate, job->l1, job->l2, job->beta);
+SNAIL_INLINE void snail_fm_set_rate(snail_fm *m, float rate) {
+    m->rate = rate;
+    m->ftrl = snail_ftrl_of(rate, m->job->l1, m->job->l2, m->job->beta);
 }
 
 /* ---- a call ----------------------------------------------------------------------------------- */
@@ -288,7 +287,7 @@ static int64_t snail_fm_longest(const snail_sparse_job *job) {
 }
 
 static int64_t snail_fm_scratch(const snail_sparse_job *job) {
-    const int64_t planes = (job->fields ? 4 : 3) * job->field_num + 3;
+    const int64_t planes = (job->fields ? 4 : 3) * job->field_num + 2;
     const int64_t floats = snail_hot_floats(job->hot, job->width) + planes * job->weights_num;
     return floats * (int64_t)sizeof(float) + (snail_fm_longest(job) + job->field_num) * 8 +
            job->field_num * 4;
@@ -310,8 +309,7 @@ static snail_fm snail_fm_of(const snail_sparse_job *job, char *scratch) {
     m.itself = m.squares + plane;
     m.turned = job->fields ? m.itself + plane : m.sums;
     m.only = m.itself + plane + (job->fields ? plane : 0);
-    m.rate = m.only + stride;
-    m.decay = m.rate + stride;
+    m.decay = m.only + stride;
     m.found = (float **)(m.decay + stride);
     m.stamps = (int64_t *)(m.found + snail_fm_longest(job));
     m.present = (int32_t *)(m.stamps + job->field_num);
@@ -331,7 +329,7 @@ static void snail_train_fm(const snail_sparse_job *job, char *scratch, double *l
     const float slope = (job->rate_stop - job->rate_start) / (float)(job->last - job->first);
     float weight = 1;
     int waiting = 0;
-    snail_fm_rates(&m, job->rate_start);
+    snail_fm_set_rate(&m, job->rate_start);
     if (job->method == SNAIL_FTRL) m.hot.ftrl = &m.ftrl;
     if (m.hot.own) snail_copy_hot(&m.hot);
     for (int64_t i = job->first; i < job->last; i++) {
@@ -342,7 +340,7 @@ static void snail_train_fm(const snail_sparse_job *job, char *scratch, double *l
         if (++waiting == SNAIL_FM_TURN) {
             if (m.hot.own) snail_exchange(&m.hot, 0);
             if (slope != 0)
-                snail_fm_rates(&m, job->rate_start + slope * (float)(i + 1 - job->first));
+                snail_fm_set_rate(&m, job->rate_start + slope * (float)(i + 1 - job->first));
             waiting = 0;
         }
     }

@@ -47,8 +47,8 @@ static void snail_exchange_row(const snail_hot_rows *hot, float *restrict shared
     memcpy(base, own, (size_t)hot->width * sizeof(float));
 }
 
-/* Adds what this thread changed to the shared rows, and goes on from these.  A row that another thread
- * is at is left for the next exchange, but by the `last`. */
+/* Adds what this thread changed to the shared rows, and goes on from these.  A row whose
+ * lock is taken is left for the next exchange, unless this is the `last`. */
 static void snail_exchange(const snail_hot_rows *hot, int last) {
     for (int64_t r = 0; r < hot->num + (hot->bias >= 0); r++) {
         float *shared = hot->rows + (r < hot->num ? r : hot->bias) * hot->width;

@@ -82,7 +82,6 @@ typedef struct {    /* sparse examples, for linear models and factorization mach
     int loss;
     int method;
     float rate_start, rate_stop;
-    float factor_rate; /* step size of factors in units of that of w */
     float eps, l1, l2, factor_l2, beta;
 } snail_sparse_job;
 

@@ -84,7 +84,6 @@ cdef extern from "kernels/_jobs.h" nogil:
         int method
         float rate_start
         float rate_stop
-        float factor_rate
         float eps
         float l1
         float l2

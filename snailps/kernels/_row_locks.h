@@ -1,10 +1,10 @@
-/* Who adds to a row that several threads add to: one at a time.
+/* Locks of rows that several threads add to: one thread at a time.
  *
  * address of a row -> one of a few locks -> taken or not
  *
  * Two threads that add a copy's differences to one row at once lose those of one of them: of every
  * example since its last exchange.  A lock is held for some 100 instructions; rows share locks, so
- * `snail_row_try` may fail though nobody is at this row.  A thread holds one at a time.
+ * `snail_row_try` may fail though no thread adds to this row.  A thread holds one lock at a time.
  */
 #ifndef SNAILPS_ROW_LOCKS_H
 #define SNAILPS_ROW_LOCKS_H

@@ -1,6 +1,6 @@
 /* Word-vector training, one group of centres at a time.
  *
- * tokens -> plan_group -> group (who meets whom) -> train_group -> rows, changed in place
+ * tokens -> plan_group -> group (which words meet) -> train_group -> rows, changed in place
  *
  * How a group is trained.  16 consecutive centres are the 16 *lanes* of small matrices.
  *
@@ -76,7 +76,7 @@ SNAIL_INLINE uint64_t snail_below(uint64_t random, uint64_t bound) {
 SNAIL_INLINE int snail_least(int a, int b) { return a < b ? a : b; }
 SNAIL_INLINE int snail_most(int a, int b) { return a > b ? a : b; }
 
-/* ---- who meets whom --------------------------------------------------------------------------- */
+/* ---- which words meet ------------------------------------------------------------------------- */
 
 /* Only slots that some lane can see stay: the outermost reaches are rarely the whole window. */
 SNAIL_INLINE void snail_trim_group(snail_group *g, int slots, int lanes, int sentence_lane) {

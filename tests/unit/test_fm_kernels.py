@@ -14,7 +14,7 @@ methods = pytest.mark.parametrize("method", [1, 2, 4], ids=["sgd", "adagrad", "f
 losses = pytest.mark.parametrize("loss", [0, 1], ids=["logistic", "squared"])
 PARTS = {1: 1, 2: 2, 4: 3}
 STEPS = {
-    "lr_start": 0.1, "lr_stop": 0.1, "factor_rate": 1.0, "eps": 0.5, "l1": 0.0, "l2": 0.0,
+    "lr_start": 0.1, "lr_stop": 0.1, "eps": 0.5, "l1": 0.0, "l2": 0.0,
     "factor_l2": 0.0, "beta": 1.0,
 }  # fmt: skip
 NONE = np.zeros(0, np.float32)
@@ -75,7 +75,7 @@ def test_train_fm_equals_twin(build, method, loss, factors, field_num):
     if method == 4:
         changed = {"loss": loss, "l1": 0.01, "l2": 0.02, "factor_l2": 0.02}
     else:
-        changed |= {"factor_rate": 0.5, "l2": 0.01, "factor_l2": 0.03}
+        changed |= {"l2": 0.01, "factor_l2": 0.03}
     got = toy.train(build, **changed)
     assert_close(got, toy.twin(**changed))
     pads = got[0].reshape(len(got[0]), toy.parts, toy.stride)[:, :, toy.dim :]
@@ -264,7 +264,7 @@ def test_rows_taken_that_do_not_fit_are_refused(kernel):
         ({"hot": 41}, "hot"),
         ({"bias": 40}, "bias"),
         ({"lr_start": 0.0}, "rates"),
-        ({"eps": 0.0}, "rates"),
+        ({"eps": 0.0}, "eps"),
     ],
 )
 def test_train_fm_with_bad_number_refuses(changed, what):
@@ -272,7 +272,7 @@ def test_train_fm_with_bad_number_refuses(changed, what):
         Toy().train(**changed)
 
 
-@pytest.mark.parametrize("changed", [{"lr_stop": 0.01}, {"factor_rate": 0.5}, {"factor_l2": 0.5}])
+@pytest.mark.parametrize("changed", [{"lr_stop": 0.01}, {"factor_l2": 0.5}])
 def test_train_fm_ftrl_with_a_second_step_size_refuses(changed):
     with pytest.raises(ValueError, match="one step size"):
         Toy(method=4).train(**changed)

@@ -26,7 +26,7 @@ def fm(rows, ptr, places, ones):
     kernels.train_fm(
         rows, ptr, places, ones, np.zeros(0, np.int32), ones, NONE, factors=4, field_num=1,
         loss=SQUARED, method=ADAGRAD, bias=ROWS, hot=ROWS, lr_start=RATE, lr_stop=RATE,
-        factor_rate=1.0, eps=1e-8, l1=0.0, l2=0.0, factor_l2=0.0, beta=1.0, first=0, last=EXAMPLES,
+        eps=1e-8, l1=0.0, l2=0.0, factor_l2=0.0, beta=1.0, first=0, last=EXAMPLES,
     )  # fmt: skip
 
 

@@ -171,7 +171,6 @@ class FactorizationMachine(SparseWorker):
             hot=min(self._hot, len(rows)) if shared else 0,
             lr_start=rates[0],
             lr_stop=rates[1],
-            factor_rate=1.0,
             eps=s.eps,
             l1=s.l1,
             l2=s.l2,

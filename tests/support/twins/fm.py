@@ -51,11 +51,9 @@ class Machine:
             found.append((self.bias, first, first > 0))
         return found
 
-    def step(self, row, g, used, *, method, rate, factor_rate, eps, l1, l2, factor_l2, beta):
+    def step(self, row, g, used, *, method, rate, eps, l1, l2, factor_l2, beta):
         """One step of one row."""
         w, *state = self.rows[row]
-        rates = np.full(len(w), rate * factor_rate)
-        rates[0] = rate
         if method == 4:
             z, n = state
             z += g - (np.sqrt(n + g**2) - np.sqrt(n)) / rate * w
@@ -67,9 +65,9 @@ class Machine:
         g = g + np.where(used, decay * w, 0)
         if method == 2:
             state[0] += g**2
-            w -= rates * g / (np.sqrt(state[0]) + eps)
+            w -= rate * g / (np.sqrt(state[0]) + eps)
         else:
-            w -= rates * g
+            w -= rate * g
 
 
 def loss_of(score, label, loss):
