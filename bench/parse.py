@@ -18,7 +18,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from snailps.data.examples import Admission, number_keys, reader_of  # noqa: E402
+from snailps.data._admission import Admission  # noqa: E402
+from snailps.data._key_numbering import number_keys  # noqa: E402
+from snailps.data.examples import ExampleReader  # noqa: E402
 
 FIELDS = 39
 CELL_COLUMNS = "label:label, n1..n13:numeric log, c1..c26:categorical"
@@ -78,7 +80,7 @@ def best_s(runs: int, work: Callable[[], object]) -> float:
 
 def measure(name: str, format: str, columns: str, text: bytes, runs: int) -> dict[str, object]:
     """One line of the table."""
-    reader = reader_of(format, columns=columns)
+    reader = ExampleReader(format, columns=columns)
     found = reader.read(text)
     read_s = best_s(runs, lambda: reader.read(text))
     number_s = best_s(runs, lambda: number_keys(found.keys))

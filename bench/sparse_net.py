@@ -33,7 +33,7 @@ from words import ROOT, fail, machine, say
 sys.path.insert(0, str(ROOT))
 
 from snailps import Table, kernels
-from snailps.data.examples import number_keys
+from snailps.data._key_numbering import number_keys
 from snailps.kernels import WIRE_TYPES
 from snailps.local.driver import Driver
 

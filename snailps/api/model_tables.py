@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.block import Block
-from snailps.api.clock_slot import ClockSlot, CurrentClockSlots
+from snailps.api.block import Block, ClockSlot, CurrentClockSlots
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.errors import MisuseError

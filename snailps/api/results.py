@@ -1,6 +1,7 @@
 """The model at the master, before, during or after training: reads and sets its rows.
 
     settings, summary, a client -> Results -> Worker.loader, inspector, after_round, judge, export
+    Results.scan -> RowSorter -> write_tables -> NAME.keys, NAME.rows of every table in one .npz
 
 Must not know workers or leases; does not own the client that it reads with.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Pending
+from snailps.vectors.npz import NpzWriter, npz_file
+from snailps.vectors.row_sorter import RowSorter
 
 PULLS_AHEAD = 1
 """Lists of keys that `Results.pulls` pulls ahead of the one it waits for."""
@@ -133,3 +137,34 @@ class Results:
         for piece in pieces:
             told.check()
             yield piece
+
+
+def write_tables(path: Path, results: Results) -> None:
+    """Writes all tables, keys ascending, to an ``.npz`` that `numpy.load` reads.
+
+    The default export; its memory is that of one `RowSorter`.
+
+    Raises
+    ------
+    ModelFileError
+        The folder is missing or not writable, or the disk is full.  No partial file is left.
+    """
+    results.exporting.plan([1.0, 1.0] * len(results.tables))
+    with npz_file(path) as file:
+        for name, table in results.tables.items():
+            with RowSorter(path, table.dim) as sorter:
+                for keys, rows in results.scan(name):
+                    sorter.add(keys, rows)
+                write_sorted(file, f"{name}.", sorter, results.exporting)
+    results.exporting.wrote(str(path))
+
+
+def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, told: ExportProgress) -> None:
+    """Writes the arrays ``keys`` and ``rows`` of a sorter, as one stage of the export."""
+    n = sorter.count
+    file.add_pieces(f"{prefix}keys", np.uint64, (n,), sorter.keys())
+    pieces = told.count(
+        f"writing {sorter.target.name}", n, "rows", sorter.pieces(), lambda piece: len(piece[0])
+    )
+    rows = (rows for _, rows in pieces)
+    file.add_pieces(f"{prefix}rows", np.float32, (n, sorter.dim), rows)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from snailps.api.block import Block
 from snailps.api.class_loading import load_named
 from snailps.api.model_tables import ModelTables
-from snailps.api.results import Results
+from snailps.api.results import Results, write_tables
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, settings_of
 from snailps.data.blocks import Source
@@ -283,8 +283,6 @@ class Worker(ModelTables):
 
         The default writes ``OUTPUT.npz`` with ``NAME.keys`` and ``NAME.rows`` of every table.
         """
-        from snailps.api.table_export import write_tables
-
         path = Path(f"{results.settings.output}.npz")
         write_tables(path, results)
         return {"files": [str(path)]}

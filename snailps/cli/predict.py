@@ -84,8 +84,7 @@ def command(
 
 def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> None:
     """Predictions of a sparse model, or their metrics."""
-    from snailps.models.sparse.evaluate import texts_of
-    from snailps.models.sparse.predict import Predictor, texts_from
+    from snailps.models.sparse.evaluate import Predictor, texts_from, texts_of
 
     predictor = Predictor(model)
     texts = texts_from(typer.get_binary_stream("stdin")) if file == "-" else texts_of([file])

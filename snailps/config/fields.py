@@ -55,20 +55,6 @@ class Alias:
     note: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Spec:
-    """A setting as declared in a class, before its name and type are known."""
-
-    help: str
-    when: str
-    unit: str
-    low: float | None
-    high: float | None
-    choices: tuple[str, ...]
-    aliases: tuple[Alias, ...]
-    check: Check | None
-
-
 def setting(
     default: T,
     *,
@@ -109,7 +95,10 @@ def setting(
     """
     if not help or not when:
         raise TypeError("a setting needs both help= and when=")
-    spec = _Spec(
+    declared = Setting(
+        name="",
+        kind="str",
+        default=default,
         help=help,
         when=when,
         unit=unit,
@@ -119,7 +108,7 @@ def setting(
         aliases=tuple(Alias(a) if isinstance(a, str) else a for a in aliases),
         check=check,
     )
-    field: Any = dataclasses.field(default=default, metadata={_METADATA: spec})
+    field: Any = dataclasses.field(default=default, metadata={_METADATA: declared})
     return typing.cast(T, field)
 
 
@@ -154,7 +143,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A declared setting with its name and type; immutable and shared."""
+    """A declared setting; `settings_of` adds its name, kind and the choices of a ``Literal``."""
 
     name: str
     kind: Kind
@@ -263,8 +252,7 @@ def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
         _refuse_plain(cls)
         hints = typing.get_type_hints(cls)
         found = {
-            field.name: _from_spec(cls, field, hints[field.name], field.metadata[_METADATA])
-            for field in dataclasses.fields(cls)
+            field.name: _named(cls, field, hints[field.name]) for field in dataclasses.fields(cls)
         }
         _described[cls] = types.MappingProxyType(found)
     return _described[cls]
@@ -306,8 +294,10 @@ def _plain(cls: type, name: str, hint: Any, default: object) -> TypeError:
     )
 
 
-def _from_spec(cls: type, field: dataclasses.Field[Any], hint: Any, spec: _Spec) -> Setting:
-    choices = spec.choices
+def _named(cls: type, field: dataclasses.Field[Any], hint: Any) -> Setting:
+    """A declaration with its name, kind and choices."""
+    declared: Setting = field.metadata[_METADATA]
+    choices = declared.choices
     if typing.get_origin(hint) is typing.Literal:
         choices, hint = typing.get_args(hint), str
     kind = _KINDS.get(hint)
@@ -316,9 +306,9 @@ def _from_spec(cls: type, field: dataclasses.Field[Any], hint: Any, spec: _Spec)
             f"{cls.__name__}.{field.name}: a setting is an int, float, bool, str, "
             f"tuple[str, ...] or a Literal of strings, not {hint!r}"
         )
-    plain = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
-    plain["choices"] = choices
-    return Setting(name=field.name, kind=kind, default=field.default, **plain)
+    return dataclasses.replace(
+        declared, name=field.name, kind=kind, default=field.default, choices=choices
+    )
 
 
 def format_value(value: Any) -> str:

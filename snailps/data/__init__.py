@@ -4,6 +4,6 @@
     bytes -> WordCounter -> Vocabulary -> Lexicon -> ids
 
 Import from the modules: `blocks` and `scratch` for files, `vocabulary` for words, `_text` and
-`_subwords` for the compiled loops, `stdlib_prose` for the demo's text, `packing` for the bytes in
-which counts travel.
+`_subwords` for the compiled loops, `stdlib_prose` for the demo's text, `word_counts` for the bytes
+in which counts travel.
 """

@@ -1,10 +1,9 @@
-"""Owns sparse examples as the rest of snailps asks for them: formats, settings, what went wrong.
+"""Reads sparse examples from text: formats, settings, messages about malformed lines.
 
-    format, columns, ... -> reader_of -> ExampleReader;  bytes of whole lines -> read -> Examples
+    format, columns, ... -> ExampleReader;  bytes of whole lines -> read -> Examples
 
-The way from what a loop stumbled over to a message with file, line and column is here; the loops
-are `_examples`', declared columns `columns`'.  Counting of keys is `Admission`, their numbering
-`number_keys`; both can be had from here.  No blocks, no roles.
+Turns what a loop could not parse into a message with file, line and column.  The loops are in
+`_examples.pyx`, declarations of columns in `columns.py`.  No blocks, no roles.
 """
 
 from __future__ import annotations
@@ -14,26 +13,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from snailps.data._admission import Admission, Admitted
-from snailps.data._examples import EntryReader, Examples, Fault, RowReader, hash_bytes
-from snailps.data._key_numbering import KeptNumbers, KeyNumbers, number_keys
+from snailps.data._examples import EntryReader, Examples, Fault, RowReader
 from snailps.data.columns import Column, columns_of
 from snailps.data.scratch import is_packed
 from snailps.errors import ConfigError, DataError
-
-__all__ = [
-    "FORMATS",
-    "Admission",
-    "Admitted",
-    "ExampleReader",
-    "Examples",
-    "KeptNumbers",
-    "KeyNumbers",
-    "columns_of",
-    "hash_bytes",
-    "number_keys",
-    "reader_of",
-]
 
 FORMATS = ("auto", "libsvm", "libffm", "csv", "tsv")
 ON_BAD_LINE = ("stop", "skip")
@@ -58,17 +41,6 @@ _QUOTED = re.compile(rb'"[^"]*"')
 _BLANK = re.compile(rb"[ \t]")
 _SEPARATED = re.compile(rb"[^ \t\n][,\t][^ \t\n]")
 _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)?")
-
-
-def reader_of(
-    format: str = "auto",
-    *,
-    columns: str | Sequence[str] = "",
-    hash_bits: int = 0,
-    on_bad_line: str = "stop",
-) -> ExampleReader:
-    """The reader that the settings of these names ask for; see `ExampleReader`."""
-    return ExampleReader(format, columns=columns, hash_bits=hash_bits, on_bad_line=on_bad_line)
 
 
 class ExampleReader:
@@ -106,7 +78,7 @@ class ExampleReader:
 
     def __init__(
         self,
-        format: str,
+        format: str = "auto",
         *,
         columns: str | Sequence[str] = "",
         hash_bits: int = 0,

@@ -3,9 +3,11 @@
     path -> Header: type, shape        (a few bytes, also of a .gz)
     path -> Scratch -> read_idx -> array mapped from the file
     images and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
+    number of examples, seed, epoch -> order -> int64, each number once
 
 Two zero bytes, a code of the type, the number of axes, the size of each as 4 bytes, big endian,
-then the values in C order, big endian.  No order of examples here, and not what a class means.
+then the values in C order, big endian.  `order`, in which examples are trained on, is the same in
+every process, whatever was computed before.  What a class means is not known here.
 
 References
 ----------
@@ -33,6 +35,8 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 AXES_MAX = 8
 IMAGES, LABELS = "images-idx3", "labels-idx1"
 """What MNIST's names of files have, and by which one leads to the other."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +256,27 @@ def _as_floats(values: NDArray[Any]) -> NDArray[np.float32]:
     if values.dtype == np.uint8:
         return np.asarray(np.multiply(values, np.float32(1 / 255), dtype=np.float32))
     return np.asarray(values, np.float32)
+
+
+def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """A permutation of 0 to `count` - 1, another one for each seed and epoch.
+
+    Notes
+    -----
+    Sorts `count` hashes, element i being draw i + 1 of SplitMix64 started at a hash of seed and
+    epoch; two equal ones stay in order.
+
+    References
+    ----------
+    G. Steele, D. Lea, C. Flood: Fast splittable pseudorandom number generators. OOPSLA 2014.
+    """
+    start = _mixed(np.array([seed & _MASK], np.uint64) * _GOLDEN + np.uint64((epoch + 1) & _MASK))
+    draws = np.arange(1, count + 1, dtype=np.uint64)
+    return np.argsort(_mixed(draws * _GOLDEN + start), kind="stable")
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser of each element."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))

@@ -217,7 +217,7 @@ class Vocabulary:
         return weights
 
     def to_bytes(self) -> bytes:
-        """The vocabulary for `from_bytes`, in the layout of `packing`."""
+        """The vocabulary for `from_bytes`, in the layout of `word_counts`."""
         ends = self.words.starts[1:] - self.words.starts[0]
         return pack(_MAGIC, self.counts, ends, self.words.joined(), self.tokens)
 

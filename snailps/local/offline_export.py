@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.access_method import AccessMethod, load_method
-from snailps.api.results import Results
-from snailps.api.table_export import write_tables
+from snailps.api.results import Results, write_tables
 from snailps.api.tables import Keys, Rows, Table
 from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig

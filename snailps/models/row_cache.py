@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.worker import Pending
-from snailps.data.examples import KeptNumbers
+from snailps.data._key_numbering import KeptNumbers
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 
 CACHE_BYTES = 512 << 20

@@ -10,9 +10,8 @@ from processes import PACKAGE, Cluster
 from test_cluster import figures_of
 from test_fm import CLASS
 
-from snailps.models.sparse.evaluate import texts_of
+from snailps.models.sparse.evaluate import Predictor, texts_of
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.predict import Predictor
 
 A9A_LOSS = 0.3208
 """Least test log loss of bench/reference_fm.py on a9a (epochs 20, lr .01, batch 1000, factor-l2

@@ -16,9 +16,8 @@ from test_linear import FEATURES, TRUE, planted
 from snailps.errors import ModelFileError
 from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.evaluate import texts_of
+from snailps.models.sparse.evaluate import Predictor, texts_of
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.predict import Predictor
 from snailps.models.sparse.worker import TABLE
 
 # --- whole jobs --------------------------------------------------------------------------------

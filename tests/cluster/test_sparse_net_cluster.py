@@ -12,8 +12,7 @@ from model_mixin import ModelContract
 from processes import Cluster
 from test_cluster import figures_of
 
-from snailps.models.sparse.evaluate import texts_of
-from snailps.models.sparse.predict import Predictor
+from snailps.models.sparse.evaluate import Predictor, texts_of
 
 pytestmark = pytest.mark.limit(600)  # a job for each optimizer
 

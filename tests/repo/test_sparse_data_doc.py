@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from snailps.data._examples import hash_bytes
 from snailps.data.columns import columns_of
-from snailps.data.examples import FORMATS, hash_bytes, reader_of
+from snailps.data.examples import FORMATS, ExampleReader
 from snailps.errors import DataError
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "sparse_data.md").read_text()
@@ -23,7 +24,7 @@ def test_doc_names_every_format():
 
 
 def test_doc_example_of_libsvm_can_be_read():
-    found = reader_of("libsvm").read(block_with("+1 3:1").encode())
+    found = ExampleReader("libsvm").read(block_with("+1 3:1").encode())
     assert found.labels.tolist() == [1, -1, 0.5]
     assert found.ptr.tolist() == [0, 2, 2, 4]
 
@@ -35,12 +36,12 @@ def test_doc_declaration_of_columns_can_be_read():
 
 def test_doc_message_is_what_is_raised():
     with pytest.raises(DataError) as caught:
-        reader_of("libsvm").read(b"1\n1\n1 1234:nan\n", "clicks/day1.svm")
+        ExampleReader("libsvm").read(b"1\n1\n1 1234:nan\n", "clicks/day1.svm")
     assert block_with("clicks/day1.svm").strip() == str(caught.value)
 
 
 def test_doc_key_is_what_is_computed():
     said = int(re.search(r"# (\d+)\n", block_with("hash_bytes"))[1])
     assert hash_bytes(hash_bytes(0, b"city"), b"Berlin") >> 1 == said
-    found = reader_of("csv", columns="y:label, city:categorical").read(b"1,Berlin\n")
+    found = ExampleReader("csv", columns="y:label, city:categorical").read(b"1,Berlin\n")
     assert found.keys.tolist() == [said]

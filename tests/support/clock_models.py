@@ -12,7 +12,7 @@ import numpy as np
 from cluster_models import Counter, CountSettings, wait_at
 
 from snailps import Block, Table, setting
-from snailps.api.table_export import write_tables
+from snailps.api.results import write_tables
 from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
 from snailps.models.classifier.model import Classifier

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twins import sparse as twin
 
-from snailps.data.examples import Admission, Admitted
+from snailps.data._admission import Admission, Admitted
 from snailps.errors import DataError
 
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from test_examples import bits, plain
 from twins import sparse as twin
 
+from snailps.data._examples import hash_bytes
 from snailps.data.columns import Column, Kind, columns_of
-from snailps.data.examples import hash_bytes, reader_of
+from snailps.data.examples import ExampleReader
 from snailps.errors import ConfigError, DataError
 
 DECLARED = (
@@ -59,15 +60,15 @@ def check(text, format, hash_bits=0):
     """Both ways of treating malformed lines agree with the twin."""
     expected, bad = twin.examples_of(text, format, columns=TWINS, hash_bits=hash_bits)
     more = {"columns": DECLARED, "hash_bits": hash_bits}
-    found = reader_of(format, on_bad_line="skip", **more).read(text)
+    found = ExampleReader(format, on_bad_line="skip", **more).read(text)
     assert plain(found) == bits(expected)
     assert found.bad == len(bad)
     assert len(found.fields) == len(found.keys)
     if bad:
         with pytest.raises(DataError, match=rf"^the text, line {bad[0]}, column "):
-            reader_of(format, **more).read(text)
+            ExampleReader(format, **more).read(text)
     else:
-        assert plain(reader_of(format, **more).read(text)) == bits(expected)
+        assert plain(ExampleReader(format, **more).read(text)) == bits(expected)
 
 
 @given(table=tables(), hash_bits=st.sampled_from([0, 0, 1, 20, 62]))
@@ -92,7 +93,7 @@ def test_reader_every_truncation_of_a_table_agrees_with_twin(format):
 
 
 def test_reader_known_table_gives_known_examples():
-    found = reader_of("csv", columns=DECLARED).read(
+    found = ExampleReader("csv", columns=DECLARED).read(
         b'1,2.5,-3,20.5,0,zzz, Berlin ,"say ""hi"""\n0,,,9,,,,\n'
     )
     assert found.labels.tolist() == [1, 0]
@@ -122,15 +123,15 @@ def test_hash_bytes_known_answers():
 
 def test_reader_hashed_column_stays_below_its_keys_and_uses_them_all():
     text = b"".join(b"1,v%d\n" % i for i in range(2000))
-    found = reader_of("csv", columns="y:label, v:hashed 5").read(text)
+    found = ExampleReader("csv", columns="y:label, v:hashed 5").read(text)
     assert len(np.unique(found.keys)) == 32
 
 
 def test_reader_global_hash_bits_fold_every_kind_of_key():
     text = b"".join(b"1,%d,%d,0,0,,v%d,w%d\n" % (i, i, i, i) for i in range(500))
-    found = reader_of("csv", columns=DECLARED, hash_bits=6).read(text)
+    found = ExampleReader("csv", columns=DECLARED, hash_bits=6).read(text)
     assert int(found.keys.max()) < 64
-    wide = reader_of("csv", columns=DECLARED).read(text)
+    wide = ExampleReader("csv", columns=DECLARED).read(text)
     assert (wide.keys >> np.uint64(57) == found.keys).all()
     assert int(wide.keys.max()) < 2**63
 
@@ -140,7 +141,7 @@ def test_reader_global_hash_bits_fold_every_kind_of_key():
 
 @pytest.mark.parametrize("header", [b"y,a,b\n", b'"y", a ,b\r\n', b"\xef\xbb\xbfy,a,b\n", b"y,a,b"])
 def test_reader_header_at_the_start_of_a_file_is_left_out(header):
-    reader = reader_of("csv", columns="y:label, a:numeric, b:categorical")
+    reader = ExampleReader("csv", columns="y:label, a:numeric, b:categorical")
     rest = b"1,2,3\n" if header.endswith(b"\n") else b""
     assert len(reader.read(header + rest).labels) == len(rest) // 6
     with pytest.raises(DataError, match="expected a label"):
@@ -148,7 +149,7 @@ def test_reader_header_at_the_start_of_a_file_is_left_out(header):
 
 
 def test_reader_header_of_other_names_is_a_malformed_line():
-    reader = reader_of("csv", columns="y:label, a:numeric")
+    reader = ExampleReader("csv", columns="y:label, a:numeric")
     with pytest.raises(
         DataError, match=r"line 1, column 1: expected a label.* in column y, got 'y'"
     ):
@@ -156,7 +157,7 @@ def test_reader_header_of_other_names_is_a_malformed_line():
 
 
 def test_reader_line_numbers_count_the_header():
-    reader = reader_of("tsv", columns="y:label, a:numeric")
+    reader = ExampleReader("tsv", columns="y:label, a:numeric")
     with pytest.raises(DataError, match="line 3, column 3: "):
         reader.read(b"y\ta\n1\t2\n1\tx\n")
 
@@ -165,7 +166,7 @@ def test_reader_line_numbers_count_the_header():
     ("text", "format"), [(b"1,2\n", "csv"), (b"1\t2\n", "tsv"), (b"\n\n1\t2,5\n", "tsv")]
 )
 def test_reader_auto_with_columns_tells_tsv_by_its_tabs(text, format):
-    reader = reader_of("auto", columns="y:label, a:categorical")
+    reader = ExampleReader("auto", columns="y:label, a:categorical")
     assert len(reader.read(text).labels) == 1
     assert reader.format == format
 
@@ -201,8 +202,8 @@ def test_reader_malformed_row_says_where_and_what(line, column, expected, got, e
     columns = "y:label, n:numeric, c:categorical"
     text = b"1,,\n\n" + line + ending
     with pytest.raises(DataError, match=rf"line 3, column {column}: expected ({expected}).*{got}"):
-        reader_of("csv", columns=columns).read(text)
-    found = reader_of("csv", columns=columns, on_bad_line="skip").read(text)
+        ExampleReader("csv", columns=columns).read(text)
+    found = ExampleReader("csv", columns=columns, on_bad_line="skip").read(text)
     assert (found.bad, len(found.labels)) == (1, 1 + ending.count(b"b"))
 
 

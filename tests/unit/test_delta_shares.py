@@ -82,7 +82,7 @@ class FmRows:
         kernels.train_fm(
             rows, batch.ptr, batch.places, batch.values, NO_FIELDS, batch.labels, batch.weights,
             factors=s.factors, field_num=1, loss=0, method=METHODS[s.method], bias=BIAS, hot=0,
-            lr_start=s.lr, lr_stop=s.lr, factor_rate=1.0, eps=s.eps, l1=s.l1, l2=s.l2,
+            lr_start=s.lr, lr_stop=s.lr, eps=s.eps, l1=s.l1, l2=s.l2,
             factor_l2=s.l2 if s.method == "ftrl" else s.factor_l2, beta=s.beta, first=0,
             last=len(batch),
         )  # fmt: skip

@@ -14,8 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import sparse as twin
 
+from snailps.data._examples import Examples
 from snailps.data.blocks import Source, cut, expand, read_block
-from snailps.data.examples import ExampleReader, Examples, reader_of
+from snailps.data.examples import ExampleReader
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 
@@ -89,10 +90,10 @@ def bits(rows):
 def check(text, format, **more):
     """Both ways of treating malformed lines agree with the twin."""
     expected, bad = twin.examples_of(text, format, hash_bits=more.get("hash_bits", 0))
-    found = reader_of(format, on_bad_line="skip", **more).read(text)
+    found = ExampleReader(format, on_bad_line="skip", **more).read(text)
     assert plain(found) == bits(expected)
     assert found.bad == len(bad)
-    stopping = reader_of(format, **more)
+    stopping = ExampleReader(format, **more)
     if bad:
         with pytest.raises(DataError, match=rf"^the text, line {bad[0]}, column "):
             stopping.read(text)
@@ -128,7 +129,7 @@ def test_reader_known_libsvm_gives_known_examples():
         b"# a comment line\r\n+1 3:1 11:0.5 # one behind an example\r\n\n-1\n"
         b"0.5 qid:7 9223372036854775807:-1e-3\t0:.5\r\n3 5:1 5:2 2:0"
     )
-    found = reader_of("libsvm").read(text)
+    found = ExampleReader("libsvm").read(text)
     assert found.labels.tolist() == [1, -1, 0.5, 3]
     assert found.ptr.tolist() == [0, 2, 2, 4, 7]
     assert found.keys.tolist() == [3, 11, 2**63 - 1, 0, 5, 5, 2]
@@ -137,7 +138,7 @@ def test_reader_known_libsvm_gives_known_examples():
 
 
 def test_reader_known_libffm_gives_known_examples():
-    found = reader_of("libffm").read(b"1 0:3:1 2147483647:11:0.5\n0 7:3:-2\n")
+    found = ExampleReader("libffm").read(b"1 0:3:1 2147483647:11:0.5\n0 7:3:-2\n")
     assert found.labels.tolist() == [1, 0]
     assert found.ptr.tolist() == [0, 2, 3]
     assert found.keys.tolist() == [3, 11, 3]
@@ -146,7 +147,7 @@ def test_reader_known_libffm_gives_known_examples():
 
 
 def test_reader_a9a_has_its_known_counts(data_dir):
-    found = reader_of("auto").read((data_dir / "a9a" / "a9a").read_bytes())
+    found = ExampleReader("auto").read((data_dir / "a9a" / "a9a").read_bytes())
     assert (len(found.labels), len(found.keys)) == (32561, 451592)
     assert int((found.labels == 1).sum()) == 7841
     assert (found.values == 1).all()
@@ -158,7 +159,7 @@ def test_reader_a9a_has_its_known_counts(data_dir):
 
 def values_of(numbers):
     text = b"".join(b"0 1:%s\n" % number for number in numbers)
-    return reader_of("libsvm").read(text).values
+    return ExampleReader("libsvm").read(text).values
 
 
 @given(
@@ -280,8 +281,8 @@ def test_reader_malformed_line_says_where_and_what(format, line, column, expecte
     expected = expected.replace("2^", r"2\^")
     what = rf"^the text, line 4, column {column}: expected .*{expected}.*, got {got}\. Correct"
     with pytest.raises(DataError, match=what):
-        reader_of(format).read(text)
-    skipping = reader_of(format, on_bad_line="skip")
+        ExampleReader(format).read(text)
+    skipping = ExampleReader(format, on_bad_line="skip")
     found = skipping.read(text)
     assert found.bad == 1
     assert len(found.labels) == 1 + ending.count(b"1")
@@ -289,7 +290,7 @@ def test_reader_malformed_line_says_where_and_what(format, line, column, expecte
 
 
 def test_reader_skipping_keeps_the_first_reason_and_counts_a_text():
-    reader = reader_of("libsvm", on_bad_line="skip")
+    reader = ExampleReader("libsvm", on_bad_line="skip")
     assert reader.first_bad == ""
     assert reader.read(b"1 1:1\nx\n1 y\n", "a.txt").bad == 2
     assert reader.read(b"1 z\n", "b.txt").bad == 1
@@ -309,13 +310,13 @@ def test_reader_malformed_line_behind_a_block_start_has_its_number_in_the_file(t
             if b"bad" in data:
                 seen += 1
                 with pytest.raises(DataError, match=r"f\.txt(\.gz)?, line 501, column 1: "):
-                    reader_of("libsvm").read(data, block.path, block.start)
+                    ExampleReader("libsvm").read(data, block.path, block.start)
         assert seen == 1
 
 
 def test_reader_malformed_line_of_a_file_that_is_gone_counts_in_the_block():
     with pytest.raises(DataError, match=r"/no/such, line 2 of the block at byte 1,234, column 1: "):
-        reader_of("libsvm").read(b"1\nx\n", "/no/such", 1234)
+        ExampleReader("libsvm").read(b"1\nx\n", "/no/such", 1234)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 64, 1000, 10**6])
@@ -333,7 +334,7 @@ def test_reader_blocks_of_files_add_up_to_the_files(tmp_path, packed, block_byte
         path = tmp_path / "in" / f"{number}.svm{'.gz' if packed else ''}"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(gzip.compress(texts[-1]) if packed else texts[-1])
-    reader = reader_of("libsvm")
+    reader = ExampleReader("libsvm")
     with closing(Scratch(str(tmp_path / "scratch"), 0)) as scratch:
         sources: list[Source] = expand([str(tmp_path / "in")], scratch)
         rows = []
@@ -356,13 +357,13 @@ def test_reader_blocks_of_files_add_up_to_the_files(tmp_path, packed, block_byte
     ],
 )
 def test_reader_auto_takes_the_format_of_the_first_line_that_shows_it(text, format):
-    reader = reader_of("auto")
-    assert plain(reader.read(text)) == plain(reader_of(format).read(text))
+    reader = ExampleReader("auto")
+    assert plain(reader.read(text)) == plain(ExampleReader(format).read(text))
     assert reader.format == format
 
 
 def test_reader_auto_decides_once_and_not_by_lines_without_entries():
-    reader = reader_of("auto")
+    reader = ExampleReader("auto")
     assert reader.read(b"1\n0\n").labels.tolist() == [1, 0]
     assert reader.format == "auto"
     with pytest.raises(DataError, match="a label"):
@@ -373,7 +374,7 @@ def test_reader_auto_decides_once_and_not_by_lines_without_entries():
 
 
 def test_reader_byte_order_mark_is_left_out_at_the_start_only():
-    reader = reader_of("libsvm")
+    reader = ExampleReader("libsvm")
     assert reader.read(b"\xef\xbb\xbf1 1:1\n").labels.tolist() == [1]
     with pytest.raises(DataError, match="line 1, column 1: expected a label"):
         reader.read(b"\xef\xbb\xbfx 1:1\n")
@@ -399,5 +400,5 @@ def test_reader_senseless_setting_is_refused(format, more, what):
 def test_reader_hash_bits_known_answer():
     """SplitMix64's first output from state 0 is the hash of key 0."""
     assert twin.hash_key(0) == 0xE220A8397B1DCDAF
-    found = reader_of("libsvm", hash_bits=8).read(b"1 0:1\n")
+    found = ExampleReader("libsvm", hash_bits=8).read(b"1 0:1\n")
     assert found.keys.tolist() == [0xE2]

@@ -8,8 +8,7 @@ import pytest
 
 from snailps import JobSettings, Table
 from snailps.api.export_progress import ExportCancelled, ExportProgress
-from snailps.api.results import Results
-from snailps.api.table_export import write_tables
+from snailps.api.results import Results, write_tables
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.models import text_model

@@ -16,7 +16,7 @@ from snailps.config import (
     ServerSettings,
     WorkerSettings,
 )
-from snailps.data.examples import reader_of
+from snailps.data.examples import ExampleReader
 from snailps.errors import ConfigError, DataError
 from snailps.models.sparse.batch import BatchReader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings, untrained
@@ -75,7 +75,7 @@ def make():
 
 
 def batch_of(data, settings):
-    return BatchReader(reader_of(settings.format), bias=True).read(data)
+    return BatchReader(ExampleReader(settings.format), bias=True).read(data)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "ftrl"])
@@ -99,7 +99,7 @@ def test_fm_block_changes_the_rows_as_the_twin_does(make, optimizer, data, field
         padded, batch.ptr, batch.places, batch.values, batch.fields if fields else [],
         batch.labels, batch.weights, factors=3, field_num=max(1, fields), loss=0,
         method={"sgd": 1, "adagrad": 2, "ftrl": 4}[optimizer], bias=batch.bias,
-        lr_start=rates[0], lr_stop=rates[1], first=0, last=len(batch), factor_rate=1.0,
+        lr_start=rates[0], lr_stop=rates[1], first=0, last=len(batch),
         eps=settings.eps, l1=0.0, l2=0.01, beta=settings.beta,
         factor_l2=0.01 if optimizer == "ftrl" else settings.factor_l2,
     )  # fmt: skip

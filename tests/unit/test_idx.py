@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from idx_files import CODES, idx_bytes, write_idx
 
-from snailps.data.idx import Labelled, labels_of, read_header, read_idx
+from snailps.data.idx import Labelled, labels_of, order, read_header, read_idx
 from snailps.data.scratch import Scratch
-from snailps.data.shuffle import order
 from snailps.errors import DataError
 
 

@@ -9,7 +9,7 @@ from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.data.examples import KeptNumbers, KeyNumbers, number_keys
+from snailps.data._key_numbering import KeptNumbers, KeyNumbers, number_keys
 
 KEYS = st.one_of(
     st.integers(0, 30), st.integers(0, 2**64 - 1), st.integers(0, 9).map(lambda i: i << 60)

@@ -13,7 +13,7 @@ from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
-from snailps.data.shuffle import order
+from snailps.data.idx import order
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.settings import FIRST, adopted

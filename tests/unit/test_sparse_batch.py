@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from snailps.data.examples import Admission, Admitted, reader_of
+from snailps.data._admission import Admission, Admitted
+from snailps.data.examples import ExampleReader
 from snailps.errors import DataError
 from snailps.models.sparse import batch
 from snailps.models.sparse.batch import BIAS_KEY, BatchReader
@@ -20,7 +21,7 @@ def lines(n=400, seed=1):
 
 
 def read(text, threads=1, format="libsvm", on_bad_line="stop", path="", **options):
-    reader = BatchReader(reader_of(format, on_bad_line=on_bad_line), threads=threads, **options)
+    reader = BatchReader(ExampleReader(format, on_bad_line=on_bad_line), threads=threads, **options)
     try:
         return reader.read(text, path)
     finally:

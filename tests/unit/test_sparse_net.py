@@ -10,7 +10,7 @@ from shards import Shards, push_out
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
-from snailps.data.examples import KeyNumbers
+from snailps.data._key_numbering import KeyNumbers
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers
 from snailps.models.sparse.first_layer import (

@@ -1,6 +1,6 @@
 """A multilayer perceptron on dense examples: images, or whatever idx files hold.
 
-    lease -> numbers of examples (`data/shuffle.py`) -> x, labels           (next block, meanwhile)
+    lease -> numbers of examples (`data/idx.py`) -> x, labels           (next block, meanwhile)
     PULL of all layers -> x @ W -> activation -> ... -> softmax -> loss, gradients -> PUSH
 
 The optimiser of all layers runs at the servers.  With ``bsp`` a block is one micro-batch, and its
@@ -23,9 +23,8 @@ from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Results, Worker
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
-from snailps.data.idx import Header, Labelled, read_header
+from snailps.data.idx import Header, Labelled, order, read_header
 from snailps.data.scratch import Scratch
-from snailps.data.shuffle import order
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats
 from snailps.models.mlp import files

@@ -8,9 +8,8 @@
 ``worker.py``            base class
 ``delta_shares.py``      scaling of the deltas of several workers
 ``metrics.py``           scores and labels -> figures
-``evaluate.py``          evaluation on hold-out files, at the master
+``evaluate.py``          evaluation on hold-out files; a model file -> predictions
 ``export.py``            model files
-``predict.py``           a model file -> predictions
 ``linear.py``            logistic, linear, multinomial
 ``fm.py``                factorization machines
 ``net.py``               a network with a sparse first layer (``first_layer.py``)

@@ -17,8 +17,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.examples import Admitted, ExampleReader, Examples, KeyNumbers
+from snailps.data._admission import Admitted
+from snailps.data._examples import Examples
+from snailps.data._key_numbering import KeyNumbers
+from snailps.data.examples import ExampleReader
 from snailps.errors import DataError
+from snailps.models.sparse.settings import SparseSettings
 
 BIAS_KEY = (1 << 64) - 1
 """Key of the constant feature; LIBSVM's and LIBFFM's are below 2^63."""
@@ -236,6 +240,24 @@ class BatchReader:
                 f"{len(self._class_weights)} numbers, classes are counted from 0"
             )
         return self._class_weights[classes]
+
+
+def batch_reader(
+    settings: SparseSettings,
+    *,
+    threads: int = 1,
+    bias: bool = False,
+    admitted: Admitted | None = None,
+) -> BatchReader:
+    """The reader that the settings ask for."""
+    reader = ExampleReader(
+        settings.format,
+        columns=settings.columns,
+        hash_bits=settings.hash_bits,
+        on_bad_line=settings.on_bad_line,
+    )
+    weights = [float(number) for number in settings.class_weights]
+    return BatchReader(reader, threads=threads, bias=bias, class_weights=weights, admitted=admitted)
 
 
 def check_classes(batch: Batch, classes: int, where: str) -> None:

@@ -1,26 +1,30 @@
-"""Files of examples at the master: looked into before the training, judged by after it.
+"""Checks files of examples before a job, evaluates a model on hold-out files, predicts.
 
-    input and hold-out files -> head of each -> parsed, checked         (before)
-    hold-out files -> blocks -> Batch -> scores -> Judge -> figures     (after)
+    input and hold-out files -> head of each -> parsed, checked         (master, before training)
+    hold-out files -> blocks -> Batch -> scores -> Judge -> figures     (master, after training)
+    MODEL.npz, text -> Predictor -> predictions, or figures             (no cluster)
 
-Memory: a block of text and its rows at a time; labels and scores of all examples, 8 bytes each,
-where ranks are asked for.
+Memory: a block of text and its rows at a time; for ranks (AUC) labels and scores of all examples, 8
+bytes each.  `Predictor` has the whole model in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse import metrics
+from snailps.models.sparse.batch import Batch, Floats, batch_reader
+from snailps.models.sparse.export import read_npz
+from snailps.models.sparse.settings import SparseSettings
 
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress
     from snailps.api.worker import Results
-    from snailps.models.sparse.settings import SparseSettings
     from snailps.models.sparse.worker import SparseWorker
 
 BLOCK_BYTES = 8 << 20
@@ -42,8 +46,6 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     ------
     DataError
     """
-    from snailps.models.sparse.worker import batch_reader
-
     for name, paths in (("input", settings.input), ("test", settings.test)):
         try:
             for path in files_of(paths)[:HEADS_MAX]:
@@ -94,7 +96,6 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
         A file cannot be read, or a line is malformed.
     """
     from snailps.models.sparse.settings import SparseSettings
-    from snailps.models.sparse.worker import batch_reader
 
     s = results.settings
     assert isinstance(s, SparseSettings)
@@ -121,3 +122,52 @@ def _block_bytes(results: Results) -> int:
     """Text whose rows fit into `ROWS_BYTES`, if each of its features is another one."""
     dim = max(table.dim for table in results.tables.values())
     return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES, ENTRY_BYTES * ROWS_BYTES // (4 * dim)))
+
+
+class Predictor:
+    """A model, ready to be asked.
+
+    Parameters
+    ----------
+    path : path
+        An ``.npz`` that a model of sparse examples wrote.
+
+    Raises
+    ------
+    ModelFileError
+        It is none.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._model = read_npz(path)
+        settings = self._model.settings
+        assert isinstance(settings, SparseSettings)
+        self.loss = settings.loss
+        self._reader = batch_reader(settings, bias=self._model.cls.has_bias(settings))
+
+    def scores(self, batch: Batch) -> Floats:
+        """Scores of a batch, (n, outputs)."""
+        model = self._model
+        return model.cls.scores(model.settings, model.rows_of(batch.keys), batch, model.extras)
+
+    def predict(self, texts: Iterator[tuple[bytes, str, int]]) -> Iterator[metrics.Doubles]:
+        """P(yes) (n,), values (n,) or P of each class (n, classes), a text at a time."""
+        for text in texts:
+            batch = self._reader.read(*text)
+            yield metrics.probabilities(self.loss, self.scores(batch))
+
+    def judge(self, texts: Iterator[tuple[bytes, str, int]]) -> dict[str, Any]:
+        """Figures of the model on texts whose labels are right."""
+        batches = (self._reader.read(*text) for text in texts)
+        return metrics.judge(
+            self.loss, ((batch.labels, self.scores(batch), batch.bad) for batch in batches)
+        )
+
+
+def texts_from(stream: IO[bytes]) -> Iterator[tuple[bytes, str, int]]:
+    """Pieces of whole lines of a stream; line by line from a person."""
+    start = 0
+    while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
+        data = b"".join(lines)
+        yield data, "standard input", start
+        start += len(data)

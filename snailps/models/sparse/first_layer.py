@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.worker import Pending, Worker
-from snailps.data.examples import KeyNumbers
+from snailps.data._key_numbering import KeyNumbers
 from snailps.kernels import WIRE_TYPES
 
 Floats = NDArray[np.float32]

@@ -23,12 +23,13 @@ from snailps import kernels
 from snailps.api.tables import DIM_MAX, Table, Tensor
 from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
-from snailps.data.examples import Admitted, KeyNumbers
+from snailps.data._admission import Admitted
+from snailps.data._key_numbering import KeyNumbers
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers
 from snailps.models.parameters import pulled
 from snailps.models.sparse import evaluate, export
-from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse.batch import Batch, Floats, batch_reader
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -38,7 +39,7 @@ from snailps.models.sparse.first_layer import (
     bytes_at_worker,
 )
 from snailps.models.sparse.settings import ClassesSettings, check_method
-from snailps.models.sparse.worker import TABLE, SparseWorker, batch_reader
+from snailps.models.sparse.worker import TABLE, SparseWorker
 
 log = logging.getLogger(__name__)
 

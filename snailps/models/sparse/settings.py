@@ -13,7 +13,7 @@ from typing import Literal
 
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
-from snailps.data.examples import HASH_BITS_MAX, reader_of
+from snailps.data.examples import HASH_BITS_MAX, ExampleReader
 from snailps.errors import ConfigError
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
@@ -129,7 +129,7 @@ class SparseSettings(JobSettings):
         """Refuse a format without its columns, and invalid class weights."""
         JobSettings.validate(self, where)
         try:
-            reader_of(
+            ExampleReader(
                 self.format,
                 columns=self.columns,
                 hash_bits=self.hash_bits,

@@ -28,7 +28,9 @@ from snailps import kernels
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results, Surveyor, Worker
 from snailps.config import JobSettings
-from snailps.data.examples import Admission, Admitted, Examples, number_keys, reader_of
+from snailps.data._admission import Admission, Admitted
+from snailps.data._examples import Examples
+from snailps.data._key_numbering import number_keys
 from snailps.errors import DataError
 from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
 from snailps.models.row_cache import (
@@ -43,8 +45,8 @@ from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
     BIAS_KEY,
     Batch,
-    BatchReader,
     Floats,
+    batch_reader,
     check_classes,
     joined,
     whole,
@@ -451,24 +453,6 @@ class _Counting:
     def result(self) -> bytes:
         """The filter."""
         return self._filter.verdict()
-
-
-def batch_reader(
-    settings: SparseSettings,
-    *,
-    threads: int = 1,
-    bias: bool = False,
-    admitted: Admitted | None = None,
-) -> BatchReader:
-    """The reader that the settings ask for."""
-    reader = reader_of(
-        settings.format,
-        columns=settings.columns,
-        hash_bits=settings.hash_bits,
-        on_bad_line=settings.on_bad_line,
-    )
-    weights = [float(number) for number in settings.class_weights]
-    return BatchReader(reader, threads=threads, bias=bias, class_weights=weights, admitted=admitted)
 
 
 def _keep_memory() -> None:

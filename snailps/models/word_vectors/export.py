@@ -1,8 +1,9 @@
-"""The result files of word vectors, written from the tables in pieces.
+"""Result files of word vectors, and neighbours of a few words during the training.
 
-    vocabulary + tables "input", "output" -> .bin, .vec, .npz
+    vocabulary + tables "input", "output" -> write_files -> .bin, .vec, .npz, in pieces
+    vectors of the frequent words -> neighbours of `validation_words`
 
-Owns how a word's vector comes of its rows; knows no training.
+Computes a word's vector from its rows; no training.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
+from snailps.vectors import BinHeader, Vectors, write_bin, write_npz, write_vec
+from snailps.vectors.query import to_bytes
 
 WORDS_TOGETHER = 5_000
 """Words whose bags are pulled at a time: some 30,000 rows."""
@@ -28,6 +30,10 @@ SUBWORDS = 6
 """Rows of a word's bag that none of the others pulled with it has."""
 TEXT = 4
 """How much longer a row takes as text."""
+CANDIDATES = 20_000
+"""Neighbours are looked for among so many words, the most frequent ones: a look pulls some 60,000
+rows, whatever the size of the vocabulary."""
+NEIGHBOURS = 5
 
 
 def write_files(results: Results) -> Mapping[str, Any]:
@@ -41,16 +47,12 @@ def write_files(results: Results) -> Mapping[str, Any]:
     told.plan([part for name in s.formats for part in _parts(name, s, len(words))])
     for name in s.formats:
         path = f"{s.output}.{name}"
+        chunks = word_rows(results, s, words)
+        counted = told.count(f"writing {path}", len(words), "words", chunks)  # begins when used
         if name == "vec":
-            chunks = told.count(
-                f"writing {path}", len(words), "words", word_rows(results, s, words)
-            )
-            write_vec(path, words, chunks, s.dim)
+            write_vec(path, words, counted, s.dim)
         elif name == "npz":
-            chunks = told.count(
-                f"writing {path}", len(words), "words", word_rows(results, s, words)
-            )
-            write_npz(path, words, chunks, s.dim, counts=vocabulary.counts)
+            write_npz(path, words, counted, s.dim, counts=vocabulary.counts)
         else:
             _write_bin(path, results, s, vocabulary)
         files.append(path)
@@ -131,3 +133,27 @@ def bag_means(
     means = np.empty((n, s.dim), np.float32)
     kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), means)
     return means, found[:n], np.diff(bag_ptr)
+
+
+def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
+    """Neighbours of each of `validation_words` and their cosines; none for an unknown word."""
+    s = results.settings
+    assert isinstance(s, WordVectorSettings)
+    vocabulary = Vocabulary.from_bytes(results.summary)
+    words = list(vocabulary.words[:CANDIDATES])
+    chunks = list(word_rows(results, s, words))
+    ids = sorted({vocabulary.index(to_bytes(word)) for word in s.validation_words})
+    if rare := [i for i in ids if i >= len(words)]:
+        keys = np.array(rare, np.uint64)
+        names = [vocabulary.words[i] for i in rare]
+        chunks.append(
+            bag_means(results, s, names, keys)[0] if s.maxn else results.pull("input", keys)
+        )
+        words += names
+    vectors = Vectors(words, np.concatenate(chunks))
+    return {
+        word: [(near, round(cosine, 4)) for near, cosine in vectors.neighbours(word, NEIGHBOURS)]
+        if word in vectors
+        else []
+        for word in s.validation_words
+    }

@@ -41,8 +41,7 @@ from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd,
 from snailps.models.text_model import BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import NOISE_POWER, fit_block, pool_size
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.export import write_files
-from snailps.models.word_vectors.inspection import neighbours
+from snailps.models.word_vectors.export import neighbours, write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
 
