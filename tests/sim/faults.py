@@ -27,6 +27,7 @@ ROUND_MESSAGES = ("CloseClock", "CloseClock", "CloseClock")
 CHECKPOINT_MESSAGES = 3 * ("Freeze", "Save", "Saved", "StopSaving", "Load", "Loaded")
 SESSION_MESSAGES = ("Submit", "Submit", "Shutdown", "Failed")
 SURVEY_MESSAGES = ("Summarise", "Summarise", "Done")
+EXPIRY_MESSAGES = ("Expire", "Expire", "Expire")
 SHORT = 0.15
 """Of the heartbeat's limit: several such faults in a row are no loss yet."""
 FOCUS = 0.8
@@ -64,6 +65,7 @@ class Faults:
         names += ROUND_MESSAGES * any(plan.rounds for plan in plans)
         names += SESSION_MESSAGES * cluster.session
         names += SURVEY_MESSAGES * any(plan.survey for plan in plans)
+        names += EXPIRY_MESSAGES * any(plan.expires for plan in plans)
         names += CHECKPOINT_MESSAGES * cluster.saves
         fatal = [self._kill_all, self._kill_all_in_a_call, self._kill_all_and_flip]
         for number in range(s.faults + s.restarts * cluster.saves):

@@ -15,6 +15,9 @@ from tests.sim.model import Books, blocks_of, expected_round
 from tests.sim.staleness import Staleness
 
 LINE = b"1234567\n"
+METHOD = "tests.sim.model:Counted"
+UNITS = 5
+"""Of each block."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class JobPlan:
     fraction: float = 1.0
     deadline: float = 0.0
     survey: int = 0
+    method: str = ""
+    expires: int = 0
 
     @property
     def clocked(self):
@@ -48,6 +53,8 @@ class JobPlan:
             "output": str(folder / f"out-{number}"),
             "consistency": self.consistency,
             "survey": str(self.survey),
+            "method": self.method,
+            "expires": str(self.expires),
         }
         if self.rounds:
             values |= {
@@ -82,7 +89,20 @@ def draw_plan(seed, plain, think_s):
     kind = rng.random()
     if kind < 0.2:
         return draw_rounds(rng, plain, think_s)
-    return replace(plain, survey=rng.choice((1, 1, 2))) if kind < 0.4 else plain
+    if kind < 0.4:
+        plain = replace(plain, survey=rng.choice((1, 1, 2)))
+    return draw_table(rng, plain)
+
+
+def draw_table(rng, plan):
+    """The same plan, whose table may have an access method in Python, or forget rows."""
+    kind = rng.random()
+    if kind < 0.1:
+        return replace(plan, method=METHOD)
+    if kind < 0.25 and plan.consistency == "async":
+        units = UNITS * plan.blocks * plan.epochs
+        return replace(plan, expires=rng.randint(UNITS, max(UNITS, units)))
+    return plan
 
 
 def draw_rounds(rng, plain, think_s):
@@ -181,6 +201,11 @@ class JobRun:
             wrong = self.staleness.lease(node, lease.number, ledger)
             if wrong and not cluster.powerless and not cluster.disk.was_full:
                 self.books.wrong.append(wrong)
+
+    def may_forget(self, push, history):
+        """Whether nothing has touched a row for so long since a push that it may be gone."""
+        units = UNITS * (len(self.books.reported) - push.reported)
+        return self.plan.expires and (units >= self.plan.expires or bool(history.restored))
 
     def summarised(self, summary, cluster):
         """A worker is told what the survey of all blocks has come to."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from snailps import Table, Worker, setting
+from snailps import AccessMethod, Table, Worker, setting
 from snailps.config import JobSettings
 
 TABLE = "counts"
@@ -25,6 +25,19 @@ DIM = 2
 SHARED = 24
 """Shared keys are 0 to 23."""
 OWN = 1 << 40
+
+
+class Counted(AccessMethod):
+    """Adds, and counts the pushes of a row in its state: a row without one is taken for broken."""
+
+    state_floats = 1
+
+    def push(self, rows, values):
+        """Each value is added to its row."""
+        weights, pushes = rows[:, : self.dim], rows[:, self.dim :]
+        if (weights.any(axis=1) & (pushes[:, 0] == 0)).any():
+            raise ValueError("a row has weights, and no push made them")
+        return np.hstack([weights + values, pushes + np.float32(1)])
 
 
 class Joined:
@@ -64,6 +77,8 @@ class SimSettings(JobSettings):
     fraction: float = setting(1.0, help="Share of workers a round.", when="In tests.")
     deadline: float = setting(0.0, help="Seconds a round.", when="In tests.")
     survey: int = setting(0, help="1: a survey; 2: then rows are loaded.", when="In tests.")
+    method: str = setting("", help="An access method in Python.", when="In tests.")
+    expires: int = setting(0, help="Units that a row lives without a push.", when="In tests.")
 
 
 class SimModel(Worker):
@@ -74,8 +89,9 @@ class SimModel(Worker):
     @staticmethod
     def table(settings: Mapping[str, str]) -> Table:
         """The one table."""
-        access = "average" if int(settings.get("rounds", "0")) else "add"
-        return Table(TABLE, DIM, wire="float32", access=access)
+        access = "average" if int(settings.get("rounds", "0")) else settings.get("method") or "add"
+        track = "touch" if int(settings.get("expires", "0")) else ""
+        return Table(TABLE, DIM, wire="float32", access=access, track=track)
 
     def train(self, block):
         raise NotImplementedError("scripted workers train")
@@ -87,6 +103,10 @@ class SimModel(Worker):
     @classmethod
     def loader(cls, settings):
         return nothing_to_load if settings.survey == 2 else None
+
+    @classmethod
+    def expires(cls, settings):
+        return settings.expires
 
     @classmethod
     def rounds(cls, settings):
@@ -107,10 +127,14 @@ class SimModel(Worker):
 
 @dataclass(slots=True)
 class Push:
-    """What is pushed to one key, and when that was acknowledged; None: not yet."""
+    """What is pushed to one key, and when that was acknowledged; None: not yet.
+
+    `reported` is how many blocks were done when it was made: the clock of rows that are forgotten.
+    """
 
     block: int
     drawn_at: float
+    reported: int = 0
     acked_at: float | None = None
 
 
@@ -146,7 +170,8 @@ class Books:
         """A new push of a block: a `Push` for each of its keys, shared ones and so many own."""
         mine = range(self._next, self._next + own)
         self._next += own
-        push = {key: Push(number, now) for key in (*shared_of(number), *more, *mine)}
+        done = len(self.reported)
+        push = {key: Push(number, now, done) for key in (*shared_of(number), *more, *mine)}
         for key, part in push.items():
             if key >= OWN:
                 self.own[key] = part

@@ -17,7 +17,7 @@ from snailps.api.tables import Table
 from snailps.errors import RemoteError, SnailError
 from snailps.transport import messages
 from snailps.transport.handshake import Role
-from tests.sim.jobs import JobPlan, JobRun, draw_rounds
+from tests.sim.jobs import JobPlan, JobRun, draw_rounds, draw_table
 from tests.sim.model import DIM, Books
 from tests.sim.routed import RoutedNode
 
@@ -42,7 +42,7 @@ def draw_session(seed, plain, think_s):
             plan = replace(draw_rounds(rng, plan, think_s), rounds=rng.randint(1, 5))
         elif rng.random() < 0.3:
             plan = replace(plan, survey=rng.choice((1, 2)))
-        plans.append(plan)
+        plans.append(plan if plan.rounds else draw_table(rng, plan))
     return plans
 
 

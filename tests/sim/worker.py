@@ -17,6 +17,7 @@ from snailps.errors import ClusterError, SnailError
 from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
+from tests.sim.jobs import UNITS
 from tests.sim.model import DIM, SimModel, contribution, part_of, shared_of, weighted
 from tests.sim.routed import RoutedNode
 from tests.sim.scheduler import Future, first_of
@@ -187,7 +188,7 @@ class Worker(RoutedNode):
             yield from self._flush()
         if in_round:
             yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
-        done = messages.Done("train", block.number, 5, 0.1, {"examples": 1.0, "loss": 1.0})
+        done = messages.Done("train", block.number, UNITS, 0.1, {"examples": 1.0, "loss": 1.0})
         answer = yield from self._tell(done)
         settled = self._stand.settle(block.number, self._client)
         if settled:
