@@ -129,13 +129,13 @@ class Results:
         """
         turns = itertools.chain.from_iterable(itertools.zip_longest(*self._shards))
         fragments = [fragment for fragment in turns if fragment is not None]
-        told = self.exporting
-        told.begin(f"reading table {table}", len(fragments), "fragments")
+        progress = self.exporting
+        progress.begin(f"reading table {table}", len(fragments), "fragments")
         pieces = self._client.scan(
-            self._numbers[table], self.tables[table].dim, fragments, lambda: told.add(1)
+            self._numbers[table], self.tables[table].dim, fragments, lambda: progress.add(1)
         )
         for piece in pieces:
-            told.check()
+            progress.check()
             yield piece
 
 
@@ -159,11 +159,11 @@ def write_tables(path: Path, results: Results) -> None:
     results.exporting.wrote(str(path))
 
 
-def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, told: ExportProgress) -> None:
+def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, progress: ExportProgress) -> None:
     """Writes the arrays ``keys`` and ``rows`` of a sorter, as one stage of the export."""
     n = sorter.count
     file.add_pieces(f"{prefix}keys", np.uint64, (n,), sorter.keys())
-    pieces = told.count(
+    pieces = progress.count(
         f"writing {sorter.target.name}", n, "rows", sorter.pieces(), lambda piece: len(piece[0])
     )
     rows = (rows for _, rows in pieces)

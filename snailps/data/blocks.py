@@ -1,13 +1,12 @@
-"""Owns the way from what the user names as input to blocks of bytes.
+"""Input files, their division into blocks, and the bytes of a block.
 
     files, folders, globs -> expand -> Sources -> cut -> Blocks (what the master leases)
     Block -> read_block -> the bytes of the units that begin in it
 
-A unit is a word or a line.  A cut falls anywhere; where a block really begins and ends is decided
-by its reader alone, from the bytes round the cut, by one rule that both neighbours apply: a unit
-belongs to the block that holds its first byte.  **The blocks of a file, read one after another,
-are the file, byte for byte, and no unit is torn.**  No text beyond the separators, no vocabulary,
-no leases here.
+A unit is a word or a line.  A cut may fall anywhere; the reader of a block finds its first and last
+unit from the bytes round the cuts, by one rule: a unit belongs to the block that holds its first
+byte.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is split.**
+No vocabulary, no leases.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Block:
 
 
 def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
-    """The files behind what the user named.
+    """The input files.
 
     Parameters
     ----------
@@ -96,7 +95,7 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
 
 
 def files_of(inputs: Sequence[str]) -> list[str]:
-    """Absolute paths of the files behind what the user named; see `expand`.
+    """Absolute paths of the input files; see `expand`.
 
     Raises
     ------
@@ -150,9 +149,9 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
     start, stop : int
         A block's range, in bytes.
     unit : {"word", "line"}
-        What must not be torn.
+        What is not split.
     scratch : Scratch
-        Knows the unpacked copy of a `.gz`.
+        Has the unpacked copy of a `.gz`.
 
     Returns
     -------

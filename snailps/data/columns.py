@@ -1,8 +1,8 @@
-"""Owns the declaration of a CSV or TSV file's columns: its syntax and its messages.
+"""Declarations of the columns of CSV and TSV files: syntax and messages.
 
     "label:label, age:numeric log, c1..c26:categorical" -> columns_of -> Columns, in file order
 
-What a column's cells become is written in docs/sparse_data.md and done in `_cells.h`.
+docs/sparse_data.md describes the features of each kind of column; `_cells.h` makes them.
 """
 
 from __future__ import annotations

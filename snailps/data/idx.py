@@ -1,4 +1,4 @@
-"""Owns idx files, the format that MNIST and its kin come in.
+"""Idx files, the format of MNIST and similar data sets.
 
     path -> Header: type, shape        (a few bytes, also of a .gz)
     path -> Scratch -> read_idx -> array mapped from the file
@@ -34,14 +34,14 @@ from snailps.errors import DataError
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 AXES_MAX = 8
 IMAGES, LABELS = "images-idx3", "labels-idx1"
-"""What MNIST's names of files have, and by which one leads to the other."""
+"""Parts of MNIST's file names that distinguish examples from labels."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before the values.
+    """Header of an idx file.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ def read_header(path: str) -> Header:
     Raises
     ------
     DataError
-        The file cannot be read, or is no idx file.
+        The file cannot be read, or is not an idx file.
     """
     try:
         with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
@@ -97,7 +97,7 @@ def read_header(path: str) -> Header:
 
 
 def read_idx(path: str, scratch: Scratch) -> NDArray[Any]:
-    """The values of an idx file, mapped: only what is looked at takes memory.
+    """The values of an idx file, memory-mapped.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def labels_of(images: str, option: str = "--labels") -> str:
     Raises
     ------
     DataError
-        The name says nothing, or there is no such file.
+        The name is of another form, or there is no such file.
     """
     path = Path(images)
     if IMAGES not in path.name:
@@ -167,7 +167,7 @@ class Labelled:
     Parameters
     ----------
     pairs : sequence of (str, str)
-        Files of examples and of their labels, in the order in which examples count.
+        Files of examples and of their labels, in the order of the examples' numbers.
     scratch : Scratch
         Stays open as long as this is used.
 

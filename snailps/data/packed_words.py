@@ -1,9 +1,9 @@
-"""Owns many words in little memory: their bytes one behind the other, and where each begins.
+"""Many words in little memory: their bytes in sequence, and the offset of each.
 
     list of bytes, or text and ends -> PackedWords -> a word, a range, a selection, an order
 
 A list of two million words takes 110 MB in Python; packed they take their bytes and 8 more each.
-No counts, no ids, no text beyond the words here.
+No counts, no ids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOGETHER = 1 << 16
-"""Words turned into Python objects at a time."""
+"""Words converted to Python objects at a time."""
 _KEY_BYTES = 8
 
 
@@ -32,7 +32,7 @@ class PackedWords(Sequence[bytes]):
 
     Notes
     -----
-    Never changes, so that ranges share its memory and any thread may read.
+    Immutable: ranges share its memory, and any thread may read.
     """
 
     __slots__ = ("starts", "text")

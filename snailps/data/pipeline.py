@@ -1,4 +1,4 @@
-"""Owns pipelines: stages that pass items through bounded queues to a number of takers.
+"""Pipelines: stages that pass items through bounded queues to takers.
 
     source -> queue -> stage -> queue -> ... -> stage -> a queue each taker -> Pipeline.take(i)
 
@@ -9,7 +9,7 @@ order.  The last stage's items are dealt round-robin, item k to taker k mod take
 distribution does not depend on speed.  An error of a stage reaches every taker.  A source that
 repeats its input marks each repetition with a `Lap`: a stage that produces nothing from the whole
 input fails instead of blocking its takers for ever.
-What the items are (text, words, batches) is not known here; see windows.py.
+Items (text, words, batches) are not examined; see windows.py for stages.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from snailps.errors import DataError, MisuseError, SnailError
 
 Runs = Callable[[Iterator[Any]], Iterator[Any]]
 POLL_S = 0.1
-"""How soon a stage that waits on a queue sees that the pipeline is closed."""
+"""Interval at which a stage that waits on a queue checks whether the pipeline is closed."""
 BOUND = 8
 """Items that may wait in front of a stage or a taker."""
 LAPS = 3
-"""Times that a stage may be given all there is, and make nothing of it."""
+"""Repetitions of the whole input after which a stage without output fails."""
 JOIN_S = 5.0
-"""A stage that has not ended so long after `close` is left behind."""
+"""Time after which `close` stops waiting for a stage."""
 
 
 class Stage:
@@ -45,11 +45,11 @@ class Stage:
     Attributes
     ----------
     gathers : bool
-        It may need the whole input more than `LAPS` times before it makes its first item.
+        It may need the whole input more than `LAPS` times before its first output.
 
     Notes
     -----
-    What a stage keeps between two items is its own: it is called once, in its own thread.
+    A stage is called once, in its own thread, so its state needs no lock.
     """
 
     gathers = False
@@ -60,11 +60,11 @@ class Stage:
 
 
 class Lap:
-    """An item that no stage sees: a source has given everything once, and begins again."""
+    """An item, invisible to stages: the source has yielded its whole input and starts again."""
 
 
 class _End:
-    """The last item: all is said, or a stage failed."""
+    """The last item: the input has ended, or a stage failed."""
 
     def __init__(
         self, stage: str = "", error: BaseException | None = None, trace: str = ""
@@ -80,14 +80,14 @@ _Queue = queue.Queue[Any]
 
 
 class Pipeline:
-    """Stages at work, from when it is made until `close`.
+    """Running stages; `close` ends them.
 
     Parameters
     ----------
     stages : sequence of Stage or callable
         Iterator of items -> iterator of items; the first gets an empty one and is the source.
     takers : int
-        How many take results, each its own; at least 1.
+        Number of takers, at least 1; each gets its own items.
     bound : int
         Items that may wait in front of each stage and of each taker.
 

@@ -1,4 +1,4 @@
-"""Owns the unpacked copies of `.gz` files on this host: bounded, shared, cleaned up.
+"""Unpacked copies of `.gz` files on this host: bounded, shared, cleaned up.
 
     path -> Scratch.local -> the path itself, or the one unpacked copy of it on this host
 

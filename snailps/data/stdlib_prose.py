@@ -1,4 +1,4 @@
-"""Owns a text that every Python brings along: the prose of its own standard library.
+"""A text that every Python contains: the prose of its standard library.
 
     .py files of the library -> docstrings, comments, help topics -> lower-cased words a-z, one
     sentence a line -> a text file

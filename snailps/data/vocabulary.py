@@ -1,12 +1,12 @@
-"""Owns the vocabulary: which words count, in which order, and what follows from their counts.
+"""The vocabulary: words, their order, and probabilities that follow from their counts.
 
     WordCounter -> Vocabulary.from_counter -> words by falling count
     WordCounter -> Vocabulary.labels_from_counter -> a classifier's labels, likewise
     Vocabulary -> keep_probability (subsampling), noise (negative samples)
     Vocabulary -> to_bytes -> (another node) from_bytes -> the same Vocabulary
 
-Counted by many, decided once (at the master), then the same everywhere: the order of the words is
-their ids in every table.  No text, no subwords, no sockets here.
+Workers count, the master chooses, and all processes have the same words: a word's place is its id
+in every table.  No subwords, no sockets.
 """
 
 from __future__ import annotations

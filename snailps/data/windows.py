@@ -1,11 +1,10 @@
-"""Owns the stages of a pipeline that makes batches of context windows from text.
+"""Stages of a pipeline that makes batches of context windows from text.
 
     blocks of files -> Reader -> bytes of whole words -> Tokenizer -> words, lower case, one blank
     between -> Filter -> int32 numbers of known words -> Batcher -> int32 (bs, window)
 
-Each says in its docstring
-what its items are: a stage of one's own may stand anywhere between two that agree.  Also owns the
-cut of an input among pipelines.  No tables and no learners here.
+Each docstring describes the stage's items: a user's stage may be placed between any two that fit.
+Also divides an input among pipelines.  No tables, no learners.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the byte layout in which counted words travel between nodes, and its checks.
+"""Byte layout in which counted words are sent between nodes, and its validation.
 
     words' bytes, ends, counts, tokens -> pack -> bytes -> unpack -> the same, checked
 
@@ -14,8 +14,7 @@ share it under two magics.  Little endian, no padding:
     ends    n x uint64  word i is text[ends[i - 1] : ends[i]], word 0 begins at 0
     text    bytes       the words, one behind the other
 
-What arrives comes from another process, so nothing is believed: every length, sum and word is
-checked before anything is built on it.  No words' meaning here, no order, no sockets.
+The bytes come from another process: every length, sum and word is checked.  No order, no sockets.
 """
 
 from __future__ import annotations

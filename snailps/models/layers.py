@@ -1,11 +1,11 @@
-"""The dense layers behind a first one, and their loss: NumPy and BLAS, arrays in and out.
+"""Dense layers after a first one, and their loss, in NumPy and BLAS.
 
     Z (m, h) -> + bias -> activation -> layers -> scores (m, outputs) -> loss
     dL/dscores -> the layers backwards -> gradients of weights and biases, dL/dZ
 
-The first layer's product, Z, is made elsewhere, from sparse examples (`sparse/net.py`) or dense
-ones (`mlp/`).  Parameters are a weight matrix for each layer behind it, then one array of all
-biases, those of the first layer included.  No rows, no sockets; racing workers each have copies.
+The first layer's product, Z, is computed elsewhere, from sparse examples (`sparse/net.py`) or dense
+ones (`mlp/`).  Parameters are a weight matrix of each later layer, then one array of all biases,
+those of the first layer included.  No tables, no sockets.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BIASES = "biases"
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A stack of dense layers behind a first one.
+    """A stack of dense layers after a first one.
 
     Attributes
     ----------
     sizes : tuple of int
-        Width of Z, of every further hidden layer, and of the scores: at least two.
+        Widths of Z, of each further hidden layer, and of the scores: at least two.
     activation : str
         ``relu`` or ``sigmoid``, of every layer but the last.
     loss : str
@@ -83,14 +83,14 @@ class Layers:
         z : numpy.ndarray
             float32 (m, sizes[0]).
         parameters : sequence of numpy.ndarray
-            As `names` has them.
+            float32, in the order of `names`.
         labels : numpy.ndarray
             float32 (m,).
         weights : numpy.ndarray
-            float32 (m,): what each example counts; empty: 1.
+            float32 (m,): weight of each example; empty: 1.
         out_of : int
-            Examples of the batch that these are a part of: gradients of parts add up to that of
-            the whole.  0: `m`.
+            Number of examples of the batch that these are a part of: gradients of the parts add up
+            to that of the batch.  0: `m`.
 
         Returns
         -------
@@ -99,9 +99,9 @@ class Layers:
         weight : float
             Sum of the weights.
         dz : numpy.ndarray
-            float32 (m, sizes[0]): dL/dZ, L being the loss by `out_of`.
+            float32 (m, sizes[0]): dL/dZ, where L is the loss divided by `out_of`.
         gradients : list of numpy.ndarray
-            Of the parameters.
+            dL/dparameter, float32, in the order of `names`.
         """
         outputs = self._forward(z, parameters)
         loss, delta = _losses(self.loss, outputs[-1], labels)
@@ -126,7 +126,7 @@ class Layers:
         )
 
     def _forward(self, z: Floats, parameters: Sequence[Floats]) -> list[Floats]:
-        """What each layer gives, the first one's activation first, the scores last."""
+        """Outputs of all layers, from the first one's activation to the scores."""
         edges = np.cumsum((0, *self.sizes))
         biases = [parameters[-1][a:b] for a, b in itertools.pairwise(edges)]
         outputs = [self._active(z + biases[0])]

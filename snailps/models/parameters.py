@@ -1,11 +1,10 @@
-"""The tensors of a dense model at a worker: pulled into one flat array, gradients pushed from one.
+"""Tensors of a dense model at a worker: pulled into a flat array, gradients pushed from one.
 
     Parameters.pull -> Pull -> use -> Vector of weights
     blank -> Vector to be filled with gradients -> push
 
-A `Vector` is laid out as its tensors travel, so nothing is copied on the way in or out; arrays of
-layers are views of it, and so is `flat`, for whatever looks at all parameters at once.  No layers,
-no losses here.
+A `Vector` has the layout in which its tensors are sent, so nothing is copied; the layers' arrays
+are views of it.  No layers, no losses.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class Vector:
     Attributes
     ----------
     flat : numpy.ndarray
-        float32, all of them one behind the other, each filled up to whole rows: zeros to begin
-        with, in pulled vectors values that mean nothing.
+        float32: all tensors in sequence, each padded to whole rows.  The padding is zero at first
+        and arbitrary in pulled vectors.
     rows : list of numpy.ndarray
-        float32 (chunks, dim) of each tensor: what travels.
+        float32 (chunks, dim) of each tensor, as sent.
     arrays : dict of numpy.ndarray
         float32, by name, of the tensor's shape.
     """
@@ -61,13 +60,13 @@ class Vector:
 
 
 class Pull:
-    """Parameters on their way."""
+    """Parameters being pulled."""
 
     def __init__(self, clock: int, vector: Vector, parts: Sequence[Pending]) -> None:
         self.clock, self.vector, self._parts = clock, vector, parts
 
     def wait(self) -> Vector:
-        """The parameters, once all have arrived; more calls give them again."""
+        """Waits until all have arrived; the parameters, the same at each call."""
         for part in self._parts:
             part.wait()
         self._parts = ()
@@ -75,7 +74,7 @@ class Pull:
 
 
 class Parameters:
-    """Pulls and pushes the tensors of a model together; its arrays are used again.
+    """Pulls and pushes the tensors of a model together, into and from reused arrays.
 
     Parameters
     ----------
@@ -86,8 +85,8 @@ class Parameters:
 
     Notes
     -----
-    `pull` may be called by `Worker.prepare` while `Worker.train` does the rest: the vector that
-    `use` gave stays as it is until `use` is called with another pull.
+    `Worker.prepare` may call `pull` while `Worker.train` calls the other methods: the vector that
+    `use` returned does not change until `use` is called with another pull.
     """
 
     def __init__(self, worker: Worker, tensors: Sequence[Tensor]) -> None:
@@ -105,7 +104,7 @@ class Parameters:
         Parameters
         ----------
         clock : int
-            `Block.clock`: parameters of one clock are pulled once, whoever asks for them again.
+            `Block.clock`: parameters of a clock are pulled once.  -1: there are no clocks.
         """
         last = self._last
         if last is not None and clock >= 0 and last.clock == clock:
@@ -119,7 +118,7 @@ class Parameters:
         return self._last
 
     def use(self, pull: Pull) -> Vector:
-        """What a pull brought; the vector before it may be filled anew from here on."""
+        """The pulled vector; the previous one may be overwritten from here on."""
         vector = pull.wait()
         if self._used is not None and self._used is not vector:
             self._free.append(self._used)
@@ -127,11 +126,11 @@ class Parameters:
         return vector
 
     def blank(self) -> Vector:
-        """A vector to be filled with gradients: each array as a whole, what is in it is old."""
+        """A vector for gradients, with arbitrary content: every array must be written whole."""
         return self._blanks.popleft() if self._blanks else Vector(self._tensors)
 
     def push(self, gradients: Vector) -> None:
-        """Starts to push what `blank` gave; it must not be touched again."""
+        """Starts to push a vector of `blank`, which the caller must not use again."""
         self.settle(1)
         parts = [
             self._worker.push_async(tensor.name, keys, rows)
@@ -149,7 +148,7 @@ class Parameters:
 
 
 def pulled(results: Results, tensors: Sequence[Tensor]) -> Mapping[str, NDArray[Any]]:
-    """Arrays of tensors by name, at the master."""
+    """Arrays of tensors by name, float32 of their shapes; at the master."""
     return {
         tensor.name: tensor.from_rows(results.pull(tensor.name, tensor.keys()))
         for tensor in tensors

@@ -384,8 +384,8 @@ class Classifier(TextModel):
             tokens=words.tokens,
         )
         path = f"{s.output}.bin"
-        told, what = results.exporting, f"writing {path}"
-        told.plan([len(words) + s.buckets, len(labels)])
+        progress, what = results.exporting, f"writing {path}"
+        progress.plan([len(words) + s.buckets, len(labels)])
         inputs = key_ranges(results, "input", (0, len(words)), (BUCKET_KEY, s.buckets))
         outputs = key_ranges(results, "output", (0, len(labels)))
         write_bin(
@@ -393,8 +393,8 @@ class Classifier(TextModel):
             header,
             words.words,
             words.counts,
-            told.count(what, len(words) + s.buckets, "rows", inputs),
-            told.count(what, len(labels), "rows", outputs),
+            progress.count(what, len(words) + s.buckets, "rows", inputs),
+            progress.count(what, len(labels), "rows", outputs),
             labels.words,
             labels.counts,
         )

@@ -1,7 +1,7 @@
-"""Federated averaging of a CBOW network: learners that train apart for a round, and their mean.
+"""Federated averaging of a CBOW network: learners train separately for a round, then are averaged.
 
 text -> pipelines (data/pipeline.py) -> learners (learner.py) -> sums and weights -> servers
--> mean -> judged and saved by the master after each round (evaluation.py) -> next round
+-> mean -> evaluated and saved by the master after each round (evaluation.py) -> next round
 """
 
 from snailps.models.fedavg.model import FedAvg

@@ -1,10 +1,9 @@
-"""What the master does after a round: the loss on the test windows, and the files.
+"""Evaluation at the master after each round: the loss on the test windows, and the files.
 
     tables -> loss                    -> figures of the round
            -> OUTPUT.weights.npz, OUTPUT.embedding.txt, OUTPUT.history.jsonl   (all atomically)
 
-Files are written by a thread of their own while the next round trains; one round's at a time, and
-every round's.
+A thread writes the files of every round, one round at a time, while the next round trains.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from snailps.vectors.atomic import atomic_file
 
 Floats = NDArray[np.float32]
 _TOGETHER = 64
-"""Windows scored together; more would only take memory."""
+"""Windows scored together; more only take more memory."""
 _LINES = 4096
-"""Rows made into text at a time."""
+"""Rows converted to text at a time."""
 
 
 class RoundEvaluator:
-    """Test windows, a network to score them with, and what has been found so far.
+    """Test windows, a network to score them with, and the history of the run.
 
     Parameters
     ----------
@@ -59,13 +58,13 @@ class RoundEvaluator:
         self._history: list[dict[str, Any]] = []
 
     def look(self, results: Results, round_: int) -> dict[str, Any]:
-        """Figures of a round; its files are on their way.
+        """Figures of a round; starts to write its files.
 
         Returns
         -------
         dict
-            ``loss`` (mean over the test windows), ``windows_per_learner`` and ``seconds`` of
-            training when the round ended.
+            ``loss`` (mean over the test windows), ``windows_per_learner`` (trained so far) and
+            ``seconds`` (of training so far).
         """
         embedding = results.pull("embedding", np.arange(len(self._words), dtype=np.uint64))
         output = results.pull("output", np.arange(self._network.panels, dtype=np.uint64))
@@ -87,13 +86,13 @@ class RoundEvaluator:
         return figures
 
     def _go_on(self) -> None:
-        """Takes up the history of a run that began earlier and goes on from a checkpoint."""
+        """Reads the history of a run that continues from a checkpoint."""
         path = self._paths()["history.jsonl"]
         if self._settings.output and path.exists():
             _, self._history = read_history(path)
 
     def loss(self, embedding: Floats, output: Floats) -> float:
-        """Mean loss over the test windows of a network as its tables have it."""
+        """Mean loss over the test windows of a network given as rows of its tables."""
         self._network.put_embedding(0, embedding)
         self._network.put_output(0, output)
         score = functools.partial(
@@ -109,7 +108,7 @@ class RoundEvaluator:
         return sum(task.result() for task in tasks) / self._test_num
 
     def finish(self) -> list[str]:
-        """Waits for the files; their paths."""
+        """Waits for the files; returns their paths."""
         self._wait()
         return [str(path) for path in self._paths().values()] if self._history else []
 
@@ -119,7 +118,7 @@ class RoundEvaluator:
             self._writing = None
 
     def _labels(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """What tells runs apart in a plot."""
+        """Properties of the run, for the legend of a plot."""
         s = self._settings
         return {
             "data_name": s.data_name,
@@ -164,5 +163,5 @@ class RoundEvaluator:
 
 @functools.lru_cache(maxsize=1)
 def judge_of(settings: FedAvgSettings) -> RoundEvaluator:
-    """The judge of a job: made when its settings are checked, asked after each of its rounds."""
+    """The evaluator of a job: made when its settings are checked, used after each round."""
     return RoundEvaluator(settings)

@@ -1,9 +1,9 @@
-"""The input pipelines of one client: its part of the input, and its learners' batches.
+"""Input pipelines of one client, which make its learners' batches from its part of the input.
 
-    settings, which client of how many -> pipelines -> Feeds.take(learner) -> batch
+    settings, number of the client -> pipelines -> Feeds.take(learner) -> batch
 
-Learner i takes from pipeline i modulo their number; a pipeline deals its batches to its learners
-in turn.  No network here.
+Learner i takes from pipeline i modulo their number; a pipeline gives batches to its learners in
+turn.  No network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snailps.models.fedavg.settings import FedAvgSettings
 
 
 class Feeds:
-    """Pipelines of a client, at work until `close`.
+    """Running pipelines of a client; `close` ends them.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Feeds:
         The vocabulary.
     learners : int
     index, clients : int
-        Which client this is, of how many.
+        Number of this client, from 0, and number of clients.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Feeds:
         Raises
         ------
         DataError
-            A stage failed, or made something else.
+            A stage failed, or the last one yields something else.
         """
         batch = self._pipelines[learner % self.count].take(learner // self.count)
         if not isinstance(batch, np.ndarray) or batch.dtype != np.int32 or batch.ndim != 2:
@@ -90,14 +90,14 @@ class Feeds:
 def stages_of(
     settings: FedAvgSettings, words: Sequence[bytes], number: int, size: int = 0
 ) -> list[Runs]:
-    """The stages that the settings name, behind the reader, for pipeline `number` of all.
+    """The stages after the reader, for pipeline `number` of all.
 
-    `size` is that of its part of the input in bytes, which is to have a known word; 0: any.
+    `size`: bytes of its part of the input, which must contain a known word; 0: not checked.
 
     Raises
     ------
     ConfigError
-        A name that is neither one of ours nor ``package.module:name``.
+        A name is neither built in nor ``package.module:name``.
     """
     stages: list[Runs] = []
     for name in settings.stages:

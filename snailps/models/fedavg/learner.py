@@ -1,8 +1,8 @@
-"""A learner: its own copy of the network, trained for a round on batches of its own.
+"""A learner: a copy of the network, trained for a round on its own batches.
 
-    round's weights -> train (bpe batches) -> weights, how often each word was touched
+    the round's weights -> train (bpe batches) -> weights, number of uses of each word
 
-A learner is used by one thread at a time; the time is spent in kernels without the GIL.
+One thread at a time uses a learner; the kernels run without the GIL.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Learner:
     Attributes
     ----------
     network : Network
-        Weights and moments as it left them.
+        Weights and moments after the last round.
     touched : numpy.ndarray
-        float32 (words,): how often each word stood in a context of the last round.
+        float32 (words,): uses of each word as context in the last round.
     windows : int
         Windows of the last round.
     loss : float
@@ -50,7 +50,7 @@ class Learner:
         self.loss = 0.0
 
     def _begin(self, base: Network, moments: bool) -> None:
-        """Starts a round from its weights and, if asked, its moments; else from its own."""
+        """Copies the weights of `base` and, with `moments`, its moments."""
         layers = 3 if moments else 1
         self.network.embedding[:layers] = base.embedding[:layers]
         self.network.output[:layers] = base.output[:layers]
@@ -65,23 +65,23 @@ class Learner:
         *,
         moments: bool,
     ) -> None:
-        """A round: from the weights (and moments) of `base`, `bpe` batches and a step on each.
+        """Trains a round: `bpe` steps from the weights (and moments) of `base`, a batch each.
 
         Parameters
         ----------
         base : Network
             Not changed.
         take : callable
-            The next batch; None where there are no more.
+            Returns the next batch, or None if there are no more.
         steps : int
             Steps that the network has taken in earlier rounds.
         moments : bool
-            Begin with the moments of `base`, too, and not with its own.
+            Start with the moments of `base` instead of its own.
 
         Raises
         ------
         DataError
-            The input has come to its end.
+            The input has ended.
         """
         s = self._settings
         self._begin(base, moments)

@@ -1,11 +1,11 @@
-"""Federated averaging as a `Worker`: one contribution of all its learners to every round.
+"""Federated averaging as a `Worker`: each round gets one contribution of all its learners.
 
     round -> pull weights -> learners train, each on data of its own -> weighted sums -> push
     (access method `average`: the servers divide when the round ends)
 
-All sums run in the order of the learners, and batches are dealt in turn, so a run with the same
-settings ends in the same bits.  Rounds, who takes part in them and when they end are the master's
-business (master/job/); judging and saving are evaluation.py's.
+All sums run in the order of the learners, and batches are given out in turn, so runs with the same
+settings are bit-identical.  The master (master/job/) decides on rounds, their workers and their
+end; evaluation.py evaluates and saves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INIT_SCALE = 0.05
 
 @dataclasses.dataclass
 class _Client:
-    """What belongs to one client's data: its pipelines, and its learners' moments."""
+    """State of one client: its pipelines, and its learners with their moments."""
 
     feeds: Feeds
     learners: list[Learner]
@@ -51,7 +51,7 @@ class FedAvg(Worker):
     settings: FedAvgSettings
 
     def tables(self) -> Sequence[Table | Tensor]:
-        """Weights; with several workers Adam's moments, too."""
+        """Weights; with several workers also Adam's moments."""
         s = self.settings
         self._words = files.read_vocab(s.data_dir)
         vocabulary = zlib.crc32(b"\n".join(self._words))  # other words: other tables, refused
@@ -72,7 +72,7 @@ class FedAvg(Worker):
         return tables
 
     def setup(self) -> None:
-        """Rooms for learners; pipelines begin when it is known whose data is asked for."""
+        """Allocates networks; pipelines start with the first block of a client."""
         s = self.settings
         self._learner_num = s.learners or self.threads
         if s.pipelines > self._learner_num:
@@ -91,16 +91,16 @@ class FedAvg(Worker):
 
     @property
     def _shares_moments(self) -> bool:
-        """Whether moments travel: between processes only."""
+        """Whether moments are pulled and pushed: only with several workers."""
         return self.workers > 1
 
     @property
     def _averages_moments(self) -> bool:
-        """Whether there is anybody to average them with; a single learner keeps its own."""
+        """Whether moments are averaged; a single learner keeps its own."""
         return self._shares_moments or self._learner_num > 1
 
     def prepare(self, block: Block) -> list[Pending]:
-        """Asks for the round's weights."""
+        """Starts to pull the round's weights."""
         return [self.pull_async(name, keys) for name, keys in self._wanted()]
 
     def _wanted(self) -> list[tuple[str, NDArray[np.uint64]]]:
@@ -109,7 +109,7 @@ class FedAvg(Worker):
         return [(_named(part, name), keys[part]) for name in layers for part in keys]
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """A round: every learner takes `bpe` batches, from the same weights."""
+        """Trains a round: every learner takes `bpe` batches, from the same weights."""
         self._take_base([pull.wait() for pull in block.prepared])
         if self._keeping is not None:
             self._keeping.result()
@@ -147,7 +147,7 @@ class FedAvg(Worker):
         return self._clients[index]
 
     def _take_base(self, rows: Sequence[NDArray[np.float32]]) -> None:
-        """What was pulled, as a network.  An only worker's moments are where it left them."""
+        """Copies pulled rows into `_base`, which keeps the moments of an only worker."""
         base = self._base
         base.put_embedding(0, rows[0])
         base.put_output(0, rows[1])
@@ -158,7 +158,7 @@ class FedAvg(Worker):
                 base.counts[:] = rows[at][:, self.settings.dim]
 
     def _push(self, learners: Sequence[Learner]) -> None:
-        """Weighted sums of what the learners have become, as this client's contribution."""
+        """Pushes the weighted sums of the learners' networks, this client's contribution."""
         total = self._sum
         rows, panels = sum_into(
             total,
@@ -168,7 +168,7 @@ class FedAvg(Worker):
             [one.windows for one in learners],
             self._pool,
         )
-        own = np.flatnonzero(rows)  # words that nobody met stay as they are, and need not travel
+        own = np.flatnonzero(rows)  # words that no learner used do not change
         keys, weights = self._word_keys[own], rows[own]
         pushes = []
         for layer, name in enumerate(("", *MOMENT_NAMES) if self._shares_moments else ("",)):
@@ -182,7 +182,7 @@ class FedAvg(Worker):
             )
             pushes.append(self.push_async(_named(OUTPUT, name), self._panel_keys, values))
         if self._averages_moments and not self._shares_moments:
-            # While the servers apply the round and the master looks at it.
+            # Meanwhile the servers apply the round, and the master evaluates it.
             self._keeping = self._pool.submit(self._keep_moments, own, weights, panels[0])
         for push in pushes:
             push.wait()
@@ -190,7 +190,7 @@ class FedAvg(Worker):
     def _keep_moments(
         self, own: NDArray[np.int64], weights: NDArray[np.float32], windows: np.float32
     ) -> None:
-        """The mean of the moments, for the next round of this process."""
+        """Stores the mean of the moments for the next round of this process."""
         self._base.embedding[1:, own] = self._sum.embedding[1:, own] / weights[:, None]
         self._base.counts[own] = self._sum.counts[own] / weights
         np.divide(self._sum.output[1:], windows, out=self._base.output[1:])
@@ -205,19 +205,19 @@ class FedAvg(Worker):
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """What cfg.json says where the user said nothing."""
+        """Takes settings that the user did not set from cfg.json."""
         assert isinstance(settings, FedAvgSettings)
         return files.adopt(settings, explicit)
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses vocabularies and test windows that do not fit."""
+        """Refuses an invalid vocabulary or invalid test windows."""
         assert isinstance(settings, FedAvgSettings)
         evaluation.judge_of(settings)
 
     @classmethod
     def rounds(cls, settings: JobSettings) -> int:
-        """Most rounds."""
+        """Maximum number of rounds."""
         assert isinstance(settings, FedAvgSettings)
         return settings.rounds
 
@@ -229,13 +229,13 @@ class FedAvg(Worker):
 
     @classmethod
     def deadline(cls, settings: JobSettings) -> float:
-        """Seconds that a round may last."""
+        """Maximum duration of a round, seconds."""
         assert isinstance(settings, FedAvgSettings)
         return settings.deadline
 
     @classmethod
     def after_round(cls, results: Results, round_: int) -> Mapping[str, Any]:
-        """Loss on the test windows; weights and embedding are saved beside the next round."""
+        """Loss on the test windows; weights and embedding are saved during the next round."""
         assert isinstance(results.settings, FedAvgSettings)
         return evaluation.judge_of(results.settings).look(results, round_)
 
@@ -247,5 +247,5 @@ class FedAvg(Worker):
 
 
 def _named(table: str, moment: str) -> str:
-    """The table that keeps weights, or one of their moments."""
+    """Name of the table of weights, or of one of their moments."""
     return f"{table}.{moment}" if moment else table

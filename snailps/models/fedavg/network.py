@@ -1,9 +1,9 @@
-"""The arrays of a CBOW network, as the kernels want them and as rows of tables.
+"""Arrays of a CBOW network in the layout of the kernels, and their conversion to rows of tables.
 
     rows of "embedding" (a word's vector each) and "output" (a panel of words each)
     <-> Network: weights and Adam's moments, padded to whole registers
 
-No training here, and no sockets: the model moves the rows.
+No training, no sockets.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Network:
     Attributes
     ----------
     embedding : numpy.ndarray
-        float32 (layers, words, width); columns behind `dim` are 0.
+        float32 (layers, words, width); columns from `dim` on are 0.
     output : numpy.ndarray
-        float32 (layers, panels, width + 1, PANEL), as `kernels.train_cbow` has it.
+        float32 (layers, panels, width + 1, PANEL), see `kernels.train_cbow`.
     counts : numpy.ndarray
         float32 (words,): Adam's steps of each row of the embedding.
     """
@@ -54,24 +54,24 @@ class Network:
         return (self.dim + 1) * kernels.PANEL
 
     def put_embedding(self, layer: int, rows: Floats) -> None:
-        """Rows of all words, float32 (words, dim)."""
+        """Copies rows of all words, float32 (words, dim), to a layer."""
         self.embedding[layer, :, : self.dim] = rows
 
     def put_output(self, layer: int, rows: Floats) -> None:
-        """Rows of all panels, float32 (panels, output_dim)."""
+        """Copies rows of all panels, float32 (panels, output_dim), to a layer."""
         shaped = rows.reshape(self.panels, self.dim + 1, kernels.PANEL)
         self.output[layer, :, : self.dim] = shaped[:, :-1]
         self.output[layer, :, self.width] = shaped[:, -1]
 
     def output_rows(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The part of an output-shaped array (panels, width + 1, PANEL) that a table keeps."""
+        """Rows (panels, output_dim) of an array (panels, width + 1, PANEL)."""
         if self.width == self.dim:
             return values.reshape(self.panels, -1)
         kept = np.concatenate([values[:, : self.dim], values[:, self.width :]], axis=1)
         return kept.reshape(self.panels, -1)
 
     def scratch(self, window: int, batch: int) -> Floats:
-        """What `kernels.train_cbow` and `kernels.cbow_loss` work in."""
+        """Scratch space for `kernels.train_cbow` and `kernels.cbow_loss`."""
         size = kernels.cbow_scratch_floats(self.words, self.width, window, batch)
         return _zeros(size)
 
@@ -99,12 +99,12 @@ def sum_into(
     layers : int
     parts : sequence of Network
     touched : sequence of numpy.ndarray
-        float32 (words,) for each part: how often a word stood in a context that it trained on.
-        Rows of the embedding are weighted by that: who did not meet a word has no say in it.
+        float32 (words,) for each part: uses of each word as context, the weights of its rows of the
+        embedding.
     windows : sequence of int
-        For each part: how many windows it trained on.  The output weights are weighted by that.
+        For each part: number of windows it trained on, the weight of its output weights.
     pool : Executor
-        Threads to do it in.
+        Its threads compute.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def sum_into(
 
     Notes
     -----
-    Each sum runs in the order of the parts, whatever the threads do.
+    Each sum runs in the order of the parts, independent of the threads.
     """
     of_panels = [np.full(to.panels, count, np.float32) for count in windows]
 
@@ -136,7 +136,7 @@ def sum_into(
 
 
 def _zeros(*shape: int) -> Floats:
-    """Zeros that begin on a boundary of 64 bytes."""
+    """Zeros, float32, aligned to 64 bytes."""
     size = int(np.prod(shape))
     rows = kernels.padded(max(1, -(-size // kernels.PAD)), kernels.PAD)
     return rows.reshape(-1)[:size].reshape(shape)

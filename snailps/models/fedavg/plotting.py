@@ -2,7 +2,7 @@
 
     OUTPUT.history.jsonl of each run -> one picture, two plots side by side
 
-matplotlib is imported here only, and only when a plot is asked for.
+Only this module imports matplotlib, and only for a plot.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _AXES = (("windows_per_learner", "windows per learner"), ("seconds", "seconds"))
 
 
 def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """What a run's history says of the run, and of its rounds.
+    """Properties of a run and figures of its rounds, from its history.
 
     Raises
     ------
     DataError
-        It cannot be read, or is no history.
+        The file cannot be read, or is not a history.
     """
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -45,7 +45,7 @@ def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
 
 
 def label_of(run: dict[str, Any], path: Path) -> str:
-    """A run's name in the legend."""
+    """Name of a run in the legend."""
     clients = int(run.get("workers", 1) or 1) * int(run.get("learners", 1) or 1)
     pipelines = int(run.get("workers", 1) or 1) * int(run.get("pipelines", 1) or 0)
     return (

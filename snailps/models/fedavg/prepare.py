@@ -1,4 +1,4 @@
-"""Makes the files of a job in rounds from a text: vocabulary, test windows, cfg.json.
+"""Prepares the files of a job in rounds from a text: vocabulary, test windows, cfg.json.
 
     text, stop words -> words by frequency -> vocab.txt
     text as numbers -> windows at random -> test.txt
@@ -42,30 +42,31 @@ def prepare(
     inputs : sequence of str
         Files, folders and globs.
     folder : Path
-        Made if need be.
+        Created if it is missing.
     stop_words : Path, optional
-        Words that are left out, in any layout.
+        Text file of words that are left out, separated by anything but letters.
     max_vocab : int
-        Most frequent words that are kept, stop words counted.  0: all.
+        Number of most frequent words to choose from, stop words included.  0: no limit.
     test_windows : int
-        Windows of test.txt, drawn at random without repetition.
+        Number of windows in test.txt, drawn at random without repetition.
     window : int
         Words in a window, odd.
     seed : int
-        Of the draw.
+        Seed of the draw.
     cfg : dict, optional
-        What cfg.json says.  None: it is not written.
+        Content of cfg.json.  None: it is not written.
 
     Returns
     -------
     dict
-        ``words``, ``tokens`` (of the text that are in the vocabulary), ``windows``, ``entropy`` (of
-        their frequencies, natural logarithm: the loss of a model that knows nothing else).
+        ``words`` (size of the vocabulary), ``tokens`` (of the text that are in it), ``windows`` (of
+        the text), ``entropy`` (of the words' frequencies, in nats: the loss of a model that ignores
+        the context).
 
     Raises
     ------
     DataError
-        No text, no words left, or fewer windows than are wanted.
+        The text is empty, has no words besides stop words, or too few windows.
     """
     left_out = set(letters_only(_read(stop_words)).split()) if stop_words else set()
     counter = WordCounter()
@@ -108,7 +109,7 @@ def prepare(
 
 
 def _pieces(inputs: Sequence[str]) -> Iterator[bytes]:
-    """The text as the tokenizer makes it, once."""
+    """The tokenized text in pieces, once."""
     with_scratch = Scratch("", 0)
     try:
         sources = expand(inputs, with_scratch)

@@ -1,9 +1,9 @@
 """Files of multilayer perceptrons.
 
-    arrays, settings -> write_npz -> file            read_npz -> SavedNet -> scores of examples
+    arrays, settings -> write_npz -> file -> read_npz -> SavedNet -> scores of examples
 
-An ``.npz`` has the arrays of the net by the names of their tensors, ``global_step``, and ``about``
-(UTF-8 JSON: the settings).  `numpy.load` reads it.
+An ``.npz`` holds the arrays of the net by the names of their tensors, ``global_step``, and
+``about`` (UTF-8 JSON: the settings).  `numpy.load` reads it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SavedNet:
         Parameters
         ----------
         examples : numpy.ndarray
-            float32 (n, inputs), scaled as in training: bytes become 0 to 1.
+            float32 (n, inputs), scaled as in training: bytes to 0..1.
         """
         return scores(self.settings, self.arrays, examples)
 
@@ -80,12 +80,12 @@ def write_npz(
 
 
 def read_npz(path: str | Path) -> SavedNet:
-    """The net of a file.
+    """Reads a net.
 
     Raises
     ------
     ModelFileError
-        It cannot be read or is no such net.
+        The file cannot be read or is not such a net.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -1,13 +1,12 @@
-"""A multilayer perceptron on dense examples: images, or whatever idx files hold.
+"""A multilayer perceptron on dense examples from idx files, such as images.
 
     lease -> numbers of examples (`data/idx.py`) -> x, labels           (next block, meanwhile)
     PULL of all layers -> x @ W -> activation -> ... -> softmax -> loss, gradients -> PUSH
 
 The optimiser of all layers runs at the servers.  With ``bsp`` a block is one micro-batch, and its
-gradient that of the mean loss of the whole batch, as far as it comes from these examples: the
-shards add the parts up and take one step.  Else a block is a few batches, and each is a step of its
-worker's own.  Examples stay in their files, which every worker opens: they are trained on in an
-order that only seed and epoch decide, not that of the file.
+gradient is its part of that of the batch's mean loss: the shards add the parts and take one step.
+Otherwise a block is a few batches, each of them a step.  Examples stay in their files, which every
+worker opens; seed and epoch determine the order in which they are trained on.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.sparse import metrics
 
 BATCHES_MAX = 16
-"""Batches of a block, where blocks need not be single ones: each lease costs a question."""
+"""Maximum number of batches in a block; a lease costs a message to the master."""
 JUDGED = 2000
-"""Test examples that are looked at together."""
+"""Test examples evaluated at a time."""
 
 
 @dataclass(slots=True)
 class Ready:
-    """A block made ready: its examples, and with a clock the pull of its parameters."""
+    """A prepared block: x float32 (n, inputs), labels (n,), with clocks the pull of parameters."""
 
     x: Floats
     labels: NDArray[np.int64]
@@ -57,7 +56,7 @@ class Mlp(Worker):
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """The settings with the widths that the files say."""
+        """Takes widths from the files."""
         assert isinstance(settings, MlpSettings)
         return adopted(settings)
 
@@ -142,13 +141,13 @@ class Mlp(Worker):
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
     def prepare(self, block: Block) -> Ready:
-        """Reads the block's examples; with a clock, starts to pull the parameters of it."""
+        """Reads the block's examples; with clocks, starts to pull the parameters of its clock."""
         pull = self._net.pull(block.clock) if block.clock >= 0 else None
         numbers = self._numbers(block)
         return Ready(self._examples.rows(numbers), self._examples.labels[numbers], pull)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """A step, or with a clock a part of one, for each of the block's batches."""
+        """Takes a step, or with clocks a part of one, for each of the block's batches."""
         ready: Ready = block.prepared
         size, loss = self.settings.part_size, 0.0
         for first in range(0, len(ready.labels), size):
@@ -181,7 +180,7 @@ class Mlp(Worker):
         gradients: Vector,
         out_of: int,
     ) -> float:
-        """Fills in the gradients of a batch, or of a part of one; returns its sum of losses."""
+        """Computes the gradients of a batch or of a part of one; returns the sum of losses."""
         names = self._layers.names
         loss, _, dz, found = self._layers.step(
             x @ weights[FIRST],
@@ -196,7 +195,7 @@ class Mlp(Worker):
         return loss
 
     def _numbers(self, block: Block) -> NDArray[np.int64]:
-        """Which examples a block means: a stretch of its epoch's order, as long as in the file."""
+        """Numbers of a block's examples: its bytes are mapped to a range of the epoch's order."""
         try:
             header, before = self._places[block.path]
         except KeyError:
@@ -213,7 +212,7 @@ class Mlp(Worker):
         return examples[first : first + (block.stop - block.start) // item]
 
     def _batch_of(self, block: Block) -> int:
-        """Examples of all micro-batches of a block's clock; 0 without one."""
+        """Number of examples in all micro-batches of a block's clock; 0 without clocks."""
         if block.clock < 0:
             return 0
         first, counts = block.number - block.slot, self._part_counts
@@ -226,7 +225,7 @@ def _parts(examples: int, size: int) -> list[tuple[int, int]]:
 
 
 def _bytes_of(header: Header, first: int, count: int) -> tuple[int, int]:
-    """Where examples begin and end in their file."""
+    """First and last (exclusive) byte of examples in their file."""
     item = header.width * header.dtype.itemsize
     return header.bytes + item * first, header.bytes + item * (first + count)
 

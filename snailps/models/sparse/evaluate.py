@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 8 << 20
 BLOCK_BYTES_MIN = 64 << 10
 ROWS_BYTES = 32 << 20
-"""Rows that are pulled at a time to judge."""
+"""Most bytes of rows that are pulled at a time for the evaluation."""
 ENTRY_BYTES = 5
-"""The least that a feature takes as text, in all but the strangest files."""
+"""Least bytes of a feature as text, in all but unusual files."""
 HEADS_MAX = 100
-"""Files of the input, and hold-out files, that are looked into before the training."""
+"""Files of the input, and hold-out files, that are checked before the training."""
 
 
 def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
-    """Refuses files that are not there or whose first lines are no examples of this job.
+    """Refuses missing files, and files whose first lines are not examples of this job.
 
-    After hours of training it would be too late to find that out of a hold-out file.
+    A malformed hold-out file must not end the job after hours of training.
 
     Raises
     ------
@@ -61,11 +61,11 @@ def texts_of(
     scratch_bytes: int = 0,
     *,
     block_bytes: int = BLOCK_BYTES,
-    told: ExportProgress | None = None,
+    progress: ExportProgress | None = None,
 ) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of files, folders and globs: text, path, place in the file.
+    """Pieces of files, folders and globs: text, path, first byte in the file.
 
-    `told` hears how much of them was used.
+    Reports to `progress` how many bytes were used.
 
     Raises
     ------
@@ -75,9 +75,9 @@ def texts_of(
     scratch = Scratch(scratch_dir, scratch_bytes)
     try:
         blocks: Iterable[Block] = list(cut(expand(paths, scratch), block_bytes))
-        if told is not None:
+        if progress is not None:
             total = sum(block.stop - block.start for block in blocks)
-            blocks = told.count(
+            blocks = progress.count(
                 "judging by the test files", total, "bytes", blocks, lambda b: b.stop - b.start
             )
         for block in blocks:
@@ -108,7 +108,7 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
             s.scratch_dir,
             s.scratch_bytes,
             block_bytes=_block_bytes(results),
-            told=results.exporting,
+            progress=results.exporting,
         ):
             batch = reader.read(*text)
             scores = cls.stored_scores(results, batch, extras) if len(batch) else None
@@ -119,13 +119,13 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
 
 
 def _block_bytes(results: Results) -> int:
-    """Text whose rows fit into `ROWS_BYTES`, if each of its features is another one."""
+    """Bytes of text whose rows fit into `ROWS_BYTES` if all of its features differ."""
     dim = max(table.dim for table in results.tables.values())
     return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES, ENTRY_BYTES * ROWS_BYTES // (4 * dim)))
 
 
 class Predictor:
-    """A model, ready to be asked.
+    """A saved model in memory.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class Predictor:
     Raises
     ------
     ModelFileError
-        It is none.
+        The file is not such a model.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -146,18 +146,18 @@ class Predictor:
         self._reader = batch_reader(settings, bias=self._model.cls.has_bias(settings))
 
     def scores(self, batch: Batch) -> Floats:
-        """Scores of a batch, (n, outputs)."""
+        """Scores of a batch, float32 (n, outputs), before any link function."""
         model = self._model
         return model.cls.scores(model.settings, model.rows_of(batch.keys), batch, model.extras)
 
     def predict(self, texts: Iterator[tuple[bytes, str, int]]) -> Iterator[metrics.Doubles]:
-        """P(yes) (n,), values (n,) or P of each class (n, classes), a text at a time."""
+        """For each text, float64: P(yes) (n,), values (n,), or P of each class (n, classes)."""
         for text in texts:
             batch = self._reader.read(*text)
             yield metrics.probabilities(self.loss, self.scores(batch))
 
     def judge(self, texts: Iterator[tuple[bytes, str, int]]) -> dict[str, Any]:
-        """Figures of the model on texts whose labels are right."""
+        """Figures of the model on labelled texts."""
         batches = (self._reader.read(*text) for text in texts)
         return metrics.judge(
             self.loss, ((batch.labels, self.scores(batch), batch.bad) for batch in batches)
@@ -165,7 +165,7 @@ class Predictor:
 
 
 def texts_from(stream: IO[bytes]) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of whole lines of a stream; line by line from a person."""
+    """Pieces of whole lines of a stream; single lines from a terminal."""
     start = 0
     while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
         data = b"".join(lines)

@@ -4,8 +4,8 @@
     file -> read_npz -> SavedModel
 
 An ``.npz`` has the arrays ``keys`` (uint64, ascending), ``rows`` (float32, a row a key), ``about``
-(UTF-8 JSON: the model's class and its settings) and whatever else the model has.  Rows that are all
-zeros are left out: a key that is not there means zeros.  `numpy.load` reads it.
+(UTF-8 JSON: the model's class and its settings) and other arrays of the model.  Rows that are all
+zeros are left out: a missing key means zeros.  `numpy.load` reads it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from snailps.models.sparse.worker import SparseWorker
 
 LIBLINEAR_KEYS_MAX = 1 << 28
-"""Its text has a line for each possible index."""
+"""Largest key in a LIBLINEAR file, which has a line for each possible index."""
 _OF_THE_RUN = {"input", "output", "test", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS}
 _VALUES = 1 << 16
-"""Made into text at a time."""
+"""Values converted to text at a time."""
 _EXPECTED = "expected the .npz of a model of sparse examples, as snailps train writes it"
 
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """What an ``.npz`` holds."""
+    """The content of an ``.npz``: `rows` float32 (n, dim) of `keys` uint64 (n,), ascending."""
 
     cls: type[SparseWorker]
     settings: JobSettings
@@ -52,7 +52,7 @@ class SavedModel:
     extras: Mapping[str, Floats]
 
     def rows_of(self, keys: Keys) -> Floats:
-        """Rows of keys, zeros where there is none."""
+        """Rows of keys, float32 (len(keys), dim); zeros for a key that is not stored."""
         found = np.zeros((len(keys), self.rows.shape[1]), np.float32)
         if len(self.keys) == 0:
             return found
@@ -63,28 +63,27 @@ class SavedModel:
 
 
 class StoredRows:
-    """Rows of a table that are not zeros, in the order of their keys, the bias's apart.
+    """Nonzero rows of a table by ascending key; the row of the bias is separate.
 
     Attributes
     ----------
     bias : numpy.ndarray
-        float32 (1, dim), or (0, dim) where there is none.
-    told : ExportProgress
-        What hears how far the writing is.
+        float32 (1, dim), or (0, dim) without a bias.
+    progress : ExportProgress
     """
 
-    def __init__(self, sorter: RowSorter, told: ExportProgress) -> None:
-        self._sorter, self.told = sorter, told
+    def __init__(self, sorter: RowSorter, progress: ExportProgress) -> None:
+        self._sorter, self.progress = sorter, progress
         self.bias: Floats = np.empty((0, sorter.dim), np.float32)
 
     @property
     def features(self) -> int:
-        """Rows without the bias's."""
+        """Number of rows without that of the bias."""
         return self._sorter.count
 
     @property
     def first(self) -> int:
-        """Least key of a feature."""
+        """Smallest key of a feature."""
         return self._sorter.first
 
     @property
@@ -98,7 +97,7 @@ class StoredRows:
         return self._sorter.dim
 
     def add(self, keys: Keys, rows: Floats) -> None:
-        """Takes rows as they lie in the table."""
+        """Adds rows, float32 (n, dim), of keys in any order."""
         used = rows.any(axis=1)
         of_bias = keys == BIAS_KEY
         if of_bias.any():
@@ -107,20 +106,20 @@ class StoredRows:
         self._sorter.add(keys[used], rows[used])
 
     def keys(self) -> Iterator[Keys]:
-        """All keys, ascending; the bias's is the largest that there is."""
+        """All keys, ascending; that of the bias is the largest uint64."""
         yield from self._sorter.keys()
         yield np.full(len(self.bias), BIAS_KEY, np.uint64)
 
     def pieces(self, what: str) -> Iterator[tuple[Keys, Floats]]:
         """Rows of features with their keys, ascending, as a stage of the export."""
-        return self.told.count(
+        return self.progress.count(
             what, self.features, "rows", self._sorter.pieces(), lambda piece: len(piece[0])
         )
 
 
 @contextmanager
 def stored_rows(results: Results, table: str = "weights", stages: int = 1) -> Iterator[StoredRows]:
-    """Reads all rows of a table that are not zeros; `stages` files will be written of them."""
+    """Reads all nonzero rows of a table; `stages` is the number of files to be written."""
     results.exporting.plan([1.0] * (1 + stages))
     with RowSorter(f"{results.settings.output}.npz", results.tables[table].dim) as sorter:
         stored = StoredRows(sorter, results.exporting)
@@ -137,7 +136,7 @@ def write_npz(
     Raises
     ------
     ModelFileError
-        The folder is missing or not writable, or the disk is full.  No half a file is left.
+        The folder is missing or not writable, or the disk is full.  No partial file is left.
     """
     kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
     n = stored.features + len(stored.bias)
@@ -153,17 +152,17 @@ def write_npz(
         file.add_pieces("rows", np.float32, (n, stored.dim), rows())
         for name, array in extras.items():
             file.add(name, array)
-    stored.told.wrote(path)
+    stored.progress.wrote(path)
     return path
 
 
 def read_npz(path: str | Path) -> SavedModel:
-    """The model of a file.
+    """Reads a model.
 
     Raises
     ------
     ModelFileError
-        It cannot be read or is no such model.
+        The file cannot be read or is not such a model.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -185,7 +184,7 @@ def read_npz(path: str | Path) -> SavedModel:
         if keys.dtype != np.uint64 or rows.dtype != np.float32 or rows.shape[:1] != keys.shape:
             raise ValueError(f"keys {keys.dtype}{keys.shape} and rows {rows.dtype}{rows.shape}")
         name = kept["worker_class"]
-        if name not in models.CLASSES.values():  # a file of a stranger's must not import anything
+        if name not in models.CLASSES.values():  # an untrusted file must not import anything
             raise ValueError(f"worker_class {name!r}")
         cls = load_class(name, str(path))
         settings = RawConfig.from_mapping(kept, str(path)).build(cls.Settings)
@@ -217,12 +216,12 @@ def write_liblinear(path: str, settings: LinearSettings, stored: StoredRows) -> 
         for some in _with_zeros(stored.pieces(f"writing {path}"), size, stored.dim):
             file.write(_liblinear_lines(some))
         file.write(_liblinear_lines(stored.bias))
-    stored.told.wrote(path)
+    stored.progress.wrote(path)
     return path
 
 
 def _with_zeros(pieces: Iterable[tuple[Keys, Floats]], size: int, dim: int) -> Iterator[Floats]:
-    """Rows of the keys from 1 to `size`, zeros where there is none, a few at a time."""
+    """Rows of the keys 1 to `size`, zeros for missing keys, in pieces."""
     step = max(1, _VALUES // dim)
     first, some = 1, np.zeros((min(step, size), dim), np.float32)
     for keys, rows in pieces:

@@ -1,4 +1,4 @@
-"""How good predictions are: AUC, log loss, calibration, RMSE, accuracy.
+"""Quality of predictions: AUC, log loss, calibration, RMSE, accuracy.
 
     labels, scores, a batch at a time -> Judge.add ... -> Judge.figures -> plain numbers
 
@@ -20,10 +20,10 @@ BINS = 10
 
 
 class Judge(Protocol):
-    """Collects labels and scores, and says how they go together."""
+    """Accumulates labels and scores, and computes figures of them."""
 
     def add(self, labels: NDArray[np.float32], scores: NDArray[np.float32]) -> None:
-        """Takes labels (n,) as written, and scores (n, outputs): before any link function."""
+        """Adds labels, float32 (n,), as written, and scores, (n, outputs), before any link."""
 
     def figures(self) -> dict[str, Any]:
         """Plain numbers by name; `examples` first."""
@@ -47,7 +47,7 @@ def judge(loss: str, batches: Iterable[Judged]) -> dict[str, Any]:
 
 
 def probabilities(loss: str, scores: NDArray[np.float32]) -> Doubles:
-    """What scores (n, outputs) say: P(yes) (n,), values (n,), or P of each class (n, outputs)."""
+    """Of scores (n, outputs): P(yes) (n,), values (n,), or P of each class (n, outputs)."""
     wide = scores.astype(np.float64)
     if loss == "logistic":
         return sigmoid(wide[:, 0])
@@ -71,7 +71,7 @@ def log_sums(scores: Doubles) -> Doubles:
 def auc(labels: NDArray[np.bool_], scores: NDArray[Any]) -> float | None:
     """Share of pairs (a yes, a no) in which the yes has the higher score; ties count half.
 
-    Exact, by ranks; None where there are no such pairs.
+    Exact, by ranks; None if there are no such pairs.
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
@@ -126,7 +126,7 @@ class YesNo(_Collected):
 
 
 def reliability(yes: NDArray[np.bool_], chances: Doubles) -> list[dict[str, float]]:
-    """Examples in order of their prediction, in `BINS` parts of the same size.
+    """Calibration of `BINS` equally large groups of examples, ordered by prediction.
 
     Returns
     -------

@@ -1,12 +1,12 @@
-"""A network whose first layer is sparse and huge, and lives on the servers.
+"""A network whose large sparse first layer is computed at the servers or at the workers.
 
     block -> batches -> first layer (`first_layer`): Z -> dense layers (`layers`): loss, gradients
           -> dL/dZ back through the first layer; gradients of the dense layers -> PUSH
 
-Row k of table `TABLE` is what feature k adds to Z.  The dense layers are tensors, pulled for each
-batch, and their gradients pushed: so a worker keeps nothing, and the optimiser of all layers runs
-at the servers.  With `in_flight` 2 the next batch is on its way while this one is computed; its Z
-then lacks this batch's step.
+Row k of table `TABLE` holds the first layer's weights of feature k.  The dense layers are tensors,
+pulled for each batch; their gradients are pushed.  A worker keeps no parameters, and the optimiser
+of all layers runs at the servers.  With `in_flight` 2 the next batch is requested while this one is
+computed; its Z then lacks this batch's step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 METHODS = ("adagrad", "adam", "ftrl", "sgd")
 LOOKED_AT = 4
-"""Batches whose bytes decide where the first layer computes."""
+"""Batches whose traffic decides where the first layer is computed."""
 BLOCK_BYTES = 8 << 20
 
 
@@ -153,19 +153,20 @@ class Net(SparseWorker):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch over all workers, at most 8 MiB: blocks are cut into batches, and
-        what is under way comes to an end with each.
+        """A tenth of an epoch over all workers, 8 MiB at most.
+
+        Blocks are cut into batches, and no batch is in flight from block to block.
         """
         return max(512, min(BLOCK_BYTES, total_bytes // (10 * workers)))
 
     @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
-        """Biases are the dense layers'."""
+        """False: the dense layers have the biases."""
         return False
 
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
-        """The first layer is computed at the shards: it may be larger than this machine."""
+        """Scores with the first layer computed at the shards, as it may exceed the memory here."""
         s = results.settings
         assert isinstance(s, NetSettings)
         parameters = [extras[name] for name in s.layers.names]
@@ -205,7 +206,7 @@ class Net(SparseWorker):
     # --- at a worker -------------------------------------------------------------------------
 
     def tables(self) -> Sequence[Table | Tensor]:  # type: ignore[override]
-        """The sparse layer, and the dense ones."""
+        """The table of the first layer and the tensors of the dense layers."""
         s = self.settings
         options = {"access": s.method, "lr": s.lr, "beta": s.beta, "seed": s.seed}
         if s.method == "ftrl":
@@ -214,7 +215,7 @@ class Net(SparseWorker):
         return [sparse, *s.layers.tensors(**options)]
 
     def setup(self) -> None:
-        """Makes the reader; where the first layer computes may be open as yet."""
+        """Makes the reader; with ``auto`` the place of the first layer is chosen later."""
         s = self.settings
         self._layers = s.layers
         self._numbers = KeyNumbers()
@@ -233,10 +234,10 @@ class Net(SparseWorker):
         return batch
 
     def workers_changed(self) -> None:
-        """Nothing goes by it: rows are stepped where they lie."""
+        """Does nothing: the optimiser runs at the servers."""
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on the block's batches, some of them under way at once."""
+        """Trains on the block's batches, `in_flight` of them at once."""
         batch: Batch = block.prepared
         entries, size = _entries(batch), self.settings.batch_size
         edges = [(first, min(len(batch), first + size)) for first in range(0, len(batch), size)]
@@ -270,7 +271,7 @@ class Net(SparseWorker):
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], rows: Sequence[Floats]
     ) -> tuple[float, float]:
-        """One step of all layers; loss and weight of the batch."""
+        """One step of all layers; sums of losses and weights of the batch."""
         first, last = edge
         tensors = [self._find_tensor(name) for name in self._layers.names]
         loss, weight, dz, gradients = self._layers.step(
@@ -293,17 +294,17 @@ class Net(SparseWorker):
         return AtWorker(self, TABLE, entries, self._numbers)
 
     def _pull_dense(self) -> list[Pending]:
-        """The dense layers as they are behind all own pushes."""
+        """Starts to pull the dense layers, behind all own pushes."""
         names = self._layers.names
         return [self.pull_async(name, self._find_tensor(name).keys()) for name in names]
 
     def _settle(self, kept: int) -> None:
-        """Waits for all pushes but the newest `kept`: their arrays must stay until then."""
+        """Waits for all pushes but the newest `kept`; their arrays must not change before."""
         while len(self._pushes) > kept:
             self._pushes.pop(0).wait()
 
     def _choose(self, first: Sequence[Entries]) -> None:
-        """Where the first layer computes from now on: where it moves fewer bytes."""
+        """Chooses the place of the first layer that moves fewer bytes."""
         _, table = self._find(TABLE)
         there = here = unique = 0
         for entries in first:
@@ -312,7 +313,7 @@ class Net(SparseWorker):
             there += bytes_at_servers(entries, table.dim, self.shards, table.wire)
             here += bytes_at_worker(entries, table.dim, distinct, table.wire)
         self._place = "servers" if there <= here else "worker"
-        # A warning, because a cluster on one machine tells no less, and this is to be told.
+        # A warning, because workers of a local cluster do not show INFO.
         log.warning(
             "first_layer: auto: %s, as %d batches of %s examples with %s different features would "
             "move %.1f MB with the product at the servers, %.1f MB with their rows pulled",

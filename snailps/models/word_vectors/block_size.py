@@ -1,10 +1,10 @@
-"""How large a block may be for the rows that it touches to fit a worker's memory.
+"""Size of a block whose rows fit into a worker's memory.
 
     vocabulary + settings + bytes of the input -> fit_block -> bytes of a block
 
-A block's rows are those of its different words, of the n-grams of these, and of its negatives.  How
-many they are is tried out on tokens drawn from the vocabulary: a real text repeats words nearby,
-so it touches fewer.  No rows here, and no files.
+A block's rows are those of its different words, of their n-grams, and of its negatives.  Their
+number is estimated on tokens drawn from the vocabulary; a real text repeats words nearby, so it
+touches fewer rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pool_size(tokens: int) -> int:
 
 
 def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) -> int:
-    """Rows that a block of `tokens` raw words touches, both tables together, as one draw has it."""
+    """Rows of both tables that a block of `tokens` raw words touches, estimated by one draw."""
     rng = np.random.default_rng(s.seed)
     share = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
     words = np.flatnonzero(rng.random(len(share)) < -np.expm1(-tokens * share))
@@ -62,7 +62,7 @@ def fit_block(
     Parameters
     ----------
     block_bytes : int
-        What it should be if memory did not matter.
+        Size without a limit on memory.
     total_bytes : int
         Of the input that was counted.
 

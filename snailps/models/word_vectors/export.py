@@ -27,12 +27,12 @@ from snailps.vectors.query import to_bytes
 WORDS_TOGETHER = 5_000
 """Words whose bags are pulled at a time: some 30,000 rows."""
 SUBWORDS = 6
-"""Rows of a word's bag that none of the others pulled with it has."""
+"""Rows of a word's bag that no other word pulled with it shares, on average."""
 TEXT = 4
-"""How much longer a row takes as text."""
+"""Time that a row takes as text, relative to binary."""
 CANDIDATES = 20_000
-"""Neighbours are looked for among so many words, the most frequent ones: a look pulls some 60,000
-rows, whatever the size of the vocabulary."""
+"""Number of most frequent words that neighbours are taken from: an inspection pulls some 60,000
+rows, independent of the size of the vocabulary."""
 NEIGHBOURS = 5
 
 
@@ -43,12 +43,12 @@ def write_files(results: Results) -> Mapping[str, Any]:
     vocabulary = Vocabulary.from_bytes(results.summary)
     words = vocabulary.words
     files = []
-    told = results.exporting
-    told.plan([part for name in s.formats for part in _parts(name, s, len(words))])
+    progress = results.exporting
+    progress.plan([part for name in s.formats for part in _parts(name, s, len(words))])
     for name in s.formats:
         path = f"{s.output}.{name}"
         chunks = word_rows(results, s, words)
-        counted = told.count(f"writing {path}", len(words), "words", chunks)  # begins when used
+        counted = progress.count(f"writing {path}", len(words), "words", chunks)  # begins when used
         if name == "vec":
             write_vec(path, words, counted, s.dim)
         elif name == "npz":
@@ -56,7 +56,7 @@ def write_files(results: Results) -> Mapping[str, Any]:
         else:
             _write_bin(path, results, s, vocabulary)
         files.append(path)
-        told.wrote(path)
+        progress.wrote(path)
     return {"files": files, "vocabulary": len(words)}
 
 
@@ -77,20 +77,20 @@ def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: V
         tokens=vocabulary.tokens,
     )
     words = len(vocabulary)
-    told, what = results.exporting, f"writing {path}"
+    progress, what = results.exporting, f"writing {path}"
     inputs = key_ranges(results, "input", (0, words), (BUCKET_KEY, buckets))
     write_bin(
         path,
         header,
         vocabulary.words,
         vocabulary.counts,
-        told.count(what, words + buckets, "rows", inputs),
-        told.count(what, words, "rows", key_ranges(results, "output", (0, words))),
+        progress.count(what, words + buckets, "rows", inputs),
+        progress.count(what, words, "rows", key_ranges(results, "output", (0, words))),
     )
 
 
 def _parts(name: str, s: WordVectorSettings, words: int) -> list[float]:
-    """About how long a file's parts take beside those of the others: in rows that are moved."""
+    """Approximate relative durations of a file's parts, in rows."""
     if name == "bin":
         return [words + (s.bucket if s.maxn else 0), words]
     rows = words * (SUBWORDS if s.maxn else 1)

@@ -6,8 +6,8 @@
     export: tables -> .bin, .vec, .npz
 
 One model: skip-gram or CBOW, negative sampling or NCE, with subwords (`maxn` > 0: fastText) or
-without (word2vec).  The arithmetic is `kernels.train_words`, how rows come and go is `local_sgd`'s;
-here is which rows a block needs.
+without (word2vec).  `kernels.train_words` computes, `local_sgd` pulls and pushes; this module
+determines which rows a block needs.
 
 Keys: word i of the vocabulary is key i of the tables "input" and "output"; subword bucket b is key
 ``BUCKET_KEY + b`` of "input", so that a vocabulary may grow without moving a bucket.
@@ -51,11 +51,11 @@ MOVING_STEPS = 30.0
 again when the block begins: some five of its words in their text.  8 workers, 1 epoch of 17 M
 words: loss of held-out text 2.198 at 6 and at 30, 4.3 without pulling any again."""
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
-"""Rates of AdaGrad where none is set; they fall to 0 as that of plain steps does.  Rows of subwords
-are met so often that their sums of squares leave little of a lower one."""
+"""Default rates of AdaGrad; they fall to 0 as that of plain steps does.  Rows of subwords get so
+many gradients that their sums of squares would make the steps of a lower rate too short."""
 ADAGRAD_EPS = 1.0
-"""With less of it rare words take steps as long as those of frequent ones; docs/training.md has
-what that does."""
+"""With a smaller one rare words take steps as long as those of frequent ones; docs/training.md has
+the effect."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 
@@ -64,7 +64,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(slots=True)
 class _Batch:
-    """A block made ready: local numbering of its words and rows, and its pulls under way."""
+    """A prepared block: its words and rows numbered locally, and its pulls."""
 
     tokens: Ints
     raw_words: int
@@ -119,9 +119,9 @@ class WordVectors(TextModel):
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Takes dim, model and subwords from the file that the training begins with.
+        """Takes dim, model and subwords from the file that the training starts from.
 
-        A rate that is not set is AdaGrad's own where that is the optimizer.
+        With `optimizer: adagrad`, sets the default rate of AdaGrad unless `lr` is set.
         """
         assert isinstance(settings, WordVectorSettings)
         adopted = adopt(settings, explicit)
@@ -131,7 +131,7 @@ class WordVectors(TextModel):
 
     @classmethod
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        """Puts the rows of that file."""
+        """Sets the rows from `continue_from` or `pretrained`."""
         assert isinstance(settings, WordVectorSettings)
         if settings.continue_from:
             return put_model
@@ -162,7 +162,7 @@ class WordVectors(TextModel):
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
 
     def workers_changed(self) -> None:
-        """What to expect of the others begins anew with what the vocabulary says."""
+        """Estimates the steps of other workers from the vocabulary again."""
         alone = self.workers == 1
         self._contention = (
             None if alone else WordContention(self.vocabulary, self.settings, self.workers)

@@ -1,10 +1,10 @@
-"""Where word vectors begin that do not begin at random: an earlier model, or a file of vectors.
+"""Initial word vectors from an earlier model or a file of vectors.
 
     settings + header of a .bin or .vec -> adopt -> settings
     counts of the new text + words of a .bin -> count_on -> Vocabulary
     .bin or .vec -> put_model, put_vectors -> rows of the tables, before the training
 
-All of it runs at the master, once: whatever happens to a worker, no row is written twice.
+All of it runs once, at the master, so that the loss of a worker does not write a row twice.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from snailps.vectors import read_bin, read_header, read_vec, vec_shape
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
-    """The settings with the shape of the file that the training begins with.
+    """The settings with the shape of the file that the training starts from.
 
     Raises
     ------
     ConfigError
-        The user set it otherwise, or the model is of a kind that cannot be trained on here.
+        The user set another shape, or training cannot continue from this kind of model.
     ModelFileError
         The file cannot be read.
     """
@@ -53,7 +53,7 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
 
 
 def _shape_of(path: str) -> dict[str, Any]:
-    """The settings that the rows of a .bin file dictate."""
+    """The settings that follow from a .bin file."""
     header = read_header(path)
     if header.model == "supervised" or header.loss != "ns":
         raise ConfigError(
@@ -68,7 +68,7 @@ def _shape_of(path: str) -> dict[str, Any]:
 
 
 def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
-    """The words of the model that the training goes on from, then those of the new text."""
+    """The words of the model that training continues from, then those of the new text."""
     model = read_bin(s.continue_from)
     counts = np.maximum(model.counts, 1)
     old = Vocabulary(
@@ -78,12 +78,12 @@ def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
 
 
 def put_model(results: Results) -> None:
-    """Puts all rows of the `.bin` file, input and output.
+    """Sets all rows, input and output, from the `.bin` file.
 
     Raises
     ------
     ModelFileError
-        The file has changed meanwhile, or holds numbers that are none.
+        The file has changed since the survey, or has values that are not finite.
     """
     s = results.settings
     assert isinstance(s, WordVectorSettings)
@@ -98,7 +98,7 @@ def put_model(results: Results) -> None:
 
 
 def _put(results: Results, table: str, first_key: int, rows: Floats) -> None:
-    """Puts the rows of a mapped matrix, in pieces, under keys that follow each other."""
+    """Sets rows of a mapped matrix, in pieces, with consecutive keys from `first_key`."""
     step = export_rows(rows.shape[1])
     for at in range(0, len(rows), step):
         piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
@@ -118,15 +118,15 @@ def _put_finite(results: Results, table: str, keys: NDArray[np.uint64], rows: Fl
 
 
 def put_vectors(results: Results) -> None:
-    """Puts the vectors of the `.vec` file for the words that the vocabulary has.
+    """Sets the rows of words of the vocabulary from the `.vec` file.
 
-    With subwords a word's vector is the mean of its bag; its own row is set so that this mean is
-    the vector of the file, and its n-grams begin at random as ever.
+    With subwords a word's vector is the mean of its bag: its own row is set so that this mean is
+    the vector of the file, and its n-grams start at random.
     """
     s = results.settings
     assert isinstance(s, WordVectorSettings)
     vocabulary = Vocabulary.from_bytes(results.summary)
-    fresh = np.ones(len(vocabulary), np.bool_)  # should a word occur twice, the first counts
+    fresh = np.ones(len(vocabulary), np.bool_)  # of a word that occurs twice, the first counts
     for words, vectors in read_vec(s.pretrained):
         ids = vocabulary.lexicon.indices(words)
         _, first = np.unique(ids, return_index=True)
