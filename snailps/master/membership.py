@@ -342,24 +342,30 @@ class Membership:
 
     def _lacks(self) -> str:
         """How many nodes a first route still needs, in words."""
-        nodes, servers = self._lacking()
-        if servers >= nodes:
-            return f"{servers} more server{'s' if servers > 1 else ''}" if servers else ""
+        nodes, servers, workers = self._lacking()
+        if servers + workers >= nodes:
+            roles = [_counted(servers, "server"), _counted(workers, "worker")]
+            return " and ".join(text for text in roles if text)
         text = f"{nodes} more of {self._settings.expected_node_num} nodes"
-        if servers:
-            text += f", at least {servers} of them {'servers' if servers > 1 else 'a server'}"
+        if servers or workers:
+            role = "server" if servers else "worker"
+            of_them = f"{servers} of them {role}s" if servers > 1 else f"1 of them a {role}"
+            text += f", at least {of_them}"
         return text
 
-    def _lacking(self) -> tuple[int, int]:
-        """How many nodes a first route still needs, and how many of them must be servers.
+    def _lacking(self) -> tuple[int, int, int]:
+        """How many nodes a first route still needs, how many servers, and how many workers.
 
         More nodes than expected do no harm, whatever they are: a newcomer of any role may come
-        before the last server does.
+        before the last server or the first worker does.
         """
-        wanted_servers = max(1, self._settings.expected_servers)
+        wanted, wanted_servers = self._settings.expected_node_num, self._settings.expected_servers
+        wanted_servers = max(1, wanted_servers)
+        works = wanted == wanted_servers or bool(self.nodes("worker"))
         return (
-            max(0, self._settings.expected_node_num - len(self.nodes())),
+            max(0, wanted - len(self.nodes())),
             max(0, wanted_servers - len(self.nodes("server"))),
+            0 if works else 1,
         )
 
     def _slow(self) -> list[Member]:
@@ -452,12 +458,11 @@ class Membership:
 
     def _advice(self) -> str:
         """What a user can do about nodes that did not come."""
-        nodes, _ = self._lacking()
+        nodes, servers, _ = self._lacking()
         if nodes:
             return "Were they started, with this master_addr?"
-        if self._settings.expected_servers:
-            return "There are nodes enough: start more servers, or correct expected_servers"
-        return "There are nodes enough, but no server: start one"
+        role = "server" if servers else "worker"
+        return f"There are nodes enough: start another {role}, or correct expected_servers"
 
     def _make_route(self, now: float) -> None:
         shards = [
@@ -542,3 +547,8 @@ class Membership:
         if isinstance(answer, messages.Report):
             member.take_stats(answer.data, now)
             self.on_stats(member, now)
+
+
+def _counted(count: int, role: str) -> str:
+    """So many more of a role, in words; empty for none."""
+    return f"{count} more {role}{'s' if count > 1 else ''}" if count else ""

@@ -82,7 +82,7 @@ def test_node_restarted_before_the_route_is_waited_for(tmp_path, job, role, numb
         assert first.wait() == (0 if number == signal.SIGTERM else -signal.SIGKILL)
         cluster.processes.remove(first)
         master.wait_line(rf"{name} .* goes on forming")
-        assert "3 more of 3 nodes" in master.wait_line("waiting for 3 more")
+        master.wait_line("waiting for 2 more servers and 1 more worker")
         cluster.nodes()
         cluster.ends_well()
     assert_counted_once(tmp_path)

@@ -138,7 +138,7 @@ def test_status_of_a_forming_cluster_names_who_is_missing(tmp_path, job):
         page = status_of(cluster)
         cluster.nodes()
         assert cluster.codes() == [0] * 3
-    assert re.search(r"^the master .*2 more of 2 nodes", page, re.MULTILINE)
+    assert re.search(r"^the master .*1 more server and 1 more worker", page, re.MULTILINE)
 
 
 @pytest.mark.long

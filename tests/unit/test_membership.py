@@ -122,7 +122,7 @@ def test_worker_that_is_lost_before_the_route_is_waited_for_again():
     lost = cluster.register("worker")
     cluster.lost(lost, "is lost: killed")
     assert not cluster.check()
-    assert "1 more of 3 nodes" in cluster.members.missing()
+    assert "1 more worker" in cluster.members.missing()
     again = cluster.register("worker")
     assert again.number != lost.number
     assert not cluster.check()
@@ -195,7 +195,7 @@ def test_replacement_has_the_whole_time_and_whoever_lacks_is_named_at_its_end():
     cluster.check(later_s=61.0)
     (text,) = cluster.failed
     assert "master_time_out" in text
-    assert "1 more of 3 nodes" in text
+    assert "1 more worker" in text
     assert f"{lost.name} is lost: connection closed" in text
 
 
@@ -236,6 +236,26 @@ def test_workers_before_the_last_server_are_no_end():
     assert not cluster.failed
 
 
+def test_servers_before_the_first_worker_are_no_end():
+    cluster = Cluster(master_time_out=60.0)
+    for _ in range(4):
+        cluster.register("server")
+    assert not cluster.check(later_s=59.0)
+    assert cluster.members.route is None
+    cluster.register("worker")
+    assert not cluster.check(later_s=59.0)
+    assert cluster.members.route is not None
+    assert not cluster.failed
+
+
+def test_cluster_of_servers_alone_waits_for_no_worker():
+    cluster = Cluster(servers=2, workers=0)
+    cluster.register("server")
+    cluster.register("server")
+    cluster.check()
+    assert cluster.members.route is not None
+
+
 def test_next_master_waits_for_the_last_server_too():
     cluster = Cluster(facts=[Fact("numbers", {"until": 1024})])
     for number, role in enumerate(("worker", "worker", "server"), 1):
@@ -253,7 +273,11 @@ def test_next_master_waits_for_the_last_server_too():
         (2, 2, (), "4 more of 4 nodes, at least 2 of them servers (here: none)"),
         (2, 2, ("worker",), "3 more of 4 nodes, at least 2 of them servers"),
         (2, 2, ("worker", "server"), "2 more of 4 nodes, at least 1 of them a server"),
-        (2, 2, ("server",) * 2, "2 more of 4 nodes (here"),
+        (2, 2, ("server",) * 2, "2 more of 4 nodes, at least 1 of them a worker (here"),
+        (2, 2, ("server", "server", "worker"), "1 more of 4 nodes (here"),
+        (2, 2, ("server",) * 3, "1 more worker (here"),
+        (2, 2, ("server",) * 5, "1 more worker (here"),
+        (1, 1, (), "1 more server and 1 more worker (here: none)"),
         (2, 2, ("worker",) * 2, "2 more servers"),
         (2, 2, ("worker",) * 3, "2 more servers"),
         (2, 2, ("worker",) * 4 + ("server",), "1 more server (here"),
@@ -290,7 +314,7 @@ def test_member_that_does_not_connect_in_time_is_dropped_and_named():
     assert "init_timeout" in text
     assert f"127.0.0.1:{1001}" in text
     assert not cluster.failed
-    assert "1 more of 3 nodes" in cluster.members.missing()
+    assert "1 more worker" in cluster.members.missing()
 
 
 def test_server_that_never_takes_the_route_is_given_up_and_the_others_form_on():
