@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.tables import Tensor
+from snailps.api.tables import DIM_MAX, Tensor
+from snailps.errors import ConfigError
 
 Floats = NDArray[np.float32]
 
@@ -151,6 +152,18 @@ class Layers:
             delta *= output > 0
         else:
             delta *= output * (1 - output)
+
+
+def check_widths(hidden: Sequence[str], where: str) -> None:
+    """Refuses widths of hidden layers that are not numbers from 1 to `DIM_MAX`.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not hidden or not all(w.isdecimal() and 1 <= int(w) <= DIM_MAX for w in hidden):
+        got = ", ".join(hidden) or "nothing"
+        raise ConfigError(f"{where}: hidden: expected widths from 1 to {DIM_MAX}, got {got}")
 
 
 def _losses(loss: str, scores: Floats, labels: Floats) -> tuple[Floats, Floats]:

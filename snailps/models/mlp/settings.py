@@ -17,7 +17,7 @@ from snailps.data.blocks import expand
 from snailps.data.idx import check_pair, classes_of, labels_of
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
-from snailps.models.layers import Layers
+from snailps.models.layers import Layers, check_widths
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
@@ -104,13 +104,7 @@ class MlpSettings(JobSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse invalid widths, and micro-batches without examples."""
         JobSettings.validate(self, where)
-        if not self.hidden or not all(
-            width.isdecimal() and 1 <= int(width) <= DIM_MAX for width in self.hidden
-        ):
-            raise ConfigError(
-                f"{where('hidden')}: hidden: expected widths from 1 to {DIM_MAX}, got "
-                f"{', '.join(self.hidden) or 'nothing'}"
-            )
+        check_widths(self.hidden, where("hidden"))
         if self.consistency == "bsp" and self.batch_size < self.micro_batches:
             raise ConfigError(
                 f"{where('batch_size')}: batch_size: expected at least an example for each of "

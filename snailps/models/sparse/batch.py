@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,18 +158,14 @@ class BatchReader:
             A label is no class that has a weight.
         """
         keys, places = self._numbers.number(examples.keys)
-        ptr, values, fields = examples.ptr, examples.values, examples.fields
+        batch = self.placed(examples, places, -1, path)
+        batch.keys = keys
         if self._admitted is not None:
-            keys, ptr, places, values, fields = self._without_rare(
-                keys, ptr, places, values, fields
-            )
+            _leave_out(batch, self._admitted.admit(keys))
         if self._bias:
-            keys = np.append(keys, np.uint64(BIAS_KEY))
-        weights = self._weights(examples.labels, path)
-        bias = len(keys) - 1 if self._bias else -1
-        return Batch(
-            examples.labels, ptr, places, values, fields, keys, bias, weights, examples.bad
-        )
+            batch.bias = len(batch.keys)
+            batch.keys = np.append(batch.keys, np.uint64(BIAS_KEY))
+        return batch
 
     def parse(self, data: bytes, path: str = "", start: int = 0) -> Examples:
         """The examples of a text, parsed by all threads."""
@@ -204,30 +200,6 @@ class BatchReader:
         """Ends the threads."""
         if self._pool is not None:
             self._pool.shutdown()
-
-    def _without_rare(
-        self,
-        keys: Keys,
-        ptr: NDArray[np.int64],
-        places: NDArray[np.int32],
-        values: Floats,
-        fields: NDArray[np.int32],
-    ) -> tuple[Keys, NDArray[np.int64], NDArray[np.int32], Floats, NDArray[np.int32]]:
-        """The same without entries whose key is not admitted."""
-        assert self._admitted is not None
-        admitted = self._admitted.admit(keys)
-        if admitted.all():
-            return keys, ptr, places, values, fields
-        kept = admitted[places]
-        number = (np.cumsum(admitted) - 1).astype(np.int32)
-        before = np.concatenate(([0], np.cumsum(kept)))
-        return (
-            keys[admitted],
-            before[ptr].astype(np.int64),
-            number[places[kept]],
-            values[kept],
-            fields[kept] if len(fields) else fields,
-        )
 
     def _weights(self, labels: Floats, path: str) -> Floats:
         """Weight of each example."""
@@ -279,34 +251,39 @@ def check_classes(batch: Batch, classes: int, where: str) -> None:
 
 
 def joined(pieces: Sequence[Examples]) -> Examples:
-    """Examples of several texts, one after the other."""
+    """Examples of several texts in sequence."""
     if len(pieces) == 1:
         return pieces[0]
-    starts = np.cumsum([0, *(piece.ptr[-1] for piece in pieces[:-1])])
-    ptrs = [piece.ptr[1:] + before for piece, before in zip(pieces, starts.tolist(), strict=True)]
-    return Examples(
-        np.concatenate([piece.labels for piece in pieces]),
-        np.concatenate([np.zeros(1, np.int64), *ptrs]),
-        np.concatenate([piece.keys for piece in pieces]),
-        np.concatenate([piece.values for piece in pieces]),
-        np.concatenate([piece.fields for piece in pieces]),
-        sum(piece.bad for piece in pieces),
-    )
+    return Examples(**_in_sequence(pieces, "labels", "keys", "values", "fields"))
 
 
 def whole(batches: Sequence[Batch]) -> Batch:
     """Joins batches that have places in the same rows."""
     if len(batches) == 1:
         return batches[0]
-    starts = np.cumsum([0, *(batch.ptr[-1] for batch in batches[:-1])])
-    ptrs = [batch.ptr[1:] + at for batch, at in zip(batches, starts.tolist(), strict=True)]
-    return replace(
-        batches[0],
-        labels=np.concatenate([batch.labels for batch in batches]),
-        ptr=np.concatenate([np.zeros(1, np.int64), *ptrs]),
-        places=np.concatenate([batch.places for batch in batches]),
-        values=np.concatenate([batch.values for batch in batches]),
-        fields=np.concatenate([batch.fields for batch in batches]),
-        weights=np.concatenate([batch.weights for batch in batches]),
-        bad=sum(batch.bad for batch in batches),
-    )
+    fields = _in_sequence(batches, "labels", "places", "values", "fields", "weights")
+    return replace(batches[0], **fields)
+
+
+def _in_sequence(parts: Sequence[Any], *names: str) -> dict[str, Any]:
+    """The arrays of these names of all parts in sequence, with ``ptr`` and ``bad``."""
+    starts = np.cumsum([0, *(part.ptr[-1] for part in parts[:-1])]).tolist()
+    ptrs = [part.ptr[1:] + start for part, start in zip(parts, starts, strict=True)]
+    return {
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names},
+        "ptr": np.concatenate([np.zeros(1, np.int64), *ptrs]),
+        "bad": sum(part.bad for part in parts),
+    }
+
+
+def _leave_out(batch: Batch, admitted: NDArray[np.bool_]) -> None:
+    """Removes the keys that are not admitted, and their entries."""
+    if admitted.all():
+        return
+    kept = admitted[batch.places]
+    number = (np.cumsum(admitted) - 1).astype(np.int32)
+    before = np.concatenate(([0], np.cumsum(kept)))
+    batch.keys, batch.ptr = batch.keys[admitted], before[batch.ptr].astype(np.int64)
+    batch.places, batch.values = number[batch.places[kept]], batch.values[kept]
+    if len(batch.fields):
+        batch.fields = batch.fields[kept]

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import numpy as np
 
 from snailps import kernels
-from snailps.api.tables import DIM_MAX, Table, Tensor
+from snailps.api.tables import Table, Tensor
 from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
 from snailps.data._admission import Admitted
 from snailps.data._key_numbering import KeyNumbers
 from snailps.errors import ConfigError
-from snailps.models.layers import Layers
+from snailps.models.layers import Layers, check_widths
 from snailps.models.parameters import pulled
 from snailps.models.sparse import evaluate, export
 from snailps.models.sparse.batch import Batch, Floats, batch_reader
@@ -103,13 +103,7 @@ class NetSettings(ClassesSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse invalid widths."""
         ClassesSettings.validate(self, where)
-        if not self.hidden or not all(
-            width.isdecimal() and 1 <= int(width) <= DIM_MAX for width in self.hidden
-        ):
-            raise ConfigError(
-                f"{where('hidden')}: hidden: expected widths from 1 to {DIM_MAX}, got "
-                f"{', '.join(self.hidden) or 'nothing'}"
-            )
+        check_widths(self.hidden, where("hidden"))
 
     @property
     def method(self) -> str:
