@@ -1,7 +1,7 @@
 """Writes an ``.npz`` file array by array, each whole or in pieces, deterministically.
 
     arrays, pieces of arrays -> NpzWriter -> zip of .npy, not compressed        numpy.load reads it
-    arrays by name -> write_arrays -> the same
+    arrays by name -> write_arrays -> the same -> read_arrays -> arrays by name
     settings -> about -> an array of such a file -> settings_of
 
 The file appears complete or not at all.  Must not know models.
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from snailps.errors import ModelFileError
 from snailps.vectors.atomic import atomic_file
 
 
@@ -95,7 +96,7 @@ ABOUT_VERSION = 1
 
 
 def about(settings: Mapping[str, object]) -> NDArray[np.uint8]:
-    """What a model's file says of itself: UTF-8 JSON of its settings."""
+    """Description of a model for its file: UTF-8 JSON of its settings, uint8 (n,)."""
     said = {"snailps": ABOUT_VERSION, "settings": settings}
     return np.frombuffer(json.dumps(said).encode(), np.uint8)
 
@@ -127,3 +128,37 @@ def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> str:
         for name, array in arrays.items():
             file.add(name, array)
     return path
+
+
+def read_arrays(
+    path: str | os.PathLike[str], what: str, names: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """Reads the arrays of a model's file.
+
+    Parameters
+    ----------
+    path : path
+    what : str
+        Kind of model, for messages, such as ``a net``.
+    names : sequence of str
+        Arrays that the file must have.
+
+    Raises
+    ------
+    ModelFileError
+        The file cannot be read, is damaged, or lacks an array.
+    """
+    expected = f"{path}: expected the .npz of {what}, as snailps train writes it"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except OSError as error:
+        raise ModelFileError(
+            f"{path}: cannot be read as {what}: {error.strerror or error}"
+        ) from None
+    except (AttributeError, EOFError, TypeError, ValueError, zipfile.BadZipFile):  # of numpy.load
+        raise ModelFileError(f"{expected}, got a file that is no sound .npz") from None
+    lacks = [name for name in names if name not in arrays]
+    if lacks:
+        raise ModelFileError(f"{expected}, got an .npz without {', '.join(lacks)}")
+    return arrays

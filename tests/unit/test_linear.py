@@ -244,7 +244,7 @@ def test_survey_with_part_that_is_none_refuses():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, r"cannot be read as a model: No such file"),
+        (None, r"cannot be read as a model of sparse examples: No such file"),
         (b"hello", r"expected the \.npz of a model.* got a file that is no sound"),
         (b"", r"no sound \.npz"),
         ({"keys": np.zeros(1)}, r"got an \.npz without about, rows"),

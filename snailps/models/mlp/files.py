@@ -8,22 +8,18 @@ An ``.npz`` holds the arrays of the net by the names of their tensors, ``global_
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps.config import RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
-from snailps.vectors.npz import about, settings_of, write_arrays
+from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
 
-_UNREADABLE = (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, SnailError)
 _KEPT = ("worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr")
 
 
@@ -87,9 +83,8 @@ def read_npz(path: str | Path) -> SavedNet:
     ModelFileError
         The file cannot be read or is not such a net.
     """
+    arrays = read_arrays(path, "a net", ("about", "global_step"))
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
         kept = settings_of(arrays.pop("about"))
         del arrays["global_step"]
         settings = RawConfig.from_mapping(kept, str(path)).build(MlpSettings)
@@ -97,6 +92,6 @@ def read_npz(path: str | Path) -> SavedNet:
         found = {name: array.shape for name, array in arrays.items()}
         if found != expected or BIASES not in found:
             raise ValueError(f"expected arrays {expected}, got {found}")
-    except _UNREADABLE as error:
+    except (KeyError, TypeError, ValueError, SnailError) as error:
         raise ModelFileError(f"{path}: cannot be read as a net: {error!r:.200}") from None
     return SavedNet(settings, arrays)

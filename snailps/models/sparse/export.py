@@ -10,7 +10,6 @@ zeros are left out: a missing key means zeros.  `numpy.load` reads it.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mappi
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
 from snailps.vectors.atomic import atomic_file
-from snailps.vectors.npz import about, npz_file, settings_of
+from snailps.vectors.npz import about, npz_file, read_arrays, settings_of
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ LIBLINEAR_KEYS_MAX = 1 << 28
 _OF_THE_RUN = {"input", "output", "test", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS}
 _VALUES = 1 << 16
 """Values converted to text at a time."""
-_EXPECTED = "expected the .npz of a model of sparse examples, as snailps train writes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,20 +162,9 @@ def read_npz(path: str | Path) -> SavedModel:
     ModelFileError
         The file cannot be read or is not such a model.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except OSError as error:
-        raise ModelFileError(
-            f"{path}: cannot be read as a model: {error.strerror or error}"
-        ) from None
-    except (AttributeError, EOFError, TypeError, ValueError, zipfile.BadZipFile):  # of numpy.load
-        raise ModelFileError(f"{path}: {_EXPECTED}, got a file that is no sound .npz") from None
     from snailps import models
 
-    lacks = [name for name in ("about", "keys", "rows") if name not in arrays]
-    if lacks:
-        raise ModelFileError(f"{path}: {_EXPECTED}, got an .npz without {', '.join(lacks)}")
+    arrays = read_arrays(path, "a model of sparse examples", ("about", "keys", "rows"))
     try:
         kept = settings_of(arrays.pop("about"))
         keys, rows = arrays.pop("keys"), arrays.pop("rows")
