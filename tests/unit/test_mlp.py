@@ -352,7 +352,7 @@ def test_net_written_and_read_gives_the_same_scores(settings, tmp_path):
 def test_file_that_is_no_net_is_refused(settings, tmp_path):
     path = tmp_path / "net.npz"
     path.write_bytes(b"no file of NumPy's")
-    with pytest.raises(ModelFileError, match="expected the .npz of a net.* no sound .npz"):
+    with pytest.raises(ModelFileError, match=r"expected the \.npz of a net.* no sound \.npz"):
         read_npz(path)
     with pytest.raises(ModelFileError, match="cannot be read as a net: No such file"):
         read_npz(tmp_path / "missing.npz")
