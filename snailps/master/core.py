@@ -190,9 +190,11 @@ class MasterCore:
             events.Received: self._received,
             events.Answered: lambda event, now: self.out.answered(event.order, event.answer, now),
             events.Gone: self._gone,
-            events.Heartbeats: self._heard,
+            events.Heartbeats: lambda event, now: self.heartbeats.heard(
+                event, now, stopping=self.lifecycle.stopping
+            ),
             WorkDone: self._work_done,
-            events.Signal: self._signalled,
+            events.Signal: lambda event, now: self.interrupts.signal(),
             events.JournalGrown: self._journal_grown,
             events.JournalFailed: self._journal_failed,
             events.Tick: self._tick,
@@ -214,17 +216,11 @@ class MasterCore:
         if member is not None:
             self.departures.lose(member, event.why, now)
 
-    def _heard(self, event: events.Heartbeats, now: float) -> None:
-        self.heartbeats.heard(event, now, stopping=self.lifecycle.stopping)
-
     def _work_done(self, event: WorkDone, now: float) -> None:
         if not self.lifecycle.stopping:
             self._of_job(lambda: self.out.done(event, now), now)
         else:
             self.out.disown(event.work)
-
-    def _signalled(self, event: events.Signal, now: float) -> None:
-        self.interrupts.signal()
 
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
         if not self.lifecycle.stopping:

@@ -22,26 +22,8 @@ from snailps.transport import messages
 
 TABLES_MAX = 4096
 
-
 OnMade = Callable[[Answer, float], None]
 """Gets `Declared`, or why the tables could not be made; and the time."""
-
-
-class _Declaration:
-    """A declaration that is answered once all tables of these orders are made."""
-
-    __slots__ = ("_left", "_numbers", "_told")
-
-    def __init__(self, numbers: list[int], left: int, told: OnMade) -> None:
-        self._numbers, self._left, self._told = numbers, left, told
-
-    def ended(self, error: str, now: float) -> None:
-        """One of the orders is over."""
-        if self._left <= 0:
-            return
-        self._left = 0 if error else self._left - 1
-        if not self._left:
-            self._told(ClusterError(error) if error else messages.Declared(self._numbers), now)
 
 
 class _Making:
@@ -142,12 +124,22 @@ class TableRegistry:
             self._of_job |= new.keys()
         if new:
             self._order([number for number, _ in new.values()], now)
-        open_ = {self._making[number] for number in numbers if number in self._making}
-        if not open_:
+        left = {self._making[number] for number in numbers if number in self._making}
+
+        def ended(making: _Making, error: str, now: float) -> None:
+            """One of the orders is over; the first error is the answer."""
+            if making not in left:
+                return
+            left.discard(making)
+            if error:
+                left.clear()
+            if not left:
+                told(ClusterError(error) if error else messages.Declared(numbers), now)
+
+        for making in left:
+            making.waiting.append(partial(ended, making))
+        if not left:
             told(messages.Declared(numbers), now)
-        declaration = _Declaration(numbers, len(open_), told)
-        for making in open_:
-            making.waiting.append(declaration.ended)
 
     def _order(self, numbers: list[int], now: float) -> _Making:
         """Has every server make these tables; a lost one is not waited for."""

@@ -303,7 +303,7 @@ class JobController:
         self.worker_wait.over()
         if job.pass_ == "survey" and job.ledger.over:
             job.end_pass(now)
-            self._beside(partial(self._end_survey, job), self._surveyed)
+            self._beside(partial(self._end_survey, job), lambda _, now: self.summarised(now))
         elif job.pass_ == "train":
             self._step_training(job, job.ledger, workers, now)
 
@@ -469,9 +469,6 @@ class JobController:
         """Beside the loop: the parts become one."""
         job.end_survey()
         self._services.keep_base(job.base())
-
-    def _surveyed(self, _: None, now: float) -> None:
-        self.summarised(now)
 
     def summarised(self, now: float) -> None:
         """The survey is merged, and kept: goes on to the training."""
