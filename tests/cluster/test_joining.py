@@ -126,21 +126,31 @@ def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, w
     assert set(other.values()) == {(2, False)}
 
 
+def gates_of_two(folder):
+    """For two workers: whoever stands at the first has leased one or two of the others at most."""
+    return [Gate(folder / "gates", number) for number in (FIRST, *range(LATER, LATER + 3))]
+
+
+def behind(first, later, workers):
+    """Waits until two workers stand at gates; the one that stands at a later one."""
+    first.meet()
+    met = holder_of(Gate.meet_one(later))
+    return next(worker for worker in workers if worker.pid == met)
+
+
 def test_worker_that_is_lost_is_no_longer_counted(tmp_path):
     (tmp_path / "journal").mkdir()
     job = sparse(tmp_path, "GatedLinear") | {"input": "input", "output": "out", "epochs": 4}
     job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
-    gates = [Gate(tmp_path / "gates", number) for number in (FIRST, LATER)]
+    first, *later = gates_of_two(tmp_path)
     with Cluster(tmp_path, job=job, workers=2) as cluster:
         master = cluster.master("on_node_loss=recover")
         _, workers = cluster.nodes()
-        for gate in gates:
-            gate.meet()
-        lost = next(w for w in workers if w.pid == holder_of(gates[1]))
+        lost = behind(first, later, workers)
         (left,) = set(workers) - {lost}
         lost.send(signal.SIGKILL)
         master.wait_line("is lost")
-        for gate in gates:
+        for gate in (first, *later):
             gate.open()
         assert left.wait() == 0
         assert master.wait() == 0
@@ -184,19 +194,18 @@ def test_network_whose_worker_is_killed_and_started_again_has_lost_nothing(tmp_p
     job = sparse(tmp_path, "GatedNet", batch_size=50, lr=0.05, first_layer="servers")
     job |= {"input": "input", "output": "out", "epochs": 4}
     job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
-    gates = [Gate(tmp_path / "gates", number) for number in (FIRST, LATER)]
+    first, *later = gates_of_two(tmp_path)
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
         master = cluster.master("on_node_loss=recover")
         _, workers = cluster.nodes()
-        for gate in gates:
-            gate.meet()
-        lost = next(worker for worker in workers if worker.pid == holder_of(gates[1]))
+        lost = behind(first, later, workers)
         lost.send(signal.SIGKILL)
         master.wait_line("is lost")
-        gates[1].open()
+        for gate in later:
+            gate.open()
         again = cluster.start("worker")
         cluster.name_of(again)
-        gates[0].open()
+        first.open()
         codes = cluster.codes()
         assert codes.count(0) == len(codes) - 1, master.stderr
     figures = figures_of(master)

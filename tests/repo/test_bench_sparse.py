@@ -1,5 +1,6 @@
 """bench/: the click data says the same in every format, and the judge's figures are right."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -14,35 +15,20 @@ LIMIT_S = 300
 
 
 @pytest.fixture
-def ctr(monkeypatch):
+def bench(monkeypatch):
+    """Imports a module of bench/."""
     monkeypatch.syspath_prepend(str(BENCH))
-    import ctr
-
-    return ctr
+    return importlib.import_module
 
 
 @pytest.fixture
-def judge(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    import judge
-
-    return judge
+def ctr(bench):
+    return bench("ctr")
 
 
 @pytest.fixture
-def report(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    import sparse_report
-
-    return sparse_report
-
-
-@pytest.fixture
-def systems(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    import linear_systems
-
-    return linear_systems
+def judge(bench):
+    return bench("judge")
 
 
 @pytest.fixture
@@ -167,32 +153,36 @@ def row(job, system, **figures):
     return {"job": job, "system": system, **figures}
 
 
-def test_report_compares_with_the_faster_peer_and_with_the_better_one(report):
+def test_report_compares_with_the_faster_peer_and_with_the_better_one(bench):
     rows = [
         row("ctr", "snailps", examples_per_s=900, log_loss=0.4074, correlation=0.96),
         row("ctr", "quick", examples_per_s=500, log_loss=0.41, correlation=0.95),
         row("ctr", "good", examples_per_s=300, log_loss=0.4062, correlation=0.98),
     ]
-    found = {one["target"]: (one["value"], one["met"]) for one in report.targets(rows, False)}
+    found = {
+        one["target"]: (one["value"], one["met"])
+        for one in bench("sparse_report").targets(rows, False)
+    }
     assert found == {
         "ctr: examples/s / vowpal wabbit's faster >= 1.5": (1.8, True),
         "ctr: log loss - vowpal wabbit's better <= 0.001": (0.0012, False),
         "ctr: correlation with planted weights >= 0.9": (0.96, True),
         "ctr: vowpal wabbit's correlation - ours <= 0.01": (0.02, False),
     }
-    assert {one["met"] for one in report.targets(rows, True)} == {None}
+    assert {one["met"] for one in bench("sparse_report").targets(rows, True)} == {None}
 
 
-def test_report_tells_workers_apart_by_the_spread_of_seeds(report):
+def test_report_tells_workers_apart_by_the_spread_of_seeds(bench):
     rows = [
         row("workers", "snailps", workers=1, log_loss=0.4, log_loss_spread=0.0001),
         row("workers", "snailps", workers=2, log_loss=0.4004, log_loss_spread=0.0002),
         row("workers", "snailps", workers=4, log_loss=0.402, log_loss_spread=0.0003),
     ]
-    assert [one["met"] for one in report.targets(rows, False)] == [True, False]
+    assert [one["met"] for one in bench("sparse_report").targets(rows, False)] == [True, False]
 
 
-def test_snailps_weights_leave_the_bias_out(systems, tmp_path):
+def test_snailps_weights_leave_the_bias_out(bench, tmp_path):
+    systems = bench("linear_systems")
     np.savez(
         tmp_path / "m.npz",
         keys=np.array([2, 5, 2**64 - 1], np.uint64),

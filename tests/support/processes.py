@@ -241,6 +241,16 @@ class Gate:
         """Waits until a worker stands at the gate (the test's own limit bounds that)."""
         self._file = os.open(self.path, os.O_WRONLY)
 
+    @staticmethod
+    def meet_one(gates):
+        """Waits until a worker stands at one of some gates; that one."""
+        while True:
+            for gate in gates:
+                with contextlib.suppress(OSError):  # nobody reads it
+                    gate._file = os.open(gate.path, os.O_WRONLY | os.O_NONBLOCK)
+                    return gate
+            time.sleep(0.01)
+
     def open(self):
         """Lets the worker go on; no worker stops here any more."""
         self.path.unlink(missing_ok=True)

@@ -26,8 +26,6 @@ from snailps.config import (
 )
 from snailps.config.addresses import check_class_path
 from snailps.errors import ConfigError
-from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.sparse.linear import LinearSettings
 
 CONFIG = Path(__file__).parents[2] / "config"
 CLASSES = [cls for _, cls in ROLE_CLASSES]
@@ -251,17 +249,14 @@ def test_shipped_jobs_hold_the_keys_of_a_job():
     assert fasttext.explicit("worker_class").value == "snailps.models.word_vectors:WordVectors"
 
 
-def test_shipped_logistic_job_has_the_defaults_of_its_class():
-    raw = RawConfig.load(CONFIG / "logistic.conf", environ={})
-    settings = raw.build(LinearSettings, also_known=CLASSES + MODEL_CLASSES)
-    own = {key: getattr(settings, key) for key in ("worker_class", "input", "test", "output")}
-    assert settings == LinearSettings(**own, optimizer="ftrl")
-    assert settings.worker_class == snailps.models.CLASSES["logistic"]
-
-
-def test_shipped_classifier_job_has_the_defaults_of_its_class():
-    raw = RawConfig.load(CONFIG / "classifier.conf", environ={})
-    settings = raw.build(ClassifierSettings, also_known=CLASSES + MODEL_CLASSES)
-    own = {"worker_class": settings.worker_class, "input": settings.input}
-    assert settings == ClassifierSettings(**own, output=settings.output)
-    assert settings.worker_class == snailps.models.CLASSES["classifier"]
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("logistic", {"optimizer": "ftrl"}), ("fm", {"optimizer": "adagrad"}), ("classifier", {})],
+)
+def test_shipped_job_has_the_defaults_of_its_class(name, other):
+    raw = RawConfig.load(CONFIG / f"{name}.conf", environ={})
+    cls = snailps.models.SETTINGS[name]
+    settings = raw.build(cls, also_known=CLASSES + MODEL_CLASSES)
+    files = {"worker_class", "input", "test", "output"} & set(settings_of(cls))
+    assert settings == cls(**other, **{key: getattr(settings, key) for key in files})
+    assert settings.worker_class == snailps.models.CLASSES[name]

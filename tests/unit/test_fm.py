@@ -7,14 +7,9 @@ import pytest
 from connected import block_of, connected, train
 from twins import fm as twin
 
-import snailps
 from snailps import kernels
 from snailps.config import (
-    ClusterSettings,
-    MasterSettings,
     RawConfig,
-    ServerSettings,
-    WorkerSettings,
 )
 from snailps.data.examples import ExampleReader
 from snailps.errors import ConfigError, DataError
@@ -51,17 +46,6 @@ def test_fm_settings_that_cannot_be_are_refused(values, what):
 def test_fm_with_optimizer_that_does_not_add_up_refuses(optimizer):
     with pytest.raises(ConfigError, match="differences of weights and state"):
         FactorizationMachine.check(replace(FmSettings(), optimizer=optimizer))
-
-
-def test_shipped_fm_job_has_the_defaults_of_its_class(repo_root):
-    raw = RawConfig.load(repo_root / "config" / "fm.conf", environ={})
-    roles = [ClusterSettings, MasterSettings, ServerSettings, WorkerSettings]
-    settings = raw.build(FmSettings, also_known=roles)
-    own = {"worker_class": CLASS, "input": settings.input, "test": settings.test}
-    own |= {"output": settings.output, "optimizer": "adagrad"}
-    assert settings == FmSettings(**own)
-    assert settings.method == FmSettings().method
-    assert snailps.models.CLASSES["fm"] == CLASS
 
 
 # --- a worker -----------------------------------------------------------------------------------

@@ -56,12 +56,6 @@ def test_counter_any_bytes_agrees_with_twin(text):
     assert len(counter) == len(expected)
 
 
-@given(st.binary(max_size=200))
-@examples(80)
-def test_counter_random_bytes_agrees_with_twin(text):
-    assert as_dict(counted(text)) == dict(twin.count(text))
-
-
 def test_counter_every_control_byte_splits_as_in_fasttext():
     for byte in range(256):
         text = b"x" * 3 + bytes([byte]) + b"y" * 11

@@ -29,11 +29,6 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
-def test_load_class_from_the_current_folder_finds_it(module):
-    name = module("import snailps\nclass Mine(snailps.Worker):\n    pass\n")
-    assert issubclass(load_class(f"{name}:Mine", "test"), Worker)
-
-
 @pytest.mark.parametrize(
     ("path", "text", "parts"),
     [
