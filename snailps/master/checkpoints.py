@@ -3,11 +3,12 @@
     due -> Save to every server -> Saved of all -> manifest, rename (`Files`) -> old ones removed
     candidates, newest first -> Load to every server -> Loaded of all -> the job goes on
 
-    saving      begin > [freeze > align >] save > [snapshot >] complete     failed: StopSaving, drop
-    restoring   tables > load > done        failed: StopSaving, the next candidate
+    saving      begin > [withhold >] save > complete        failed: StopSaving, drop
+    restoring   tables > load > done                        failed: StopSaving, the next candidate
 
 Both are records that each answer takes one step further.  In brackets: in bsp, where rows are saved
-as they are at the beginning of a clock.  Servers write and read the rows themselves.
+as they are at the beginning of a clock; the ledger withholds a slot of that clock until they are.
+Servers write and read the rows themselves.
 """
 
 from __future__ import annotations
@@ -82,12 +83,9 @@ class _Affair:
         """Why it is to be given up; empty: it makes progress."""
         broadcast = self.broadcast
         if broadcast is None:
-            if not self.work and now - self.since > STALL_S:
-                return (
-                    f"no answer in {STALL_S:.0f} s: servers did not make their tables, or workers "
-                    "did not tell that their blocks are done"
-                )
-            return ""
+            if self.work or now - self.since <= STALL_S:
+                return ""
+            return f"no answer in {STALL_S:.0f} s: servers did not make their tables"
         moved = sum(int(member.stats.get("saved_bytes", 0)) for member in self.servers)
         if moved != self.moved:
             self.moved, self.since, self.late = moved, now, False
@@ -107,17 +105,27 @@ class _Affair:
 
 @dataclass(eq=False, slots=True)
 class _Saving(_Affair):
-    """A checkpoint that is being made; `snapshot` and `about` are those of the clock, in bsp."""
+    """A checkpoint that is being made.
+
+    Attributes
+    ----------
+    ledger : BspLedger or None
+        In bsp: it withholds a slot of `clock` until the rows are saved.
+    snapshot, about : JobSnapshot or None, dict
+        In bsp those of the clock, taken when that is open.
+    ordered : bool
+        The servers are told to save.
+    """
 
     job: Job = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
+    ledger: BspLedger | None = None
+    clock: int = -1
     snapshot: JobSnapshot | None = None
     about: dict[str, Any] = field(default_factory=dict)
-    clock: int = -1
     begun: Begun | None = None
     files: list[dict[str, Any]] = field(default_factory=list)
-    stepped: bool = False
-    written: bool = False
+    ordered: bool = False
 
     @property
     def number(self) -> int:
@@ -248,9 +256,9 @@ class CheckpointController:
         """Gives up a save or a restore that makes no progress."""
         saving = self._saving
         if saving is not None:
-            if saving.written and saving.snapshot is None:
-                self._look_for_snapshot(saving, now)
-            if self._saving is saving and (why := saving.stalls(now)):
+            if not saving.ordered:
+                self._save_when_open(saving, now)
+            elif why := saving.stalls(now):
                 self._save_failed(saving, CheckpointError(why), now)
         if self._restoring is not None and (why := self._restoring.stalls(now)):
             self._load_failed(self._restoring, why, now)
@@ -280,8 +288,13 @@ class CheckpointController:
 
     @property
     def running(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """Whether a checkpoint is being made."""
         return self._saving is not None
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether rows are being saved, or will be as soon as no shard changes over."""
+        return self._saving is not None and self._saving.snapshot is not None
 
     def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
         """A server reports how its part went; ignored where no checkpoint is under way."""
@@ -306,8 +319,10 @@ class CheckpointController:
             if affair is not None and affair.broadcast is not None:
                 affair.broadcast.forget()
         saving, self._saving, self._restoring = self._saving, None, None
-        if saving is not None and saving.begun is not None:
-            self._drop(saving.begun)
+        if saving is not None:
+            _resume_leases(saving)
+            if saving.begun is not None:
+                self._drop(saving.begun)
         self.forget_others()
 
     def ended(self, why: str) -> None:
@@ -361,15 +376,16 @@ class CheckpointController:
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.table_registry.tables.values()
         )
-        servers = self._members.joined("server")
-        saving = self._saving = _Saving(servers, now, job=job, tables=tables)
+        saving = self._saving = _Saving([], now, job=job, tables=tables)
         saving.enter(now)
-        saving.stepped = job.clocked and not job.rounds
-        if not saving.stepped:
+        if isinstance(job.ledger, BspLedger):
+            saving.ledger = job.ledger
+        else:
             clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
             saving.snapshot, saving.about = self._snapshot(job, clock, now)
+        needed = _bytes_of(self._members.joined("server"))
         # Not the number of one that failed: of that a server may still tell.
-        begin = partial(self._files.begin, self._number, self._members.life, _bytes_of(servers))
+        begin = partial(self._files.begin, self._number, self._members.life, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
     def _snapshot(self, job: Job, clock: int, now: float) -> tuple[JobSnapshot, dict[str, Any]]:
@@ -393,44 +409,43 @@ class CheckpointController:
             return
         saving.begun = done.result
         self._number = done.result.number
-        if saving.stepped:
-            self._freeze(saving, messages.Freeze(), self._frozen, now)
-        else:
-            self._order_save(saving, now)
+        if saving.ledger is not None:
+            saving.clock = saving.ledger.withhold(saving.number)
+        self._save_when_open(saving, now)
 
-    def _freeze(
-        self,
-        saving: _Saving,
-        order: messages.Freeze,
-        then: Callable[[_Saving, Broadcast, float], None],
-        now: float,
-    ) -> None:
-        saving.enter(now)
-        on_end = partial(then, saving)
-        saving.broadcast = Broadcast(self._out, saving.servers, order, on_end, now, loss="fail")
+    def _save_when_open(self, saving: _Saving, now: float) -> None:
+        """Has the rows saved; in bsp as soon as the clock to be saved is open.
 
-    def _frozen(self, saving: _Saving, broadcast: Broadcast, now: float) -> None:
-        """Every shard keeps its rows as they are at the beginning of a clock: of which one?
-
-        Shards differ by one clock at most, because a worker waits for all of them.  So those that
-        are behind advance by one, and then all are at the same clock.
+        Until then it costs nothing, however long the step takes.  From then on no shard begins to
+        move; one that changes over is waited for.
         """
-        if broadcast.error:
-            self._save_failed(saving, CheckpointError(broadcast.error), now)
+        ledger = saving.ledger
+        if saving.begun is None:
             return
-        clocks = [int(c) for report in broadcast.told.values() for c in report.data["clocks"]]
-        saving.clock = max(clocks)
-        self._freeze(saving, messages.Freeze(saving.clock), self._aligned, now)
-
-    def _aligned(self, saving: _Saving, broadcast: Broadcast, now: float) -> None:
-        if broadcast.error:
-            self._save_failed(saving, CheckpointError(broadcast.error), now)
-        else:
+        if ledger is not None and saving.snapshot is None:
+            if not ledger.comes(saving.clock):
+                why = f"the training ends before clock {saving.clock}, whose rows it is of"
+                self._save_failed(saving, CheckpointError(why), now)
+                return
+            if ledger.open_clock < saving.clock:
+                self._tell_late(saving, ledger.open_clock, now)
+                return
+            saving.snapshot, saving.about = self._snapshot(saving.job, saving.clock, now)
+        if not self._members.rows.moving:
             self._order_save(saving, now)
+
+    def _tell_late(self, saving: _Saving, open_clock: int, now: float) -> None:
+        if not saving.late and now - saving.since > LATE_S:
+            saving.late = True
+            log.info(
+                "checkpoint %d waits for clock %d to begin, this is clock %d",
+                saving.number, saving.clock, open_clock,
+            )  # fmt: skip
 
     def _order_save(self, saving: _Saving, now: float) -> None:
         assert saving.begun is not None
         saving.enter(now)
+        saving.ordered, saving.servers = True, self._members.joined("server")
         order = messages.Save(saving.begun.number, saving.begun.part, saving.clock)
         saving.broadcast = Broadcast(
             self._out,
@@ -448,22 +463,8 @@ class CheckpointController:
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
             return
-        saving.written = True
+        _resume_leases(saving)
         saving.files = [item for saved in broadcast.told.values() for item in saved.files]
-        if saving.snapshot is None:
-            self._look_for_snapshot(saving, now)
-        else:
-            self._complete(saving, now)
-
-    def _look_for_snapshot(self, saving: _Saving, now: float) -> None:
-        """Takes the snapshot at the clock, once all blocks before it are reported."""
-        ledger = saving.job.ledger
-        assert isinstance(ledger, BspLedger)
-        if ledger.open_clock >= saving.clock:
-            saving.snapshot, saving.about = self._snapshot(saving.job, saving.clock, now)
-            self._complete(saving, now)
-
-    def _complete(self, saving: _Saving, now: float) -> None:
         assert saving.begun is not None
         assert saving.snapshot is not None
         complete = partial(
@@ -502,6 +503,7 @@ class CheckpointController:
         self._saving = None
         if saving.broadcast is not None:
             saving.broadcast.forget()
+        _resume_leases(saving)
         if not isinstance(error, SnailError):
             log.error("a checkpoint failed", exc_info=error)
         if saving.begun is not None:
@@ -584,6 +586,12 @@ class CheckpointController:
         log.warning("checkpoint %d cannot be used: %s", candidate.number, why)
         self._stop_saving(restoring.servers)
         self._try_next(restoring, now)
+
+
+def _resume_leases(saving: _Saving) -> None:
+    """The rows are saved, or will not be: they may change again."""
+    if saving.ledger is not None:
+        saving.ledger.resume_leases()
 
 
 def _unheard(answer: Answer, now: float) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from snailps.errors import ClusterError, SnailError, explain
+from snailps.errors import CheckpointError, ClusterError, SnailError, explain
 from snailps.node.effects import WorkDone
 from snailps.node.limits import STOP_S
 from snailps.server.effects import Do, Outbox, results
@@ -48,7 +48,7 @@ RESTORE_LIMIT_S = 60.0
 """How long one section waits for the standby to take those before."""
 RESTORE_LOOK_S = 0.001
 
-Order = messages.Save | messages.Load | messages.StopSaving | messages.Freeze
+Order = messages.Save | messages.Load | messages.StopSaving
 OnResult = Callable[[Any, float], None]
 
 
@@ -98,7 +98,7 @@ class CheckpointControl:
         """Has what waits for a time go on."""
         if self._task is not None:
             self._task.tick(now)
-        if self._stops is not None and (not self.running or now >= self._stops_at):
+        while self._stops is not None and (not self.running or now >= self._stops_at):
             stops, self._stops, self._stops_at = self._stops, None, math.inf
             stops(now)
 
@@ -126,21 +126,13 @@ class CheckpointControl:
 
     def _begin(self, call: int, order: Order, now: float) -> None:
         if isinstance(order, messages.StopSaving):
-            thawed = partial(self._post_all, call, partial(Shard.thaw), lambda _: messages.Ok())
-            self.stop(thawed, now)
+            self.stop(partial(self._answer, call, messages.Ok()), now)
             return
-        if self.running:  # a cancelled save thaws the shards at its end
+        if self.running:
             raise ClusterError(
                 f"server {self._welcome.node} is still working on another checkpoint"
             )
-        if isinstance(order, messages.Freeze):
-            do = partial(Shard.freeze, clock=order.clock)
-
-            def frozen(clocks: dict[int, Any]) -> messages.Message:
-                return messages.Report({"clocks": list(clocks.values())})
-
-            self._post_all(call, do, frozen, now)
-        elif isinstance(order, messages.Load):
+        if isinstance(order, messages.Load):
             self._start(_Load(self._out, self._files, self._shards(), order, self._welcome), now)
             self._answer(call, messages.Ok(), now)
         else:
@@ -157,20 +149,6 @@ class CheckpointControl:
     def _start(self, task: _Task, now: float) -> None:
         self._task = task
         task.begin(now)
-
-    def _post_all(
-        self,
-        call: int,
-        do: Do,
-        answer: Callable[[dict[int, Any]], messages.Message],
-        now: float,
-    ) -> None:
-        def ended(answers: dict[int, Answered], now: float) -> None:
-            self._out.answer_by(call, lambda: answer(results(answers)))
-            self._busy = False
-            self._next(now)
-
-        self._out.post_all([(i, s, do) for i, s in enumerate(self._shards())], ended, now)
 
     def _shards(self) -> list[int]:
         return [shard for _, shard in sorted(self._host.primaries.items())]
@@ -240,15 +218,19 @@ class _Task:
 
     def _then(self, follow: OnResult) -> Callable[[Answered | WorkDone, float], None]:
         def heard(event: Answered | WorkDone, now: float) -> None:
-            if event.error is not None and self.error is None and not self.stopped:
-                self.error = event.error
             if event.error is not None or self.stopped:
-                self.end_lane(now)
-                self.stop(now)
+                self.fail(event.error, now)
             else:
                 follow(event.result, now)
 
         return heard
+
+    def fail(self, error: BaseException | None, now: float) -> None:
+        """A lane ends, and all others with it."""
+        if self.error is None and not self.stopped:
+            self.error = error
+        self.end_lane(now)
+        self.stop(now)
 
     def why(self, what: str) -> str:
         """The words for the master; empty: no trouble."""
@@ -340,6 +322,18 @@ class _Save(_Task):
 
         self.post(lane.shard, partial(Shard.clock), looked)
 
+    def _look_again(self, lane: _Lane) -> None:
+        """All is copied: was it of one clock?  The master withholds a slot of it until then."""
+
+        def looked(clock: int, now: float) -> None:
+            if clock == self._order.clock:
+                self.end_lane(now)
+                return
+            text = f"the rows of clock {self._order.clock} were to be copied, and are of {clock}"
+            self.fail(CheckpointError(text), now)
+
+        self.post(lane.shard, partial(Shard.clock), looked)
+
     def _next(self, lane: _Lane, now: float) -> None:
         assert lane.buffer is not None
         do = partial(Shard.copy_next, cursor=lane.cursor, buffer=lane.buffer)
@@ -348,9 +342,10 @@ class _Save(_Task):
     def _copied(self, lane: _Lane, copied: tuple[int, Any], now: float) -> None:
         used, sections = copied
         if used == 0:
-            if self._order.clock >= 0:  # all is copied, though not yet written
-                self.out.post(lane.shard, partial(Shard.thaw))
-            self.end_lane(now)
+            if self._order.clock >= 0:
+                self._look_again(lane)
+            else:
+                self.end_lane(now)
         elif not sections:  # the next fragment is larger than the buffer
             self._buffer(lane, used, now)
         else:
@@ -379,11 +374,8 @@ class _Save(_Task):
         self.out.tell(messages.Saved(self._order.number, event.result))
 
     def _end(self, now: float) -> None:
-        """Removes what was written, lets clocks go on, and says why."""
+        """Removes what was written, and says why."""
         writers = self._writers
-        if self._order.clock >= 0:
-            for shard in self.shards:
-                self.out.post(shard, partial(Shard.thaw))
 
         def abandon() -> None:
             for writer in writers:

@@ -89,7 +89,6 @@ class ServerCore:
             messages.Save: self.checkpoints.order,
             messages.Load: self.checkpoints.order,
             messages.StopSaving: self.checkpoints.order,
-            messages.Freeze: self.checkpoints.order,
         }
         self._events: Mapping[type[Any], Callable[[Any, float], None]] = {
             events.Ordered: self._obey,

@@ -10,11 +10,12 @@ from master_parts import TestOutbox
 
 from snailps.api.tables import Table
 from snailps.config import RawConfig
+from snailps.data.blocks import Block
 from snailps.errors import CheckpointError, ClusterError, ConfigError
-from snailps.master import checkpoints as module
 from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, _identity
 from snailps.master.job.job import Job
+from snailps.master.leases import BspLedger
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.transport import messages as m
 
@@ -53,11 +54,11 @@ class World:
     def __init__(self, monkeypatch, clocked=False):
         self.out, self.files, self.now = TestOutbox(), Files(), 100.0
         self.servers = [server(1), server(2)]
-        self.restored, self.failed, self.clock = [], [], 0
+        self.restored, self.failed = [], []
         registry = SimpleNamespace(tables={}, adopt=self._adopt)
         members = SimpleNamespace(
             joined=lambda role: self.servers, nodes=lambda role: self.servers, life=7, frag_num=64,
-            shard_sum=lambda name: 0, table_registry=registry,
+            shard_sum=lambda name: 0, table_registry=registry, rows=SimpleNamespace(moving=False),
             order=lambda member, order, then: self.out.order(member.peer, order, then),
         )  # fmt: skip
         self.controller = CheckpointController(
@@ -69,9 +70,10 @@ class World:
             CheckpointController, "_snapshot",
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
         )  # fmt: skip
-        monkeypatch.setattr(module, "BspLedger", SimpleNamespace)
-        ledger = SimpleNamespace(open_clock=0)
-        self.job = SimpleNamespace(clocked=clocked, rounds=0, ledger=ledger)
+        self.members = members
+        blocks = [Block(at, "file", 0, 10) for at in range(12)]
+        self.ledger = BspLedger(blocks, micro_batches=2, nodes=[1]) if clocked else None
+        self.job = SimpleNamespace(clocked=clocked, rounds=0, ledger=self.ledger)
 
     def _adopt(self, tables, told, now):
         told(m.Declared([table_number + 10 for table_number in range(len(tables))]), now)
@@ -91,6 +93,16 @@ class World:
             note = m.Saved(checkpoint, [{"of": number}], text)
             self.controller.heard(self.servers[number - 1], note, self.now)
         self.out.do_works(self.now)
+
+    def train(self, count):
+        """Worker 1 trains so many blocks, if it gets them; the numbers of those that it got."""
+        found = []
+        for _ in range(count):
+            entry = self.ledger.take(1)
+            if entry is not None:
+                self.ledger.done(entry.number, 1)
+                found.append(entry.number)
+        return found
 
     def step(self, seconds):
         self.now += seconds
@@ -182,36 +194,114 @@ def test_full_disk_is_told_before_any_server_is_asked(world, caplog):
     assert not world.controller.running
 
 
-def test_checkpoint_of_a_job_with_clocks_is_of_the_greatest_one(monkeypatch):
-    world = World(monkeypatch, clocked=True)
-    world.begin()
-    for (_, order, told), clocks in zip(world.orders(m.Freeze), ([4, 5], [5, 4]), strict=True):
-        assert order == m.Freeze()
-        told(m.Report({"clocks": clocks}), world.now)
-    aligned = world.orders(m.Freeze)
-    assert [order.clock for _, order, _ in aligned] == [5, 5]
-    for _, _, told in aligned:
-        told(m.Report({"clocks": [5]}), world.now)
-    assert [order.clock for _, order, _ in world.orders(m.Save)] == [5, 5]
-    world.saved(1, 2)
-    world.job.ledger.open_clock = 4
-    world.step(1.0)
-    assert not world.files.done
-    world.job.ledger.open_clock = 5
-    world.step(1.0)
-    assert world.files.done[0][3] == "position 5"
+@pytest.fixture
+def clocked(monkeypatch):
+    return World(monkeypatch, clocked=True)
 
 
-def test_blocks_that_are_never_told_give_a_checkpoint_with_clocks_up(monkeypatch, caplog):
-    world = World(monkeypatch, clocked=True)
+def test_checkpoint_with_clocks_is_of_a_clock_that_waits_for_it(clocked):
+    world = clocked
+    assert world.train(1) == [0]
+    world.ledger.take(1)  # 1, the last one of clock 0
     world.begin()
-    for _ in range(2):
-        for _, _, told in world.orders(m.Freeze):
-            told(m.Report({"clocks": [5]}), world.now)
-    world.saved(1, 2)
-    world.step(STALL_S + 1)
-    assert "workers did not tell that their blocks are done" in caplog.text
-    assert len(world.orders(m.StopSaving)) == 2
+    assert not world.orders(m.Save)
+    assert not world.controller.holds_rows  # it waits for the step: shards may move
+    world.step(3 * STALL_S)  # steps may take long
+    assert not world.orders(m.Save)
+    world.ledger.done(1, 1)
+    assert world.train(3) == [2]
+    world.step(0.1)
+    saves = world.orders(m.Save)
+    assert [order.clock for _, order, _ in saves] == [1, 1]
+    assert world.controller.holds_rows
+    world.saved(1)
+    assert world.train(1) == []
+    wait = "the master to copy the rows of clock 1 for checkpoint 4"
+    assert str(world.ledger.wait_of(1)) == wait
+    world.saved(2)
+    assert world.files.done[0][3] == "position 1"
+    assert world.train(9) == list(range(3, 12))
+
+
+def test_next_checkpoint_is_of_a_later_clock(clocked):
+    for clock in (0, 1, 2):
+        clocked.begin()
+        assert [order.clock for _, order, _ in clocked.orders(m.Save)] == [clock] * 2
+        clocked.saved(1, 2, checkpoint=4 + clock)
+        clocked.train(2)
+    assert clocked.controller.saved == 3
+
+
+def test_rows_are_saved_when_no_shard_changes_over(clocked):
+    clocked.members.rows.moving = True
+    clocked.begin()
+    clocked.step(1.0)
+    assert not clocked.orders(m.Save)
+    assert clocked.controller.holds_rows  # no other begins to move
+    clocked.members.rows.moving = False
+    clocked.servers.append(server(3))  # it has come meanwhile
+    clocked.step(1.0)
+    assert [peer for peer, _, _ in clocked.orders(m.Save)] == [1, 2, 3]
+
+
+def given_up(world, why):
+    """Gives up a checkpoint that is being saved."""
+    if why == "lost":
+        world.controller.lost(world.servers[1], "killed", world.now)
+    elif why == "refused":
+        world.orders(m.Save)[0][2](ClusterError("no memory"), world.now)
+    elif why == "told":
+        world.saved(2, text="no space")
+    elif why == "stalled":
+        world.step(0.1)
+        world.step(STALL_S + 1)
+    else:
+        world.controller.abandon("the job has failed")
+
+
+@pytest.mark.parametrize("why", ["lost", "refused", "told", "stalled", "abandoned"])
+def test_slot_is_leased_when_the_checkpoint_is_given_up(clocked, why):
+    clocked.begin()
+    assert clocked.train(3) == [0]
+    given_up(clocked, why)
+    assert not clocked.controller.running
+    assert clocked.train(2) == [1, 2]
+
+
+def test_server_that_is_lost_before_the_clock_begins_is_not_asked(clocked):
+    clocked.ledger.take(1)
+    clocked.ledger.take(1)
+    clocked.begin()
+    clocked.controller.lost(clocked.servers.pop(), "killed", clocked.now)
+    assert clocked.controller.running
+    clocked.ledger.done(0, 1)
+    clocked.ledger.done(1, 1)
+    clocked.step(0.1)
+    assert [peer for peer, _, _ in clocked.orders(m.Save)] == [1]
+
+
+@pytest.mark.parametrize("end", ["closed", "abandoned"])
+def test_checkpoint_of_a_clock_that_does_not_come_is_given_up(clocked, caplog, end):
+    clocked.ledger.take(1)
+    clocked.ledger.take(1)
+    clocked.begin()  # of clock 1
+    if end == "closed":
+        clocked.ledger.release(1)
+        clocked.ledger.close()
+    else:
+        clocked.ledger.abandon(1)
+    clocked.step(0.1)
+    assert not clocked.controller.running
+    assert "the training ends before clock 1, whose rows it is of" in caplog.text
+    assert not clocked.orders(m.StopSaving)  # no server knows of it
+
+
+def test_checkpoint_of_a_training_that_is_over_is_of_the_clock_behind_it(clocked):
+    assert len(clocked.train(12)) == 12
+    clocked.begin()
+    assert [order.clock for _, order, _ in clocked.orders(m.Save)] == [6, 6]
+    clocked.saved(1, 2)
+    assert clocked.controller.saved == 1
 
 
 def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
@@ -293,7 +383,7 @@ def test_broadcast_ends_once_with_what_all_have_answered():
     out, ended = TestOutbox(), []
     servers = [server(1), server(2)]
     cast = Broadcast(
-        out, servers, m.Freeze(), lambda cast, now: ended.append(now), 0.0, loss="drop"
+        out, servers, m.Ask("stats"), lambda cast, now: ended.append(now), 0.0, loss="drop"
     )
     out.orders[0][2](m.Report({"a": 1}), 1.0)
     assert cast.waits_for == "server 2"

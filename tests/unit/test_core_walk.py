@@ -212,7 +212,10 @@ class Walk(World):
     def acts(self, node):
         """One step of a node that is alive."""
         if node.notes and self.rng.random() < 0.7:
-            self.handle(events.Received(node.peer, node.notes.pop(0)))
+            note = node.notes.pop(0)
+            if isinstance(note, m.Saved):
+                self.check_saved(note)
+            self.handle(events.Received(node.peer, note))
         elif node.orders:
             self.obeys(node, node.orders.pop(0))
         elif node.stop:
@@ -220,6 +223,12 @@ class Walk(World):
             self.gone(node, "closed")
         elif node.role == "worker" and node.started and node.finished is None:
             self.works_on(node)
+
+    def check_saved(self, note):
+        """The rows that a server has saved are still those of the clock."""
+        saving = self.core.job_controller.checkpoints._saving
+        if saving is not None and saving.number == note.number and saving.clock >= 0:
+            assert saving.ledger.open_clock == saving.clock
 
     def works_on(self, node):
         waits = [asked for asked in node.calls.values() if not isinstance(asked, m.Ask)]
@@ -287,9 +296,6 @@ class Walk(World):
         if isinstance(order, m.HostStandby):
             self.next_peer += 1
             return m.Report({"endpoint": ["h", 20_000 + self.next_peer]})
-        if isinstance(order, m.Freeze):
-            job = self.core.job_controller.job
-            return m.Report({"clocks": [job.ledger.open_clock if job is not None else 0]})
         if isinstance(order, m.Ask | m.Fence | m.SetClock | m.CloseClock | m.Expire):
             done = getattr(order, "shards", [])
             return m.Report({"done": done, "shards": [], "standbys": [], "waits": []})

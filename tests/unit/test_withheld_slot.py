@@ -6,6 +6,7 @@ Tests take the moves in every order, or at random: where nothing can move, the j
 
 import copy
 import random
+from types import SimpleNamespace
 
 import pytest
 from cases import examples
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from snailps.data.blocks import Block
 from snailps.master.leases import CLOCKS_AHEAD, BspLedger
 from snailps.master.leases.ledger import LOSSES_MAX
+from snailps.master.leases.service import DROP_S, LeaseService
 
 TROUBLE = ("lose", "join", "leave", "withhold", "give up", "close", "abandon")
 """Moves that may come, or not: without them the job ends all the same."""
@@ -310,3 +312,34 @@ def test_master_that_takes_over_withholds_nothing():
     other.resume(book.snapshot())
     assert other.claim(0, 1)
     assert other.take(1).number == 1
+
+
+def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
+    """A copy may take longer than a late block is waited for."""
+    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    service = LeaseService(None, None)
+    workers = [SimpleNamespace(number=1, finished=False, dropped=False, name="worker 1")]
+    book.take(1)
+    book.withhold(7)
+    book.close()
+    service.hurry(0.0)
+    book.done(0, 1)
+    assert not service.drop_late(book, workers, 5 * DROP_S)
+    book.resume_leases()
+    book.take(1)
+    assert not service.drop_late(book, workers, 6 * DROP_S - 1)
+    assert service.drop_late(book, workers, 6 * DROP_S)
+    assert book.over
+
+
+def test_worker_that_hangs_while_a_slot_is_withheld_is_given_up():
+    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    service = LeaseService(None, None)
+    workers = [SimpleNamespace(number=1, finished=False, dropped=False, name="worker 1")]
+    book.take(1)
+    book.withhold(7)
+    book.close()
+    service.hurry(0.0)
+    assert service.drop_late(book, workers, DROP_S)
+    assert book.over
+    assert book.comes(0)

@@ -398,7 +398,7 @@ class JobController:
     def holds_rows(self) -> bool:
         """Whether rows are read from files or saved: no shard is to move then."""
         restores = self.checkpoints.resumes or self.phase is JobPhase.RESTORING
-        return self.checkpoints.running or restores
+        return self.checkpoints.holds_rows or restores
 
     def interrupt(self, now: float) -> None:
         """Ends the training early: blocks at work are finished, what was learnt is saved."""

@@ -134,8 +134,8 @@ class ModelReader:
     def _reach(self, clock: int, reading: Reading) -> None:
         """Waits until all clocks below are applied.
 
-        Seals of a clock that was held are acknowledged before it is: if that failed and no worker
-        has asked for the next one, that is not known yet.
+        Blocks are reported before their slots are sealed: if a seal failed and no worker is left to
+        say so, that is not known yet.
         """
         links, close = self._connect(reading)
         try:

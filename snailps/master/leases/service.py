@@ -271,6 +271,8 @@ class LeaseService:
     def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
         """Gives up late blocks of a closed ledger, if it is time; whether there were any."""
         late = [member for member in workers if not (member.finished or member.dropped)]
+        if isinstance(ledger, BspLedger) and ledger.waits_for_copy:
+            self.hurry(now)  # the workers wait for the master
         if not late or not ledger.closed or now < self._drop_at:
             return False
         for member in late:
