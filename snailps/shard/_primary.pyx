@@ -332,7 +332,7 @@ cdef void _copy_slots(Context *me) noexcept nogil:
     (<SlotsHead *>to).slots = s.slots
     (<SlotsHead *>to).summed = s.summed
     (<SlotsHead *>to).broken = s.broken
-    (<SlotsHead *>to).held = s.held + 2 * s.hold_next
+    (<SlotsHead *>to).held = 0
     pair = <uint64_t *>(to + sizeof(SlotsHead))
     for i in range(s.cap):
         pair[0] = s.slot[i].sealed

@@ -370,15 +370,13 @@ cdef Outcome _slots(Context *me, const ReplicaHead *head, const char *at, uint64
     cdef Slots *s = me.slots
     cdef uint32_t i
     if rest != sizeof(SlotsHead) + head.count * 16 or head.count > 2 * <uint64_t>SLOTS_MAX \
-            or top.slots > head.count or top.summed > top.slots or top.held > 2:
+            or top.slots > head.count or top.summed > top.slots or top.held:
         return _broken(out, reply, b"%llu slots do not fit a body of %llu bytes", head.count, rest)
     if head.count and slot_at(s, <uint32_t>head.count - 1) == NULL:
         return _no_memory(out, reply)
     s.slots = top.slots
     s.summed = top.summed
     s.broken = top.broken
-    s.held = top.held & 1
-    s.hold_next = top.held >> 1
     s.sealed = 0
     for i in range(head.count):
         s.slot[i].sealed = pair[0]

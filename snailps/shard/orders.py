@@ -42,10 +42,6 @@ class Orders:
         if do == "set_clock":
             return self._core.set_clock(order["clock"], order["early"])
         try:
-            if do == "freeze":
-                return store.freeze(order["clock"])
-            if do == "thaw":
-                return store.thaw()
             if do == "close_clock":
                 return store.close_clock(order["clock"], order["slots"])
             if do == "seal":

@@ -10,14 +10,13 @@ stands by for which, the master decides.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
-from snailps.errors import ConnectionLost, MisuseError, SnailError
+from snailps.errors import ConnectionLost, MisuseError
 from snailps.shard._shard import ShardCore
 from snailps.shard.orders import Order, Orders
 
@@ -95,14 +94,6 @@ class Replication:
                 f"this shard has yielded to another: {order['do']} is for that one"
             )
         return self._carry_out(order)
-
-    def thaw(self) -> None:
-        """Lets clocks go on, at a primary.  One that cannot be applied is told to those who
-        wait.
-        """
-        if self._core.role == "primary":
-            with contextlib.suppress(SnailError):
-                self._carry_out({"do": "thaw"})
 
     def obey(self, text: bytes) -> None:
         """Does an order that came in the primary's stream, and forwards it in turn."""
@@ -192,7 +183,6 @@ class Replication:
     def promote(self, epoch: int) -> None:
         """Makes this standby the primary; the errors are those of `Shard.promote`."""
         core = self._core
-        served = core.role == "primary"
         core.yielding = False
         if core.role == "standby" and core.followed and core.stream_state == "lost":
             # Of one that has followed another.  One that has only yielded may still have its
@@ -210,8 +200,6 @@ class Replication:
                 )
             core.serve()
         core.epoch = core.epoch_min = epoch
-        if not served:  # a checkpoint that held it is of the primary that was
-            self.thaw()
         self._carrier.wake()
 
     # --- for people

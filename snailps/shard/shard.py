@@ -182,18 +182,6 @@ class Shard:
         if clock >= 0:
             self.seal(clock, slot, slots, incarnation)
 
-    def freeze(self, clock: int = -1) -> int:
-        """Keeps the rows as they are when a clock begins, the standby's, too; the clock that it
-        was.
-
-        Returns and raises what `ShardStore.freeze` does.  A standby that is promoted goes on.
-        """
-        return int(self._replication.order({"do": "freeze", "clock": clock}))
-
-    def thaw(self) -> None:
-        """Lets clocks go on; where the shard has yielded, they do so at its new place."""
-        self._replication.thaw()
-
     # --- replication
 
     def back_up(self, link: int, sync: bool, paced: bool, resume: bool, tell: Tell) -> None:

@@ -25,7 +25,7 @@ from snailps.store.core._arena cimport arena_end
 from snailps.store.core._clock_buffer cimport (
     SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, SEAL_FUTURE, SEAL_OK, SEAL_REFUSED, SEAL_SLOTS,
     STAGE_DROPPED, STAGE_OK, STAGED_BYTES_MAX, Slot, Slots, Staged, slot_at, slots_check, slots_end,
-    slots_free, slots_hold, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
+    slots_free, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
     staged_bytes_of, staged_give, staged_new,
 )
 from snailps.store.core._slab cimport (
@@ -545,47 +545,6 @@ cdef class ShardStore:
             by their last seal.
         """
         slots_set(&self.slots, checked("clock", clock, 0, 2**63), early)
-
-    def freeze(self, clock=-1):
-        """Does not apply the present clock or, if that is the next one, `clock`, before `thaw`.
-
-        So the rows stay as they are when the clock begins; pulls go on, pushes are staged, and
-        seals are taken.  Where the next one is held, the present one is not (any more).
-
-        Returns
-        -------
-        int
-            The present clock.
-
-        Raises
-        ------
-        SnailError
-            `clock` is neither the present one nor the next; or a clock could not be applied.
-        """
-        cdef bint ahead
-        now = self.slots.clock
-        if clock >= 0 and not now <= clock <= now + 1:
-            raise SnailError(f"clock {clock} cannot be held, this is clock {now}")
-        ahead = clock > now
-        self._hold(not ahead, ahead)
-        return now
-
-    def thaw(self):
-        """Ends what `freeze` began, and applies the clock if all of it is sealed.
-
-        Raises
-        ------
-        SnailError
-            The sums could not be applied.
-        """
-        self._hold(False, False)
-
-    def _hold(self, bint present, bint next_one):
-        cdef int said
-        with nogil:
-            said = slots_hold(&self.slots, self.shard, present, next_one)
-        if said == SEAL_BROKEN:
-            raise SnailError(f"clock {self.slots.clock} could not be applied")
 
     def close_clock(self, clock, slots):
         """Applies exactly these slots of the present clock, which are sealed; drops the others.

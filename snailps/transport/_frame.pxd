@@ -209,7 +209,7 @@ cdef packed struct SlotsHead:
     uint32_t slots                  # of the clock, as its seals say; 0 = none did
     uint32_t summed
     uint32_t broken
-    uint32_t held                   # 1 = the clock is, 2 = the next one will be
+    uint32_t held                   # reserved, 0
 
 cdef packed struct RowsHead:
     uint64_t version                # reserved, 0

@@ -107,12 +107,12 @@ NOTES = {
 }  # fmt: skip
 ANSWERS = [
     m.Ok(), m.Report({}), m.Report(STATS), m.Report({"endpoint": ["127.0.0.1", 9]}),
-    m.Report({"done": [0]}), m.Report({"clocks": [1]}), m.Report({"waits": [["a", "b", 1.0]]}),
+    m.Report({"done": [0]}), m.Report({"waits": [["a", "b", 1.0]]}),
     m.Enough(), m.Declared([1]),
 ]  # fmt: skip
 ERRORS = [b'{"code":"x","text":"y"}', b"", b"[" * 4000, b'{"code":1e999}']
 MASTERS = [
-    m.Welcome(1, 1, 1, 64, 1.0, 9.0), m.TakeRoute({}), m.Stop(True, "x"), m.Fence(1), m.Freeze(),
+    m.Welcome(1, 1, 1, 64, 1.0, 9.0), m.TakeRoute({}), m.Stop(True, "x"), m.Fence(1),
     m.MakeTables([[1, TABLE]]), m.Expire(2, 1, [0]), m.SetClock(1), m.CloseClock(1, [0]),
     m.Save(1, "/x"), m.StopSaving(), m.Load(1, "/x", [[1, 1]]), m.HostStandby(0, []), m.Alone(0),
     m.BackUp(0, 1, "h", 1, True, False), m.Promote(0, 9), m.Yield(0, 1.0), m.DropShard(0),

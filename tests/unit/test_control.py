@@ -550,10 +550,10 @@ def test_answer_of_another_kind_loses_that_peer_and_fails_its_call(master, raw, 
     one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
     peer, _ = master.heard.get(timeout=LIMIT_S)
     answers = queue.Queue()
-    master.do(lambda: master.server.call(peer, messages.Freeze(), answers.put))
+    master.do(lambda: master.server.call(peer, messages.SetClock(1), answers.put))
     asked = one.next()
     one.send(Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=asked.request))
-    assert "Freeze is answered by Report, got Ok" in str(refused(one))
+    assert "SetClock is answered by Report, got Ok" in str(refused(one))
     assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
     assert client.call(messages.Drain(1), LIMIT_S) == messages.Ok()
 

@@ -33,7 +33,6 @@ KNOWN = [
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
     (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
     (m.Expire(9, 1, [0, 2]), b'{"is":"Expire","tick":9,"before":1,"shards":[0,2]}'),
-    (m.Freeze(3), b'{"is":"Freeze","clock":3}'),
     (m.Save(3, "/c/3.part"), b'{"is":"Save","number":3,"folder":"/c/3.part","clock":-1}'),
     (m.StopSaving(), b'{"is":"StopSaving"}'),
     (
@@ -350,7 +349,7 @@ def test_json_of_another_encoding_is_refused():
         (m.Stop(False, ""), m.Ok(), "by nothing"),
         (m.Expire(1, 0, [1]), m.Report({}), "Report on Expire: expected a field 'done'"),
         (m.HostStandby(1, []), m.Report({"endpoint": ["h", 0]}), r"\.endpoint\[1\]: expected"),
-        (m.Freeze(), m.Report({"clocks": [None]}), r"\.clocks\[0\]"),
+        (m.SetClock(1), m.Report({"done": [None]}), r"\.done\[0\]"),
         (m.Ask("stats"), m.Report({"shards": [{"shard": 1}]}), r"\.shards\[0\]: expected a field"),
         (m.Ask("stats"), m.Report({"waits": [[1, 2]]}), r"\.waits\[0\]: expected a list of 3"),
     ],

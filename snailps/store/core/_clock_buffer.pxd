@@ -88,8 +88,6 @@ cdef struct Slots:
     uint32_t sealed                 # slots sealed so far
     uint32_t summed                 # slots whose values are in the sums: 0 to summed - 1
     bint early                      # clocks are closed by a command, maybe without some slots
-    bint held                       # the clock is not applied before `slots_hold` lets it go
-    bint hold_next                  # the next clock is held as soon as it comes
     int broken                      # Broken
     uint64_t bytes                  # staged, sums included
     uint64_t bytes_max
@@ -140,10 +138,6 @@ cdef void slots_refuse(Slots *s, uint32_t slot, uint64_t incarnation) noexcept n
 # that.  A Seal.
 cdef int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot, uint32_t slots,
                     uint64_t incarnation) noexcept nogil
-
-# Holds the present clock, or the one after it, or none; a clock that this lets go, and that became
-# whole while it was held, is applied.  SEAL_BROKEN if that fails, or did before.
-cdef int slots_hold(Slots *s, Shard *shard, bint present, bint next_one) noexcept nogil
 
 # Sums the sealed slots that are not summed yet and applies the clock.  `counts` says of each slot
 # whether it does; NULL = all.  SEAL_CLOSED, or SEAL_BROKEN.

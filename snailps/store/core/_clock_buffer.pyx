@@ -398,8 +398,6 @@ cdef void _slots_begin(Slots *s, uint64_t clock) noexcept nogil:
     s.slots = 0
     s.sealed = 0
     s.summed = 0
-    s.held = s.hold_next
-    s.hold_next = False
 
 
 cdef int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot, uint32_t slots,
@@ -435,17 +433,7 @@ cdef int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot, uint3
             s.broken = BROKEN_MEMORY
             return SEAL_BROKEN
         s.summed += 1
-    if s.sealed < slots or s.held:
-        return SEAL_OK
-    return slots_end(s, shard, NULL)
-
-
-cdef int slots_hold(Slots *s, Shard *shard, bint present, bint next_one) noexcept nogil:
-    s.held = present
-    s.hold_next = next_one
-    if s.broken:
-        return SEAL_BROKEN
-    if s.held or s.early or s.slots == 0 or s.sealed < s.slots:
+    if s.sealed < slots:
         return SEAL_OK
     return slots_end(s, shard, NULL)
 
@@ -460,8 +448,6 @@ cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil:
         snprintf(text, room, b"nothing more: clock %llu could not be applied", clock)
     elif s.slots == 0:
         snprintf(text, room, b"the first slot of clock %llu", clock)
-    elif missing == 0 and s.held:
-        snprintf(text, room, b"the checkpoint that clock %llu is held for", clock)
     elif missing == 0:
         snprintf(text, room, b"the master to close clock %llu", clock)
     else:
@@ -499,7 +485,6 @@ cdef void slots_set(Slots *s, uint64_t clock, bint early) noexcept nogil:
     while sums != NULL:
         _sums_clear(s, sums)
         sums = sums.next
-    s.hold_next = False
     _slots_begin(s, clock)
     _spare_free(s)
     s.early = early

@@ -51,7 +51,6 @@ from snailps.transport.messages.tables import (
     CloseClock,
     Expire,
     Fence,
-    Freeze,
     Load,
     Loaded,
     MakeTables,
@@ -84,7 +83,7 @@ from snailps.transport.messages.work import (
 __all__ = [
     "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "BackUp", "Backed", "Bye", "CameBack",
     "CloseClock", "Content", "Declare", "Declared", "Done", "Drain", "DropShard", "Enough",
-    "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished", "Freeze",
+    "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished",
     "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load", "Loaded", "MakeTables",
     "Message", "Ok", "Probe", "Promote", "Register", "Rejoin", "Report", "Save", "Saved",
     "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop", "StopSaving", "Submit",

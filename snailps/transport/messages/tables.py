@@ -1,7 +1,7 @@
 """What the master orders servers to do with their rows: tables, clocks, fences, checkpoints.
 
     master -> server   MakeTables>Ok  Expire>Report  SetClock>Report  CloseClock>Report
-                       Fence>Report  Freeze>Report  Save>Ok  StopSaving>Ok  Load>Ok
+                       Fence>Report  Save>Ok  StopSaving>Ok  Load>Ok
     server -> master   Saved  Loaded
 
 It knows no worker's job.
@@ -21,7 +21,6 @@ from snailps.transport.messages.validation import (
     U16,
     U32,
     U63,
-    U64,
     Bool,
     Clock,
     ClockOrNone,
@@ -43,7 +42,6 @@ from snailps.transport.messages.validation import (
 
 Slots = Annotated[list[Any], ListOf(Whole(0, SLOTS_MAX - 1), SLOTS_MAX)]
 _DONE = Struct({"done": ListOf(U16, SHARDS_MAX)}, {"expired": U63, "shards": Plain()}, open=True)
-_CLOCKS = Struct({"clocks": ListOf(U64, SHARDS_MAX)}, open=True)
 
 
 @message(by="master", answers="Ok")
@@ -118,24 +116,13 @@ class Fence(Message):
     shards: Shards = field(default_factory=list)
 
 
-@message(by="master", answers="Report", report=_CLOCKS)
-@dataclass(frozen=True, slots=True)
-class Freeze(Message):
-    """Shards keep their rows as they are when a clock begins, until they are saved.
-
-    `clock` -1 is the present one, which the Report has for each shard under ``clocks``; else it is
-    the present or the next one.
-    """
-
-    clock: ClockOrNone = -1
-
-
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Save(Message):
     """A server writes its fragments into the folder of a checkpoint; `Saved` says how it went.
 
-    With a `clock` of at least 0 as they are when that clock begins: `Freeze` came before.
+    With a `clock` of at least 0 as they are when that clock begins: the master withholds one of its
+    slots until then.
     """
 
     number: Natural
@@ -146,7 +133,7 @@ class Save(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class StopSaving(Message):
-    """A server drops the checkpoint or the loading that it is at, if any; its clocks go on."""
+    """A server drops the checkpoint or the loading that it is at, if any."""
 
 
 @message(by="server")
