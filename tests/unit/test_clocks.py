@@ -13,7 +13,7 @@ from twins import slots as twin
 from snailps import Table
 from snailps.api.export_progress import ExportProgress
 from snailps.data.blocks import Block
-from snailps.errors import MisuseError, RemoteError, SnailError, WaitTimeout
+from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.leases import BspLedger
 from snailps.master.services import Reading

@@ -1,7 +1,6 @@
 """A standby in clocks: staged, sealed and closed as at its primary."""
 
 import numpy as np
-import pytest
 from replicas import Replicas, assert_equal, dump
 from test_replica import DIMS, tables
 
