@@ -24,7 +24,7 @@ MESSAGES = (
 CLOCK_MESSAGES = ("Seal", "Seal", "Seal")
 """Frames of workers that shards get, where there are clocks."""
 ROUND_MESSAGES = ("CloseClock", "CloseClock", "CloseClock")
-CHECKPOINT_MESSAGES = 3 * ("Save", "Saved", "StopSaving", "Load", "Loaded")
+CHECKPOINT_MESSAGES = 3 * ("Save", "Save", "Saved", "StopSaving", "Load", "Loaded")
 SESSION_MESSAGES = ("Submit", "Submit", "Shutdown", "Failed")
 SURVEY_MESSAGES = ("Summarise", "Summarise", "Done")
 EXPIRY_MESSAGES = ("Expire", "Expire", "Expire")
@@ -140,7 +140,7 @@ class Faults:
              self._kill_master, self._kill_worker, self._stall_long, self._break_control,
              self._drain)
         )  # fmt: skip
-        name = rng.choice(("Save", "Save", "Save", "Saved", "Saved", "StopSaving"))
+        name = rng.choice(("Save", "Save", "Save", "Save", "Saved", "StopSaving"))
         delays = rng.choice((0, 1, 2, 4))
 
         def lose():
