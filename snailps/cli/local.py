@@ -154,6 +154,8 @@ def run_local(
     own = (MasterSettings, ServerSettings, WorkerSettings, of_job)
     for _, text in remarks(raw, "this job", own):
         progress.say(text)
+    for text in without_effect(raw):
+        progress.say(text)
     interrupts: list[int] = []
 
     def interrupt(number: int, frame: types.FrameType | None) -> None:
@@ -205,6 +207,21 @@ def run_local(
             "continues from the newest. If memory was short, the kernel's log says so"
         )
     return code
+
+
+def without_effect(raw: RawConfig) -> list[str]:
+    """Remarks on what a `--set` gives and a cluster on this machine sets itself."""
+    how = {
+        "master_addr": "the master takes any free port",
+        "expected_node_num": "--servers and --workers give it",
+        "expected_servers": "--servers gives it",
+    }
+    entries = [entry for entry in raw.entries if entry.origin.startswith("--set ")]
+    return [
+        f"{entry.origin}: {entry.key} has no effect in a cluster on this machine: {how[entry.key]}"
+        for entry in entries
+        if entry.key in how
+    ]
 
 
 def _figures(text: str) -> dict[str, Any]:

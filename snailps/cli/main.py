@@ -8,6 +8,7 @@ keeps its traceback.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -56,7 +57,18 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
         else:
             group = module.app_for(words[1:]) if name == "train" else module.app
             app.add_typer(group, name=name, rich_help_panel=COMMANDS[name])
+    _join_help_lines(app)
     return app
+
+
+def _join_help_lines(app: typer.Typer) -> None:
+    """Joins the lines of each paragraph of a help text: the terminal breaks them."""
+    for command in app.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _join_help_lines(group.typer_instance)
 
 
 def _show_version(wanted: bool) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from itertools import pairwise
 from typing import ClassVar
 
 import pytest
@@ -12,8 +13,10 @@ from typer.testing import CliRunner
 
 from snailps import __version__, kernels, models
 from snailps.cli import main as cli
+from snailps.cli.local import without_effect
 from snailps.cli.printing import print_json
 from snailps.cli.train import separate
+from snailps.config import RawConfig
 from snailps.config.fields import settings_of
 from snailps.local.launcher import MasterEnded
 
@@ -47,7 +50,32 @@ def call(monkeypatch, capsys, *arguments):
     return ended.value.code or 0, told.out, told.err
 
 
+def test_settings_that_a_local_cluster_sets_itself_are_said_to_have_no_effect():
+    raw = RawConfig.load(
+        None,
+        environ={"SNAILPS_MASTER_ADDR": "node1:16831"},  # no remark: not for this command
+        overrides=["master_addr=node1:1", "expected_node_num=9", "dim=8"],
+    )
+    assert without_effect(raw) == [
+        "--set master_addr=node1:1: master_addr has no effect in a cluster on this machine: the "
+        "master takes any free port",
+        "--set expected_node_num=9: expected_node_num has no effect in a cluster on this machine: "
+        "--servers and --workers give it",
+    ]
+
+
 # --- help -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["master", "doctor", "cluster drain"])
+def test_help_breaks_lines_only_where_the_terminal_ends(words):
+    told = CliRunner().invoke(
+        cli.app_for(words.split()), [*words.split(), "--help"], env={"COLUMNS": "80"}
+    )
+    lines = [line.strip() for line in told.output.split("Options")[0].splitlines()]
+    for line, following in pairwise(lines):
+        if line and following and not line.startswith("Usage"):
+            assert len(f"{line} {following.split()[0]}") > 76, line
 
 
 def test_help_names_every_command():
