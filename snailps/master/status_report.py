@@ -226,7 +226,7 @@ class StatusReport:
             stats, pulls_per_s, pushes_per_s = told.get(
                 (one["primary"], one["shard"]), ({}, 0.0, 0.0)
             )
-            replica = stats.get("replica") or {}
+            replica = (stats.get("replica") or {}) if one["standby"] else {}
             where = route.shards[one["shard"]] if route is not None else None
             found.append(
                 {

@@ -334,6 +334,17 @@ def test_job_without_a_worker_ends_where_none_comes(make_job, leaves):
     assert "within 10 s" in world.core.verdict
 
 
+def test_shard_without_a_standby_is_not_behind(make_job):
+    world = World(make_job())
+    world.forms()
+    (row,) = world.core.status_report._shards()
+    member = world.core.members.all[row["primary"]]
+    replica = {"state": "lost", "seeded": 1.0, "lag_bytes": 700_000, "lag_s": 4.7}
+    member.stats = {"shards": [{"shard": 0, "pulls": 0, "pushes": 0, "replica": replica}]}
+    (row,) = world.core.status_report._shards()
+    assert (row["standby"], row["lag_bytes"], row["lag_s"]) == (0, 0, 0.0)
+
+
 def test_job_without_a_worker_that_is_interrupted_is_saved(make_job):
     world = World(make_job())
     _, *workers = world.forms()
