@@ -220,7 +220,8 @@ class Departures:
         self._members.rows.fence(member.number, now, leases.last_of(member))
         returned = self._job_controller.released(member, now)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
-        log.warning("%s is lost: %s. %s, %d blocks go back", member.name, why, who, returned)
+        leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
+        log.warning("%s is lost: %s. %s, %s", member.name, why, who, leased)
         if culprit:
             self._fail_job(culprit)
 

@@ -194,7 +194,7 @@ def test_local_with_sigint_saves_and_exits_130(tmp_path, conf):
         gate.open()
         assert run.wait() == 130, run.stderr
     assert (tmp_path / "out.npz").exists()
-    assert "what was learnt is saved" in run.stderr
+    assert "the model so far is saved" in run.stderr
     assert not run.errors
 
 

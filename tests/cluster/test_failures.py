@@ -338,7 +338,7 @@ def test_cluster_that_recovers_goes_on_without_a_killed_worker(tmp_path, job, ga
         gated.open()
         assert others[-1].wait() == 0
         assert master.wait() == 0
-        assert any("blocks go back" in line for line in master.lines)
+        assert any("to be leased again" in line for line in master.lines)
         cluster.codes()
     with np.load(tmp_path / "out.npz") as saved:
         # A block that was pushed and not reported is trained again.

@@ -94,7 +94,7 @@ def test_interrupt_drops_what_is_prefetched_and_keeps_what_is_at_work(tmp_path, 
         assert cluster.codes() == [INTERRUPTED, 0, 0]
         assert figures_of(master)["ended_by"] == "interrupt"
         assert "interrupted after" in master.stderr
-        assert "what was learnt is saved" in master.stderr
+        assert "the model so far is saved" in master.stderr
         assert "Traceback" not in master.stderr
     assert counted(tmp_path) == 300
 

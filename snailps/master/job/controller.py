@@ -144,7 +144,8 @@ class JobController:
             self._begin(self.job, now)
 
     def _prepared(self, job: Job, opened: Opened | None, now: float) -> None:
-        log.info("%s: %d files, %.1f MB", *job.describe())
+        name, files, megabytes = job.describe()
+        log.info("%s: %d file%s, %.1f MB", name, files, "" if files == 1 else "s", megabytes)
         self.checkpoints.opened(job, opened, now, resumes=not self.recovery.begun)
         self._answer_submitter(messages.Ok())
         self._go(JobPhase.READY)
@@ -350,7 +351,7 @@ class JobController:
 
     def _check_limit(self, job: Job, ledger: Ledger, now: float) -> None:
         if not (ledger.over or ledger.closed) and (limit := job.limit_reached(now)):
-            log.info("%s reached: finishing the blocks at work, then saving", limit)
+            log.info("%s reached: finishing the leased blocks, then saving the model", limit)
             self._end_early(job, limit, now)
 
     def snapshot(self, now: float) -> Snapshot | None:
@@ -401,10 +402,10 @@ class JobController:
         return self.checkpoints.holds_rows or restores
 
     def interrupt(self, now: float) -> None:
-        """Ends the training early: blocks at work are finished, what was learnt is saved."""
+        """Ends the training early: leased blocks are finished, and the model is saved."""
         if self.job is not None and self.job.ledger is not None and not self.interrupted:
             self.interrupted = True
-            log.warning("interrupted: finishing the blocks at work, then saving")
+            log.warning("interrupted: finishing the leased blocks, then saving the model")
             self._end_early(self.job, "interrupt", now)
 
     def _end_early(self, job: Job, why: str, now: float) -> None:
