@@ -1,6 +1,6 @@
 """What is trained: rows that tell which pushes they contain, and what every push must come to.
 
-    SimModel                the class that the real master loads: one table, no survey
+    SimModel                the class that the real master loads: one table, and a survey on demand
     Ledger of pushes        sent, acknowledged, by key and block  -> invariants.py
     contribution(rows, ...) what a block adds in bsp: it depends on each bit of the rows
 
