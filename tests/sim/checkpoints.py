@@ -40,6 +40,13 @@ class Checkpoint:
     whole: bool = False
     damaged: bool = False
     pruned: bool = False
+    passed: bool = False
+    """A training went on from an older one, as if this one were not there."""
+
+    @property
+    def is_good(self):
+        """Whether a training could go on from it."""
+        return self.whole and not (self.damaged or self.pruned or self.passed)
 
 
 @dataclass
@@ -60,7 +67,7 @@ class History:
 
     def newest(self):
         """The newest that is whole and not damaged; None: there is none."""
-        good = [one for one in self.all.values() if one.whole and not (one.damaged or one.pruned)]
+        good = [one for one in self.all.values() if one.is_good]
         return max(good, key=lambda one: one.number, default=None)
 
     @property
@@ -77,9 +84,8 @@ class History:
         if number < least:
             self.problems.append(f"went on from checkpoint {number}, and {least} is whole")
         self.restored.append(Restored(at, found))
-        for one in list(self.all):
-            if one > number:
-                del self.all[one]  # its number is not given again, and it is of no use
+        for one in self.all.values():
+            one.passed = one.passed or one.number > number
         return found
 
     def fate(self, drawn_at, acked_at):
