@@ -131,6 +131,7 @@ class Replicas(Shards):
         self.ports[index] = port
         for client in self.clients:
             client.reroute(epoch, client.names)
+            client.cut(index)  # as a worker does that follows a route
 
     def settle(self, index=0):
         """Waits until the standby has all."""
