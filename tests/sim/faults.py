@@ -649,6 +649,8 @@ class Faults:
             return False
         if node.welcome is None or node.number not in core.members.all:
             return False
+        if node.control.away and not self._wild:  # it may end without giving its shards away
+            return False
         self._hurt(node, "SIGTERM")
         node.asked_to_leave()
         return True

@@ -14,6 +14,7 @@ from snailps.transport.handshake import Channel, Hello
 from tests.sim.control import NONCE, NodeEnd
 from tests.sim.scheduler import Future, Process, first_of
 
+AWAY_S = 1.0
 WATCH_S = 0.2
 MASTER = ("master", 7000)
 """Where the master listens: every one of them."""
@@ -247,8 +248,17 @@ class Node(Process):
             self.end(130, "SIGTERM before it belonged")
             return
         self.say("SIGTERM")
+        self._leave_on(self.world.now + AWAY_S)
+
+    def _leave_on(self, until):
+        """Tells the master, for which it waits a moment."""
+        if self.ending:
+            return
         if self.control.away:
-            self.end(130, "SIGTERM while the master was gone")
+            if self.world.now < until:
+                self.after(WATCH_S / 4, self._leave_on, until)
+            else:
+                self.end(130, "SIGTERM while the master was gone")
             return
         self._leaves = "SIGTERM"
         self.on_leave()
