@@ -35,6 +35,8 @@ from tests.sim.scheduler import Process, first_of
 
 IDLE_S = 0.1
 HEARTBEATS_S = 0.25
+_QUIET = events.Tick | events.Heartbeats | events.JournalGrown
+"""What needs no turn of the loop before its time."""
 FOLDER_S = 10.0
 """How long it waits until the folder of checkpoints says that the run is over."""
 
@@ -325,7 +327,7 @@ class Master(Process):
                         self._performers[type(effect)](self, effect)
         finally:
             self._is_feeding = False
-        if self.alive and not isinstance(event, events.Tick | events.Heartbeats):
+        if self.alive and not isinstance(event, _QUIET):
             self._tick_within(0.001)
 
     # --- connections ------------------------------------------------------------------------------

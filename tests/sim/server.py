@@ -13,7 +13,6 @@ from functools import partial
 from typing import ClassVar
 
 from snailps import kernels
-from snailps.api.access_method import load_method
 from snailps.errors import (
     ConnectionLost,
     ProtocolError,
@@ -31,6 +30,7 @@ from snailps.transport.frame import Kind
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim import invariants
 from tests.sim.memory_disk import PowerCut
+from tests.sim.model import Counted
 from tests.sim.node import Node
 
 CLOCK_LIMIT_S = 3600.0
@@ -64,7 +64,7 @@ class Server(Node):
     def on_welcome(self, welcome):
         self.core = ServerCore(
             self.settings, welcome, self.cluster.new_server_files(self, welcome),
-            endpoints=self.endpoints, own_rss_mb=lambda: 1.0, load_method=load_method,
+            endpoints=self.endpoints, own_rss_mb=lambda: 1.0, load_method=Counted,
         )  # fmt: skip
 
     def epoch_of_route(self):
