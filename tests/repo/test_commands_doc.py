@@ -2,12 +2,14 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import typer
 from cases import each
-from conftest import ROOT
 
 from snailps.cli import main as cli
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PAGES = [
     ROOT / "README.md",

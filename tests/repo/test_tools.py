@@ -13,9 +13,11 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.limit(550)
 
