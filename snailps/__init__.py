@@ -18,6 +18,7 @@ from snailps._version import __version__
 
 if TYPE_CHECKING:
     from snailps.api.access_method import AccessMethod
+    from snailps.api.rotation import Rotation
     from snailps.api.tables import Table, Tensor
     from snailps.api.worker import Block, Results, Worker
     from snailps.config import JobSettings, setting
@@ -33,6 +34,7 @@ __all__ = [
     "LocalCluster",
     "Parameters",
     "Results",
+    "Rotation",
     "SnailError",
     "Stage",
     "Table",
@@ -50,6 +52,7 @@ _HOMES = {
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
     "local.cluster": ("LocalCluster", "local_cluster"),
+    "api.rotation": ("Rotation",),
     "api.tables": ("Table", "Tensor"),
     "api.worker": ("Block", "Results", "Worker"),
 }

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from snailps.api.rotation import NoVisits, Visits
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Pending
 
@@ -47,6 +48,18 @@ class Block:
     index : int
         In rounds: which of the job's workers makes this contribution, 0 to `workers` - 1, so that
         each can have its own data.  Else -1.
+    chunk : int
+        In a rotation: number of the chunk, over all epochs.  Else -1.
+    slice, slices : int
+        Of a block to deal (`Worker.deal`): its place in its chunk, from 0; of a tenancy -1.  How
+        many slices the chunk has.
+    part, parts : int
+        Of a tenancy: its resident part, from 0; of a slice -1.  Of a tenancy: how many resident
+        parts its chunk has; of a slice 0, as that is decided when all slices are dealt.
+    visiting : int
+        Of a tenancy: how many visiting parts its chunk has, twice `parts`.
+    visits : Visits
+        Of a tenancy: lends the visiting parts.
     """
 
     number: int
@@ -62,6 +75,13 @@ class Block:
     slot: int = 0
     slots: int = 1
     index: int = -1
+    chunk: int = -1
+    slice: int = -1
+    slices: int = 0
+    part: int = -1
+    parts: int = 0
+    visiting: int = 0
+    visits: Visits = field(default_factory=NoVisits)
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)
 

@@ -17,6 +17,7 @@ from snailps.api.block import Block
 from snailps.api.class_loading import load_named
 from snailps.api.model_tables import ModelTables
 from snailps.api.results import Results, write_tables
+from snailps.api.rotation import Rotation, Visits
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, settings_of
 from snailps.data.blocks import Source
@@ -30,7 +31,9 @@ __all__ = [
     "Forward",
     "Pending",
     "Results",
+    "Rotation",
     "Surveyor",
+    "Visits",
     "Worker",
     "load_class",
 ]
@@ -130,6 +133,22 @@ class Worker(ModelTables):
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
+    def deal(self, block: Block) -> Mapping[str, float]:
+        """Stores a slice of a chunk where every worker reads it; only called in a `rotation`.
+
+        Runs in the thread that prepares, beside `train`: it may use `settings`, `summary`, pulls
+        and pushes, but nothing that `train` changes.  All its pushes are acknowledged when it
+        returns.  Of three chunks at most the slices are in use: those of chunk k may replace those
+        of chunk ``k - 3``.  A slice may be dealt twice, by different workers and partly the first
+        time, so what it writes must not depend on what is there.
+
+        Returns
+        -------
+        mapping
+            ``bad_lines``, if any; may be empty.  Units and losses are those of the tenancies.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has a rotation, but no deal()")
+
     def workers_changed(self) -> None:
         """Called between two blocks when `workers` has changed.
 
@@ -184,6 +203,27 @@ class Worker(ModelTables):
 
         Its result is shown and logged: for each name a few other names with figures.
         None (the default): no inspection.
+        """
+        return None
+
+    @classmethod
+    def rotation(
+        cls, settings: JobSettings, total_bytes: int, workers: int, summary: bytes
+    ) -> Rotation | None:
+        """How the training rotates rows among workers; None (the default): ordinary blocks.
+
+        Asked at the master when the training begins, of a job with ``consistency: async``, without
+        `max_steps`, that two or more workers begin; it must return quickly.  Blocks are then given
+        to `deal`, and `prepare` and `train` get tenancies (`Block.part`, `Block.visits`).
+
+        Parameters
+        ----------
+        settings : JobSettings
+        total_bytes : int
+            Of the input, of one epoch.
+        workers : int
+        summary : bytes
+            Of the survey; empty without one.
         """
         return None
 
