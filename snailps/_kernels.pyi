@@ -151,6 +151,103 @@ class Kernels:
         B. Recht et al., "Hogwild!", NIPS 2011.
         """
 
+    def sort_pairs(
+        self, tokens: Ints, window: int, seed: int, most: int = 12, *,
+        resident: NDArray[np.integer] | None = None, part: int = 0,
+        visiting: NDArray[np.integer] | None = None, parts: int = 1,
+    ) -> tuple[Ints, Longs, Ints, Longs]:  # fmt: skip
+        """Sort the skip-gram pairs of a text into bundles: a centre word and a few of its contexts.
+
+        Parameters
+        ----------
+        tokens
+            int32[m], word numbers, m below 2^31; -1 ends a sentence; already subsampled.
+        window
+            1 to 256: each centre draws its reach uniformly from 1..window.
+        seed
+            uint64.  A reach depends on the seed and the place in `tokens` alone, so that all parts
+            of a text see the same windows.
+        most
+            1 or more contexts of a bundle at most.  The pairs of a centre are cut into as few
+            bundles as can be, of sizes as equal as can be.
+        resident, part
+            Part of each word as a centre, below 65,536: only centres of part `part` are taken.
+            None: all are.  Arrays of uint16 are not copied.
+        visiting, parts
+            Part of each word as a context, below `parts`.  None: there is one part.
+
+        Returns
+        -------
+        centres : int32[b]
+            Word of each bundle.
+        starts : int64[b + 1]
+            The contexts of bundle i are ``contexts[starts[i]:starts[i + 1]]``: one or more.
+        contexts : int32[pairs]
+        bounds : int64[parts + 1]
+            The contexts of bundles ``bounds[j]`` to ``bounds[j + 1] - 1`` are in visiting part j.
+            Inside a part the bundles are in a random order.
+
+        Raises
+        ------
+        ValueError
+            Numbers out of range, or 2^31 pairs or more.
+
+        Notes
+        -----
+        Releases the GIL.  A counting sort: time is linear in the words (some ns for each that is of
+        another part) and the pairs; besides what it returns, memory is 4 bytes a word of the text,
+        4 a bundle, and 16 a resident word and visiting part.
+        """
+
+    def train_pairs(
+        self,
+        inputs: Floats, outputs: Floats, dim: int, centres: Ints, starts: Longs, contexts: Ints,
+        bag_ptr: Longs, bag_rows: Ints, noise: Ints, noise_logit: Floats, *,
+        negatives: int, lr_start: float, lr_stop: float, seed: int,
+        squares: tuple[Floats, Floats] | None = None, eps: float = 1.0,
+    ) -> tuple[float, int]:  # fmt: skip
+        """Train skip-gram word vectors on sorted pairs, in place; returns (loss_sum, pairs).
+
+        Parameters
+        ----------
+        inputs, outputs, dim, bag_ptr, bag_rows, noise, noise_logit, squares
+            As `train_words` takes them.
+        centres, starts, contexts
+            Bundles, as `sort_pairs` returns them.  ``centres[a:b], starts[a:b + 1]`` are a range of
+            them, with all of `contexts`.  Centres have a bag; contexts are rows of `outputs`: a
+            caller may number the words of either side as its rows are.
+        negatives
+            1 or more: noise words for each pair.
+        lr_start, lr_stop
+            Learning rate at the first and behind the last bundle; linear between.
+        seed
+            uint64; the same seed, bundles and rows give the same result (one thread, same build).
+        eps
+            AdaGrad's, above 0: added to the root of the sums.
+
+        Returns
+        -------
+        loss_sum : float
+            Sum over the pairs of the negative log likelihood, each with its negatives.
+        pairs : int
+
+        Raises
+        ------
+        ValueError
+            Shapes, strides or alignment that do not fit, a number out of range.
+
+        Notes
+        -----
+        16 bundles in a row share 32 noise words, each weighted ``contexts * negatives / 32``; a
+        noise word that is the context of a pair does not count for that pair.  A group of 16 reads
+        the hidden vectors of its centres, makes one step of each noise row, then takes bundle by
+        bundle: one step a context, in turn, then one of each row of the centre's bag.  It ends
+        early where a centre would come a second time.
+
+        Releases the GIL.  Several threads may train on the same `inputs` and `outputs` at once
+        (Hogwild), see `train_words`.
+        """
+
     def train_labels(
         self,
         inputs: Floats, outputs: Floats, dim: int, bag_ptr: Longs, bag_rows: Ints,

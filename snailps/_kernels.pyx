@@ -11,8 +11,8 @@ a NumPy twin in tests/support/twins.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport free
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from snailps.abi._key_hash cimport hash_key
@@ -24,7 +24,7 @@ from snailps.abi._wire_types cimport is_wire, wire_row_bytes
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     CBOW, LOGISTIC, MULTINOMIAL, SAMPLING, SKIP_GRAM, SOFTMAX, SQUARED, CbowNet, Csr, KernelTable,
-    LabelsJob, SparseJob, WordsJob,
+    LabelsJob, PairsJob, SortCursor, SortJob, SparseJob, WordsJob,
 )
 
 import numpy as np
@@ -35,6 +35,8 @@ cdef extern from "<stdlib.h>" nogil:
 cdef enum:
     C_DIM_MAX = 65536
     C_WINDOW_MAX = 256
+    C_PARTS_MAX = 65536     # uint16
+    C_BUNDLE_MAX = 1 << 20
 
 cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
@@ -80,6 +82,19 @@ cdef object check_rows(str name, const float[:, ::1] rows):
 cdef object check_span(str what, Py_ssize_t first, Py_ssize_t last, Py_ssize_t count):
     if not 0 <= first <= last <= count:
         raise ValueError(f"{what} {first}..{last - 1} must be among the {count} of ptr")
+
+
+cdef object parts_of_words(str name, object parts, Py_ssize_t word_num, int most):
+    """A part below `most` for each word, as the sorter wants them."""
+    found = np.ascontiguousarray(parts)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be an array of whole numbers, one a word, got "
+                         f"{found.ndim} dimensions of {found.dtype}")
+    if word_num >= 0 and len(found) != word_num:
+        raise ValueError(f"{name} must have a part for each of {word_num} words, got {len(found)}")
+    if len(found) and not 0 <= found.min() <= found.max() < most:
+        raise ValueError(f"{name} must lie in 0..{most - 1}, got {found.min()} to {found.max()}")
+    return found.astype(np.uint16, copy=False)
 
 
 cdef class Kernels:
@@ -226,6 +241,49 @@ cdef class Kernels:
 
     # ---- word vectors ------------------------------------------------------------------------------
 
+    cdef object check_tables(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
+                             const int32_t[::1] noise, const float[::1] noise_logit,
+                             int negatives):
+        """Rows to train, and negatives that are some of them."""
+        cdef Py_ssize_t out_num = outputs.shape[0]
+        check_rows("inputs", inputs)
+        check_rows("outputs", outputs)
+        if inputs.shape[1] != outputs.shape[1] or not 1 <= dim <= inputs.shape[1]:
+            raise ValueError(f"inputs and outputs must be as wide as each other and at least dim = "
+                             f"{dim}, at least 1; got {inputs.shape[1]} and {outputs.shape[1]}")
+        if inputs.shape[1] > C_DIM_MAX:
+            raise ValueError(f"rows must have at most {C_DIM_MAX} columns, got {inputs.shape[1]}")
+        if noise_logit.shape[0] != out_num:
+            raise ValueError(f"noise_logit must have a number for each of the {out_num} rows of "
+                             f"outputs, got {noise_logit.shape[0]}")
+        if negatives < 1 or noise.shape[0] < 1:
+            raise ValueError(f"negatives must be at least 1, got {negatives}, and noise must not be "
+                             f"empty, got {noise.shape[0]} words")
+        if not self.in_range(noise, 0, out_num):
+            raise ValueError(f"noise must lie in 0..{out_num - 1}, the rows of outputs")
+
+    cdef object take_squares(self, float[:, ::1] inputs, float[:, ::1] outputs, squares, float eps,
+                             float **of_inputs, float **of_outputs):
+        """AdaGrad's sums, if there are any; the caller keeps them alive."""
+        cdef float[:, ::1] input_squares
+        cdef float[:, ::1] output_squares
+        if squares is None:
+            return
+        input_squares, output_squares = squares
+        check_rows("squares of inputs", input_squares)
+        check_rows("squares of outputs", output_squares)
+        if input_squares.shape[0] != inputs.shape[0] \
+                or output_squares.shape[0] != outputs.shape[0] \
+                or input_squares.shape[1] != inputs.shape[1] \
+                or output_squares.shape[1] != inputs.shape[1]:
+            raise ValueError(f"squares must have the shapes of the rows, got "
+                             f"{input_squares.shape[0]} x {input_squares.shape[1]} and "
+                             f"{output_squares.shape[0]} x {output_squares.shape[1]}")
+        if not eps > 0:
+            raise ValueError(f"eps must be above 0, got {eps}")
+        of_inputs[0] = &input_squares[0, 0]
+        of_outputs[0] = &output_squares[0, 0]
+
     def train_words(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                     const int32_t[::1] tokens, bag_ptr, const int32_t[::1] bag_rows,
                     const int32_t[::1] noise, const float[::1] noise_logit, *, int model,
@@ -234,26 +292,15 @@ cdef class Kernels:
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
         cdef Py_ssize_t out_num = outputs.shape[0]
-        check_rows("inputs", inputs)
-        check_rows("outputs", outputs)
+        self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
         self.check_bags(pointers, bag_rows, inputs.shape[0], 1)
-        if inputs.shape[1] != outputs.shape[1] or not 1 <= dim <= inputs.shape[1]:
-            raise ValueError(f"inputs and outputs must be as wide as each other and at least dim = "
-                             f"{dim}, at least 1; got {inputs.shape[1]} and {outputs.shape[1]}")
-        if inputs.shape[1] > C_DIM_MAX:
-            raise ValueError(f"rows must have at most {C_DIM_MAX} columns, got {inputs.shape[1]}")
-        if noise_logit.shape[0] != out_num or word_num > out_num:
-            raise ValueError(f"outputs ({out_num} rows) must have a row a word ({word_num}) and "
-                             f"noise_logit a number a row, got {noise_logit.shape[0]}")
+        if word_num > out_num:
+            raise ValueError(
+                f"outputs ({out_num} rows) must have a row a word ({word_num})")
         if model not in (SKIP_GRAM, CBOW):
             raise ValueError(f"model must be 0 (skip-gram) or 1 (CBOW), got {model}")
         if not 1 <= window <= C_WINDOW_MAX:
             raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
-        if negatives < 1 or noise.shape[0] < 1:
-            raise ValueError(f"negatives must be at least 1, got {negatives}, and noise must not be "
-                             f"empty, got {noise.shape[0]} words")
-        if not self.in_range(noise, 0, out_num):
-            raise ValueError(f"noise must lie in 0..{out_num - 1}, the rows of outputs")
         if not self.in_range(tokens, -1, word_num):
             raise ValueError(f"tokens must lie in -1..{word_num - 1}: words that have a bag")
         if tokens.shape[0] == 0 or word_num == 0 or inputs.shape[0] == 0:
@@ -263,24 +310,8 @@ cdef class Kernels:
         cdef char *scratch
         cdef double loss = 0
         cdef int64_t examples = 0
-        cdef float[:, ::1] input_squares
-        cdef float[:, ::1] output_squares
-        job.input_squares = NULL
-        job.output_squares = NULL
-        if squares is not None:
-            input_squares, output_squares = squares
-            check_rows("squares of inputs", input_squares)
-            check_rows("squares of outputs", output_squares)
-            if input_squares.shape[0] != inputs.shape[0] or output_squares.shape[0] != out_num \
-                    or input_squares.shape[1] != inputs.shape[1] \
-                    or output_squares.shape[1] != inputs.shape[1]:
-                raise ValueError(f"squares must have the shapes of the rows, got "
-                                 f"{input_squares.shape[0]} x {input_squares.shape[1]} and "
-                                 f"{output_squares.shape[0]} x {output_squares.shape[1]}")
-            if not eps > 0:
-                raise ValueError(f"eps must be above 0, got {eps}")
-            job.input_squares = &input_squares[0, 0]
-            job.output_squares = &output_squares[0, 0]
+        memset(&job, 0, sizeof(job))
+        self.take_squares(inputs, outputs, squares, eps, &job.input_squares, &job.output_squares)
         job.epsilon = eps
         job.inputs = &inputs[0, 0]
         job.outputs = &outputs[0, 0]
@@ -302,6 +333,148 @@ cdef class Kernels:
         scratch = zeros(self.table.words_scratch(&job))
         with nogil:
             self.table.words(&job, scratch, &loss, &examples)
+            free(scratch)
+        return loss, examples
+
+    def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
+                   resident=None, int part=0, visiting=None, int parts=1):
+        cdef Py_ssize_t word_num = -1
+        if not 1 <= window <= C_WINDOW_MAX:
+            raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
+        if not 1 <= most <= C_BUNDLE_MAX:
+            raise ValueError(f"most must be 1 to {C_BUNDLE_MAX}, got {most}")
+        if not 1 <= parts <= C_PARTS_MAX:
+            raise ValueError(f"parts must be 1 to {C_PARTS_MAX}, got {parts}")
+        if visiting is None and parts > 1:
+            raise ValueError(f"visiting must have the part of each word where there are {parts}")
+        if tokens.shape[0] > 0x7fffffff:
+            raise ValueError(f"tokens must be fewer than 2^31, got {tokens.shape[0]}")
+        cdef const uint16_t[::1] of_centre
+        cdef const uint16_t[::1] of_context
+        cdef SortJob job
+        memset(&job, 0, sizeof(job))
+        if resident is not None:
+            of_centre = parts_of_words("resident", resident, word_num, C_PARTS_MAX)
+            word_num = of_centre.shape[0]
+            job.resident = &of_centre[0] if word_num else NULL
+        if visiting is not None:
+            of_context = parts_of_words("visiting", visiting, word_num, parts)
+            word_num = of_context.shape[0]
+            job.visiting = &of_context[0] if word_num else NULL
+        if word_num < 0:
+            word_num = 1 + (int(np.max(tokens)) if tokens.shape[0] else -1)
+        if not self.in_range(tokens, -1, word_num):
+            raise ValueError(f"tokens must lie in -1..{word_num - 1}: words that have a part")
+        job.tokens = ints(tokens)
+        job.token_num = tokens.shape[0]
+        job.word_num = word_num
+        job.part = part
+        job.parts = parts
+        job.window = window
+        job.most = most
+        job.stream = hash_key(seed)
+
+        cdef int32_t[::1] numbers, places, order, centres, contexts
+        cdef int64_t[::1] bounds, starts
+        cdef int64_t resident_num, centre_num, pair_num
+        cdef uint32_t *counts = NULL
+        cdef SortCursor *cursors = NULL
+        if job.resident != NULL:
+            numbers = np.empty(word_num, np.int32)
+            job.numbers = &numbers[0]
+        bounds = np.zeros(parts + 1, np.int64)
+        job.bounds = &bounds[0]
+        places = np.empty(max(1, job.token_num), np.int32)
+        job.places = &places[0]
+        with nogil:
+            resident_num = self.table.number_residents(&job)
+            centre_num = self.table.find_centres(&job)
+        try:
+            counts = <uint32_t *>zeros(max(1, resident_num * parts) * <int64_t>sizeof(uint32_t))
+            job.counts = counts
+            with nogil:
+                pair_num = self.table.count_pairs(&job, centre_num)
+            if pair_num > 0x7fffffff:
+                raise ValueError(f"tokens make {pair_num} pairs, and must make fewer than 2^31; "
+                                 "take less of the text")
+            with nogil:
+                self.table.bound_bundles(&job, resident_num)
+            order = np.empty(max(1, bounds[parts]), np.int32)
+            centres = np.empty(bounds[parts], np.int32)
+            starts = np.empty(bounds[parts] + 1, np.int64)
+            contexts = np.empty(pair_num, np.int32)
+            job.order = &order[0]
+            job.starts = &starts[0]
+            if pair_num:
+                job.centres = &centres[0]
+                job.contexts = &contexts[0]
+            cursors = <SortCursor *>malloc(
+                <size_t>max(1, resident_num * parts) * sizeof(SortCursor))
+            if cursors == NULL:
+                raise MemoryError(f"no memory to sort the pairs of {resident_num} words")
+            job.cursors = cursors
+            with nogil:
+                self.table.place_pairs(&job, centre_num)
+        finally:
+            free(counts)
+            free(cursors)
+        return centres.base, starts.base, contexts.base, bounds.base
+
+    def train_pairs(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
+                    const int32_t[::1] centres, const int64_t[::1] starts,
+                    const int32_t[::1] contexts, const int64_t[::1] bag_ptr,
+                    const int32_t[::1] bag_rows, const int32_t[::1] noise,
+                    const float[::1] noise_logit, *, int negatives, float lr_start, float lr_stop,
+                    uint64_t seed, squares=None, float eps=1.0):
+        cdef Py_ssize_t n = centres.shape[0], out_num = outputs.shape[0], b
+        cdef bint falls = False
+        cdef PairsJob job
+        memset(&job, 0, sizeof(job))
+        self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
+        self.check_bags(bag_ptr, bag_rows, inputs.shape[0], 1)
+        if starts.shape[0] != n + 1:
+            raise ValueError(f"starts must have one number more than centres ({n}), got "
+                             f"{starts.shape[0]}")
+        if not 0 <= starts[0] <= starts[n] <= contexts.shape[0]:
+            raise ValueError(f"starts must lie in 0..{contexts.shape[0]}, the contexts, got "
+                             f"{starts[0]} to {starts[n]}")
+        with nogil:
+            for b in range(n):
+                falls |= starts[b + 1] < starts[b]
+        if falls:
+            raise ValueError("starts must not fall from one to the next")
+        if not self.in_range(centres, 0, bag_ptr.shape[0] - 1):
+            raise ValueError(
+                f"centres must lie in 0..{bag_ptr.shape[0] - 2}: words that have a bag")
+        if not self.in_range(contexts[starts[0]:starts[n]], 0, out_num):
+            raise ValueError(f"contexts must lie in 0..{out_num - 1}, the rows of outputs")
+        if n == 0:
+            return 0.0, 0
+        cdef char *scratch
+        cdef double loss = 0
+        cdef int64_t examples = 0
+        self.take_squares(inputs, outputs, squares, eps, &job.input_squares, &job.output_squares)
+        job.epsilon = eps
+        job.inputs = &inputs[0, 0]
+        job.outputs = &outputs[0, 0]
+        job.centres = &centres[0]
+        job.starts = &starts[0]
+        job.contexts = ints(contexts)
+        job.bag_ptr = &bag_ptr[0]
+        job.bag_rows = &bag_rows[0]
+        job.noise = &noise[0]
+        job.noise_logit = &noise_logit[0]
+        job.bundle_num = n
+        job.noise_num = noise.shape[0]
+        job.stride = inputs.shape[1]
+        job.dim = dim
+        job.negatives = negatives
+        job.rate_start = lr_start
+        job.rate_stop = lr_stop
+        job.stream = hash_key(seed)
+        scratch = zeros(self.table.pairs_scratch(&job))
+        with nogil:
+            self.table.pairs(&job, scratch, &loss, &examples)
             free(scratch)
         return loss, examples
 

@@ -45,6 +45,54 @@ typedef struct {          /* word vectors */
     uint64_t stream; /* start of this call's SplitMix64 stream */
 } snail_words_job;
 
+typedef struct { /* a key of the sorter: where its next context goes */
+    int32_t at, left; /* in its bundle: place, and how many are still to come */
+    int32_t bundle;   /* next one of the key, in the order before they are shuffled */
+} snail_sort_cursor;
+
+typedef struct { /* skip-gram pairs of a text, to be sorted */
+    const int32_t *tokens;    /* fewer than 2^31; -1 between sentences */
+    const uint16_t *resident; /* part of each word as a centre, or NULL: all are of this part */
+    const uint16_t *visiting; /* part of each word as a context; NULL if there is one part */
+    int64_t token_num;
+    int64_t word_num;
+    int part;
+    int parts; /* visiting ones */
+    int window;
+    int most; /* contexts of a bundle */
+    uint64_t stream;
+    int32_t *numbers;           /* scratch: [word_num] of residents, or NULL */
+    int32_t *places;            /* scratch: [token_num] of resident centres */
+    uint32_t *counts;           /* scratch: [residents, parts] zeros; pairs */
+    int64_t *bounds;            /* [parts + 1]: bundles of each part */
+    snail_sort_cursor *cursors; /* scratch: [residents, parts] */
+    int32_t *order;             /* scratch: [bundles] */
+    int32_t *centres;           /* [bundles] */
+    int64_t *starts;            /* [bundles + 1] */
+    int32_t *contexts;          /* [pairs] */
+} snail_sort_job;
+
+typedef struct { /* word vectors, skip-gram, on sorted pairs */
+    float *inputs, *outputs;
+    float *input_squares; /* AdaGrad's state beside them, or NULL: plain steps */
+    float *output_squares;
+    const int32_t *centres;  /* of each bundle */
+    const int64_t *starts;   /* of each bundle's contexts, and the end of the last one's */
+    const int32_t *contexts;
+    const int64_t *bag_ptr;
+    const int32_t *bag_rows;
+    const int32_t *noise;
+    const float *noise_logit;
+    int64_t bundle_num;
+    uint64_t noise_num;
+    int64_t stride;
+    int dim;
+    float negatives;
+    float rate_start, rate_stop;
+    float epsilon;
+    uint64_t stream;
+} snail_pairs_job;
+
 typedef struct { /* lines of text with labels */
     float *inputs;
     float *outputs; /* shared by all threads */
@@ -116,6 +164,13 @@ typedef struct {
 
     int64_t (*words_scratch)(const snail_words_job *job); /* bytes, as all of these */
     void (*words)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
+    int64_t (*number_residents)(const snail_sort_job *job);
+    int64_t (*find_centres)(const snail_sort_job *job);
+    int64_t (*count_pairs)(const snail_sort_job *job, int64_t centre_num);
+    void (*bound_bundles)(const snail_sort_job *job, int64_t resident_num);
+    void (*place_pairs)(const snail_sort_job *job, int64_t centre_num);
+    int64_t (*pairs_scratch)(const snail_pairs_job *job);
+    void (*pairs)(const snail_pairs_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labels_scratch)(const snail_labels_job *job);
     void (*labels)(const snail_labels_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*linear_scratch)(const snail_sparse_job *job);

@@ -1,5 +1,5 @@
 # Jobs of kernels and the table of a build, for the door; what each field is, is in the C header.
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 
 from snailps.abi._row_ops cimport RowOps
 from snailps.abi._wire_types cimport WireOps
@@ -38,6 +38,54 @@ cdef extern from "kernels/_jobs.h" nogil:
         int dim
         int model
         int window
+        float negatives
+        float rate_start
+        float rate_stop
+        float epsilon
+        uint64_t stream
+
+    ctypedef struct SortCursor "snail_sort_cursor":
+        int32_t at
+        int32_t left
+        int32_t bundle
+
+    ctypedef struct SortJob "snail_sort_job":
+        const int32_t *tokens
+        const uint16_t *resident
+        const uint16_t *visiting
+        int64_t token_num
+        int64_t word_num
+        int part
+        int parts
+        int window
+        int most
+        uint64_t stream
+        int32_t *numbers
+        int32_t *places
+        uint32_t *counts
+        int64_t *bounds
+        SortCursor *cursors
+        int32_t *order
+        int32_t *centres
+        int64_t *starts
+        int32_t *contexts
+
+    ctypedef struct PairsJob "snail_pairs_job":
+        float *inputs
+        float *outputs
+        float *input_squares
+        float *output_squares
+        const int32_t *centres
+        const int64_t *starts
+        const int32_t *contexts
+        const int64_t *bag_ptr
+        const int32_t *bag_rows
+        const int32_t *noise
+        const float *noise_logit
+        int64_t bundle_num
+        uint64_t noise_num
+        int64_t stride
+        int dim
         float negatives
         float rate_start
         float rate_stop
@@ -121,6 +169,13 @@ cdef extern from "kernels/_jobs.h" nogil:
         WireOps wire
         int64_t (*words_scratch)(const WordsJob *job) noexcept nogil
         void (*words)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
+        int64_t (*number_residents)(const SortJob *job) noexcept nogil
+        int64_t (*find_centres)(const SortJob *job) noexcept nogil
+        int64_t (*count_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
+        void (*bound_bundles)(const SortJob *job, int64_t resident_num) noexcept nogil
+        void (*place_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
+        int64_t (*pairs_scratch)(const PairsJob *job) noexcept nogil
+        void (*pairs)(const PairsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
         int64_t (*labels_scratch)(const LabelsJob *job) noexcept nogil
         void (*labels)(const LabelsJob *job, char *scratch, double *loss,
                        int64_t *examples) noexcept nogil

@@ -9,8 +9,10 @@
 #include "_jobs.h"
 #include "_linear.h"
 #include "_optimizers.h"
+#include "_pair_sorter.h"
 #include "_rows.h"
 #include "_wire_types.h"
+#include "_word_pairs.h"
 #include "_word_vectors.h"
 
 static snail_kernels snail_table = {
@@ -48,6 +50,13 @@ static snail_kernels snail_table = {
     },
     .words_scratch = snail_words_scratch,
     .words = snail_train_words,
+    .number_residents = snail_number_residents,
+    .find_centres = snail_find_centres,
+    .count_pairs = snail_count_pairs,
+    .bound_bundles = snail_bound_bundles,
+    .place_pairs = snail_place_pairs,
+    .pairs_scratch = snail_pairs_scratch,
+    .pairs = snail_train_pairs,
     .labels_scratch = snail_labels_scratch,
     .labels = snail_train_labels,
     .linear_scratch = snail_linear_scratch,

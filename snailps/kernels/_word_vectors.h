@@ -183,17 +183,23 @@ static void snail_adagrad_up(int64_t stride, float *restrict row, float *restric
 }
 
 /* A step of each row of a bag; plain gradients have the rate in them already. */
-SNAIL_INLINE void snail_add_to_bag(const snail_words_job *job, int word, const float *gradient,
-                                   float rate) {
-    const int64_t stride = job->stride;
-    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
-        const int64_t at = job->bag_rows[r] * stride;
-        float *row = job->inputs + at;
-        if (job->input_squares)
-            snail_adagrad_up(stride, row, job->input_squares + at, gradient, rate, job->epsilon);
+SNAIL_INLINE void snail_step_bag(float *inputs, float *squares, int64_t stride,
+                                 const int64_t *bag_ptr, const int32_t *bag_rows, int word,
+                                 const float *gradient, float rate, float epsilon) {
+    for (int64_t r = bag_ptr[word]; r < bag_ptr[word + 1]; r++) {
+        const int64_t at = bag_rows[r] * stride;
+        float *row = inputs + at;
+        if (squares)
+            snail_adagrad_up(stride, row, squares + at, gradient, rate, epsilon);
         else
             for (int64_t d = 0; d < stride; d++) row[d] += gradient[d];
     }
+}
+
+SNAIL_INLINE void snail_add_to_bag(const snail_words_job *job, int word, const float *gradient,
+                                   float rate) {
+    snail_step_bag(job->inputs, job->input_squares, job->stride, job->bag_ptr, job->bag_rows, word,
+                   gradient, rate, job->epsilon);
 }
 
 /* A step of AdaGrad of the output rows of a tile, of which the last may only fill it up. */

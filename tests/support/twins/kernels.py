@@ -7,6 +7,8 @@ because a twin is only comparable when it makes the same choices.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -239,3 +241,120 @@ def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, 
             for row in bag(int(tokens[place])):
                 step(inputs, of_inputs, row, of_source[place])
     return inputs, outputs, loss, count, of_inputs, of_outputs
+
+
+# ---- skip-gram on sorted pairs -------------------------------------------------------------------
+
+ORDER_DRAWS = 1 << 40
+
+
+def windows(tokens, window: int, seed: int):
+    """Yields (centre, its contexts) of each word of a text, in its order."""
+    for at, centre in enumerate(tokens):
+        if centre < 0:
+            continue
+        reach = 1 + draw(seed, at, window)
+        left, right = [], []
+        for step, found in ((-1, left), (1, right)):
+            for near in range(1, reach + 1):
+                other = at + step * near
+                if not 0 <= other < len(tokens) or tokens[other] < 0:
+                    break
+                found.append(int(tokens[other]))
+        yield int(centre), left[::-1] + right
+
+
+def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting=None, parts=1):
+    """Lists of (centre, contexts) for each visiting part, in the order of training."""
+    pairs = [{} for _ in range(parts)]
+    for centre, around in windows(tokens, window, seed):
+        if resident is None or resident[centre] == part:
+            for context in around:
+                of = pairs[0 if visiting is None else visiting[context]]
+                of.setdefault(centre, []).append(context)
+    found, first = [], 0
+    for of in pairs:
+        bundles = []
+        for centre in sorted(of):
+            around = of[centre]
+            num = -(-len(around) // most)
+            cuts = [len(around) * k // num for k in range(num + 1)]
+            bundles += [(centre, around[a:b]) for a, b in pairwise(cuts)]
+        order = list(range(len(bundles)))
+        for k in reversed(range(1, len(bundles))):
+            other = draw(seed, ORDER_DRAWS + first + k, k + 1)
+            order[k], order[other] = order[other], order[k]
+        placed = [None] * len(bundles)
+        for bundle, at in zip(bundles, order, strict=True):
+            placed[at] = bundle
+        found.append(placed)
+        first += len(bundles)
+    return found
+
+
+def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_logit, *, negatives,
+                lr_start, lr_stop, seed, squares=None, eps=1.0):  # fmt: skip
+    """float64 (inputs, outputs, loss_sum, pairs, squares of inputs, of outputs), trained."""
+    inputs, outputs = (rows[:, :dim].astype(np.float64) for rows in (inputs, outputs))
+    sums = [None, None]
+    if squares is not None:
+        sums = [one[:, :dim].astype(np.float64) for one in squares]
+    loss, count, begin, number = 0.0, 0, 0, 0
+
+    def step(rows, of, row, gradient):
+        if of is None:
+            rows[row] += rate * gradient
+        else:
+            of[row] += gradient**2
+            rows[row] += rate * gradient / (np.sqrt(of[row]) + eps)
+
+    def truth(x):
+        return 1 / (1 + np.exp(-x))
+
+    while begin < len(bundles):
+        end = begin
+        while end < min(begin + GROUP, len(bundles)):
+            if bundles[end][0] in [centre for centre, _ in bundles[begin:end]]:
+                break
+            end += 1
+        lanes = bundles[begin:end]
+        rate = lr_start + (lr_stop - lr_start) * begin / len(bundles)
+        bags = [bag_rows[bag_ptr[centre] : bag_ptr[centre + 1]] for centre, _ in lanes]
+        hidden = np.array([inputs[bag].mean(0) for bag in bags])
+        back = np.zeros_like(hidden)
+        shared = [int(noise[draw(seed, number * SHARED + t, len(noise))]) for t in range(SHARED)]
+        old, steps = outputs.copy(), []
+        for word in shared:
+            weight = np.array([sum(c != word for c in around) for _, around in lanes])
+            weight = weight * negatives / SHARED
+            right = truth(noise_logit[word] - hidden @ old[word])
+            loss -= weight @ np.log(right)
+            pull = -weight * (1 - right)
+            back += np.outer(pull, old[word])
+            steps.append((word, pull @ hidden))
+        for word, gradient in steps:
+            step(outputs, sums[1], word, gradient)
+        for lane, (_, around) in enumerate(lanes):
+            for word in around:
+                right = truth(outputs[word] @ hidden[lane] - noise_logit[word])
+                loss -= np.log(right)
+                count += 1
+                back[lane] += (1 - right) * outputs[word]
+                step(outputs, sums[1], word, (1 - right) * hidden[lane])
+            for row in bags[lane]:
+                step(inputs, sums[0], row, back[lane])
+        begin, number = end, number + 1
+    return inputs, outputs, loss, count, *sums
+
+
+def pairs_loss(inputs, outputs, bundles, shared, bag, logit, negatives: int) -> float:
+    """The stated loss of one group of bundles: what the kernel descends on."""
+    total = 0.0
+    for centre, around in bundles:
+        hidden = inputs[bag(centre)].mean(0)
+        for context in around:
+            met = [context, *shared]
+            sign = np.array([1.0] + [-1.0] * len(shared))
+            weight = np.array([1.0, *(negatives / SHARED * (word != context) for word in shared)])
+            total += weight @ np.logaddexp(0, -sign * (outputs[met] @ hidden - logit[met]))
+    return float(total)

@@ -1,0 +1,495 @@
+"""kernels.sort_pairs and train_pairs against their NumPy twins, in every build."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twins import kernels as twin
+
+from snailps import kernels
+
+BUILDS = kernels.builds_available()
+builds = pytest.mark.parametrize("build", BUILDS)
+SETTINGS = {"negatives": 5, "lr_start": 0.05, "lr_stop": 0.01, "seed": 7}
+
+
+def text(words=40, tokens=300, ends=0.06, seed=3):
+    """A text whose low numbers are frequent."""
+    rng = np.random.default_rng(seed)
+    made = (words * rng.random(tokens) ** 2).astype(np.int32)
+    made[rng.random(tokens) < ends] = -1
+    return made
+
+
+def bundles_of(centres, starts, contexts, bounds):
+    """Lists of (centre, contexts) for each visiting part."""
+    made = [
+        (int(c), contexts[a:b].tolist())
+        for c, (a, b) in zip(centres, pairwise(starts), strict=True)
+    ]
+    return [made[a:b] for a, b in pairwise(bounds)]
+
+
+def pairs_of(bundles):
+    """How often each pair occurs."""
+    return Counter((centre, context) for centre, around in bundles for context in around)
+
+
+# ---- sorting -------------------------------------------------------------------------------------
+
+
+@builds
+@settings(max_examples=40, deadline=None)
+@given(
+    words=st.integers(1, 30),
+    tokens=st.integers(0, 90),
+    ends=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    window=st.integers(1, 20),
+    most=st.integers(1, 20),
+    workers=st.integers(1, 3),
+    parts=st.integers(1, 5),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_sort_pairs_any_text_equals_twin(
+    build, words, tokens, ends, window, most, workers, parts, seed
+):
+    made = text(words, tokens, ends, seed % 1000)
+    rng = np.random.default_rng(seed % 999)
+    parted = {
+        "resident": rng.integers(0, workers, words),
+        "part": int(rng.integers(0, workers)),
+        "visiting": rng.integers(0, parts, words),
+        "parts": parts,
+    }
+    for more in ({}, parted):
+        got = bundles_of(*kernels.load(build).sort_pairs(made, window, seed, most, **more))
+        assert got == twin.sort_pairs(made, window, seed, most, **more)
+
+
+@builds
+def test_sort_pairs_are_those_of_the_text(build):
+    made = text(tokens=2000)
+    centres, starts, contexts, bounds = kernels.load(build).sort_pairs(made, 5, 11)
+    wanted = Counter(
+        (centre, context) for centre, around in twin.windows(made, 5, 11) for context in around
+    )
+    assert pairs_of(bundles_of(centres, starts, contexts, bounds)[0]) == wanted
+    assert bounds.tolist() == [0, len(centres)]
+    assert (centres.dtype, starts.dtype, contexts.dtype) == (np.int32, np.int64, np.int32)
+
+
+@builds
+@pytest.mark.parametrize("kind", [np.uint16, np.uint8, np.int64])
+def test_sort_pairs_of_all_parts_are_disjoint_and_whole(build, kind):
+    rng = np.random.default_rng(1)
+    made = text(tokens=3000)
+    resident, visiting = rng.integers(0, 4, 40).astype(kind), rng.integers(0, 8, 40).astype(kind)
+    whole = pairs_of(bundles_of(*kernels.sort_pairs(made, 5, 3))[0])
+    found = Counter()
+    for part in range(4):
+        sorted_pairs = kernels.load(build).sort_pairs(
+            made, 5, 3, resident=resident, part=part, visiting=visiting, parts=8
+        )
+        for number, bundles in enumerate(bundles_of(*sorted_pairs)):
+            assert all(resident[centre] == part for centre, _ in bundles)
+            assert all(visiting[word] == number for _, around in bundles for word in around)
+            found += pairs_of(bundles)
+    assert found == whole
+
+
+@builds
+@pytest.mark.parametrize("most", [1, 2, 6, 12, 1000])
+def test_sort_pairs_bundles_are_as_few_and_as_equal_as_can_be(build, most):
+    made = text(tokens=3000)
+    [bundles] = bundles_of(*kernels.load(build).sort_pairs(made, 5, 3, most))
+    sizes = {}
+    for centre, around in bundles:
+        sizes.setdefault(centre, []).append(len(around))
+    for of in sizes.values():
+        assert len(of) == -(-sum(of) // most)
+        assert max(of) <= most
+        assert max(of) - min(of) <= 1
+        assert min(of) >= 1
+
+
+def test_sort_pairs_order_and_windows_follow_the_seed():
+    made = text(tokens=2000)
+    one, same, other = (kernels.sort_pairs(made, 5, seed) for seed in (3, 3, 4))
+    for a, b in zip(one, same, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert pairs_of(bundles_of(*one)[0]) != pairs_of(bundles_of(*other)[0])
+    centres = one[0]
+    assert (np.diff(centres) < 0).mean() > 0.3  # not sorted by word
+
+
+def test_sort_pairs_reach_is_uniform():
+    made = np.arange(60_000, dtype=np.int32) % 1000
+    centres, starts, _, _ = kernels.sort_pairs(made, 4, 5, most=1 << 20)
+    assert len(centres) == 1000
+    assert starts[-1] / len(made) == pytest.approx(5, abs=0.03)
+    alone = np.full(90_000, -1, np.int32)
+    alone[::9] = 1
+    alone[1::9], alone[2::9], alone[3::9], alone[4::9] = 2, 3, 4, 5
+    [bundles] = bundles_of(*kernels.sort_pairs(alone, 4, 5, most=1 << 20))
+    counts = Counter(dict(bundles)[1])
+    for word, share in ((2, 1), (3, 0.75), (4, 0.5), (5, 0.25)):
+        assert counts[word] / 10_000 == pytest.approx(share, abs=0.02)
+
+
+@builds
+@pytest.mark.parametrize("tokens", [[], [0], [-1], [-1, -1, 2, -1], [-1] * 40, [0, -1] * 9])
+def test_sort_pairs_without_context_are_none(build, tokens):
+    made = np.array(tokens, np.int32)
+    for more in ({}, {"resident": np.zeros(3, int), "visiting": np.zeros(3, int), "parts": 7}):
+        centres, starts, contexts, bounds = kernels.load(build).sort_pairs(made, 5, 1, **more)
+        assert (len(centres), starts.tolist(), len(contexts)) == (0, [0], 0)
+        assert bounds.tolist() == [0] * (more.get("parts", 1) + 1)
+
+
+def test_sort_pairs_of_no_words_at_all():
+    none = np.zeros(0, np.uint16)
+    made = np.full(3, -1, np.int32)
+    *_, bounds = kernels.sort_pairs(made, 5, 1, resident=none, visiting=none, parts=2)
+    assert bounds.tolist() == [0, 0, 0]
+
+
+def test_sort_pairs_centres_that_are_nobodys_are_left_out():
+    *_, contexts, _ = kernels.sort_pairs(text(), 5, 1, resident=np.full(40, 3), part=2)
+    assert len(contexts) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"window": 0}, "window must be 1 to"),
+        ({"window": 257}, "window must be 1 to"),
+        ({"most": 0}, "most must be 1"),
+        ({"parts": 0}, "parts must be 1"),
+        ({"parts": 2}, "visiting must have the part"),
+        ({"resident": np.zeros(39, int)}, r"tokens must lie in -1\.\.38"),
+        ({"resident": np.zeros(40, int), "visiting": np.zeros(41, int)}, "a part for each of 40"),
+        ({"resident": np.zeros(40)}, "whole numbers"),
+        ({"resident": np.zeros((40, 1), int)}, "whole numbers"),
+        ({"resident": np.full(40, -1)}, r"0\.\.65535"),
+        ({"visiting": np.full(40, 4), "parts": 4}, r"0\.\.3"),
+    ],
+)
+def test_sort_pairs_argument_that_does_not_fit_is_refused(changed, words):
+    given = {"window": 5, "most": 12} | changed
+    made = text()
+    made[0] = 39
+    with pytest.raises(ValueError, match=words):
+        kernels.sort_pairs(made, given.pop("window"), 1, **given)
+
+
+@pytest.mark.parametrize("tokens", [[0, -2], [5, -5]])
+def test_sort_pairs_token_below_minus_one_is_refused(tokens):
+    with pytest.raises(ValueError, match="tokens must lie"):
+        kernels.sort_pairs(np.array(tokens, np.int32), 5, 1)
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+class Toy:
+    """Small random arrays and sorted pairs for one training call."""
+
+    def __init__(self, words=40, tokens=300, dim=20, subwords=0, extra=6, seed=3, nce=False,
+                 most=12, window=5):  # fmt: skip
+        rng = np.random.default_rng(seed)
+        self.dim = dim
+        self.inputs = kernels.padded(words + 50, dim)
+        self.inputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + 50, dim))
+        self.outputs = kernels.padded(words + extra, dim)
+        self.outputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + extra, dim))
+        self.pairs = kernels.sort_pairs(text(words, tokens, seed=seed), window, seed, most)[:3]
+        sizes = rng.integers(0, subwords + 1, words)
+        self.bag_ptr = np.concatenate([[0], np.cumsum(sizes + 1)]).astype(np.int64)
+        self.bag_rows = np.concatenate(
+            [[w, *rng.integers(words, words + 50, n)] for w, n in enumerate(sizes)]
+        ).astype(np.int32)
+        self.noise = rng.integers(0, words + extra, 500).astype(np.int32)
+        self.logit = np.zeros(words + extra, np.float32)
+        if nce:
+            self.logit[:] = rng.uniform(-3, 0, words + extra)
+
+    def bundles(self):
+        centres, starts, contexts = self.pairs
+        return bundles_of(centres, starts, contexts, [0, len(centres)])[0]
+
+    def rest(self):
+        return self.bag_ptr, self.bag_rows, self.noise, self.logit
+
+    def copies(self, begin=None):
+        made = []
+        for rows in (self.inputs, self.outputs):
+            copy = kernels.padded(len(rows), self.dim)
+            copy[:] = rows
+            if begin is not None:
+                copy[:] = 0
+                copy[:, : self.dim] = begin
+            made.append(copy)
+        return made
+
+    def train(self, build=kernels.BUILD, pairs=None, **changed):
+        """(inputs, outputs, loss, pairs) after one call on copies."""
+        inputs, outputs = self.copies()
+        loss, count = kernels.load(build).train_pairs(
+            inputs, outputs, self.dim, *(pairs or self.pairs), *self.rest(), **SETTINGS | changed
+        )
+        return inputs, outputs, loss, count
+
+    def twin(self, **changed):
+        given = (self.inputs, self.outputs, self.dim, self.bundles(), *self.rest())
+        return twin.train_pairs(*given, **SETTINGS | changed)
+
+
+def assert_close(got, want, dim):
+    np.testing.assert_allclose(got[0][:, :dim], want[0], atol=2e-5)
+    np.testing.assert_allclose(got[1][:, :dim], want[1], atol=2e-5)
+    assert got[2] == pytest.approx(want[2], rel=1e-5)
+    assert got[3] == want[3]
+
+
+@builds
+@pytest.mark.parametrize(("subwords", "nce"), [(0, False), (0, True), (6, False), (6, True)])
+def test_train_pairs_one_thread_equals_twin(build, subwords, nce):
+    toy = Toy(subwords=subwords, nce=nce)
+    assert_close(toy.train(build), toy.twin(), toy.dim)
+
+
+@builds
+@settings(max_examples=25, deadline=None)
+@given(
+    words=st.integers(1, 30),
+    tokens=st.integers(0, 80),
+    dim=st.integers(1, 70),
+    window=st.integers(1, 20),
+    most=st.integers(1, 40),
+    negatives=st.integers(1, 20),
+    subwords=st.integers(0, 4),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_train_pairs_any_shape_equals_twin(
+    build, words, tokens, dim, window, most, negatives, subwords, seed
+):
+    toy = Toy(words, tokens, dim, subwords, seed=seed % 1000, most=most, window=window)
+    # A low rate: with one word in every place the vectors would explode, and rounding with them.
+    changed = {"negatives": negatives, "seed": seed, "lr_start": 2e-3, "lr_stop": 1e-3}
+    assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
+
+
+@builds
+@pytest.mark.parametrize("subwords", [0, 6])
+@pytest.mark.parametrize(("dim", "begin"), [(20, 0.0), (32, 0.5), (101, 0.0)])
+def test_train_pairs_with_adagrad_equals_twin(build, subwords, dim, begin):
+    toy = Toy(subwords=subwords, dim=dim)
+    squares = tuple(toy.copies(begin))
+    want = toy.twin(squares=squares, eps=0.1)
+    got = toy.train(build, squares=squares, eps=0.1)
+    assert_close(got, want, dim)
+    for sums, theirs, rows in zip(squares, want[4:], got[:2], strict=True):
+        np.testing.assert_allclose(sums[:, :dim], theirs, rtol=1e-4, atol=1e-6)
+        assert not sums[:, dim:].any()
+        assert not rows[:, dim:].any()
+
+
+@builds
+@pytest.mark.parametrize("around", [[1] * 12, [1, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 1, 2, 3, 4],
+                                    [1, 2, 3, 1], list(range(40)), [5]])  # fmt: skip
+def test_train_pairs_contexts_that_repeat_in_a_bundle_step_in_turn(build, around):
+    toy = Toy()
+    bundles = [(0, around), (3, around), (0, around[::-1])]
+    toy.pairs = (
+        np.array([centre for centre, _ in bundles], np.int32),
+        np.cumsum([0, *(len(around) for _, around in bundles)]),
+        np.concatenate([around for _, around in bundles]).astype(np.int32),
+    )
+    assert_close(toy.train(build), toy.twin(), toy.dim)
+
+
+def test_train_pairs_one_group_follows_numeric_gradient():
+    toy = Toy(words=12, dim=6, nce=True)
+    centres = np.arange(12, dtype=np.int32)
+    around = np.random.default_rng(2).permutation(18).astype(np.int32)  # each row met once
+    toy.pairs = centres, np.array([0, 4, *range(5, 16)]), around[:15]
+    rate = 1e-3
+    inputs, outputs, loss, _ = toy.train(lr_start=rate, lr_stop=rate)
+    shared = [int(toy.noise[twin.draw(7, t, len(toy.noise))]) for t in range(twin.SHARED)]
+    a, b = toy.inputs[:, :6].astype(float), toy.outputs[:, :6].astype(float)
+
+    def stated(a, b):
+        return twin.pairs_loss(a, b, toy.bundles(), shared, lambda w: [w], toy.logit, 5)
+
+    # A context's row has taken its step as noise before: a difference of the rate's second order.
+    assert loss == pytest.approx(stated(a, b), rel=1e-3)
+    checked = [(inputs, a, 0, row) for row in (0, 5, 11)]
+    checked += [(outputs, b, 1, row) for row in (around[0], around[14], shared[0], shared[5])]
+    for got, rows, side, row in checked:
+        for column in (0, 5):
+            moved = [[a.copy(), b.copy()] for _ in range(2)]
+            moved[0][side][row, column] += 1e-5
+            moved[1][side][row, column] -= 1e-5
+            slope = (stated(*moved[0]) - stated(*moved[1])) / 2e-5
+            step = got[row, column] - rows[row, column]
+            assert step == pytest.approx(-rate * slope, abs=3e-6, rel=2e-3)
+
+
+def test_train_pairs_all_builds_agree_to_rounding():
+    toy = Toy(words=60, tokens=2000, dim=100, subwords=5)
+    first, *others = [toy.train(build) for build in BUILDS]
+    for other in others:
+        np.testing.assert_allclose(other[0], first[0], atol=2e-5)
+        np.testing.assert_allclose(other[1], first[1], atol=2e-5)
+        assert other[2] == pytest.approx(first[2], rel=1e-5)
+        assert other[3] == first[3]
+
+
+def test_train_pairs_same_seed_repeats_other_seed_differs():
+    toy = Toy()
+    one, same, other = toy.train(), toy.train(), toy.train(seed=8)
+    np.testing.assert_array_equal(one[0], same[0])
+    np.testing.assert_array_equal(one[1], same[1])
+    assert not np.array_equal(one[0], other[0])
+
+
+def test_train_pairs_ranges_of_bundles_are_slices():
+    toy = Toy()
+    centres, starts, contexts = toy.pairs
+    rows = toy.copies()
+    changed = {"lr_start": 0.02, "lr_stop": 0.02}
+    counts = [
+        kernels.train_pairs(
+            *rows, toy.dim, centres[a:b], starts[a : b + 1], contexts, *toy.rest(),
+            **SETTINGS | changed,
+        )[1]
+        for a, b in ((0, 40), (40, len(centres)))
+    ]  # fmt: skip
+    assert counts == [starts[40], starts[-1] - starts[40]]
+    first, second = Toy(), Toy()
+    first.pairs = centres[:40], starts[:41], contexts
+    second.pairs = centres[40:], starts[40:] - starts[40], contexts[starts[40] :]
+    second.inputs, second.outputs = first.train(**changed)[:2]
+    np.testing.assert_array_equal(rows[0], second.train(**changed)[0])
+    np.testing.assert_array_equal(rows[1], second.train(**changed)[1])
+
+
+@builds
+def test_train_pairs_none_change_nothing(build):
+    toy = Toy()
+    none = np.zeros(0, np.int32)
+    for pairs in ((none, np.zeros(1, np.int64), none), (none, np.full(1, 3), toy.pairs[2])):
+        inputs, outputs, loss, count = toy.train(build, pairs)
+        assert (loss, count) == (0, 0)
+        np.testing.assert_array_equal(inputs, toy.inputs)
+        np.testing.assert_array_equal(outputs, toy.outputs)
+
+
+@builds
+def test_train_pairs_noise_that_is_the_context_does_not_count(build):
+    toy = Toy(words=2)
+    toy.pairs = np.zeros(1, np.int32), np.array([0, 3]), np.array([1, 1, 0], np.int32)
+    toy.noise = np.ones(1, np.int32)
+    got = toy.train(build)
+    assert_close(got, toy.twin(), toy.dim)
+    toy.pairs = np.zeros(1, np.int32), np.array([0, 2]), np.array([1, 1], np.int32)
+    got = toy.train(build)
+    assert got[1][1] @ got[0][0] > toy.inputs[0] @ toy.outputs[1]
+
+
+def bursts(lines=2000):
+    """A corpus of few words that come in bursts: 20 topics of 10 words, 20 tokens a line."""
+    rng = np.random.default_rng(0)
+    tokens = np.repeat(rng.integers(0, 20, lines), 20) * 10 + rng.integers(0, 10, lines * 20)
+    tokens[::20] = -1
+    return tokens.astype(np.int32)
+
+
+FEW = [bursts(), (np.arange(40_000) // 4 * 7 % 200).astype(np.int32)]
+
+
+@pytest.mark.parametrize("tokens", FEW)
+def test_train_pairs_few_words_in_bursts_do_not_diverge(tokens):
+    toy = Toy(words=200, dim=32)
+    toy.outputs[:] = 0
+    toy.pairs = kernels.sort_pairs(tokens, 5, 0)[:3]
+    before = toy.train(lr_start=0, lr_stop=0)
+    for seed in range(4):
+        toy.pairs = kernels.sort_pairs(tokens, 5, seed)[:3]
+        toy.inputs, toy.outputs, _, _ = toy.train(lr_stop=0.05, seed=seed)
+    toy.pairs = kernels.sort_pairs(tokens, 5, 0)[:3]
+    after = toy.train(lr_start=0, lr_stop=0)
+    assert after[2] < 0.3 * before[2]
+
+
+def test_train_pairs_two_threads_on_one_table_learn():
+    toy = Toy(words=200, dim=32)
+    toy.outputs[:] = 0
+    centres, starts, contexts = toy.pairs = kernels.sort_pairs(bursts(), 5, 1)[:3]
+    before = toy.train(lr_start=0, lr_stop=0)
+    half = len(centres) // 2
+
+    def run(a, b):
+        for seed in range(2):
+            kernels.train_pairs(
+                toy.inputs, toy.outputs, toy.dim, centres[a:b], starts[a : b + 1], contexts,
+                *toy.rest(), negatives=5, lr_start=0.02, lr_stop=0.01, seed=seed,
+            )  # fmt: skip
+
+    threads = [
+        threading.Thread(target=run, args=ends) for ends in ((0, half), (half, len(centres)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = toy.train(lr_start=0, lr_stop=0)
+    assert after[3] == before[3]
+    assert after[2] < 0.3 * before[2]
+
+
+WRONG = {
+    "dim": (2, 33),
+    "stride": (0, np.zeros((90, 20), np.float32)),
+    "centres": (3, np.array([40] * 3, np.int32)),
+    "starts": (4, np.array([0, 1, 2])),
+    "falling": (4, np.array([0, 2, 1, 3])),
+    "below": (4, np.array([-1, 1, 2, 3])),
+    "beyond": (4, np.array([0, 1, 2, 5])),
+    "contexts": (5, np.array([1, 99, 2, 3], np.int32)),
+    "bag_ptr": (6, np.zeros(41, np.int64)),
+    "bag_rows": (7, np.full(40, 1000, np.int32)),
+    "noise": (8, np.array([99], np.int32)),
+    "empty": (8, np.zeros(0, np.int32)),
+    "noise_logit": (9, np.zeros(3, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_train_pairs_array_that_does_not_fit_is_refused(name):
+    toy = Toy()
+    pairs = np.array([1, 2, 3], np.int32), np.array([0, 1, 2, 4]), np.arange(4, dtype=np.int32)
+    arguments = [toy.inputs, toy.outputs, toy.dim, *pairs, *toy.rest()]
+    place, wrong = WRONG[name]
+    arguments[place] = wrong
+    with pytest.raises(ValueError, match="must"):
+        kernels.train_pairs(*arguments, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"negatives": 0}, "negatives must be at least 1"),
+        ({"squares": (kernels.padded(3, 20), kernels.padded(46, 20))}, "squares must have the"),
+        ({"squares": (kernels.padded(90, 20), kernels.padded(46, 20)), "eps": 0}, "eps must be"),
+    ],
+)
+def test_train_pairs_setting_out_of_range_is_refused(changed, words):
+    with pytest.raises(ValueError, match=words):
+        Toy().train(**changed)
