@@ -1,8 +1,10 @@
-"""Two network namespaces and one link between them, with a set bandwidth.
+"""Network namespaces, joined by one link or by a switch, with a set bandwidth.
 
     unshare, veth -> Link: near <-> far -> start(side, command), inside(side), cap(Mbit/s)
+    unshare, veth, bridge -> Switched: any number of sides, each with a wire to the switch
+    unshare -> Alone: one side, with a loopback device of its own
 
-It owns the namespaces, the wire and what was started through `Link.start`.  The namespaces have no
+It owns the namespaces, the wires and what was started through `start`.  The namespaces have no
 names: they live by file descriptors of this process, so the kernel takes them down, wire and all,
 when it ends, however it ends.  It knows nothing of snailps.
 """
@@ -13,8 +15,10 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 TOOLS = ("ip", "tc")
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -25,6 +29,8 @@ BURST_BYTES_MIN = 128 << 10
 LATENCY_MS = 20
 """How long the queue in front of the cap may get before packets are lost: a switch with 2.5 MB."""
 END_S = 5.0
+HERE = -1
+"""In the place of a descriptor: the namespace of this process."""
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
@@ -37,20 +43,16 @@ class NotPermitted(Exception):
 
 @dataclass(frozen=True)
 class Side:
-    """One end: its device and its address there, and the descriptor that keeps its namespace."""
+    """One end: its device and its address there, and the descriptor that keeps its namespace, or
+    `HERE`."""
 
     device: str
     address: str
     fd: int
 
 
-class Link:
-    """The two ends of a wire; made by `linked`.
-
-    Attributes
-    ----------
-    near, far : Side
-        Equal; by convention clients are on the near side, servers on the far one.
+class Network:
+    """Sides, and what is started on them.
 
     Notes
     -----
@@ -58,13 +60,15 @@ class Link:
     Sockets stay where they were made.
     """
 
-    def __init__(self, near: Side, far: Side) -> None:
-        self.near, self.far = near, far
+    def __init__(self) -> None:
         self._children: list[subprocess.Popen] = []
 
     @contextlib.contextmanager
     def inside(self, side: Side) -> Iterator[None]:
         """The calling thread is on that side for as long as the ``with`` block lasts."""
+        if side.fd == HERE:
+            yield
+            return
         own = _own_namespace()
         try:
             _check(_libc.setns(side.fd, _CLONE_NEWNET), "enter a network namespace")
@@ -74,41 +78,102 @@ class Link:
             _libc.setns(own, _CLONE_NEWNET)
             os.close(own)
 
-    def start(self, side: Side, command: list[str], **options) -> subprocess.Popen:
+    def start(
+        self,
+        side: Side,
+        command: list[str],
+        *,
+        enter: Callable[[], None] | None = None,
+        **options,
+    ) -> subprocess.Popen:
         """Starts a command on that side; `options` as of `subprocess.Popen`.  It does not outlive
-        this process, nor the link."""
+        this process, nor the network.  `enter` is called in the child, before the command."""
+
+        def prepare() -> None:
+            _die_with_parent()
+            if enter is not None:
+                enter()
+
         with self.inside(side):
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent, **options
+                command, stdin=subprocess.DEVNULL, preexec_fn=prepare, **options
             )
         self._children.append(child)
         return child
-
-    def cap(self, mbit_per_s: float | None) -> None:
-        """Limits what each side sends to so many Mbit/s, Ethernet's headers counted; None: no
-        limit.  At any time, as often as wanted."""
-        for side in (self.near, self.far):
-            with self.inside(side):
-                if run_tool("tc", "qdisc", "show", "dev", side.device).startswith("qdisc tbf"):
-                    run_tool("tc", "qdisc", "del", "dev", side.device, "root")
-                if mbit_per_s is None:
-                    continue
-                burst = max(BURST_BYTES_MIN, int(mbit_per_s * 125_000 * BURST_S))
-                shape = ["rate", f"{mbit_per_s:g}mbit", "burst", f"{burst}b"]
-                shape += ["latency", f"{LATENCY_MS}ms"]
-                run_tool("tc", "qdisc", "add", "dev", side.device, "root", "tbf", *shape)
 
     def end_all(self) -> None:
         """Ends processes started here that still run, each by its id."""
         running = [child for child in self._children if child.poll() is None]
         for child in running:
             child.terminate()
+        until = time.monotonic() + END_S
         for child in running:
             try:
-                child.wait(END_S)
+                child.wait(max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+
+    def sent(self, side: Side) -> int:
+        """Bytes that a side's device has sent, with the headers that the device sees."""
+        with self.inside(side):
+            return sent_bytes(Path("/proc/thread-self/net/dev").read_text(), side.device)
+
+
+class Link(Network):
+    """The two ends of a wire; made by `linked`.
+
+    Attributes
+    ----------
+    near, far : Side
+        Equal; by convention clients are on the near side, servers on the far one.
+    """
+
+    def __init__(self, near: Side, far: Side) -> None:
+        super().__init__()
+        self.near, self.far = near, far
+
+    def cap(self, mbit_per_s: float | None) -> None:
+        """Limits what each side sends to so many Mbit/s, Ethernet's headers counted; None: no
+        limit.  At any time, as often as wanted."""
+        for side in (self.near, self.far):
+            with self.inside(side):
+                _shape(side.device, mbit_per_s)
+
+
+class Switched(Network):
+    """Sides with a wire each to one switch; made by `switched`.
+
+    Attributes
+    ----------
+    sides : list of Side
+    """
+
+    def __init__(self, switch: Side) -> None:
+        super().__init__()
+        self._switch = switch
+        self.sides: list[Side] = []
+
+    def cap(self, mbit_per_s: float | None, sides: Sequence[Side]) -> None:
+        """Limits what each of these sides sends, and what it receives, as `Link.cap` does."""
+        for side in sides:
+            with self.inside(side):
+                _shape(side.device, mbit_per_s)
+            with self.inside(self._switch):
+                _shape(_port(self.sides.index(side)), mbit_per_s)
+
+
+class Alone(Network):
+    """Sides that share a loopback device, with an address each; made by `alone`.
+
+    Attributes
+    ----------
+    sides : list of Side
+    """
+
+    def __init__(self, sides: list[Side]) -> None:
+        super().__init__()
+        self.sides = sides
 
 
 @contextlib.contextmanager
@@ -125,20 +190,10 @@ def linked(mbit_per_s: float | None = None) -> Iterator[Link]:
     NotPermitted
         Not root, a tool is missing, or the kernel cannot.
     """
-    missing = [tool for tool in TOOLS if not shutil.which(tool, path=SEARCH)]
-    if missing:
-        raise NotPermitted(
-            f"a capped link needs {' and '.join(missing)}, which cannot be found: "
-            "apt-get install iproute2"
-        )
+    _need_tools()
     with contextlib.ExitStack() as stack:
-
-        def side(device: str, address: str) -> Side:
-            fd = _new_namespace()
-            stack.callback(os.close, fd)
-            return Side(device, address, fd)
-
-        link = Link(side("near", "10.0.0.1"), side("far", "10.0.0.2"))
+        near = _side(stack, "near", "10.0.0.1")
+        link = Link(near, _side(stack, "far", "10.0.0.2"))
         stack.callback(link.end_all)
         with link.inside(link.near):
             other = f"/proc/{os.getpid()}/fd/{link.far.fd}"
@@ -147,11 +202,106 @@ def linked(mbit_per_s: float | None = None) -> Iterator[Link]:
             )
         for end in (link.near, link.far):
             with link.inside(end):
-                run_tool("ip", "address", "add", f"{end.address}/24", "dev", end.device)
-                run_tool("ip", "link", "set", "lo", "up")
-                run_tool("ip", "link", "set", end.device, "up")
+                _bring_up(end)
         link.cap(mbit_per_s)
         yield link
+
+
+@contextlib.contextmanager
+def switched(number: int) -> Iterator[Switched]:
+    """So many namespaces, 10.0.0.1 and on, each with a wire to a bridge in one of its own, for as
+    long as the ``with`` block lasts.
+
+    Raises
+    ------
+    NotPermitted
+        Not root, a tool is missing, or the kernel cannot.
+    """
+    _need_tools()
+    with contextlib.ExitStack() as stack:
+        switch = _side(stack, "bridge", "")
+        network = Switched(switch)
+        stack.callback(network.end_all)
+        with network.inside(switch):
+            run_tool("ip", "link", "add", switch.device, "type", "bridge")
+            run_tool("ip", "link", "set", switch.device, "up")
+        for i in range(number):
+            side = _side(stack, "eth0", f"10.0.0.{i + 1}")
+            network.sides.append(side)
+            there = f"/proc/{os.getpid()}/fd/{side.fd}"
+            with network.inside(switch):
+                wire = ("ip", "link", "add", _port(i), "type", "veth")
+                run_tool(*wire, "peer", "name", "eth0", "netns", there)
+                run_tool("ip", "link", "set", _port(i), "master", switch.device, "up")
+            with network.inside(side):
+                _bring_up(side)
+        yield network
+
+
+@contextlib.contextmanager
+def alone(number: int) -> Iterator[Alone]:
+    """One namespace whose loopback device has so many addresses, for as long as the ``with``
+    block lasts; without the right to make one, the loopback device of this machine."""
+    with contextlib.ExitStack() as stack:
+        fd = HERE
+        with contextlib.suppress(NotPermitted):
+            fd = _side(stack, "lo", "").fd
+        sides = [Side("lo", f"127.0.0.{i + 1}", fd) for i in range(number)]
+        network = Alone(sides)
+        stack.callback(network.end_all)
+        if fd != HERE:
+            with network.inside(sides[0]):
+                run_tool("ip", "link", "set", "lo", "up")
+        yield network
+
+
+def sent_bytes(text: str, device: str) -> int:
+    """Bytes sent by a device, of the text of /proc/net/dev; 0 if there is no such device."""
+    for line in text.splitlines():
+        name, colon, counters = line.partition(":")
+        if colon and name.strip() == device:
+            return int(counters.split()[8])
+    return 0
+
+
+def _need_tools() -> None:
+    missing = [tool for tool in TOOLS if not shutil.which(tool, path=SEARCH)]
+    if missing:
+        raise NotPermitted(
+            f"a network of hosts needs {' and '.join(missing)}, which cannot be found: "
+            "apt-get install iproute2"
+        )
+
+
+def _side(stack: contextlib.ExitStack, device: str, address: str) -> Side:
+    """A side in a fresh namespace, which lasts until the stack is left."""
+    fd = _new_namespace()
+    stack.callback(os.close, fd)
+    return Side(device, address, fd)
+
+
+def _bring_up(side: Side) -> None:
+    """Address and state of the devices of the side that the calling thread is on."""
+    run_tool("ip", "address", "add", f"{side.address}/24", "dev", side.device)
+    run_tool("ip", "link", "set", "lo", "up")
+    run_tool("ip", "link", "set", side.device, "up")
+
+
+def _shape(device: str, mbit_per_s: float | None) -> None:
+    """Limits what a device sends, where the calling thread is; None: no limit."""
+    if run_tool("tc", "qdisc", "show", "dev", device).startswith("qdisc tbf"):
+        run_tool("tc", "qdisc", "del", "dev", device, "root")
+    if mbit_per_s is None:
+        return
+    burst = max(BURST_BYTES_MIN, int(mbit_per_s * 125_000 * BURST_S))
+    shape = ["rate", f"{mbit_per_s:g}mbit", "burst", f"{burst}b"]
+    shape += ["latency", f"{LATENCY_MS}ms"]
+    run_tool("tc", "qdisc", "add", "dev", device, "root", "tbf", *shape)
+
+
+def _port(number: int) -> str:
+    """The switch's end of a side's wire."""
+    return f"port{number}"
 
 
 def why_not() -> str:

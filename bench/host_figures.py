@@ -1,0 +1,234 @@
+"""Figures of trainings on simulated hosts: one run's, medians of several, a table.
+
+    figures of the master, samples of counters -> figures_of -> one run
+    runs of a number of hosts -> summarise -> medians, speed-up -> table
+
+Pure: no processes, no files, no clock.
+"""
+
+import bisect
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+ROLES = ("master", "server", "worker")
+UNITS = ("words", "examples")
+RATES = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
+LOOPBACK, UNCAPPED = "loopback", "none"
+DIGITS = 5
+
+
+def link_of(text: str) -> tuple[bool, float | None]:
+    """Whether hosts have wires to a switch, and the limit of these in Mbit/s, None for no limit.
+
+    `loopback`: no wires; `none`: wires without a limit; `100mbit`, `1gbit`: with one.
+    """
+    if text in (LOOPBACK, UNCAPPED):
+        return text == UNCAPPED, None
+    for unit, factor in RATES.items():
+        number = text.removesuffix(unit)
+        if number != text:
+            rate = float(number) * factor
+            if rate > 0:
+                return True, rate
+    raise ValueError(
+        f"a link is {LOOPBACK}, {UNCAPPED}, or a rate as 100mbit or 1gbit, not {text!r}"
+    )
+
+
+def numbers_of(text: str) -> list[int]:
+    """Numbers of hosts, of `1,2,4`."""
+    numbers = [int(word) for word in text.split(",")]
+    if not numbers or min(numbers) < 1:
+        raise ValueError(f"numbers of hosts are 1 or more, with commas between them: {text!r}")
+    return sorted(set(numbers))
+
+
+def unit_of(figures: Mapping[str, Any]) -> str:
+    """What a job counts: words or examples."""
+    return next(unit for unit in UNITS if f"{unit}_per_s" in figures)
+
+
+class Samples:
+    """Counters that only grow, sampled now and then.
+
+    >>> samples = Samples()
+    >>> samples.add(1.0, {"worker": 2.0})
+    >>> samples.add(3.0, {"worker": 6.0})
+    >>> samples.spent("worker", 1.5, 2.5)
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._counters: list[Mapping[str, float]] = []
+
+    def add(self, now: float, counters: Mapping[str, float]) -> None:
+        """Counters at a time that is later than that of the sample before."""
+        self._times.append(now)
+        self._counters.append(dict(counters))
+
+    def has(self, name: str) -> bool:
+        """Whether a counter is known."""
+        return any(name in counters for counters in self._counters)
+
+    def at(self, name: str, time: float) -> float:
+        """A counter at a time between two samples, by a straight line; at the ends, theirs."""
+        if not self._times:
+            return 0.0
+        right = bisect.bisect_left(self._times, time)
+        if right == 0 or right == len(self._times):
+            return self._counters[min(right, len(self._times) - 1)].get(name, 0.0)
+        before, after = self._times[right - 1], self._times[right]
+        low = self._counters[right - 1].get(name, 0.0)
+        high = self._counters[right].get(name, 0.0)
+        return low + (high - low) * (time - before) / (after - before)
+
+    def spent(self, name: str, begin: float, end: float) -> float:
+        """By how much a counter grew."""
+        return self.at(name, end) - self.at(name, begin)
+
+
+def figures_of(
+    told: Mapping[str, Any],
+    samples: Samples,
+    begin: float,
+    *,
+    hosts: int,
+    core: float,
+) -> dict[str, Any]:
+    """One run: the master's figures and what was sampled while it trained.
+
+    Parameters
+    ----------
+    told : mapping
+        Figures that the master printed.
+    samples : Samples
+        Processor seconds by role; bytes as ``wire`` and ``lo``, if known; ``periods`` and
+        ``throttled`` of the groups; processor seconds of the whole machine, ``machine``, and those
+        in which it served interrupts, ``interrupts``.
+    begin : float
+        When the training began, on the clock of the samples.
+    hosts : int
+    core : float
+        Share of each host; 0: no limit.
+    """
+    unit = unit_of(told)
+    units, train_s = told[unit], told["train_s"]
+    if not units or not train_s:
+        raise ValueError("nothing was trained")
+    end = begin + train_s
+
+    def spent(name: str) -> float:
+        return samples.spent(name, begin, end)
+
+    cpu_s = {role: spent(role) for role in ROLES}
+    ours_s = sum(cpu_s.values())
+    periods = spent("periods")
+    return {
+        "unit": unit,
+        "units": units,
+        "units_per_s": units / train_s,
+        "train_s": train_s,
+        "survey_s": told.get("survey_s"),
+        "bytes_per_unit": told.get(f"bytes_per_{unit[:-1]}"),
+        **{
+            f"{name}_bytes_per_unit": spent(name) / units if samples.has(name) else None
+            for name in ("wire", "lo")
+        },
+        "cpu_us_per_unit": {
+            "all": ours_s / units * 1e6,
+            **{role: cpu_s[role] / units * 1e6 for role in ROLES},
+            "interrupts": spent("interrupts") / units * 1e6,
+        },
+        # 1: hosts compute all the time; less: they wait for each other or for the network.
+        "quota_used": (ours_s - cpu_s["master"]) / (hosts * core * train_s) if core else None,
+        "throttled": spent("throttled") / periods if periods else None,
+        "others_cores": max(0.0, (spent("machine") - ours_s) / train_s),
+        "train_loss": told.get("train_loss"),
+        "test": numbers_in(told.get("test", {})),
+        "blocks": told.get("blocks"),
+        "ended_by": told.get("ended_by"),
+    }
+
+
+def numbers_in(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Those figures that are numbers."""
+    return {name: value for name, value in figures.items() if type(value) in (int, float)}
+
+
+def summarise(hosts: int, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians of the runs of a number of hosts; of nested figures, each by its name."""
+    counted = [{k: v for k, v in run.items() if k not in ("hosts", "seed")} for run in runs]
+    return {
+        "hosts": hosts,
+        "runs": len(runs),
+        "unit": runs[0]["unit"],
+        **medians(counted),
+        "units_per_s_runs": [round(run["units_per_s"]) for run in runs],
+    }
+
+
+def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Median of each figure that is a number in some run, as far as it is known there."""
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(name for run in runs for name in run):
+        values = [run[name] for run in runs if run.get(name) is not None]
+        nested = [value for value in values if isinstance(value, Mapping)]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        if nested and nested == values:
+            found[name] = medians(nested)
+        elif numbers and numbers == values:
+            found[name] = significant(statistics.median(numbers))
+    return found
+
+
+def significant(value: float, digits: int = DIGITS) -> float:
+    """Rounded; whole numbers are kept."""
+    return value if isinstance(value, int) else float(f"{value:.{digits}g}")
+
+
+def compare(summaries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Summaries, fewest hosts first, with `speed_up` and `cpu_ratio` against one host, if there
+    is one."""
+    ordered = sorted(summaries, key=lambda summary: summary["hosts"])
+    if not ordered or ordered[0]["hosts"] != 1:
+        return ordered
+    rate, cpu = ordered[0]["units_per_s"], ordered[0]["cpu_us_per_unit"]["all"]
+    return [
+        {
+            **summary,
+            "speed_up": significant(summary["units_per_s"] / rate, 4),
+            "cpu_ratio": significant(summary["cpu_us_per_unit"]["all"] / cpu, 4) if cpu else None,
+        }
+        for summary in ordered
+    ]
+
+
+def table(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Summaries as a Markdown table."""
+    unit = summaries[0]["unit"]
+    one = {"words": "a word", "examples": "an example"}[unit]
+    scores = list(dict.fromkeys(name for s in summaries for name in s.get("test", {})))
+    scores = [name for name in scores if name not in UNITS]  # how much it was judged on
+    head = ["hosts", f"{unit}/s", "speed-up", f"bytes {one}", "on the wire",
+            f"us {one}", "of one host", "master", "servers", "workers", "quota used",
+            "loss", *scores]  # fmt: skip
+    rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for s in summaries:
+        cpu = s["cpu_us_per_unit"]
+        cells = [
+            s["hosts"], f"{s['units_per_s']:,.0f}", shown(s.get("speed_up"), 2),
+            shown(s.get("bytes_per_unit"), 0), shown(s.get("wire_bytes_per_unit"), 0),
+            shown(cpu["all"], 2), shown(s.get("cpu_ratio"), 2),
+            *(shown(cpu[role], 2) for role in ROLES),
+            shown(s.get("quota_used"), 2), shown(s.get("train_loss"), 4),
+            *(shown(s.get("test", {}).get(name), 4) for name in scores),
+        ]  # fmt: skip
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(rows)
+
+
+def shown(value: float | None, decimals: int) -> str:
+    """A number for people; a dash for none."""
+    return "-" if value is None else f"{value:.{decimals}f}"
