@@ -150,7 +150,7 @@ def test_steps_of_a_block_are_those_of_its_words_and_negatives(make, kind):
 def bags(settings, words, present):
     model = WordVectors(settings, 1)
     model.vocabulary = Vocabulary(words, np.ones(len(words), np.int64), len(words))
-    return model._bags(np.array(present, np.int64))
+    return model.bags(np.array(present, np.int64))
 
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"\xc3\xbcber", b"x"]

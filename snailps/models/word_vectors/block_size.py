@@ -73,10 +73,10 @@ def fit_block(
     """
     floats = s.dim * (2 if s.optimizer == "adagrad" else 1)  # with the state
     rows_max = s.worker_memory / (COPIES * 4 * floats)
-    tokens_per_byte = min(vocabulary.tokens / max(1, total_bytes), _tokens_per_byte(vocabulary))
+    per_byte = tokens_per_byte(vocabulary, total_bytes)
     size = float(block_bytes)
     while size > BLOCK_BYTES_MIN:
-        rows = rows_of_block(vocabulary, s, int(size * tokens_per_byte))
+        rows = rows_of_block(vocabulary, s, int(size * per_byte))
         if rows <= rows_max:
             break
         # Rows grow more slowly than text, so this step never falls short by much.
@@ -84,8 +84,13 @@ def fit_block(
     return min(block_bytes, int(size))
 
 
-def _tokens_per_byte(vocabulary: Vocabulary) -> float:
-    """Of a text made of these words; a vocabulary that was extended also counts earlier texts."""
+def tokens_per_byte(vocabulary: Vocabulary, total_bytes: int) -> float:
+    """Words in a byte of the input; a vocabulary that was extended also counts earlier texts."""
+    return min(vocabulary.tokens / max(1, total_bytes), _words_per_byte(vocabulary))
+
+
+def _words_per_byte(vocabulary: Vocabulary) -> float:
+    """Of a text made of these words."""
     sizes = vocabulary.words.lengths + 1  # and a blank
     if (end := vocabulary.index(SENTENCE_END)) >= 0:
         sizes[end] = 1

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.rotation import Rotation
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
@@ -39,13 +40,23 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.text_model import BUCKET_KEY, TextModel
-from snailps.models.word_vectors.block_size import NOISE_POWER, fit_block, pool_size
+from snailps.models.word_vectors.block_size import (
+    NOISE_POWER,
+    fit_block,
+    pool_size,
+    tokens_per_byte,
+)
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.export import neighbours, write_files
-from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.rotation import RotationTrainer, Tenancy
+from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
+from snailps.models.word_vectors.shared_text import IDS_END, text_table
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
+from snailps.models.word_vectors.word_parts import chunks_of
 
 BUCKETS_MARKED = 1 << 24
+PARTS_ROOM = 16
+"""Resident parts that a job has room for at least, as workers may join."""
 MOVING_STEPS = 30.0
 """Expected steps of the other workers on a row, in the time of a block, from which it is pulled
 again when the block begins: some five of its words in their text.  8 workers, 1 epoch of 17 M
@@ -53,9 +64,6 @@ words: loss of held-out text 2.198 at 6 and at 30, 4.3 without pulling any again
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
 """Default rates of AdaGrad; they fall to 0 as that of plain steps does.  Rows of subwords get so
 many gradients that their sums of squares would make the steps of a lower rate too short."""
-ADAGRAD_EPS = 1.0
-"""With a smaller one rare words take steps as long as those of frequent ones; docs/training.md has
-the effect."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 
@@ -95,9 +103,11 @@ class WordVectors(TextModel):
         make = partial(Table, dim=s.dim, wire=s.wire)
         if s.optimizer == "adagrad":
             make = partial(make, access="adagrad", lr=s.lr, eps=ADAGRAD_EPS)
+        text = (text_table(),) if s.model == "skipgram" else ()
         return (
             make("input", init="uniform", scale=1.0 / s.dim, seed=s.seed),
             make("output"),
+            *text,
         )
 
     @classmethod
@@ -145,6 +155,19 @@ class WordVectors(TextModel):
         assert isinstance(settings, WordVectorSettings)
         return neighbours if settings.validation_words else None
 
+    @classmethod
+    def rotation(
+        cls, settings: JobSettings, total_bytes: int, workers: int, summary: bytes
+    ) -> Rotation | None:
+        """Skip-gram rotates the owners of its rows; CBOW's inputs are rows of several words."""
+        assert isinstance(settings, WordVectorSettings)
+        vocabulary = Vocabulary.from_bytes(summary)
+        if settings.model != "skipgram" or len(vocabulary) >= IDS_END:
+            return None
+        tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
+        chunks = chunks_of(vocabulary, settings, tokens, workers)
+        return Rotation(chunks, most_parts=max(PARTS_ROOM, 2 * workers))
+
     # --- at a worker -------------------------------------------------------------------------
 
     def setup(self) -> None:
@@ -155,7 +178,7 @@ class WordVectors(TextModel):
         self._keep = self.vocabulary.keep_probability(s.sample)
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
-        self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
+        self.noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
         self._contention: WordContention | None = None
         self.workers_changed()
         squares = s.optimizer == "adagrad"
@@ -168,8 +191,18 @@ class WordVectors(TextModel):
             None if alone else WordContention(self.vocabulary, self.settings, self.workers)
         )
 
-    def prepare(self, block: Block) -> _Batch:
+    def deal(self, block: Block) -> Mapping[str, float]:
+        """Encodes a slice of a chunk for all workers."""
+        return self._rotating.deal(block)
+
+    @cached_property
+    def _rotating(self) -> RotationTrainer:
+        return RotationTrainer(self)
+
+    def prepare(self, block: Block) -> _Batch | Tenancy:
         """Numbers the block's words and rows locally and starts to pull the rows."""
+        if block.part >= 0:
+            return self._rotating.prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
         words = len(self.vocabulary)
         rng = np.random.default_rng(block.seed)
@@ -188,11 +221,11 @@ class WordVectors(TextModel):
         output_words = np.concatenate((present, np.flatnonzero(seen)))
         place = np.full(words + 1, -1, np.int32)  # the last one maps token -1 to itself
         place[output_words] = np.arange(len(output_words), dtype=np.int32)
-        bag_ptr, bag_rows, input_keys = self._bags(present)
+        bag_ptr, bag_rows, input_keys = self.bags(present)
         output_keys = output_words.astype(np.uint64)
         logit = np.zeros(len(output_words), np.float32)
-        if self._noise_log is not None:
-            logit[:] = self._noise_log[output_words]
+        if self.noise_log is not None:
+            logit[:] = self.noise_log[output_words]
         local_tokens = place[tokens]
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
@@ -225,6 +258,8 @@ class WordVectors(TextModel):
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
+        if block.part >= 0:
+            return self._rotating.train(block)
         s = self.settings
         batch: _Batch = block.prepared
         lr_start, lr_stop = (s.lr * (1.0 - share) for share in block.progress)
@@ -297,7 +332,7 @@ class WordVectors(TextModel):
             found[table] = Contention(own / root, others / root, np.float32(rate) * curvature)
         return found
 
-    def _bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
+    def bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
         """Local bags of the present words: which of the pulled input rows make up each."""
         s = self.settings
         if s.maxn == 0:

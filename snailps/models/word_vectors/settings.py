@@ -13,6 +13,10 @@ from snailps.config import Alias, JobSettings, setting
 from snailps.config.legacy import cbow_to_model
 from snailps.errors import ConfigError
 
+ADAGRAD_EPS = 1.0
+"""With a smaller one rare words take steps as long as those of frequent ones; docs/training.md has
+the effect."""
+
 
 @dataclass(frozen=True, slots=True)
 class WordVectorSettings(JobSettings):

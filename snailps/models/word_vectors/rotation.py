@@ -1,0 +1,314 @@
+"""Skip-gram by several workers, in which no row has two writers at a time: rotation.
+
+    deal:    a slice of text -> word ids -> table "text"                 (by any worker, ahead)
+    prepare: ids of the chunk -> pairs whose centre word is in the worker's part, sorted
+    train:   resident input rows <- PULL; then for each visiting part of the output rows:
+             borrow -> PULL -> kernel threads -> PUSH -> give back;  resident deltas -> PUSH
+
+Words are dealt into resident parts, one a worker, for their input rows, and into twice as many
+visiting parts for their output rows (`word_parts`).  The master lends a visiting part to one worker
+at a time.  So a worker trains a visiting part with rows that all others have finished with, and
+pushes exact differences: neither stale rows nor shares.  Rows of n-grams are the exception: words
+of several parts have them, each worker trains a copy (`gram_copies`).
+
+Negatives of a pair are drawn from the visiting part of its context.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.worker import Block, Pending
+from snailps.models.local_sgd import ArrayPool, Floats, Keys
+from snailps.models.word_vectors import shared_text
+from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE
+from snailps.models.word_vectors.gram_copies import GramCopies
+from snailps.models.word_vectors.settings import ADAGRAD_EPS
+from snailps.models.word_vectors.word_parts import deal, sharers_of_grams
+
+if TYPE_CHECKING:
+    from snailps.models.word_vectors.model import WordVectors
+
+Ints = NDArray[np.int32]
+THREAD_GROUPS = 1024
+"""Least groups of pairs for a thread of its own."""
+_MASK64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How words are dealt where there are so many resident and visiting parts.
+
+    Attributes
+    ----------
+    resident, visiting : int32 array
+        The part of each word's input row, and of its output row.
+    place : int32 array
+        Of each word among the words of its visiting part.
+    words, noise_sums : tuple of arrays
+        Of each visiting part: its words, and the running sum of their probabilities as negatives.
+    shares : float64 array
+        Running sum of the resident parts' shares of the text, from 0 to 1.
+    sharers : int32 array
+        Of each bucket of n-grams: resident parts with a word that has one; empty without n-grams.
+    """
+
+    resident: Ints
+    visiting: Ints
+    place: Ints
+    words: tuple[NDArray[np.int64], ...]
+    noise_sums: tuple[NDArray[np.float64], ...]
+    shares: NDArray[np.float64]
+    sharers: Ints
+
+
+@dataclass(slots=True)
+class Tenancy:
+    """A prepared tenancy: its pairs, and which rows they are of.
+
+    Attributes
+    ----------
+    centres, starts, contexts, bounds
+        As `kernels.sort_pairs` returns them; centres are numbered among `present`.
+    present : int64 array
+        Words that are centres, ascending.
+    words : int
+        Words of the text that count as this tenancy's.
+    """
+
+    parts: Parts
+    centres: Ints
+    starts: NDArray[np.int64]
+    contexts: Ints
+    bounds: NDArray[np.int64]
+    present: NDArray[np.int64]
+    bag_ptr: NDArray[np.int64]
+    bag_rows: Ints
+    input_keys: Keys
+    words: int
+
+
+@dataclass(slots=True)
+class Visit:
+    """A visiting part that is borrowed: the pairs to train, and the rows that they need."""
+
+    part: int
+    groups: slice
+    keys: Keys
+    contexts: Ints
+    noise: Ints
+    noise_logit: Floats
+    packed: Floats
+    local: tuple[Floats, ...]
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class RotationTrainer:
+    """Deals slices, prepares and trains tenancies for a `WordVectors` worker.
+
+    Parameters
+    ----------
+    model : WordVectors
+        After its `setup`.
+    """
+
+    def __init__(self, model: WordVectors) -> None:
+        self._model = model
+        self._vocabulary = model.vocabulary
+        self._keep = model.vocabulary.keep_probability(model.settings.sample)
+        self._noise = model.vocabulary.noise(NOISE_POWER)
+        self._parts: dict[tuple[int, int], Parts] = {}
+        self._trained = ArrayPool(model.sgd.layout.make)
+
+    def deal(self, block: Block) -> Mapping[str, float]:
+        """Encodes a slice of a chunk and writes it for all workers."""
+        ids, words = self._vocabulary.lexicon.encode(block.data, self._keep, block.seed)
+        shared_text.put_slice(self._model, block.chunk, block.slice, ids, words)
+        return {}
+
+    # --- a tenancy, prepared while another one trains ------------------------------------------
+
+    def prepare(self, block: Block) -> Tenancy:
+        """Reads the chunk and sorts the pairs of this part."""
+        s, parts = self._model.settings, self._parts_of(block.parts, block.visiting)
+        ids, words = shared_text.get_chunk(self._model, block.chunk, block.slices)
+        centres, starts, contexts, bounds = kernels.sort_pairs(
+            ids,
+            s.window,
+            (s.seed * 0x9E3779B97F4A7C15 + block.chunk) & _MASK64,
+            resident=parts.resident,
+            part=block.part,
+            visiting=parts.visiting,
+            parts=block.visiting,
+        )
+        del ids
+        seen = np.zeros(len(self._vocabulary), np.bool_)
+        seen[centres] = True
+        present = np.flatnonzero(seen)
+        place = np.empty(len(seen), np.int32)
+        place[present] = np.arange(len(present), dtype=np.int32)
+        bag_ptr, bag_rows, input_keys = self._model.bags(present)
+        before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
+        return Tenancy(
+            parts, place[centres], starts, contexts, bounds, present, bag_ptr, bag_rows, input_keys,
+            after - before,
+        )  # fmt: skip
+
+    def _parts_of(self, parts: int, visiting: int) -> Parts:
+        """The dealing for so many parts; remembered, as it changes only when workers come or go."""
+        found = self._parts.get((parts, visiting))
+        if found is None:
+            self._parts = {(parts, visiting): (found := self._dealt(parts, visiting))}
+        return found
+
+    def _dealt(self, parts: int, visiting: int) -> Parts:
+        kept = self._vocabulary.counts.astype(np.float64) * self._keep
+        seed = self._model.settings.seed
+        resident, visits = deal(kept, parts, 2 * seed), deal(kept, visiting, 2 * seed + 1)
+        words = tuple(np.flatnonzero(visits == part) for part in range(visiting))
+        place = np.empty(len(kept), np.int32)
+        for own in words:
+            place[own] = np.arange(len(own), dtype=np.int32)
+        shares = np.zeros(parts + 1)
+        shares[1:] = np.bincount(resident, kept, parts).cumsum() / kept.sum()
+        shares[-1] = 1.0
+        sums = tuple(self._noise[own].cumsum() for own in words)
+        s = self._model.settings
+        sharers = np.zeros(0, np.int32)
+        if s.maxn:
+            sharers = sharers_of_grams(self._vocabulary, s, resident, parts)
+        return Parts(resident, visits, place, words, sums, shares, sharers)
+
+    # --- a tenancy, trained ---------------------------------------------------------------------
+
+    def train(self, block: Block) -> dict[str, float]:
+        """Trains a tenancy: all its visits, in the order in which the master lends the parts."""
+        tenancy: Tenancy = block.prepared
+        totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
+        sgd = self._model.sgd
+        inputs = GramCopies(self._model, tenancy.input_keys, self._trained)
+        inputs.count_steps(tenancy, block)
+        with (
+            ThreadPoolExecutor(1, "snailps-visit") as ahead,
+            ThreadPoolExecutor(1, "snailps-give-back") as behind,
+        ):
+            coming = ahead.submit(self._borrow, block, tenancy)
+            returned: list[Future[None]] = []
+            number = 0
+            while (visit := coming.result()) is not None:
+                coming = ahead.submit(self._borrow, block, tenancy)
+                self._train_visit(block, tenancy, visit, inputs.local, number)
+                sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
+                push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
+                returned.append(behind.submit(self._give_back, block, visit, push))
+                number += 1
+                inputs.exchange(number, block.visiting)
+                for name in totals:
+                    totals[name] += visit.figures[name]
+                totals["lr"] = visit.figures["lr"]
+            inputs.close()
+            for task in returned:
+                task.result()
+        if number == block.visiting:  # else the training is to end
+            totals["units"] = float(tenancy.words)  # of a text without pairs, too
+        return totals
+
+    def _borrow(self, block: Block, tenancy: Tenancy) -> Visit | None:
+        """Waits for a visiting part and for its rows; None when this tenancy has had all."""
+        part = block.visits.borrow()
+        if part is None:
+            return None
+        model, parts = self._model, tenancy.parts
+        groups = slice(int(tenancy.bounds[part]), int(tenancy.bounds[part + 1]))
+        first, last = int(tenancy.starts[groups.start]), int(tenancy.starts[groups.stop])
+        contexts = parts.place[tenancy.contexts[first:last]]
+        words, sums = parts.words[part], parts.noise_sums[part]
+        rng = np.random.default_rng((block.seed + part) & _MASK64)
+        pool = (groups.stop - groups.start) * kernels.SHARED // kernels.GROUP // NOISE_REUSE
+        if groups.stop > groups.start:
+            pool = max(pool, kernels.SHARED)
+        drawn = np.minimum(np.searchsorted(sums, rng.random(pool) * sums[-1:]), len(words) - 1)
+        seen = np.zeros(len(words), np.bool_)
+        seen[contexts] = True
+        seen[drawn] = True
+        used = np.flatnonzero(seen)
+        place = np.empty(len(words), np.int32)
+        place[used] = np.arange(len(used), dtype=np.int32)
+        own = words[used]
+        packed = model.sgd.pull_rows("output", own.astype(np.uint64)).wait()
+        local = tuple(self._trained.take(len(used)) for _ in range(model.sgd.layout.arrays))
+        model.sgd.layout.load(packed, *local)
+        logit = np.zeros(len(used), np.float32)
+        if model.noise_log is not None:
+            logit[:] = model.noise_log[own]
+        return Visit(
+            part, groups, own.astype(np.uint64), place[contexts], place[drawn].astype(np.int32),
+            logit, packed, local,
+        )  # fmt: skip
+
+    def _train_visit(
+        self,
+        block: Block,
+        tenancy: Tenancy,
+        visit: Visit,
+        inputs: tuple[Floats, ...],
+        number: int,
+    ) -> None:
+        """Trains the pairs of a visit in the kernel's threads, and notes its figures."""
+        s, sgd = self._model.settings, self._model.sgd
+        begin, end = block.progress
+        step = (end - begin) / block.visiting
+        rates = [s.lr * (1.0 - begin - step * (number + at)) for at in (0, 1)]
+        first, last = visit.groups.start, visit.groups.stop
+        threads = min(self._model.threads, max(1, (last - first) // THREAD_GROUPS))
+        edges = np.linspace(first, last, threads + 1).astype(int).tolist()
+        offset = tenancy.starts[first]
+        tasks = [
+            sgd.pool.submit(
+                kernels.train_pairs,
+                inputs[0],
+                visit.local[0],
+                s.dim,
+                tenancy.centres[a:b],
+                tenancy.starts[a : b + 1] - offset,
+                visit.contexts,
+                tenancy.bag_ptr,
+                tenancy.bag_rows,
+                visit.noise,
+                visit.noise_logit,
+                negatives=s.negatives,
+                lr_start=rates[0],
+                lr_stop=rates[1],
+                seed=(block.seed + visit.part * 0x9E3779B97F4A7C15 + at) & _MASK64,
+                squares=(inputs[1], visit.local[1]) if sgd.state else None,
+                eps=ADAGRAD_EPS,
+            )
+            for at, (a, b) in enumerate(itertools.pairwise(edges))
+            if b > a
+        ]
+        results = [task.result() for task in tasks]
+        share = [
+            int(tenancy.words * tenancy.starts[at] / max(1, tenancy.starts[-1]))
+            for at in (first, last)
+        ]
+        visit.figures = {
+            "units": float(share[1] - share[0]),
+            "loss": float(sum(loss for loss, _ in results)),
+            "examples": float(sum(count for _, count in results)),
+            "lr": rates[1],
+        }
+
+    def _give_back(self, block: Block, visit: Visit, push: Pending) -> None:
+        """Gives a part back once its deltas are acknowledged."""
+        self._model.sgd.packed.give(push.wait())
+        for array in visit.local:
+            self._trained.give(array)
+        block.visits.give_back(visit.part, visit.figures)

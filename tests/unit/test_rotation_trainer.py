@@ -1,0 +1,135 @@
+"""Skip-gram by rotation, at several workers with tables in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rotating import LentParts, MemoryTables, MemoryWorker, train_rotating
+
+from snailps import kernels
+from snailps.data._text import WordCounter
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.word_vectors import WordVectorSettings, shared_text
+
+SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
+
+
+def text(lines: int, seed: int) -> bytes:
+    """Sentences of three topics, whose words come together."""
+    rng = np.random.default_rng(seed)
+    topics = rng.integers(3, size=lines)
+    words = rng.integers(40, size=(lines, 8))
+    return b"".join(
+        b" ".join(b"t%dw%d" % (topic, word) for word in line) + b"\n"
+        for topic, line in zip(topics, words, strict=True)
+    )
+
+
+def vocabulary_of(data: bytes) -> Vocabulary:
+    counter = WordCounter()
+    counter.count(data)
+    return Vocabulary.from_counter(counter, 1)
+
+
+def workers_of(settings: WordVectorSettings, num: int, data: bytes) -> list[MemoryWorker]:
+    known = vocabulary_of(data)
+    tables = MemoryTables(settings, len(known))
+    return [MemoryWorker(settings, known, tables) for _ in range(num)]
+
+
+CHUNKS = [[text(40, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
+ALL = b"".join(b"".join(slices) for slices in CHUNKS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_every_pair_is_trained_once_whoever_does_it(workers: int) -> None:
+    made = workers_of(SMALL, workers, ALL)
+    figures = train_rotating(made, CHUNKS)
+    pairs = 0
+    for chunk in range(len(CHUNKS)):
+        ids, _ = shared_text.get_chunk(made[0], chunk, 3)
+        seed = (SMALL.seed * 0x9E3779B97F4A7C15 + chunk) & ((1 << 64) - 1)
+        pairs += len(kernels.sort_pairs(ids, SMALL.window, seed)[2])
+    assert sum(one["examples"] for one in figures) == pairs
+    assert sum(one["units"] for one in figures) == len(ALL.split()) + ALL.count(b"\n")
+    assert all(np.isfinite(one["loss"]) for one in figures)
+
+
+@pytest.mark.parametrize("maxn", [0, 3])
+def test_the_loss_falls_as_with_one_worker(maxn: int) -> None:
+    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn)
+    losses = []
+    for workers in (1, 4):
+        figures = train_rotating(workers_of(settings, workers, ALL), CHUNKS, epochs=12)
+        last = figures[-workers:]
+        losses.append(sum(f["loss"] for f in last) / sum(f["examples"] for f in last))
+        first = figures[:workers]
+        began = sum(f["loss"] for f in first) / sum(f["examples"] for f in first)
+        assert losses[-1] < 0.9 * began
+    assert losses[1] < 1.05 * losses[0]
+
+
+def test_words_of_a_topic_become_neighbours() -> None:
+    made = workers_of(SMALL, 3, ALL)
+    train_rotating(made, CHUNKS, epochs=20)
+    rows = made[0].memory.rows["input"]
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    names = [bytes(made[0].vocabulary.words[n]) for n in range(len(rows))]
+    topic = np.array([int(name[1:2]) if name.startswith(b"t") else -1 for name in names])
+    cosines = rows @ rows.T
+    np.fill_diagonal(cosines, -1)
+    known = topic >= 0
+    assert (topic[cosines.argmax(1)] == topic)[known].mean() > 0.9
+
+
+def test_one_tenancy_after_the_other_is_repeatable() -> None:
+    rows = []
+    for _ in range(2):
+        made = workers_of(replace(SMALL, minn=2, maxn=3), 3, ALL)
+        train_rotating(made, CHUNKS, at_once=False)
+        rows.append(made[0].memory.rows)
+    for table in ("input", "output"):
+        np.testing.assert_array_equal(rows[0][table], rows[1][table])
+
+
+@pytest.mark.parametrize("chunk", [[b""], [b"zebra quagga\n"], [b"t0w1", b""], [b"t0w1\n"]])
+def test_chunks_with_next_to_nothing_in_them(chunk: list[bytes]) -> None:
+    made = workers_of(SMALL, 2, ALL)
+    figures = train_rotating(made, [chunk])
+    assert sum(one["examples"] for one in figures) == 2 * (chunk == [b"t0w1\n"])  # with </s>
+    words = b"".join(chunk)
+    assert sum(one["units"] for one in figures) == len(words.split()) + words.count(b"\n")
+
+
+def test_a_slice_may_be_written_twice_and_its_place_used_again() -> None:
+    made = workers_of(SMALL, 2, ALL)
+    ids = np.arange(700, dtype=np.int32) - 1
+    shared_text.put_slice(made[0], 0, 0, ids[::-1].copy(), 90)
+    made[1].memory.text[next(iter(made[1].memory.text))][5:] = 7  # what a lost worker has left
+    for chunk in (0, 3):
+        shared_text.put_slice(made[1], chunk, 0, ids, 700)
+        shared_text.put_slice(made[0], chunk, 1, ids[:5], 6)
+        found, words = shared_text.get_chunk(made[0], chunk, 2)
+        np.testing.assert_array_equal(found, np.concatenate((ids, ids[:5])))
+        assert words == 706
+
+
+def test_a_chunk_is_pulled_in_bounded_pieces() -> None:
+    made = workers_of(SMALL, 1, ALL)
+    for at, size in enumerate((3, 0, 1000, 257, 256)):
+        shared_text.put_slice(made[0], 1, at, np.full(size, at, np.int32), size)
+    found, words = shared_text.get_chunk(made[0], 1, 5)
+    assert words == len(found) == 1516
+    assert np.bincount(found, minlength=5).tolist() == [3, 0, 1000, 257, 256]
+    assert list(shared_text._batches([3, 0, 1000, 257, 256], 1000)) == [[0, 1], [2], [3, 4]]
+
+
+def test_parts_are_lent_to_one_tenancy_at_a_time() -> None:
+    lent = LentParts(4)
+    one, two = lent.visits(0, 2), lent.visits(1, 2)
+    first, second = one.borrow(), two.borrow()
+    assert first != second
+    one.give_back(0, {})
+    assert two.borrow() is not None

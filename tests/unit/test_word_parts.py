@@ -1,0 +1,90 @@
+"""How words are dealt into parts, and a text into chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from snailps.data._subwords import subwords_csr
+from snailps.data.packed_words import PackedWords
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.word_parts import (
+    BYTES_A_WORD,
+    CHUNKS_MAX,
+    chunks_of,
+    deal,
+    sharers_of_grams,
+)
+
+
+def zipf(words: int) -> np.ndarray:
+    """Masses of words as a text has them."""
+    return 1e6 / np.arange(1.0, words + 1)
+
+
+def vocabulary(words: int = 3000, tokens: int = 10_000_000) -> Vocabulary:
+    """A vocabulary with the counts of a text of so many words."""
+    counts = np.maximum(5, zipf(words) * tokens / zipf(words).sum()).astype(np.int64)
+    names = [b"word%d" % n for n in range(words)]
+    return Vocabulary(PackedWords.of(names), counts, int(counts.sum()))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 64])
+def test_parts_have_the_same_mass_and_size(parts: int) -> None:
+    mass = np.sqrt(zipf(20_000))
+    dealt = deal(mass, parts, seed=3)
+    sums = np.bincount(dealt, mass, parts)
+    assert sums.max() / sums.mean() < 1.02
+    assert np.ptp(np.bincount(dealt, minlength=parts)) <= 80 * parts
+    assert (deal(mass, parts, seed=3) == dealt).all()
+
+
+def test_dealings_of_two_seeds_have_nothing_to_do_with_each_other() -> None:
+    mass = zipf(50_000)
+    pairs = np.bincount(deal(mass, 4, 1) * 4 + deal(mass, 4, 2), minlength=16)
+    assert pairs.min() > 0.8 * pairs.mean()
+
+
+@pytest.mark.parametrize("words", [0, 1, 5])
+def test_fewer_words_than_parts(words: int) -> None:
+    dealt = deal(np.ones(words), 8, seed=1)
+    assert len(set(dealt.tolist())) == words
+
+
+def test_traffic_sets_the_number_of_chunks() -> None:
+    settings = WordVectorSettings(dim=100)
+    known = vocabulary(30_000, 17_000_000)
+    tokens = 17_000_000.0
+    for workers in (4, 8):
+        chunks = chunks_of(known, settings, tokens, workers)
+        traffic = chunks * workers * len(known) * 800 / tokens
+        assert 0.7 * BYTES_A_WORD < traffic < 1.3 * BYTES_A_WORD
+    assert chunks_of(known, replace(settings, optimizer="adagrad"), tokens, 4) <= chunks_of(
+        known, settings, tokens, 4
+    )
+
+
+def test_short_visits_and_memory_bound_the_number_of_chunks() -> None:
+    settings = WordVectorSettings(dim=100)
+    assert chunks_of(vocabulary(100, 30_000), settings, 30_000.0, 2) == 1
+    assert chunks_of(vocabulary(100, 10**9), settings, 1e9, 2) == CHUNKS_MAX
+    tight = replace(settings, worker_memory=1 << 20)
+    assert chunks_of(vocabulary(100, 10**8), tight, 1e8, 2) > 100
+
+
+def test_sharers_of_grams() -> None:
+    settings = WordVectorSettings(bucket=5000)
+    known = vocabulary(400)
+    resident = deal(zipf(400), 9, 1)
+    expected: list[set[int]] = [set() for _ in range(settings.bucket)]
+    ptr, ids = subwords_csr(known.words, settings.minn, settings.maxn, settings.bucket)
+    for word in range(len(known)):
+        for gram in ids[ptr[word] : ptr[word + 1]].tolist():
+            if gram >= len(known):
+                expected[gram - len(known)].add(int(resident[word]))
+    found = sharers_of_grams(known, settings, resident, 9)
+    assert found.tolist() == [len(parts) for parts in expected]
+    assert found.max() == 9
