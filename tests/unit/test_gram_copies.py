@@ -1,0 +1,125 @@
+"""Input rows of a tenancy: own rows, and copies of n-grams' rows that are exchanged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rotating import MemoryTables, MemoryWorker
+
+from snailps.data._text import WordCounter
+from snailps.data.vocabulary import Vocabulary
+from snailps.models.text_model import BUCKET_KEY
+from snailps.models.word_vectors import WordVectorSettings
+from snailps.models.word_vectors.gram_copies import GramCopies
+
+SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
+KEYS = np.array([0, 2, BUCKET_KEY + 3, BUCKET_KEY + 7], np.uint64)
+VISITS = 8
+
+
+@pytest.fixture
+def worker() -> MemoryWorker:
+    counter = WordCounter()
+    counter.count(b"the cat sat on a mat")
+    known = Vocabulary.from_counter(counter, 1)
+    return MemoryWorker(SETTINGS, known, MemoryTables(SETTINGS, len(known)))
+
+
+def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int]) -> GramCopies:
+    """Of two words, each with one n-gram; so many groups of pairs have each as their centre."""
+    by_bucket = np.zeros(SETTINGS.bucket, np.int32)
+    for bucket, number in sharers.items():
+        by_bucket[bucket] = number
+    tenancy = SimpleNamespace(
+        centres=np.repeat(np.arange(2, dtype=np.int32), groups),
+        present=np.array([0, 2]),
+        bag_ptr=np.array([0, 2, 4]),
+        bag_rows=np.array([0, 2, 1, 3], np.int32),
+        parts=SimpleNamespace(sharers=by_bucket),
+    )
+    made = GramCopies(worker, KEYS, worker._rotating._trained)
+    block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5))
+    made.count_steps(tenancy, block)  # type: ignore[arg-type]
+    return made
+
+
+def stored(worker: MemoryWorker) -> np.ndarray:
+    return worker.memory.rows["input"][worker.memory.places(KEYS)].copy()
+
+
+def test_rows_that_nobody_else_has_are_pushed_once_and_whole(worker: MemoryWorker) -> None:
+    before = stored(worker)
+    made = copies(worker, (10_000, 10_000), {3: 1, 7: 1})
+    made.local[0][:, :4] += 1
+    for number in range(1, VISITS + 1):
+        made.exchange(number, VISITS)
+        np.testing.assert_array_equal(stored(worker), before)
+    made.close()
+    np.testing.assert_allclose(stored(worker), before + 1, rtol=1e-6)
+
+
+def test_a_busy_ngram_is_exchanged_every_visit_and_a_rare_one_at_the_end(
+    worker: MemoryWorker,
+) -> None:
+    before = stored(worker)
+    made = copies(worker, (10_000, 1), {3: 5, 7: 5})
+    changed = []
+    for number in range(1, VISITS):
+        made.local[0][:, :4] += 1
+        made.exchange(number, VISITS)
+        changed.append((stored(worker) != before).any(1).tolist())
+    assert changed == [[False, False, True, False]] * (VISITS - 1)
+    made.close()
+    assert (stored(worker) != before).any(1).all()
+
+
+def test_a_copy_takes_what_others_have_pushed_and_keeps_its_own_steps(
+    worker: MemoryWorker,
+) -> None:
+    made = copies(worker, (10_000, 1), {3: 5, 7: 5})
+    begin = stored(worker)[2]
+    made.local[0][2, :4] += 1
+    made.exchange(1, VISITS)
+    sent = stored(worker)[2] - begin  # its share
+    assert (sent > 0).all()
+    assert (sent < 1).all()
+    place = worker.memory.places(KEYS[2:3])
+    worker.memory.rows["input"][place] += 10  # behind the pull: comes with the next exchange
+    made.local[0][2, :4] += 0.5  # trained while it was exchanged
+    made.exchange(2, VISITS)
+    np.testing.assert_allclose(made.local[0][2, :4], begin + sent + 0.5, rtol=1e-5)
+    made.exchange(3, VISITS)
+    np.testing.assert_allclose(made.local[0][2, :4], stored(worker)[2], rtol=1e-5)
+    assert (made.local[0][2, :4] > 10).all()
+
+
+@pytest.mark.parametrize("groups", [1, 30, 1000, 100_000])
+@pytest.mark.parametrize("sharers", [2, 8, 64])
+def test_shares_lie_between_a_mean_and_a_sum(
+    worker: MemoryWorker, groups: int, sharers: int
+) -> None:
+    share = copies(worker, (groups, groups), {3: sharers, 7: 1})._share
+    assert share[[0, 1, 3]].tolist() == [1, 1, 1]
+    assert 0.999 / sharers <= share[2] <= 1
+    if groups == 1:
+        assert share[2] > 0.15
+    if groups == 100_000:
+        assert share[2] == pytest.approx(1 / sharers, rel=0.01)
+
+
+def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
+    settings = replace(SETTINGS, optimizer="adagrad")
+    tables = MemoryTables(replace(SETTINGS, dim=8), len(worker.vocabulary))
+    made = MemoryWorker(settings, worker.vocabulary, tables)
+    before = stored(made)
+    rows = copies(made, (10_000, 10_000), {3: 5, 7: 5})
+    assert len(rows.local) == 2
+    rows.local[0][:, :4] += 1
+    rows.local[1][:, :4] += 2
+    rows.close()
+    change = stored(made) - before
+    np.testing.assert_allclose(change[:, 4:], 2, rtol=1e-5)
+    assert (change[2:, :4] < 1).all()
