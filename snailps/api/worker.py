@@ -32,6 +32,7 @@ __all__ = [
     "Pending",
     "Results",
     "Rotation",
+    "SurveyPart",
     "Surveyor",
     "Visits",
     "Worker",
@@ -43,10 +44,27 @@ class Surveyor(Protocol):
     """Merges the results of a first pass over the input; runs at the master."""
 
     def add(self, part: bytes) -> None:
-        """Takes the result of one `Worker.survey`."""
+        """Takes the result of one `Worker.survey`, or of one `SurveyPart.take`."""
 
     def result(self) -> bytes:
         """The summary, which every worker gets as `Worker.summary`."""
+
+
+class SurveyPart(Protocol):
+    """Merges the surveys of a worker's blocks, so that they travel to the master together.
+
+    The summary must not depend on which blocks are in which part, nor on the order of parts.
+    """
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes `take` would return."""
+
+    def add(self, block: Block) -> None:
+        """Examines a block."""
+
+    def take(self) -> bytes:
+        """The part, for `Surveyor.add`; what is added from now on is in the next one."""
 
 
 class Worker(ModelTables):
@@ -111,6 +129,13 @@ class Worker(ModelTables):
     def survey(self, block: Block) -> bytes:
         """Examines a block before training; only called if `surveyor` is overridden."""
         raise NotImplementedError
+
+    def survey_part(self) -> SurveyPart | None:
+        """What examines the blocks in the place of `survey`, and merges them at the worker.
+
+        None (the default): what `survey` returns travels to the master block by block.
+        """
+        return None
 
     def prepare(self, block: Block) -> Any:
         """Prepares the next block (parse it, `pull_async` its rows) while another one trains.

@@ -22,6 +22,10 @@ cdef extern from "data/_tokens.h" nogil:
     int64_t read_token "snail_read_token"(const uint8_t *text, int64_t left, Token *token) noexcept
     int scan "snail_scan"(const uint8_t *data, int64_t size, int64_t *position,
                           const Token *sentence_end, Token *tokens) noexcept
+    int read_words "snail_read_words"(const uint8_t *arena, const uint64_t *starts, int words,
+                                      Token *tokens) noexcept
+    void fetch_counts "snail_fetch_counts"(const WordTable *table, const int64_t *counts,
+                                           const Token *tokens, int found) noexcept
     void fetch_words "snail_fetch_words"(const WordTable *table, const Token *tokens,
                                          int found) noexcept
     int64_t find_word "snail_find_word"(const WordTable *table, const Token *token) noexcept

@@ -19,8 +19,24 @@ import numpy as np
 
 from snailps.abi._key_hash cimport hash_key, mix64
 from snailps.data.packed_words import PackedWords
-from snailps.data.word_counts import pack, unpack
+from snailps.data.word_counts import HEADER_BYTES, pack, unpack
 from snailps.errors import DataError
+
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #include <sys/mman.h>
+    #ifdef MADV_HUGEPAGE    /* a word a page otherwise: each costs a walk of the page tables, too */
+    #define snail_huge(start, size) ((void)madvise((start), (size), MADV_HUGEPAGE))
+    #else
+    #define snail_huge(start, size) ((void)0)
+    #endif
+    """
+    int posix_memalign(void **taken, size_t alignment, size_t size)
+    void huge "snail_huge"(void *start, size_t size) noexcept
+
+cdef enum:
+    HUGE_PAGE = 2 << 20
 
 SENTENCE_END = b"</s>"
 DUMP_MAGIC = b"SNWC"
@@ -70,10 +86,14 @@ cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) ex
 cdef int slots_make(WordTable *table) except -1:
     """Empty slots for `words_max` words, in place of those that there are."""
     cdef uint64_t slots_num = 2
-    cdef void *memory
+    cdef void *memory = NULL
     while slots_num < 2 * <uint64_t>table.words_max:
         slots_num *= 2
-    memory = calloc(slots_num, sizeof(Slot))
+    if slots_num * sizeof(Slot) < 2 * HUGE_PAGE:
+        memory = calloc(slots_num, sizeof(Slot))
+    elif posix_memalign(&memory, HUGE_PAGE, slots_num * sizeof(Slot)) == 0:
+        huge(memory, slots_num * sizeof(Slot))
+        memset(memory, 0, slots_num * sizeof(Slot))
     if memory == NULL:
         raise MemoryError(f"no memory for a table of {table.words_max} words")
     free(table.slots)
@@ -123,9 +143,25 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
             return counted
         arena_bytes[0] = 0
         fetch_words(table, tokens, found)
+        fetch_counts(table, counts, tokens, found)
         for i in range(found):
             counts[add_word(table, &tokens[i])] += 1
         counted += found
+
+
+cdef void add_counts(WordTable *table, int64_t *counts, const uint8_t *arena,
+                     const uint64_t *starts, const int64_t *more, int64_t words) noexcept nogil:
+    """Adds counts of other words, for which the table has room.  One writer a table."""
+    cdef Token tokens[BATCH]
+    cdef int64_t at = 0
+    cdef int found, i
+    while at < words:
+        found = read_words(arena, starts + at, <int>min(<int64_t>BATCH, words - at), tokens)
+        fetch_words(table, tokens, found)
+        fetch_counts(table, counts, tokens, found)
+        for i in range(found):
+            counts[add_word(table, &tokens[i])] += more[at + i]
+        at += found
 
 
 cdef class WordCounter:
@@ -219,6 +255,11 @@ cdef class WordCounter:
         with self.lock:
             return self.counts_array[:self.table.words].copy()
 
+    @property
+    def dump_bytes(self):
+        """Length of what `dump` returns."""
+        return HEADER_BYTES + 16 * self.table.words + self.table.arena_used
+
     def dump(self):
         """The counter as bytes for `merge`, in the layout of `packing`."""
         with self.lock:
@@ -243,12 +284,9 @@ cdef class WordCounter:
         """
         counts, ends, text, tokens = unpack(DUMP_MAGIC, part, complete=True)
         cdef const int64_t[::1] more = counts
-        cdef const uint64_t[::1] end = ends
+        cdef const uint64_t[::1] start = np.concatenate((np.zeros(1, np.uint64), ends))
         cdef const uint8_t[::1] arena = text
-        cdef uint64_t start = 0
         cdef int64_t words = more.shape[0]
-        cdef int64_t i
-        cdef Token token
         if words == 0:
             return
         with self.lock:
@@ -256,10 +294,7 @@ cdef class WordCounter:
                 raise DataError("cannot merge word counts: their sum exceeds 2^62")
             self._reserve(words + BATCH, arena.shape[0])
             with nogil:
-                for i in range(words):
-                    read_token(&arena[start], end[i] - start, &token)
-                    self.count_of[add_word(&self.table, &token)] += more[i]
-                    start = end[i]
+                add_counts(&self.table, &self.count_of[0], &arena[0], &start[0], &more[0], words)
             self.tokens += tokens
 
 

@@ -118,12 +118,33 @@ static inline int snail_scan(const uint8_t *data, int64_t size, int64_t *positio
     return found;
 }
 
+/* Reads so many words of an arena, word i being arena[starts[i] : starts[i + 1]], up to a separator;
+ * their number. */
+static inline int snail_read_words(const uint8_t *arena, const uint64_t *starts, int words,
+                                   snail_token *tokens) {
+    for (int i = 0; i < words; i++)
+        snail_read_token(arena + starts[i], (int64_t)(starts[i + 1] - starts[i]), &tokens[i]);
+    return words;
+}
+
 /* ---- words ------------------------------------------------------------------------------------- */
 
 static inline void snail_fetch_words(const snail_word_table *table, const snail_token *tokens,
                                      int found) {
     for (int i = 0; i < found; i++)
         __builtin_prefetch(&table->slots[tokens[i].hash & table->slot_mask], 0, 3);
+}
+
+/* The same one step further, when the slots have come: counts of the words that lie in them, and where
+ * the long ones begin.  For tables that no cache holds. */
+static inline void snail_fetch_counts(const snail_word_table *table, const int64_t *counts,
+                                      const snail_token *tokens, int found) {
+    for (int i = 0; i < found; i++) {
+        const int32_t id_plus_1 = table->slots[tokens[i].hash & table->slot_mask].id_plus_1;
+        if (id_plus_1 == 0) continue;
+        __builtin_prefetch(&counts[id_plus_1 - 1], 1, 3);
+        if (tokens[i].length > 8) __builtin_prefetch(&table->starts[id_plus_1 - 1], 0, 3);
+    }
 }
 
 static inline uint32_t snail_tag_of(const snail_token *token) {
@@ -172,15 +193,19 @@ static inline int64_t snail_add_word(snail_word_table *table, const snail_token 
 /* Enters all words into empty slots; -1, or the first that is empty, holds a separator or was there
  * before. */
 static int64_t snail_fill_slots(snail_word_table *table) {
-    for (int64_t i = 0; i < table->words; i++) {
-        const int64_t length = (int64_t)(table->starts[i + 1] - table->starts[i]);
-        snail_token token;
-        if (length == 0 ||
-            snail_read_token(table->arena + table->starts[i], length, &token) != length)
-            return i;
-        snail_word_slot *slot = snail_slot_of(table, &token);
-        if (slot->id_plus_1) return i;
-        snail_fill_slot(slot, &token, i);
+    snail_token tokens[SNAIL_BATCH];
+    for (int64_t at = 0; at < table->words; at += SNAIL_BATCH) {
+        const int64_t left = table->words - at;
+        const int found = snail_read_words(table->arena, table->starts + at,
+                                           left < SNAIL_BATCH ? (int)left : SNAIL_BATCH, tokens);
+        snail_fetch_words(table, tokens, found);
+        for (int i = 0; i < found; i++) {
+            const int64_t length = (int64_t)(table->starts[at + i + 1] - table->starts[at + i]);
+            if (length == 0 || tokens[i].length != length) return at + i;
+            snail_word_slot *slot = snail_slot_of(table, &tokens[i]);
+            if (slot->id_plus_1) return at + i;
+            snail_fill_slot(slot, &tokens[i], at + i);
+        }
     }
     return -1;
 }

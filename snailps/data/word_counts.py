@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SEPARATORS = b" \n\r\t\v\f\0"
-_HEADER_BYTES = 32
+HEADER_BYTES = 32
 
 
 class Packed(NamedTuple):
@@ -74,18 +74,18 @@ def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
     DataError
         The bytes do not follow the layout.
     """
-    if len(part) < _HEADER_BYTES:
-        raise _refusal(part, f"expected a header of {_HEADER_BYTES} bytes")
+    if len(part) < HEADER_BYTES:
+        raise _refusal(part, f"expected a header of {HEADER_BYTES} bytes")
     expected = magic + VERSION.to_bytes(4, "little")
     if bytes(part[:8]) != expected:
         raise _refusal(part, f"expected them to begin with {expected!r}, got {bytes(part[:8])!r}")
     words, tokens, text_bytes = (int(n) for n in np.frombuffer(part, "<u8", 3, 8))
-    needed = _HEADER_BYTES + 16 * words + text_bytes
+    needed = HEADER_BYTES + 16 * words + text_bytes
     if needed != len(part):
         raise _refusal(part, f"{words} words of {text_bytes} bytes in all need {needed} bytes")
-    counts = np.frombuffer(part, "<i8", words, _HEADER_BYTES)
-    ends = np.frombuffer(part, "<u8", words, _HEADER_BYTES + 8 * words)
-    text = np.frombuffer(part, np.uint8, text_bytes, _HEADER_BYTES + 16 * words)
+    counts = np.frombuffer(part, "<i8", words, HEADER_BYTES)
+    ends = np.frombuffer(part, "<u8", words, HEADER_BYTES + 8 * words)
+    text = np.frombuffer(part, np.uint8, text_bytes, HEADER_BYTES + 16 * words)
     last = int(ends[-1]) if words else 0
     # Compared before subtracting: unsigned differences wrap round.
     if last != text_bytes or (words and ends[0] == 0) or (ends[1:] <= ends[:-1]).any():

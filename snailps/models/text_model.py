@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from snailps.api.worker import Block, Results, Surveyor, Worker
+from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
 from snailps.errors import ConfigError
@@ -47,12 +47,33 @@ class WordSurveyor:
         self._counter = WordCounter()
 
     def add(self, part: bytes) -> None:
-        """Takes the counts of a block."""
+        """Takes the counts of some blocks."""
         self._counter.merge(part)
 
     def result(self) -> bytes:
         """The summary."""
         return self._summarize(self._counter)
+
+
+class WordPart:
+    """Counts the words of a worker's blocks."""
+
+    def __init__(self) -> None:
+        self._counter = WordCounter()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the counts."""
+        return self._counter.dump_bytes
+
+    def add(self, block: Block) -> None:
+        """Counts the words of a block."""
+        self._counter.count(block.data)
+
+    def take(self) -> bytes:
+        """The counts; begins anew."""
+        part, self._counter = self._counter.dump(), WordCounter()
+        return part
 
 
 class TextModel(Worker):
@@ -104,11 +125,9 @@ class TextModel(Worker):
         """Counts words."""
         return WordSurveyor(partial(cls.summarize, settings))
 
-    def survey(self, block: Block) -> bytes:
-        """Word counts of a block."""
-        counter = WordCounter()
-        counter.count(block.data)
-        return counter.dump()
+    def survey_part(self) -> SurveyPart:
+        """Counts words."""
+        return WordPart()
 
 
 def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block, Worker, load_class
+from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
 from snailps.data.scratch import Scratch
@@ -54,7 +54,7 @@ from snailps.transport.handshake import Role
 from snailps.worker import blas_threads
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.resume_state import ResumeState
-from snailps.worker.user_code import Ended, named, numbers_of
+from snailps.worker.user_code import Ended, checked_bytes, named, numbers_of
 
 log = logging.getLogger(__name__)
 TURN_S = 0.1
@@ -272,17 +272,42 @@ class WorkerProcess(Node):
         model._connect(self._client, wire_choice, numbered, tensors, clocked)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
+        part = model.survey_part()
+        if part is not None:
+            self._survey_together(part, model, scratch)
+            return
         while (lease := self._leased("survey")) is not None:
             begin = time.monotonic()
             block = self._block(lease, "survey", model, scratch)
             with named(model, "survey", block):
-                part = model.survey(block)
-                if not isinstance(part, bytes):
-                    raise TypeError(f"expected bytes, got {part!r:.80}")
+                found = checked_bytes(model.survey(block))
             done = messages.Done(
-                "survey", block.number, len(block.data), time.monotonic() - begin, {}, part
+                "survey", block.number, len(block.data), time.monotonic() - begin, {}, found
             )
             self._done(done)
+
+    def _survey_together(self, part: SurveyPart, model: Worker, scratch: Scratch) -> None:
+        """Merges the surveys of blocks; the master says when it takes the part."""
+        numbers: list[int] = []
+        units, seconds = 0, 0.0
+        while True:
+            lease = self._leased("survey", held=max(1, part.size_bytes) if numbers else 0)
+            begin = time.monotonic()
+            if lease is not None:
+                block = self._block(lease, "survey", model, scratch)
+                with named(model, "survey", block):
+                    part.add(block)
+                numbers.append(block.number)
+                units, seconds = units + len(block.data), seconds + time.monotonic() - begin
+            elif numbers:
+                with named(model, "survey"):
+                    found = checked_bytes(part.take())
+                self._done(
+                    messages.Done("survey", numbers[-1], units, seconds, {}, found, numbers[:-1])
+                )
+                numbers, units, seconds = [], 0, 0.0
+            else:
+                return
 
     def _train(self, model: Worker, scratch: Scratch) -> None:
         with ThreadPoolExecutor(1, "snailps-prepare") as helper:
@@ -401,7 +426,7 @@ class WorkerProcess(Node):
             block.prepared = model.prepare(block)
         return block
 
-    def _leased(self, pass_: str, back: bool = False) -> messages.Leased | None:
+    def _leased(self, pass_: str, back: bool = False, held: int = 0) -> messages.Leased | None:
         if self._leaving:
             return None
 
@@ -409,7 +434,7 @@ class WorkerProcess(Node):
             if isinstance(answer, messages.Leased) and answer.number >= 0:
                 self._stand.got(pass_, answer.number)
 
-        answer = self._ask(messages.Lease(pass_, back), None, heard)
+        answer = self._ask(messages.Lease(pass_, back, held), None, heard)
         assert isinstance(answer, messages.Leased)
         return None if answer.number < 0 else answer
 

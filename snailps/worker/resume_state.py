@@ -49,7 +49,7 @@ class ResumeState:
 
     def told(self, done: messages.Done) -> None:
         """The master has answered the result of a block."""
-        self._held.discard((done.pass_, done.number))
+        self._held.difference_update((done.pass_, n) for n in (*done.numbers, done.number))
         if done.pass_ == "train":
             self._open.add(done.number)
             self._told.append(done.result())

@@ -39,6 +39,13 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
         ) from error
 
 
+def checked_bytes(found: object) -> bytes:
+    """What a survey has returned, which must be bytes."""
+    if not isinstance(found, bytes):
+        raise TypeError(f"expected bytes, got {found!r:.80}")
+    return found
+
+
 def numbers_of(result: object) -> dict[str, float]:
     """The metrics that `Worker.train` returned, validated."""
     if not isinstance(result, Mapping):

@@ -87,8 +87,9 @@ def test_cluster_of_any_shape_counts_every_line_once_an_epoch(tmp_path, job, ser
     assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
 
 
-def test_cluster_with_survey_gives_every_worker_the_summary(tmp_path, job):
-    job |= {"worker_class": "cluster_models:Surveyed", "lines": LINES}
+@pytest.mark.parametrize("model", ["Surveyed", "Together"])
+def test_cluster_with_survey_gives_every_worker_the_summary(tmp_path, job, model):
+    job |= {"worker_class": f"cluster_models:{model}", "lines": LINES}
     with Cluster(tmp_path, job=job, workers=2) as cluster:
         codes, _ = cluster.run()
         assert codes == [0, 0, 0, 0]

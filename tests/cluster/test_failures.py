@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
-from test_cluster import figures_of
+from test_cluster import assert_counted, figures_of
 
 FAILED, WRONG, STOPPED, INTERRUPTED = 1, 2, 3, 130
 
@@ -112,6 +112,39 @@ def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp
         master.wait_line(r"told to leave \(SIGTERM\)")
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0]
+
+
+# --- a survey whose parts are merged by the workers --------------------------------------------
+
+
+def test_worker_killed_with_counted_blocks_has_them_counted_by_another(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 4, "survey")
+    job |= {"worker_class": "cluster_models:Together", "gates": str(tmp_path / "gates")}
+    job |= {"lines": 1000, "on_node_loss": "recover"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master, _, (victim,) = cluster.started_at(gate)
+        other = cluster.start("worker")
+        master.wait_line(rf"process {other.pid}\) registered")
+        victim.send(signal.SIGKILL)
+        gate.open()
+        assert cluster.codes() == [0, 0, -signal.SIGKILL, 0]
+    assert_counted(tmp_path / "out.npz", 1)
+
+
+def test_worker_told_to_leave_with_counted_blocks_sends_them_first(tmp_path, job):
+    gate = Gate(tmp_path / "gates", 4, "survey")
+    job |= {"worker_class": "cluster_models:Together", "gates": str(tmp_path / "gates")}
+    job |= {"lines": 1000, "on_node_loss": "recover"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master, _, (leaver,) = cluster.started_at(gate)
+        other = cluster.start("worker")
+        master.wait_line(rf"process {other.pid}\) registered")
+        leaver.send(signal.SIGTERM)
+        master.wait_line(rf"process {leaver.pid}\): SIGTERM")
+        gate.open()
+        assert cluster.codes() == [0, 0, 0, 0]
+        assert "left, 0 blocks returned" in master.stderr
+    assert_counted(tmp_path / "out.npz", 1)
 
 
 # --- interrupts -------------------------------------------------------------------------------

@@ -140,6 +140,14 @@ def test_master_killed_while_the_cluster_forms_is_taken_over(tmp_path, job):
     assert_counted_once(tmp_path)
 
 
+def test_master_killed_in_a_survey_has_each_block_counted_once(tmp_path, job):
+    gates = [Gate(tmp_path / "gates", block, "survey") for block in (3, 7)]
+    job |= {"worker_class": "cluster_models:Together", "lines": LINES}
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        cluster.killed_at(*gates, line="took over from the previous master")
+    assert_trained_once(tmp_path)
+
+
 @pytest.mark.long
 def test_master_killed_between_survey_and_training_puts_the_rows_once(tmp_path, job):
     job |= {"worker_class": "cluster_models:Loaded", "lines": LINES}

@@ -33,6 +33,7 @@ class JobPlan:
     fraction: float = 1.0
     deadline: float = 0.0
     survey: int = 0
+    merges_survey: bool = False
     method: str = ""
     expires: int = 0
 
@@ -90,7 +91,8 @@ def draw_plan(seed, plain, think_s):
     if kind < 0.2:
         return draw_rounds(rng, plain, think_s)
     if kind < 0.4:
-        plain = replace(plain, survey=rng.choice((1, 1, 2)))
+        merges = plain.consistency != "bsp" and random.Random(f"merges {seed}").random() < 0.6
+        plain = replace(plain, survey=rng.choice((1, 1, 2)), merges_survey=merges)
     return draw_table(rng, plain)
 
 

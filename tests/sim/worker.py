@@ -14,6 +14,7 @@ from collections import deque
 import numpy as np
 
 from snailps.errors import ClusterError, SnailError
+from snailps.master.job.survey import PART_BYTES
 from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
@@ -127,26 +128,37 @@ class Worker(RoutedNode):
     def _survey(self):
         """Takes part in the survey, until there is a summary."""
         answer = messages.Again()
+        merges = self.job.plan.merges_survey
         while isinstance(answer, messages.Again):
-            while not self._leaving:
-                lease = yield from self._lease("survey", False)
-                if lease.number < 0:
+            held = []
+            while not (self._leaving and not held):
+                size = PART_BYTES * len(held) // 2 if merges else 0
+                number = -1
+                if not self._leaving:
+                    lease = yield from self._lease("survey", False, size)
+                    number = lease.number
+                if number >= 0:
+                    yield self.cluster.think_s() * 0.3
+                    held.append(number)
+                    if merges:
+                        continue
+                elif not held:
                     break
-                yield self.cluster.think_s() * 0.3
-                part = part_of(lease.number)
-                done = messages.Done("survey", lease.number, 5, 0.1, {}, part)
+                part = b"".join(map(part_of, held))
+                done = messages.Done("survey", held[0], 5, 0.1, {}, part, held[1:])
                 yield from self._tell(done)
+                held = []
             if self._leaving:
                 return
             answer = yield from self._ask(messages.Summarise(), None)
         self.job.summarised(answer.blob, self.cluster)
 
-    def _lease(self, pass_, back):
+    def _lease(self, pass_, back, held=0):
         def heard(answer):
             if isinstance(answer, messages.Leased) and answer.number >= 0:
                 self._stand.got(pass_, answer.number)
 
-        return (yield from self._ask(messages.Lease(pass_, back), None, heard))
+        return (yield from self._ask(messages.Lease(pass_, back, held), None, heard))
 
     def _tell(self, done):
         told = self._stand.told

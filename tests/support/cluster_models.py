@@ -91,6 +91,31 @@ class Surveyed(Counter):
         return Joined()
 
 
+class Together(Surveyed):
+    """The same; a worker keeps what it has counted until the master takes it."""
+
+    def survey_part(self):
+        return Lines(self)
+
+
+class Lines:
+    """A dot a line of some blocks."""
+
+    def __init__(self, model):
+        self.model, self.part = model, b""
+
+    @property
+    def size_bytes(self):
+        return len(self.part)
+
+    def add(self, block: Block):
+        self.part += self.model.survey(block)
+
+    def take(self) -> bytes:
+        part, self.part = self.part, b""
+        return part
+
+
 class Joined:
     """Joins what the surveys return."""
 

@@ -84,12 +84,14 @@ class TimedJob:
     def done(self, message, node):
         if message.pass_ != self.job.pass_ or message.pass_ != "survey":
             return self.job.done(message, node, self.clock())
-        if not self.job.ledger.merge(message.number, node):
+        numbers = [*message.numbers, message.number]
+        if not self.job.ledger.merge(numbers, node):
             return False
         try:
             self.job.survey.add(message.number, message.blob)
         except Exception:
-            self.job.ledger.records.merge_failed(message.number)
+            for number in numbers:
+                self.job.ledger.merge_failed(number)
             raise
         self.job.merged(message, self.clock())
         return True

@@ -36,6 +36,19 @@ def test_transitions_that_are_not_in_the_table_raise():
         records.lease(0, 1)
 
 
+def test_counted_block_is_its_workers_until_its_part_is_merged_or_it_is_given_back():
+    records = BlockRecords(3)
+    for number in range(3):
+        records.lease(number, 7)
+        records.count(number)
+    assert (records.holder(1), records.leased, records.is_counted(1)) == (7, 3, True)
+    assert records.give_back(0) == 7
+    records.merge(1)
+    assert (records.is_waiting(0), records.held_by(7), records.merging) == (True, [2], 1)
+    records.merge_failed(1)
+    assert (records.held_by(7), records.is_counted(1)) == ([1, 2], False)
+
+
 def test_settled_are_only_blocks_that_their_own_worker_has_settled():
     records = BlockRecords(10)
     for number, node in ((0, 1), (1, 2), (4, 1), (2, 2)):

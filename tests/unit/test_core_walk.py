@@ -92,6 +92,8 @@ class Node:
         self.started = self.no_more = self.summarised = self.back = False
         self.survey = False
         self.held, self.told, self.open, self.finished = {}, [], set(), None
+        self.keeps = number % 2 == 0  # sends the part of a survey when it is told to
+        self.sends = False
 
     def state(self):
         """As `Rejoin.state` has it."""
@@ -170,7 +172,7 @@ class Walk(World):
             node.stop = True
         elif isinstance(message, m.Start):
             node.started, node.survey = True, message.survey
-            node.no_more = node.summarised = False
+            node.no_more = node.summarised = node.sends = False
             node.held, node.told, node.open, node.finished = {}, [], set(), None
         elif isinstance(message, m.CameBack):
             node.back = True
@@ -195,10 +197,13 @@ class Walk(World):
         elif isinstance(asked, m.Lease):
             if answer.number >= 0:
                 node.held[answer.number] = (asked.pass_, answer.clock)
+            elif asked.held:
+                node.sends = True
             elif not asked.back:
                 node.no_more = True
         elif isinstance(asked, m.Done):
-            node.held.pop(asked.number, None)
+            for number in (*asked.numbers, asked.number):
+                node.held.pop(number, None)
             if asked.pass_ == "train":
                 node.told.append(
                     {k: getattr(asked, k) for k in ("number", "units", "seconds", "metrics")}
@@ -235,7 +240,7 @@ class Walk(World):
         if any(not isinstance(asked, m.Lease) for asked in waits):
             return
         if waits:  # it trains while it waits for the next one
-            if node.held:
+            if node.held and not any(asked.held for asked in waits):
                 self.trains_one(node)
             return
         pass_ = "survey" if node.survey and not node.summarised else "train"
@@ -243,6 +248,12 @@ class Walk(World):
             settled = sorted(node.open)[: self.rng.randint(1, 3)]
             node.open.difference_update(settled)
             self.handle(events.Received(node.peer, m.Settled(settled)))
+        elif node.sends:
+            node.sends = False
+            numbers = sorted(node.held)
+            self.asks(node, m.Done(pass_, numbers[0], 5, 0.1, {}, b"part", numbers[1:]))
+        elif node.held and pass_ == "survey" and node.keeps and not node.leaving:
+            self.asks(node, m.Lease(pass_, held=len(node.held) * 50_000_000))
         elif node.held and self.trains_one(node):
             pass
         elif node.back and node.held and pass_ == "train":

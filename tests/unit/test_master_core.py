@@ -11,7 +11,7 @@ from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
 from snailps.master.job.snapshot import pack
-from snailps.master.job.survey import SurveyMerge
+from snailps.master.job.survey import PART_BYTES, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.transport import messages as m
 
@@ -458,6 +458,86 @@ def test_survey_is_merged_beside_the_loop_and_a_lost_worker_has_its_part_counted
     world.tick()
     assert job.summary == b"part" * blocks
     assert world.core.told_phase == "training"
+
+
+def leases(world, peer, held=0):
+    """The answer to a worker that holds such a part of the survey; None: it waits."""
+    return world.ask(peer, m.Lease("survey", held=held))
+
+
+def test_part_of_several_blocks_is_merged_once_and_that_of_a_lost_worker_counted_again(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    world = World(job)
+    _, lost, other = world.forms()
+    assert [leases(world, lost).number, leases(world, lost, 9).number] == [0, 1]
+    assert job.progress(world.now) > 0
+    world.handle(events.Gone(lost, "killed"))
+    assert (job.ledger.leased, job.progress(world.now)) == (0, 0.0)
+    numbers = [leases(world, other).number]
+    while (lease := leases(world, other, 9)).number >= 0:
+        numbers.append(lease.number)
+    assert sorted(numbers) == list(range(job.ledger.size))
+    assert job.progress(world.now) == 1.0
+    world.ask(other, m.Done("survey", numbers[0], 5, 0.1, {}, b"part", numbers[1:]))
+    world.tick()
+    assert job.summary == b"part"
+    assert world.core.told_phase == "training"
+
+
+def test_block_that_came_back_is_counted_by_a_worker_that_waits_for_its_turn(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    world = World(job)
+    _, lost, other = world.forms()
+    first = leases(world, lost).number
+    numbers = [leases(world, other).number]
+    while len(numbers) < job.ledger.size - 1:
+        numbers.append(leases(world, other, 9).number)
+    assert leases(world, other, 9).number == -1
+    assert isinstance(
+        world.ask(other, m.Done("survey", numbers[0], 5, 0.1, {}, b"part", numbers[1:])), m.Ok
+    )
+    waiting = world.call(other, m.Lease("survey"))
+    assert waiting not in world.answers
+    world.handle(events.Gone(lost, "killed"))
+    assert world.answers[waiting].number == first
+
+
+def test_parts_that_are_large_travel_in_turns(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    world = World(job, expected_node_num=4)
+    _, *workers = [world.join(role) for role in ("server", *["worker"] * 3)]
+    world.tick(times=4)
+    held = {worker: [leases(world, worker).number] for worker in workers}
+    size = PARTS_BYTES_MAX // 2
+    assert [leases(world, worker, size).number for worker in workers[:2]] == [-1, -1]
+    waiting = world.call(workers[2], m.Lease("survey", held=size))
+    assert waiting not in world.answers  # it has a part that is as large as one may be
+    member = world.core.members.all[3 + 1]
+    assert member.waits == "the master to merge the survey"
+    world.ask(workers[0], m.Done("survey", *held[workers[0]], 5, 0.1, {}, b"part"))
+    assert world.answers[waiting].number == -1
+
+
+def test_worker_with_a_part_gets_blocks_until_it_has_its_turn(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    world = World(job)
+    _, one, other = world.forms()
+    leases(world, one), leases(world, other)
+    assert leases(world, one, PARTS_BYTES_MAX).number == -1
+    assert leases(world, other, PART_BYTES).number == 2
+    world.handle(events.Gone(one, "killed"))  # its turn ends with it
+    assert leases(world, other, PART_BYTES).number == -1
+
+
+def test_part_with_a_block_of_another_worker_is_refused(make_job):
+    job = make_job(worker_class="cluster_models:Surveyed")
+    world = World(job)
+    _, one, other = world.forms()
+    mine, theirs = leases(world, one).number, leases(world, other).number
+    for numbers in ([theirs], [mine]):
+        answer = world.ask(one, m.Done("survey", mine, 5, 0.1, {}, b"part", numbers))
+        assert "are leased to worker 2" in str(answer)
+        assert job.ledger.leased == 2
 
 
 class Choosy:

@@ -58,7 +58,7 @@ KNOWN = [
         b'{"is":"Start","number":1,"worker_class":"a.b:C","settings":{"lr":"0.05"},"workers":2,'
         b'"survey":true}',
     ),
-    (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true}'),
+    (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true,"held":0}'),
     (
         m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
@@ -74,9 +74,9 @@ KNOWN = [
     (m.Content(b"\x00\xffraw"), b'{"is":"Content"}' + b"\x00\xffraw"),
     (m.Content(b""), b'{"is":"Content"}'),
     (
-        m.Done("train", 1, 2, 0.25, {"loss": 3.5}, b"part"),
-        b'{"is":"Done","pass_":"train","number":1,"units":2,"seconds":0.25,'
-        b'"metrics":{"loss":3.5}}part',
+        m.Done("survey", 1, 2, 0.25, {"loss": 3.5}, b"part", [7, 4]),
+        b'{"is":"Done","pass_":"survey","number":1,"units":2,"seconds":0.25,'
+        b'"metrics":{"loss":3.5},"numbers":[7,4]}part',
     ),
     (m.Again(), b'{"is":"Again"}'),
     (m.Enough(), b'{"is":"Enough"}'),

@@ -105,6 +105,20 @@ def test_counter_merged_dumps_equal_one_counter(texts):
     assert merged.tokens == whole.total()
 
 
+def test_counter_merged_large_dumps_equal_one_counter():
+    """So large that the table is that of huge pages, and grows in the middle of a batch."""
+    words = [b"%d" % i for i in range(0, 150_000, 3)]
+    words += [b"a-word-of-more-than-sixteen-%d" % (i % 777) for i in range(50_001)]
+    texts = [b" ".join(words[at::7] + words[:100]) for at in range(7)]
+    merged = WordCounter()
+    for text in texts:
+        part = counted(text)
+        assert len(part.dump()) == part.dump_bytes
+        merged.merge(part.dump())
+    assert as_dict(merged) == as_dict(counted(*texts))
+    assert merged.tokens == counted(*texts).tokens
+
+
 def test_counter_dump_golden_bytes():
     assert counted(b"ab c\nab").dump() == (
         b"SNWC\x01\0\0\0"

@@ -103,7 +103,8 @@ class Job:
         self.loader = self.cls.loader(self.settings)
         surveyor = self.cls.surveyor(self.settings)
         self.has_survey = surveyor is not None
-        in_order = self.clocked
+        # Where workers merge blocks, no order of them matters: `SurveyPart` says so.
+        in_order = self.clocked and self.cls.survey_part is Worker.survey_part
         self.survey = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
         self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
@@ -490,11 +491,23 @@ class Job:
             if (number + 1) % micro_batches == 0 and self._low_enough():
                 self._reached_in = number // micro_batches
 
-    def merged(self, message: messages.Done, now: float) -> None:
-        """The part of a block of the survey is merged: the block is done."""
+    def counted(self, node: int, now: float) -> int:
+        """A worker has surveyed what it has leased, and keeps the part; how many blocks are new."""
         assert self.ledger is not None
+        numbers = self.ledger.count(node)
+        for number in numbers:
+            block = self.ledger.entry(number).block
+            self.metrics.came(block.stop - block.start, now)
+        return len(numbers)
+
+    def merged(self, message: messages.Done, now: float) -> None:
+        """A part of the survey is merged: its blocks are done."""
+        assert self.ledger is not None
+        for number in message.numbers:
+            self.ledger.merged(number, BlockResult())
         self.ledger.merged(message.number, BlockResult(message.units))
-        self.metrics.came(message.units, now)
+        if not message.numbers:
+            self.metrics.came(message.units, now)
         self.metrics.add(message.units)
 
     def round_done(self, figures: Mapping[str, Any]) -> None:

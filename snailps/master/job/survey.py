@@ -13,6 +13,44 @@ from snailps.transport.frame import CONTROL_BODY_MAX
 
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
 """It travels in one message."""
+PART_BYTES = 64 << 20
+"""A worker sends a part of this size when it has its turn."""
+PART_BYTES_MAX = 2 * PART_BYTES
+"""A worker with such a part waits for its turn, and counts nothing more."""
+PARTS_BYTES_MAX = 4 * PART_BYTES
+"""Parts that are under way to the master or being merged, all together; at least one is."""
+
+
+class PartTurns:
+    """Which workers send the part of a survey that they hold: the master takes only so many bytes.
+
+    hold(worker, bytes) -> begin(worker): it is to send the part -> end(worker): merged, or lost
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, int] = {}
+        self._sending: dict[int, int] = {}
+
+    def hold(self, node: int, part_bytes: int) -> None:
+        """A worker holds a part of about so many bytes."""
+        self._held[node] = part_bytes
+
+    def held(self, node: int) -> int:
+        """Bytes of the part that a worker holds and was not told to send; 0: it holds none."""
+        return self._held.get(node, 0)
+
+    def begin(self, node: int) -> bool:
+        """Whether it is the turn of a worker that holds a part."""
+        size = self._held[node]
+        if self._sending and sum(self._sending.values()) + size > PARTS_BYTES_MAX:
+            return False
+        self._sending[node] = self._held.pop(node)
+        return True
+
+    def end(self, node: int) -> bool:
+        """The part of a worker is merged, or lost with it; whether others may have their turn."""
+        self._held.pop(node, None)
+        return self._sending.pop(node, None) is not None and bool(self._held)
 
 
 class SurveyMerge:

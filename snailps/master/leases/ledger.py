@@ -112,7 +112,7 @@ class Ledger:
             self._before.append(self._before[-1] + size)
         whole, rest = divmod(self._size, len(self._blocks))
         self._total_bytes = self._epoch_bytes * whole + self._before[rest]
-        self._done_bytes = 0
+        self._done_bytes = self._counted_bytes = 0
         if known is not None:
             self.records.resume(known)
             self._done_bytes = self._bytes_of(self.records.done())
@@ -187,6 +187,8 @@ class Ledger:
 
     def _give_back(self, number: int) -> None:
         """An entry is not leased any more, and not done."""
+        if self.records.is_counted(number):
+            self._counted_bytes -= self._bytes(number)
         self.records.give_back(number)
 
     def _give_back_all(self, node: int) -> list[int]:
@@ -203,21 +205,44 @@ class Ledger:
         self._finish(number, result)
         return True
 
-    def merge(self, number: int, node: int) -> bool:
-        """Begins the merge of an entry's survey; False if it is not leased to this worker."""
-        if self.records.holder(number) != node:
+    def count(self, node: int) -> list[int]:
+        """A worker has surveyed all that it has leased, and keeps the part; what is new of that."""
+        numbers = [n for n in self.records.held_by(node) if not self.records.is_counted(n)]
+        for number in numbers:
+            self.records.count(number)
+            self._counted_bytes += self._bytes(number)
+        return numbers
+
+    def merge(self, numbers: Collection[int], node: int) -> bool:
+        """Begins the merge of a part of the survey.
+
+        Returns
+        -------
+        False if one of its entries is not leased to this worker, or comes twice.
+        """
+        if len(set(numbers)) < len(numbers):
             return False
-        self.records.merge(number)
+        if any(self.records.holder(number) != node for number in numbers):
+            return False
+        for number in numbers:
+            if not self.records.is_counted(number):
+                self._counted_bytes += self._bytes(number)
+            self.records.merge(number)
         return True
 
     def merged(self, number: int, result: BlockResult) -> None:
-        """The part of an entry is merged."""
+        """The part with an entry is merged."""
+        self._counted_bytes -= self._bytes(number)
         self._finish(number, result)
+
+    def merge_failed(self, number: int) -> None:
+        """The part with an entry cannot be merged: the entry is its worker's again."""
+        self._counted_bytes -= self._bytes(number)
+        self.records.merge_failed(number)
 
     def _finish(self, number: int, result: BlockResult) -> None:
         self.records.finish(number, result)
-        block = self._blocks[number % len(self._blocks)]
-        self._done_bytes += block.stop - block.start
+        self._done_bytes += self._bytes(number)
 
     def counted(self, number: int) -> Iterator[tuple[int, BlockResult]]:
         """Numbers and results that count now that this entry is done, in the order they count."""
@@ -244,6 +269,10 @@ class Ledger:
     def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
         """Share of all bytes that these entries are, 0 to 1."""
         return self._bytes_of(np.asarray(numbers, np.int64)) / self._total_bytes
+
+    def _bytes(self, number: int) -> int:
+        block = self._blocks[number % len(self._blocks)]
+        return block.stop - block.start
 
     def _bytes_of(self, numbers: NDArray[np.int64]) -> int:
         times = np.bincount(numbers % len(self._blocks))
@@ -278,9 +307,10 @@ class Ledger:
     def blame(self, node: int) -> int:
         """A worker is lost: the entry at which `LOSSES_MAX` have been lost by now, or -1.
 
-        Counts the first entry that it holds: what it had prefetched is innocent.
+        Counts the first entry that it holds: what it had prefetched is innocent, and what it has
+        counted.
         """
-        held = self.records.held_by(node)
+        held = [n for n in self.records.held_by(node) if not self.records.is_counted(n)]
         if not held:
             return -1
         first = held[0]
@@ -337,8 +367,8 @@ class Ledger:
 
     @property
     def progress(self) -> float:
-        """Share of all bytes whose entries are done, 0 to 1."""
-        return self._done_bytes / self._total_bytes
+        """Share of all bytes whose entries are done, or counted in a survey; 0 to 1."""
+        return (self._done_bytes + self._counted_bytes) / self._total_bytes
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
     WAITING -> LEASED -> DONE -> SETTLED        LEASED -> WAITING: returned by its worker, or lost
     survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
+    LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
 The only place where the state of a block is kept; ledgers decide which block a worker gets, and
 metrics, checkpoints, journal and status read from here.  No files, sockets or time.
@@ -33,12 +34,15 @@ class BlockState(enum.IntEnum):
     LEASED = 3
     MERGING = 4
     """Its part of the survey is being merged, whatever becomes of its worker."""
+    COUNTED = 5
+    """Leased, and in the part of the survey that its worker has not sent yet."""
 
 
 _S = BlockState
 TRANSITIONS: dict[int, frozenset[BlockState]] = {
     _S.WAITING: frozenset({_S.LEASED}),
-    _S.LEASED: frozenset({_S.WAITING, _S.DONE, _S.MERGING}),
+    _S.LEASED: frozenset({_S.WAITING, _S.DONE, _S.MERGING, _S.COUNTED}),
+    _S.COUNTED: frozenset({_S.WAITING, _S.MERGING}),
     _S.MERGING: frozenset({_S.DONE, _S.LEASED}),
     _S.DONE: frozenset({_S.SETTLED}),
     _S.SETTLED: frozenset(),
@@ -85,7 +89,8 @@ class BlockRecords:
     Attributes
     ----------
     leased, merging, finished : int
-        Blocks that are leased, that are being merged, and that are done or settled.
+        Blocks that are leased (counted ones, too), that are being merged, and that are done or
+        settled.
     """
 
     def __init__(self, size: int, first: int = 0) -> None:
@@ -113,7 +118,7 @@ class BlockRecords:
     def holder(self, number: int) -> int:
         """The worker that has leased a block; 0: none."""
         at = number - self._first
-        if not 0 <= at < len(self._all) or self._states.item(at) != _S.LEASED:
+        if not 0 <= at < len(self._all) or self._states.item(at) not in (_S.LEASED, _S.COUNTED):
             return 0
         return int(self._nodes.item(at))
 
@@ -170,11 +175,20 @@ class BlockRecords:
         self.leased += 1
 
     def give_back(self, number: int) -> int:
-        """LEASED -> WAITING; the worker that had it."""
+        """LEASED or COUNTED -> WAITING; the worker that had it."""
         return self._unlease(number, _S.WAITING)
 
+    def count(self, number: int) -> None:
+        """LEASED -> COUNTED."""
+        self._move(number, _S.COUNTED)
+
+    def is_counted(self, number: int) -> bool:
+        """Whether a block is in the part of a survey that its worker has not sent yet."""
+        at = number - self._first
+        return 0 <= at < len(self._all) and self._states.item(at) == _S.COUNTED
+
     def merge(self, number: int) -> None:
-        """LEASED -> MERGING."""
+        """LEASED or COUNTED -> MERGING."""
         self._unlease(number, _S.MERGING)
         self.merging += 1
 

@@ -19,8 +19,9 @@ from typing import Any
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.master.effects import Broken, Outbox
 from snailps.master.job.job import Job
+from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
 from snailps.master.leases import BspLedger, RoundLedger, SspLedger
-from snailps.master.leases.ledger import LOSSES_MAX, Entry, Ledger
+from snailps.master.leases.ledger import LOSSES_MAX, MASTER, Entry, Ledger, Wait
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.node.effects import WorkDone
@@ -54,6 +55,7 @@ class LeaseService:
         self.clocks_noted = False
         """The journal has it that all shards stood at the first clock of the training."""
         self._drop_at = self._name_at = 0.0
+        self._turns = PartTurns()
 
     def running(self) -> tuple[Job, Ledger]:
         """The job, and the ledger of its pass.
@@ -73,6 +75,7 @@ class LeaseService:
         for _, _, call in self._asking:
             self._out.reply(call, ClusterError("the job is over"))
         self._asking.clear()
+        self._turns = PartTurns()
 
     # --- what workers ask and say --------------------------------------------------------------
 
@@ -82,6 +85,9 @@ class LeaseService:
             self._out.reply(call, messages.Leased(-1))
             return
         job, _ = self.running()
+        if message.held and message.pass_ == job.pass_ == "survey":
+            self._turns.hold(member.number, message.held)
+            member.done += job.counted(member.number, now)
         if message.back:
             wanted = message.pass_ == job.pass_ and not member.leaving
             lease = job.lease(member.number, now, back=True) if wanted else None
@@ -96,11 +102,8 @@ class LeaseService:
             self._out.reply(call, messages.Enough())
             return
         job, ledger = self.running()
-        if message.pass_ == job.pass_ == "survey" and ledger.merge(message.number, member.number):
-            assert job.survey is not None
-            merge = partial(job.survey.add, message.number, message.blob)
-            then = partial(self._merged, job, ledger, member, message, call)
-            self._out.work(merge, then, "survey")
+        if message.pass_ == job.pass_ == "survey":
+            self._surveyed(job, ledger, member, message, call)
             return
         void = isinstance(ledger, RoundLedger) and ledger.is_void(message.number)
         if job.done(message, member.number, now):
@@ -111,10 +114,25 @@ class LeaseService:
             self.hurry(now)
         self._was_done(member, message, call, now)
 
+    def _surveyed(
+        self, job: Job, ledger: Ledger, member: Member, message: messages.Done, call: int
+    ) -> None:
+        """A worker sends a part of the survey, which is merged beside the loop."""
+        numbers = [*message.numbers, message.number]
+        if not ledger.merge(numbers, member.number):
+            blocks = ", ".join(map(str, sorted(numbers)[:4])) + ", ..." * (len(numbers) > 4)
+            raise ClusterError(f"not all of the blocks {blocks} are leased to {member.name}")
+        assert job.survey is not None
+        merge = partial(job.survey.add, message.number, message.blob)
+        then = partial(self._merged, job, ledger, member, message, call)
+        self._out.work(merge, then, "survey")
+
     def _was_done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
         """Answers a worker whose block is done, and others that may go on now."""
         _, ledger = self.running()
-        member.done, member.block_since = member.done + 1, now
+        if not message.numbers:  # else counted when they were held
+            member.done += 1
+        member.block_since = now
         if message.seconds > 0 and message.pass_ == "train":
             member.rate = message.units / max(message.seconds, SECONDS_LEAST)
         self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
@@ -132,7 +150,8 @@ class LeaseService:
         done: WorkDone,
         now: float,
     ) -> None:
-        """The part of a block of the survey is merged, or cannot be."""
+        """A part of the survey is merged, or cannot be."""
+        self._end_turn(member)
         if self.job is not job or job.ledger is not ledger:
             self._out.reply(call, ClusterError("the job is over"))
             return
@@ -141,7 +160,8 @@ class LeaseService:
             self._was_done(member, message, call, now)
             return
         log.error("the survey of block %d cannot be merged", message.number, exc_info=done.error)
-        ledger.records.merge_failed(message.number)
+        for number in (*message.numbers, message.number):
+            ledger.merge_failed(number)
         if member.number in self._members.all:
             error = done.error if isinstance(done.error, Exception) else ClusterError("no memory")
             self._out.put(Broken(member.peer, error))
@@ -239,6 +259,7 @@ class LeaseService:
             return 0
         self.number_changed()
         self._refused.pop(member.number, None)
+        self._end_turn(member)
         self._out.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
         if numbers:
@@ -315,6 +336,12 @@ class LeaseService:
         """Whether workers are left that may be answered at once."""
         return bool(self._asking) and self._members.rows.clocks_set
 
+    def _end_turn(self, member: Member) -> None:
+        """A worker's part is merged or lost: those that wait for their turn are looked at."""
+        if self._turns.end(member.number):
+            for node in [node for node in self._refused if self._turns.held(node)]:
+                self._asking.extend(self._refused.pop(node))
+
     def _look_at_all(self) -> None:
         for calls in self._refused.values():
             self._asking.extend(calls)
@@ -328,7 +355,13 @@ class LeaseService:
         current = pass_ == job.pass_
         ready = not (job.clocked and pass_ == "train") or self._members.rows.clocks_set
         wanted = current and ready and not member.leaving
-        lease = job.lease(member.number, now) if wanted else None
+        held = self._turns.held(member.number) if wanted else 0
+        sends = held >= PART_BYTES and self._turns.begin(member.number)
+        lease = None
+        if wanted and not sends and held < PART_BYTES_MAX:
+            lease = job.lease(member.number, now)
+        if lease is None and held and not sends:
+            sends = self._turns.begin(member.number)
         if lease is not None:
             if job.clocked and pass_ == "train" and not self.clocks_noted:
                 self.clocks_noted = True
@@ -339,7 +372,7 @@ class LeaseService:
             member.worked = True
             member.state = "counting" if pass_ == "survey" else "training"
             self._out.reply(call, lease)
-        elif not current or member.leaving or ledger.over or ledger.drops:
+        elif sends or not current or member.leaving or ledger.over or ledger.drops:
             member.wait_for("", now)
             self._out.reply(call, messages.Leased(-1))
         else:
@@ -352,7 +385,9 @@ class LeaseService:
 
     def _name_wait(self, ledger: Ledger, member: Member, now: float) -> None:
         """Names what a worker without a block waits for, unless it still has one."""
-        if not ledger.records.held_by(member.number):
+        if self._turns.held(member.number):
+            member.wait_for(str(Wait((MASTER,), "merge the survey")), now)
+        elif not ledger.records.held_by(member.number):
             member.wait_for(str(ledger.wait_of(member.number)), now)
 
     def note_waits(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:

@@ -89,16 +89,19 @@ class Lease(Message):
     """A worker wants its next block of a pass ("survey", "train"); parks while others may fail.
 
     With `back` only one that has come back, and the answer comes at once: -1 where there is none.
+    `held`: about how many bytes the part of the survey has that the worker has not sent; it covers
+    all blocks that are leased to it.
     """
 
     pass_: Label
     back: Bool = False
+    held: Natural = 0
 
 
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Leased(Message):
-    """A block, or with `number` -1 the end of the pass.
+    """A block, or with `number` -1 the end of the pass; one that holds a part is to send it.
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
     `clock`, `slot`, `slots` and `index` are those of `api.block.Block`.
@@ -158,7 +161,10 @@ class Fetch(Message):
 @message(by="worker", answers="Ok Enough")
 @dataclass(frozen=True, slots=True)
 class Done(Message):
-    """A block is finished: what it held, how it went, and a survey's part."""
+    """A block is finished: what it held, how it went, and a survey's part.
+
+    `numbers`: the other blocks of that part.
+    """
 
     pass_: Label
     number: Natural
@@ -166,6 +172,7 @@ class Done(Message):
     seconds: Seconds
     metrics: Metrics
     blob: Blob = b""
+    numbers: Annotated[list[Any], ListOf(U63)] = field(default_factory=list)
 
     def result(self) -> dict[str, Any]:
         """The result of a block of the training, as journal and `Rejoin.state` have it."""
