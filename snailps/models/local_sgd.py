@@ -219,7 +219,7 @@ class LocalSgd:
         self.state = state
         self.packed = ArrayPool(lambda n: np.empty((n, layout.width), np.float32))
         self._trained = ArrayPool(layout.make)
-        self._derive = derive
+        self.derive = derive
         self._pushes: list[dict[str, Pending]] = []  # in flight or still needed, oldest first
 
     def pull(
@@ -253,8 +253,8 @@ class LocalSgd:
             for pushes in self._pushes:
                 if table in pushes:
                     corrected += self.worker.correct(pull, pushes[table])
-            if corrected and self._derive is not None:
-                self.in_threads(self._derive, base)
+            if corrected and self.derive is not None:
+                self.in_threads(self.derive, base)
         self._settle(self.behind)
         self._refresh(copies)
         for table, base in copies.bases.items():

@@ -1,4 +1,4 @@
-"""An only worker that keeps its rows: others that join, checkpoints that must not miss anything."""
+"""Workers that keep rows: others that join, checkpoints that must not miss anything."""
 
 import signal
 from functools import partial
@@ -10,7 +10,7 @@ from test_cluster import figures_of, holder_of
 from test_linear import FEATURES, planted
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
-from snailps.models.sparse.worker import PUSH_BLOCKS
+from snailps.models.sparse.worker import ROUND_BLOCKS
 from snailps.vectors import LabelModel, evaluate_labels
 from snailps.vectors.files import load
 
@@ -87,7 +87,7 @@ def journal(folder):
 @pytest.mark.long(but=["ftrl", "classifier"])
 @pytest.mark.limit(120)
 @pytest.mark.parametrize(("write", "badness"), CASES)
-def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, write, badness):
+def test_worker_that_joins_shares_the_rows_and_the_model_is_as_good(tmp_path, write, badness):
     found = []
     for late in (False, True):
         folder = tmp_path / f"late-{late:d}"
@@ -120,10 +120,11 @@ def test_worker_that_joins_ends_the_keeping_and_the_model_is_as_good(tmp_path, w
     early, other = (journal(folder)[worker.pid] for worker in workers)
     assert set(early) | set(other) == set(range(80))
     assert not set(early) & set(other)
-    keeps = not job["worker_class"].endswith(("GatedVectors", "GatedNet"))
+    shares = job["worker_class"].endswith(("GatedLinear", "GatedFm"))
+    keeps = shares or job["worker_class"].endswith("GatedClassifier")
     for number, (known, kept) in early.items():
-        assert (known, kept) == ((1, keeps) if number <= FIRST else (2, False)), number
-    assert set(other.values()) == {(2, False)}
+        assert (known, kept) == ((1, keeps) if number <= FIRST else (2, shares)), number
+    assert set(other.values()) == {(2, shares)}
 
 
 def gates_of_two(folder):
@@ -165,7 +166,7 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
     (tmp_path / "journal").mkdir()
     job = sparse(tmp_path, "SettlingLinear") | {"input": "input", "output": "out", "epochs": 1}
     job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
-    gate = Gate(tmp_path / "gates", PUSH_BLOCKS + 2)
+    gate = Gate(tmp_path / "gates", ROUND_BLOCKS + 2)
     # By the clock: one that came between push and block would be the last one by pushes.
     job["checkpoint_interval"] = 1
     with Cluster(tmp_path, job=job) as cluster:
@@ -173,7 +174,7 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
         _, (first,) = cluster.nodes()
         gate.meet()  # two blocks behind the push, and a third one at work
         master.wait_line(
-            rf"checkpoint \d+: {PUSH_BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows"
+            rf"checkpoint \d+: {ROUND_BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows"
         )
         first.send(signal.SIGKILL)
         cluster.codes()
@@ -183,8 +184,8 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
         assert codes == [0, 0, 0], master.stderr
         second = cluster.processes[-1]
     trained = journal(tmp_path)
-    assert list(trained[first.pid]) == list(range(PUSH_BLOCKS + 2))
-    assert list(trained[second.pid]) == list(range(PUSH_BLOCKS, 20))
+    assert list(trained[first.pid]) == list(range(ROUND_BLOCKS + 2))
+    assert list(trained[second.pid]) == list(range(ROUND_BLOCKS, 20))
     assert figures_of(master)["examples"] == 4000
 
 

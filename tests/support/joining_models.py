@@ -2,7 +2,7 @@
 
 A worker stops in ``train`` at the gate ``gates/block-N`` of its folder, where there is one, and
 adds a line ``N WORKERS KEPT`` to the file ``journal/PID``: its block, how many workers it knows of,
-and whether it trains on cached rows.
+and whether it keeps rows.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class Gated:
         gate = Path("gates") / f"block-{block.number}"
         with contextlib.suppress(FileNotFoundError), gate.open() as file:
             file.read()
-        kept = int(any(getattr(self, name, None) for name in ("_row_cache", "_row_caches")))
+        kept = int(any(getattr(self, name, None) for name in ("shared_rows", "_row_caches")))
         with (Path("journal") / str(os.getpid())).open("a") as file:
             file.write(f"{block.number} {self.workers} {kept}\n")
         return super().train(block)

@@ -72,7 +72,7 @@ def test_fm_block_changes_the_rows_as_the_twin_does(make, optimizer, data, field
     assert not before[:, 0].any()
     assert before[:, 1 : settings.dim].all()
     told = train(model, data)
-    model._push_cached()
+    model.shared_rows.flush()
     model.sgd.wait()
     after = model.pull("weights", batch.keys, state=True)
     parts = before.shape[1] // settings.dim

@@ -12,11 +12,11 @@ from twins import linear as twin
 
 from snailps.config import RawConfig
 from snailps.errors import ConfigError, DataError, ModelFileError
-from snailps.models.row_cache import KeyPlaces, RowCache
+from snailps.models.shared_rows import SharedRows
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear, LinearSettings
-from snailps.models.sparse.worker import PUSH_BLOCKS, TABLE
+from snailps.models.sparse.worker import ROUND_BLOCKS, TABLE
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
@@ -132,9 +132,15 @@ def train_all(model, texts):
             following.prepared = model.prepare(following)
             prepared += 1
         results.append(model.train(block))
-    model._push_cached()
-    model.sgd.wait()
+    push_all(model)
     return results
+
+
+def push_all(model):
+    """Pushes what the model owes, and waits for it."""
+    if model.shared_rows is not None:
+        model.shared_rows.flush()
+    model.sgd.wait()
 
 
 def shifted(text, by):
@@ -148,10 +154,12 @@ def shifted(text, by):
 
 
 def keep(model, rows):
-    """Has an only worker cache at most so many rows; none: as several workers do."""
-    model._caching, model._row_cache = rows > 0, None
+    """Has a worker keep at most so many rows; none: as with bsp."""
+    model.shared_rows = None
     if rows:
-        model._row_cache = RowCache(model.sgd, TABLE, KeyPlaces(rows), push_blocks=PUSH_BLOCKS)
+        model.shared_rows = SharedRows(
+            model.sgd, TABLE, model._motion, room=rows, round_blocks=ROUND_BLOCKS
+        )
 
 
 @pytest.mark.parametrize("kept", [0, 60, 1000])
@@ -166,7 +174,6 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     model.sgd.behind = prefetch + 1
     keep(model, kept)
     results = train_all(model, ["".join(rows[at : at + 100]) for at in range(0, 900, 100)])
-    assert model._caching == (kept == 1000)
     batch = model._reader.read(text.encode())
     start = np.zeros((len(batch.keys), 1 + {"adagrad": 1, "ftrl": 2}[method]), np.float32)
     want, loss, _ = twin.train_linear(
@@ -180,13 +187,13 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     assert sum(result["units"] for result in results) == 900
 
 
-def test_model_that_keeps_rows_owes_pushes_until_the_fourth_block(make):
+def test_model_owes_pushes_until_the_fourth_block(make):
     model = make(LinearSettings())
     owed = []
-    for number in range(PUSH_BLOCKS + 1):
+    for number in range(ROUND_BLOCKS + 1):
         train(model, planted(50, number), number)
         owed.append(model.owes)
-    assert owed == [True] * (PUSH_BLOCKS - 1) + [False, True]
+    assert owed == [True] * (ROUND_BLOCKS - 1) + [False, True]
 
 
 def test_model_with_sgd_falls_to_rate_zero(make):
@@ -211,10 +218,11 @@ def test_model_with_class_weights_leans_to_the_heavy_class(make):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_differences_of_one_of_several_workers_are_no_larger(make, method):
+def test_differences_of_copies_of_one_of_several_workers_are_no_larger(make, method):
     rows = []
     for workers in (1, 4):
         model = make(LinearSettings(optimizer=method), workers=workers)
+        keep(model, 0)
         train_all(model, [planted(500, 3)])
         keys = np.array([*range(1, FEATURES + 1), BIAS_KEY], np.uint64)
         rows.append(np.abs(model.pull(TABLE, keys)[:, 0]))
@@ -233,7 +241,8 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     prepared = model.prepare(block_of("1 5:1 6:1 7:1 8:1\n"))
     (batch,) = prepared.batches
     assert batch.keys.tolist() == [5, BIAS_KEY]
-    prepared.copies.pulls[TABLE].wait()
+    assert prepared.kept.places.keys[batch.places].tolist() == [5]
+    prepared.kept.pull.wait()
 
 
 def test_survey_with_part_that_is_none_refuses():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,11 +77,14 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def edges(self, parts: int) -> list[int]:
-        """Edges of `parts` ranges of examples with about as many entries each."""
-        wanted = np.linspace(0, float(self.ptr[-1]), parts + 1)[1:-1]
-        inner = np.searchsorted(self.ptr, wanted)
-        return sorted({0, *inner.tolist(), len(self)})
+    def edges(self, parts: int, first: int = 0, last: int | None = None) -> list[int]:
+        """Edges of `parts` ranges of examples `first` to before `last` with about as many entries
+        each.
+        """
+        stop = len(self) if last is None else last
+        wanted = np.linspace(float(self.ptr[first]), float(self.ptr[stop]), parts + 1)[1:-1]
+        inner = np.clip(np.searchsorted(self.ptr, wanted), first, stop)
+        return sorted({first, *inner.tolist(), stop})
 
 
 class BatchReader:
@@ -255,14 +258,6 @@ def joined(pieces: Sequence[Examples]) -> Examples:
     if len(pieces) == 1:
         return pieces[0]
     return Examples(**_in_sequence(pieces, "labels", "keys", "values", "fields"))
-
-
-def whole(batches: Sequence[Batch]) -> Batch:
-    """Joins batches that have places in the same rows."""
-    if len(batches) == 1:
-        return batches[0]
-    fields = _in_sequence(batches, "labels", "places", "values", "fields", "weights")
-    return replace(batches[0], **fields)
 
 
 def _in_sequence(parts: Sequence[Any], *names: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ This module estimates how far a block moves each row; `local_sgd.share_of_delta`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -78,11 +79,25 @@ class Shares:
 
     def step(self, batch: Batch, delta: Floats, rate: float) -> Step:
         """The mean step of a batch's examples; `delta`: changes of its rows."""
-        n, bias = len(batch), batch.bias >= 0
-        squares = float(np.dot(batch.values, batch.values)) / n + bias
-        return Step(
-            rate, len(batch.places) / n + bias, rate * self._curvature(batch, delta) * squares
-        )
+        seen = delta[batch.bias] if batch.bias >= 0 else None
+        return self.step_of([batch], seen, rate)
+
+    def step_of(self, batches: Sequence[Batch], bias_delta: Floats | None, rate: float) -> Step:
+        """The mean step of some batches' examples.
+
+        Parameters
+        ----------
+        batches : sequence of Batch
+            Of the same rows.
+        bias_delta : numpy.ndarray or None
+            float32, packed: change of the bias's row in them; None: there is none, or it is not
+            known.
+        rate : float
+        """
+        n, bias = sum(len(batch) for batch in batches), batches[0].bias >= 0
+        entries = sum(len(batch.places) for batch in batches)
+        squares = sum(float(np.dot(batch.values, batch.values)) for batch in batches) / n + bias
+        return Step(rate, entries / n + bias, rate * self._curvature(n, bias_delta) * squares)
 
     def scale(self, step: Step, rows: Floats, delta: Floats, count: Floats) -> None:
         """Reduces deltas whose sum over all workers would be too long a step.
@@ -104,10 +119,14 @@ class Shares:
         -----
         Threads may call it for different rows.
         """
-        s, dim = self.settings, self.dim
-        own = self._steps(step, rows, delta, count)
+        own = self.steps(step, rows, delta, count)
         rest = np.maximum(count - 1, 0) / np.maximum(count, 1) * np.float32(self.workers - 1)
-        taken = delta[:, :dim] * (1 - share_of_delta(own, own * rest))
+        self.take(rows, delta, share_of_delta(own, own * rest))
+
+    def take(self, rows: Floats, delta: Floats, shares: Floats) -> None:
+        """Reduces deltas of weights to shares, (n, 1) or (n, dim), in place."""
+        s, dim = self.settings, self.dim
+        taken = delta[:, :dim] * (1 - shares)
         delta[:, :dim] -= taken
         if s.method == "ftrl":  # shards derive weights from z and n, so z must agree
             wanted = self._array(rows, 0) - taken
@@ -115,8 +134,10 @@ class Shares:
             z = -wanted * root - s.l1 * np.sign(wanted)
             delta[:, dim : 2 * dim] += np.where(wanted == 0, 0, z - self._array(rows, 1))
 
-    def _steps(self, step: Step, rows: Floats, delta: Floats, count: Floats) -> Floats:
-        """Steps of this worker: float32, (n, 1) or (n, dim)."""
+    def steps(self, step: Step, rows: Floats, delta: Floats, count: Floats) -> Floats:
+        """How far this worker has moved rows, as `share_of_delta` has it: float32, (n, 1) or
+        (n, dim).
+        """
         s = self.settings
         own: Floats = count * np.float32(step.together)
         if s.method == "sgd":
@@ -138,15 +159,42 @@ class Shares:
         """Weights (number 0) or an array of state of trained rows, without padding."""
         return rows[:, number * self.stride : number * self.stride + self.dim]
 
-    def _curvature(self, batch: Batch, delta: Floats) -> float:
-        """Mean second derivative of an example's loss by its score.
+    def _curvature(self, n: int, bias_delta: Floats | None) -> float:
+        """Mean second derivative of the loss of each of n examples by its score.
 
         For logistic losses and calibrated predictions it is the mean squared gradient, which the
         bias has summed up.
         """
         if self.loss == "squared":
             return 1.0
-        if batch.bias < 0 or self.settings.method == "sgd":
+        if bias_delta is None or self.settings.method == "sgd":
             return CURVATURE
-        squares = delta[batch.bias, -self.dim :][: self.outputs]
-        return float(squares.mean()) / len(batch)
+        squares = bias_delta[-self.dim :][: self.outputs]
+        return float(squares.mean()) / n
+
+
+class SparseMotion:
+    """`shared_rows.Motion` of packed rows of sparse examples.
+
+    Parameters
+    ----------
+    shares : Shares
+        Its `stride` does not count: packed rows have no padding.
+
+    Attributes
+    ----------
+    step : Step
+        Of the block that is being trained.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = replace(shares, stride=shares.dim)
+        self.step = Step(0.0, 0.0, 0.0)
+
+    def steps(self, rows: Floats, deltas: Floats, counts: Floats) -> Floats:
+        """As `Shares.steps`."""
+        return self._shares.steps(self.step, rows, deltas, counts)
+
+    def scale(self, rows: Floats, deltas: Floats, shares: Floats) -> None:
+        """As `Shares.take`."""
+        self._shares.take(rows, deltas, shares)

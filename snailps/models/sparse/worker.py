@@ -1,13 +1,14 @@
 """Base class of models of sparse examples: a block's rows, with their state, trained locally.
 
     survey (only with min_count): features of a block -> counts -> one filter, merged at the master
-    prepare: bytes -> Batch -> PULL of its rows with state       (next block, during the training)
-    train: copies of the rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
+    prepare: bytes -> Batch -> PULL of its new rows with state   (next block, during the training)
+    train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
 Rows are in table `TABLE`: `dim` weights, then the state of the optimizer.  The optimizer runs at
 the worker, and the deltas that it pushes add up (sgd, adagrad, ftrl).  A subclass defines what a
-row means and what a step does: `tables`, `train_part`, `scores`.  `local_sgd.LocalSgd` moves the
-rows; the only worker of a job caches them (`row_cache`) while there is room.
+row means and what a step does: `tables`, `train_part`, `scores`.  A worker keeps its rows and
+exchanges them (`shared_rows`).  With bsp, ssp and `expire_after` it trains copies, pulled and
+pushed with every block (`local_sgd`).
 """
 
 from __future__ import annotations
@@ -33,14 +34,7 @@ from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
 from snailps.errors import DataError
 from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
-from snailps.models.row_cache import (
-    CACHE_BYTES,
-    KEY_BYTES,
-    CachedRows,
-    Found,
-    KeyPlaces,
-    RowCache,
-)
+from snailps.models.shared_rows import Found, KeptRows, SharedRows
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
     BIAS_KEY,
@@ -48,10 +42,8 @@ from snailps.models.sparse.batch import (
     Floats,
     batch_reader,
     check_classes,
-    joined,
-    whole,
 )
-from snailps.models.sparse.delta_shares import Shares
+from snailps.models.sparse.delta_shares import Shares, SparseMotion
 from snailps.models.sparse.settings import (
     METHODS,
     ClassesSettings,
@@ -65,9 +57,13 @@ TABLE = "weights"
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features, 5 rows an example; 6.3 at 8 MiB and 3.9 at 32 MiB, where
 numbers of features and copies of rows no longer fit in the cores' caches."""
-PUSH_BLOCKS = 4
-"""Blocks from push to push of cached rows.  Clicks with 39 features: 290,000 rows a block, 580,000
-every four."""
+ROUND_BLOCKS = 4
+"""Blocks after which all kept rows are pushed.  Clicks with 39 features, one worker: 290,000 rows a
+block, 580,000 every four."""
+BLOCK_BYTES_SMALL = 256 << 10
+"""Size below which the lease of a block costs more than a hundredth of its training."""
+SAMPLE = 1 << 18
+"""Entries of a block whose steps are counted, at most: a counted one costs half a step."""
 EPS = 1e-8
 """Epsilon of AdaGrad, the default of tables."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
@@ -77,21 +73,23 @@ RATE_LEAST = 1e-9
 
 @dataclass(slots=True)
 class Prepared:
-    """A prepared block: its examples, and its rows, either copies being pulled or cached ones.
+    """A prepared block: its examples, and its rows, either copies being pulled or kept ones.
 
-    Only with cached rows there may be several batches, whose places are those of the cache.
+    Only with kept rows there may be several batches, whose places are those of the kept rows.
     """
 
     batches: list[Batch]
-    copies: Copies | None
-    cached: CachedRows | None = None
+    copies: Copies | None = None
+    kept: KeptRows | None = None
 
 
 class SparseWorker(Worker):
     """Base class of models of sparse examples; see the module's docstring."""
 
     _has_told = False  # of a malformed line
-    _row_cache: RowCache | None = None
+    shared_rows: SharedRows | None = None
+    _bias_mean: Floats | None = None
+    """Change of the bias's packed row by an example, in the block before."""
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -190,14 +188,30 @@ class SparseWorker(Worker):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch; several workers, each with a block at work and one prefetched,
-        hold a fortieth together.  At most 16 MiB.
+        """A tenth of an epoch, for several workers a twentieth of each one's share.
 
-        5 M clicks, 4 workers: log loss .40806 at a twentieth, .40749 at a fortieth and .40733 at an
-        eightieth, in 6.5, 6.8 and 7.2 s; one worker .40743.
+        If rows are copied for each block, an eightieth of that share, because the copies grow
+        stale: 5 M clicks, 4 workers, log loss .40806 at a twentieth of an epoch in flight at all
+        workers, .40749 at a fortieth and .40733 at an eightieth; one worker .40743.
         """
-        share = total_bytes // 10 if workers == 1 else total_bytes // (80 * workers)
+        assert isinstance(settings, SparseSettings)
+        if workers == 1:
+            share = total_bytes // 10
+        elif cls.keeps_rows(settings):
+            least = min(BLOCK_BYTES_SMALL, total_bytes // (5 * workers))
+            share = max(total_bytes // (20 * workers), least)
+        else:
+            share = total_bytes // (80 * workers)
         return max(512, min(BLOCK_BYTES_MAX, share))
+
+    @classmethod
+    def keeps_rows(cls, settings: SparseSettings) -> bool:
+        """Whether workers keep their rows from block to block.
+
+        bsp and ssp define which steps of others a block's rows have, and a kept row would not
+        notice that the servers delete it.
+        """
+        return settings.consistency == "async" and not settings.expire_after
 
     @classmethod
     def expires(cls, settings: JobSettings) -> int:
@@ -259,52 +273,44 @@ class SparseWorker(Worker):
             outputs=table.dim,
             eps=EPS,
         )
-        # An only worker has no stale rows, so a pull may start two blocks ahead.
-        self.prefetch = 2 if self.workers == 1 else 1
+        keeps = self.keeps_rows(s)
+        self.prefetch = 2 if keeps else 1
         self._reader = batch_reader(
             s,
             threads=self.threads,
             bias=self.has_bias(s),
             admitted=Admitted(self.summary) if self.summary else None,
         )
-        # Filters need a block's distinct keys, and servers delete rows that expire.
-        self._caching = self.alone and not self.summary and not s.expire_after
-        # Besides the pushes of prefetched blocks a pull may lack one of rows that were cached.
-        behind = self.prefetch + self._caching
         derive = None
         if s.method == "ftrl":
             derive = partial(
                 kernels.ftrl_weights, outputs=table.dim, lr=s.lr, l1=s.l1, l2=s.l2, beta=s.beta
             )
-        self.sgd = LocalSgd(self, layout, state=True, behind=behind, derive=derive)
-        self._row_cache = None
-        if self._caching:
-            room = CACHE_BYTES // (4 * layout.trained_width + KEY_BYTES)
-            self._row_cache = RowCache(self.sgd, TABLE, KeyPlaces(room), push_blocks=PUSH_BLOCKS)
+        self.sgd = LocalSgd(self, layout, state=True, derive=derive)
+        self.shared_rows = None
+        if keeps:
+            self._motion = SparseMotion(self.shares)
+            self.shared_rows = SharedRows(self.sgd, TABLE, self._motion, round_blocks=ROUND_BLOCKS)
 
     def row_layout(self, table: Table) -> RowLayout:
         """Layout of rows that `train_part` takes: packed, unless overridden."""
         return RowLayout(table.dim, 1 + table.state_floats // table.dim, table.dim)
 
     def workers_changed(self) -> None:
-        """Adapts the shares; pushes and drops cached rows when there are other workers."""
+        """Adapts the shares."""
         self.shares = replace(self.shares, workers=self.workers)
-        if self.workers > 1:
-            self.prefetch = 1
-            self._push_cached()
-            self.sgd.wait()
-            self._caching, self._row_cache = False, None
+        if self.shared_rows is not None:
+            self.shared_rows.workers = self.workers
 
     @property
     def owes(self) -> bool:
-        """Whether cached rows have changed since the last push."""
-        return self._row_cache is not None and self._row_cache.changed
+        """Whether kept rows have changed since they were last pushed."""
+        return self.shared_rows is not None and self.shared_rows.owes
 
     def prepare(self, block: Block) -> Prepared:
-        """Parses the block, numbers its features, starts to pull their rows with their state."""
-        cache = self._row_cache
-        if self._caching and cache is not None:
-            prepared = self._prepare_cached(block, cache)
+        """Parses the block, numbers its features, starts to pull rows with their state."""
+        if self.shared_rows is not None:
+            prepared = self._prepare_kept(block, self.shared_rows)
         else:
             prepared = self._with_copies(self._reader.read(block.data, block.path, block.start))
         for batch in prepared.batches:
@@ -319,50 +325,48 @@ class SparseWorker(Worker):
             log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
         block._data = None  # the largest thing here
 
-    def _prepare_cached(self, block: Block, cache: RowCache) -> Prepared:
-        """The same with cached rows, if there is room for the new ones."""
+    def _prepare_kept(self, block: Block, shared: SharedRows) -> Prepared:
+        """The same with kept rows."""
+        if self.summary:  # the filter needs a block's distinct keys
+            batch = self._reader.read(block.data, block.path, block.start)
+            found = shared.find(batch.keys)
+            kept = shared.ask([found])
+            bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
+            return Prepared(
+                [replace(batch, places=found.places[batch.places], bias=bias)], None, kept
+            )
 
         def find(examples: Examples) -> tuple[Examples, Found]:
-            return examples, cache.find(examples.keys)
+            return examples, shared.find(examples.keys)
 
         pieces = self._reader.pieces(block.data, find, block.path, block.start)
         block._data = None
-        bias = cache.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
-        cached = cache.ask([*(found for _, found in pieces), bias])
-        if cached is None:
-            self._caching = False  # from now on like one of several workers
-            examples = joined([examples for examples, _ in pieces])
-            return self._with_copies(self._reader.numbered(examples, block.path))
-        at = int(bias.places[0]) if len(bias.places) else -1
+        of_bias = shared.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
+        kept = shared.ask([*(found for _, found in pieces), of_bias])
+        at = int(of_bias.places[0]) if len(of_bias.places) else -1
         batches = [
             self._reader.placed(examples, found.places, at, block.path)
             for examples, found in pieces
         ]
-        return Prepared(batches, None, cached)
+        return Prepared(batches, kept=kept)
 
     def _with_copies(self, batch: Batch) -> Prepared:
         """The batch, and the pull of its rows started."""
         if len(batch) == 0:
-            return Prepared([batch], None)
+            return Prepared([batch])
         return Prepared([batch], self.sgd.pull({TABLE: batch.keys}))
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on cached rows, or on local copies whose deltas it pushes."""
+        """Trains on kept rows, or on local copies whose deltas it pushes."""
         prepared: Prepared = block.prepared
-        batches, cached, cache = prepared.batches, prepared.cached, self._row_cache
+        batches = prepared.batches
         rates = self.rates(block)
         units = sum(len(batch) for batch in batches)
         bad = sum(batch.bad for batch in batches)
         metrics = {"units": float(units), "lr": rates[1], "bad_lines": float(bad)}
-        if cached is not None and cache is not None:
-            loss, weight = self._train_batches(batches, cache.ready(cached), rates)
-            if cached.closes:
-                self._push_cached()
+        if prepared.kept is not None:
+            loss, weight = self._train_kept(batches, prepared.kept, rates)
             return {**metrics, "loss": loss, "examples": weight} if units else metrics
-        if cached is not None:  # another worker has joined since
-            cached.abandon()
-            prepared = self._with_copies(self._own_numbering(batches, cached))
-        self._push_cached()
         if prepared.copies is None:  # nothing to learn from
             return metrics
         (batch,) = prepared.batches
@@ -377,23 +381,81 @@ class SparseWorker(Worker):
         self.sgd.push(prepared.copies, share if self.workers > 1 else None)
         return {**metrics, "loss": loss, "examples": weight}
 
-    @staticmethod
-    def _own_numbering(batches: Sequence[Batch], cached: CachedRows) -> Batch:
-        """A block's batches as one, with places among its own keys instead of the cache's."""
-        batch = whole(batches)
-        used = np.zeros(cached.row_num, np.bool_)
-        used[batch.places] = True
-        if batch.bias >= 0:
-            used[batch.bias] = True
-        place = np.cumsum(used, dtype=np.int32) - 1
-        bias = int(place[batch.bias]) if batch.bias >= 0 else -1
-        keys = cached.keys[: cached.row_num][used]
-        return replace(batch, places=place[batch.places], keys=keys, bias=bias)
+    def _train_kept(
+        self, batches: Sequence[Batch], kept: KeptRows, rates: tuple[float, float]
+    ) -> tuple[float, float]:
+        """Trains on kept rows, with exchanges of these; loss, weight."""
+        shared = self.shared_rows
+        assert shared is not None
+        rows = shared.ready(kept)
+        units = sum(len(batch) for batch in batches)
+        loss = weight = 0.0
+        if self.workers == 1:
+            loss, weight = self._train_batches(batches, rows, rates)
+            shared.exchange(units)
+        elif units:
+            bias = batches[0].bias
+            moved = np.zeros(rows.shape[1], np.float32)  # of the bias, by this worker
+            seen = None if self._bias_mean is None else self._bias_mean * np.float32(units)
+            self._motion.step = self.shares.step_of(batches, seen, rates[0])
+            self._count(batches, units, shared)
+            done = 0
+            for batch in batches:
+                first = 0
+                while first < len(batch):
+                    last = min(len(batch), first + shared.span())
+                    at = (done + first) / units, (done + last) / units
+                    span_rates = (
+                        rates[0] + (rates[1] - rates[0]) * at[0],
+                        rates[0] + (rates[1] - rates[0]) * at[1],
+                    )
+                    moved -= rows[bias]
+                    of_span = self._train_span(batch, rows, (first, last), span_rates)
+                    moved += rows[bias]
+                    loss, weight = loss + of_span[0], weight + of_span[1]
+                    shared.exchange(last - first)
+                    first = last
+                done += len(batch)
+            if bias >= 0:
+                layout = self.sgd.layout
+                parts = moved.reshape(layout.parts, layout.stride)[:, : layout.dim]
+                self._bias_mean = parts.ravel() / np.float32(units)
+        if kept.closes:
+            shared.close_round()
+        return loss, weight
 
-    def _push_cached(self) -> None:
-        """Starts to push the changes of cached rows, if there are any."""
-        if self._row_cache is not None and self._row_cache.changed:
-            self.sgd.push_rows({TABLE: self._row_cache.changes()})
+    @staticmethod
+    def _count(batches: Sequence[Batch], units: int, shared: SharedRows) -> None:
+        """Counts steps on rows in a sample of a block: the beginning of each batch."""
+        entries = sum(len(batch.places) for batch in batches)
+        share = min(1.0, SAMPLE / max(1, entries))
+        places, examples = [], 0
+        for batch in batches:
+            some = int(np.ceil(len(batch) * share))
+            places.append(batch.places[: batch.ptr[some]])
+            examples += some
+        if batches[0].bias >= 0:
+            places.append(np.full(examples, batches[0].bias, np.int32))
+        shared.saw(np.concatenate(places), examples, examples / units)
+
+    def _train_span(
+        self,
+        batch: Batch,
+        rows: Floats,
+        span: tuple[int, int],
+        rates: tuple[float, float],
+    ) -> tuple[float, float]:
+        """Trains on examples `span[0]` to before `span[1]` with all threads; loss, weight."""
+        if self.threads == 1:
+            return self.train_part(batch, rows, span, rates, shared=False)
+        edges = batch.edges(self.threads, *span)
+        parts = list(itertools.pairwise(edges))
+        tasks = [
+            self.sgd.pool.submit(self.train_part, batch, rows, part, rates, shared=len(parts) > 1)
+            for part in parts
+        ]
+        results = [task.result() for task in tasks]
+        return sum(loss for loss, _ in results), sum(weight for _, weight in results)
 
     def rates(self, block: Block) -> tuple[float, float]:
         """Step sizes before and after a block: they fall to 0 if the method is in `falling`."""
@@ -405,7 +467,8 @@ class SparseWorker(Worker):
 
     def finish(self) -> None:
         """Pushes what is left and waits for it."""
-        self._push_cached()
+        if self.shared_rows is not None:
+            self.shared_rows.flush()
         self.sgd.close()
         self._reader.close()
 

@@ -1,0 +1,297 @@
+"""models.shared_rows: rows that several workers keep, against a store that answers late."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snailps.models.local_sgd import LocalSgd, RowLayout
+from snailps.models.shared_rows import LATE, QUIET_MAX, SPAN_MIN, Curvature, SharedRows
+
+DIM = 3
+IDS = 14
+FIRST = np.uint64(100)
+
+
+@dataclass(eq=False)
+class Request:
+    """A pull or a push in its worker's queue, served when it or a later one is waited for."""
+
+    client: Any
+    places: np.ndarray
+    rows: np.ndarray
+    pushed: np.ndarray | None = None
+    done: bool = False
+
+    def serve(self):
+        stored = self.client.store.rows
+        if self.pushed is None:
+            self.rows[:] = stored[self.places]
+        else:
+            np.testing.assert_array_equal(self.rows, self.pushed)  # left alone until now
+            np.add.at(stored, self.places, self.pushed)
+        self.done = True
+
+    def wait(self):
+        while not self.done:
+            self.client.serve(1)
+        return self.rows
+
+
+class Store:
+    """The rows of all workers' table."""
+
+    def __init__(self):
+        self.rows = np.random.default_rng(0).normal(size=(IDS, DIM)).astype(np.float32)
+
+
+class Client:
+    """A worker's connection: requests are served in order, except pulls ahead, at once."""
+
+    def __init__(self, store, workers=1):
+        self.store, self.workers, self.threads = store, workers, 1
+        self.queue, self.pulled, self.pushes = [], [], []
+
+    def pull_async(self, table, keys, out, *, state, ahead=False):
+        request = Request(self, keys - FIRST, out)
+        self.pulled.append((keys - FIRST).tolist())
+        if ahead:
+            request.serve()
+        else:
+            self.queue.append(request)
+        return request
+
+    def push_async(self, table, keys, values, *, state):
+        assert len(set(keys.tolist())) == len(keys)
+        self.queue.append(Request(self, keys - FIRST, values, values.copy()))
+        self.pushes.append((keys - FIRST).tolist())
+        return self.queue[-1]
+
+    def serve(self, n):
+        for request in self.queue[:n]:
+            request.serve()
+        del self.queue[:n]
+
+
+def keys_of(ids):
+    return np.asarray(ids).astype(np.uint64) + FIRST
+
+
+class Worker:
+    """A worker that adds numbers to rows."""
+
+    def __init__(self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0):
+        self.client = Client(store, workers)
+        self.sgd = LocalSgd(self.client, RowLayout.padded(DIM))
+        self.shared = SharedRows(
+            self.sgd, "a", Curvature(a_step), room=room, round_blocks=round_blocks,
+            seconds=lambda: 0.0,
+        )  # fmt: skip
+
+    def ask(self, ids):
+        """A block's rows among the kept ones, and their places; two pieces, as threads parse."""
+        found = [self.shared.find(keys_of(part)) for part in np.array_split(np.array(ids, int), 2)]
+        kept = self.shared.ask(found)
+        return kept, np.concatenate([one.places for one in found])
+
+    def train(self, asked, by, spans=1, examples=1):
+        """Adds `by` to a block's rows in some spans; the rows before."""
+        kept, places = asked
+        rows = self.shared.ready(kept)
+        before = rows[places, :DIM].copy()
+        assert not rows[:, DIM:].any()
+        self.shared.saw(np.repeat(places, spans * examples), spans * examples)
+        for _ in range(spans):
+            rows[places, :DIM] += by / spans
+            self.shared.exchange(examples)
+        if kept.closes:
+            self.shared.close_round()
+        return before
+
+    def rows(self, ids):
+        """Kept rows of ids that it has used."""
+        return self.shared._kept.rows[self.shared.find(keys_of(ids)).places, :DIM]
+
+
+blocks_of = st.lists(
+    st.lists(st.integers(0, IDS - 1), max_size=8, unique=True), min_size=1, max_size=12
+)
+
+
+# --- one worker ----------------------------------------------------------------------------------
+
+
+@examples(20)
+@given(blocks_of, st.integers(1, IDS), st.integers(1, 4))
+def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_is(
+    blocks, room, round_blocks
+):
+    store = Store()
+    worker = Worker(store, room=room, round_blocks=round_blocks)
+    expected = store.rows.copy()
+    coming = worker.ask(blocks[0])
+    for number, ids in enumerate(blocks):
+        asked, coming = coming, worker.ask(blocks[number + 1]) if blocks[number + 1 :] else None
+        before = worker.train(asked, number + 1)
+        np.testing.assert_allclose(before, expected[ids], atol=1e-5)
+        expected[ids] += number + 1
+        assert worker.shared._kept.room <= max(room, 8)
+        assert worker.shared.owes == bool((number + 1) % round_blocks)
+    worker.shared.flush()
+    worker.sgd.close()
+    np.testing.assert_allclose(store.rows, expected, atol=1e-4)
+    assert not worker.sgd.packed._taken
+
+
+def test_only_worker_pulls_a_row_once_and_pushes_it_once_a_round():
+    worker = Worker(Store(), round_blocks=3)
+    for ids in ([0, 1], [1, 2], [2, 3]):
+        assert not worker.client.pushes
+        worker.train(worker.ask(ids), 1)
+    assert worker.client.pulled == [[0, 1], [2], [3]]
+    (pushed,) = worker.client.pushes
+    assert sorted(pushed) == [0, 1, 2, 3]
+
+
+def test_ask_without_room_begins_anew_with_own_deltas_in_the_rows():
+    store = Store()
+    worker = Worker(store, room=3, round_blocks=4)
+    expected = store.rows[[0, 3, 4]] + np.float32([[1], [0], [0]])
+    worker.train(worker.ask([0, 1, 2]), 1)
+    first, second = worker.ask([0, 3]), worker.ask([4])
+    np.testing.assert_allclose(worker.train(first, 1), expected[:2], rtol=1e-5)
+    np.testing.assert_allclose(worker.train(second, 1), expected[2:], rtol=1e-5)
+
+
+def test_ask_for_more_keys_than_there_is_room_for_grows():
+    worker = Worker(store := Store(), room=2)
+    before = worker.train(worker.ask(range(8)), 1)
+    np.testing.assert_array_equal(before[0], store.rows[0])
+    assert worker.shared._kept.room == 8
+
+
+# --- several workers -----------------------------------------------------------------------------
+
+
+@examples(20)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 3), st.sets(st.integers(0, 5), min_size=1)),
+        max_size=10,
+    ),
+    st.integers(1, 3),
+    st.integers(2, 7),
+)
+def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, round_blocks, room):
+    """Workers train in any order, and their requests are served in any order."""
+    store = Store()
+    expected = store.rows.copy()
+    workers = [Worker(store, workers=3, round_blocks=round_blocks, room=room) for _ in range(3)]
+    for number, (who, served, ids) in enumerate(steps):
+        workers[who].train(workers[who].ask(sorted(ids)), number + 1, spans=2, examples=40)
+        expected[sorted(ids)] += number + 1
+        workers[(who + 1) % 3].client.serve(served)
+    for worker in workers:
+        worker.shared.flush()
+        worker.sgd.close()
+        assert not worker.sgd.packed._taken
+    np.testing.assert_allclose(store.rows, expected, atol=1e-3)
+
+
+def test_answer_brings_what_others_did_and_keeps_steps_made_meanwhile():
+    store = Store()
+    first, second = (Worker(store, workers=2) for _ in range(2))
+    start = store.rows[5].copy()
+    first.train(first.ask([5]), 1)  # pushed, not served
+    second.train(second.ask([5]), 10)
+    second.shared.flush()
+    first.train(first.ask([5]), 100)  # trained before the answer is there, then sent behind it
+    first.shared.flush()
+    np.testing.assert_allclose(first.rows([5])[0], start + 111, rtol=1e-5)
+    np.testing.assert_allclose(store.rows[5], start + 111, rtol=1e-5)
+
+
+def test_frequent_row_is_exchanged_between_rounds_and_a_rare_one_with_the_round():
+    worker = Worker(Store(), workers=4, round_blocks=100, a_step=0.1)
+    asked, places = worker.ask(range(IDS))
+    rows = worker.shared.ready(asked)
+    counts = np.ones(IDS, int)
+    counts[3] = 400
+    worker.shared.saw(np.repeat(places, counts), 400)
+    assert worker.shared.span() == SPAN_MIN
+    for _ in range(25):
+        rows[places, :DIM] += 0.1
+        worker.shared.exchange(16)
+        worker.client.serve(2)
+    assert worker.client.pushes == [[3]] * 25
+    worker.shared.flush()
+    assert sorted(worker.client.pushes[-1]) == list(range(IDS))
+
+
+def test_intervals_grow_as_steps_get_shorter():
+    spans = []
+    for a_step in (0.1, 0.01, 0.001):
+        worker = Worker(Store(), workers=4, round_blocks=1000, a_step=a_step)
+        worker.train(worker.ask([1]), 1, spans=10, examples=10)
+        spans.append(worker.shared.span())
+    assert spans == [SPAN_MIN, 75, pytest.approx(750, abs=1)]
+
+
+def test_training_waits_for_an_answer_that_is_late():
+    worker = Worker(Store(), workers=4, round_blocks=100, a_step=0.1)
+    asked, places = worker.ask([3])
+    worker.shared.ready(asked)
+    worker.shared.saw(np.repeat(places, 100), 100)
+    for _ in range(2 * LATE):
+        worker.shared.exchange(16)
+    assert worker.client.pushes == [[3]] * 2
+
+
+def test_row_that_nobody_else_changes_is_pulled_more_and_more_rarely():
+    store = Store()
+    worker = Worker(store, workers=2)
+    pulls = []
+    for _ in range(40):
+        before = len(worker.client.pulled)
+        worker.train(worker.ask([4]), 1)
+        worker.client.serve(2)
+        pulls.append(len(worker.client.pulled) - before)
+    assert pulls[0] == 2  # the row, and the first exchange
+    assert sum(pulls[-(2 << QUIET_MAX) :]) == 2
+    store.rows[4] += 5  # another worker
+    for _ in range(1 + (1 << QUIET_MAX)):
+        worker.train(worker.ask([4]), 1)
+    worker.shared.flush()
+    np.testing.assert_allclose(worker.rows([4])[0], store.rows[4], rtol=1e-5)
+
+
+def test_share_of_a_delta_is_pushed_and_the_rest_follows():
+    """A row on which all workers go the same way: the steps of all together do not go too far."""
+    store = Store()
+    start = store.rows[2].copy()
+    worker = Worker(store, workers=8, a_step=1.0)
+    worker.train(worker.ask([2]), 1, spans=2, examples=1)
+    worker.client.serve(9)
+    first = float((store.rows[2] - start)[0])
+    assert 0 < first < 0.7
+    for _ in range(30):
+        worker.train(worker.ask([2]), 0)
+        worker.client.serve(9)
+    assert float((store.rows[2] - start)[0]) == pytest.approx(1, abs=0.05)
+
+
+def test_second_worker_that_joins_shares_rows_of_the_first():
+    store = Store()
+    worker = Worker(store)
+    worker.train(worker.ask([1, 2]), 1)
+    worker.client.workers = worker.shared.workers = 2
+    joined = Worker(store, workers=2)
+    joined.train(joined.ask([2, 3]), 10)
+    joined.shared.flush()
+    worker.train(worker.ask([1, 2]), 100)
+    worker.shared.flush()
+    np.testing.assert_allclose(worker.rows([1, 2]), store.rows[[1, 2]], rtol=1e-5)
