@@ -424,6 +424,7 @@ class MasterCore:
         return {
             messages.Lease: leases.lease,
             messages.Done: leases.done,
+            messages.Borrow: leases.borrow,
             messages.Fetch: lambda member, fetch, call, now: leases.fetch(member, fetch, call),
             messages.Summarise: lambda member, _, call, now: job_controller.summarise(
                 member, call, now
@@ -439,6 +440,7 @@ class MasterCore:
         return {
             messages.Finished: lambda member, note, now: leases.finished(member, note.figures, now),
             messages.Settled: lambda member, note, now: leases.settled(member, note.numbers),
+            messages.GiveBack: leases.gave_back,
             messages.Saved: checkpoints.heard,
             messages.Loaded: checkpoints.heard,
             messages.Backed: self._standby_told,

@@ -58,7 +58,7 @@ _NEWEST = {"numbers", "route"}
 """Kinds of which the newest fact says all."""
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
-    "clocks", "tick", "early", "close", "round",
+    "clocks", "tick", "early", "close", "round", "chunk",
 }  # fmt: skip
 """Kinds that a `Snapshot` stands in for."""
 

@@ -3,7 +3,8 @@
     Start -> load class -> Declare -> [survey pass] -> Summarise -> train pass -> Finished -> Stop
 
 Owns the sequence of calls of a `Worker`; must not know its mathematics.  The next block is leased
-and prepared in another thread while the current one trains.
+and prepared in another thread while the current one trains; in a rotation that thread deals slices,
+too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from snailps.api.rotation import NoVisits, Visits
 from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
@@ -55,6 +57,7 @@ from snailps.worker import blas_threads
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import Ended, checked_bytes, named, numbers_of
+from snailps.worker.visits import TenancyVisits
 
 log = logging.getLogger(__name__)
 TURN_S = 0.1
@@ -345,11 +348,16 @@ class WorkerProcess(Node):
             model.workers = self._workers
             with named(model, "workers_changed"):
                 model.workers_changed()
+        visits = block.visits if isinstance(block.visits, TenancyVisits) else None
+        if visits is not None:
+            visits.begin()
         with named(model, "train", block), model._at(block):
             metrics = numbers_of(model.train(block))
+        if visits is not None:
+            visits.end()
         assert self._client is not None
         in_round = block.index >= 0
-        if block.clock >= 0 or model.settings.consistency == "ssp":
+        if block.clock >= 0 or visits is not None or model.settings.consistency == "ssp":
             self._client.flush(self.settings.request_timeout)
         if in_round:
             self._seal(block)
@@ -360,9 +368,13 @@ class WorkerProcess(Node):
                 int(metrics.pop("units", metrics.get("examples", 0))),
                 time.monotonic() - begin,
                 metrics,
+                whole=visits is None or not visits.cut,
             )
         )
-        self._note_settled(block.number)
+        if visits is None:
+            self._note_settled(block.number)
+        else:
+            self._note_flushed(block.number)
         if isinstance(answer, messages.Enough):
             return True
         if block.clock >= 0 and not in_round:
@@ -379,6 +391,11 @@ class WorkerProcess(Node):
         settled = self._stand.settle(number, None if self._model.owes else self._client)
         if settled:
             self.control.note(messages.Settled(settled))
+
+    def _note_flushed(self, number: int) -> None:
+        """Reports a slice or a tenancy as settled: its pushes were acknowledged before `Done`."""
+        self._stand.settled(number)
+        self.control.note(messages.Settled([number]))
 
     def _seal(self, block: Block) -> None:
         """Tells all shards that a block is completely pushed."""
@@ -418,13 +435,37 @@ class WorkerProcess(Node):
             self._waited_s += time.monotonic() - begin
 
     def _next_block(self, model: Worker, scratch: Scratch, back: bool) -> Block | None:
-        lease = self._leased("train", back)
-        if lease is None:
-            return None
-        block = self._block(lease, "train", model, scratch)
+        while True:
+            lease = self._leased("train", back)
+            if lease is None:
+                return None
+            block = self._block(lease, "train", model, scratch)
+            if block.slice < 0:
+                break
+            try:
+                enough = self._deal(model, block)
+            except Exception as error:
+                # Now, not when the main thread asks for the block: the others wait for this slice.
+                self._give_up(error)
+                raise
+            if enough:
+                return None
         with named(model, "prepare", block), model._at(block, preparing=True):
             block.prepared = model.prepare(block)
         return block
+
+    def _deal(self, model: Worker, block: Block) -> bool:
+        """Deals a slice and reports it; True if no further block is wanted."""
+        begin = time.monotonic()
+        with named(model, "deal", block):
+            metrics = numbers_of({**model.deal(block), "units": 0})
+        metrics = {name: metrics[name] for name in metrics.keys() & {"bad_lines"}}
+        assert self._client is not None
+        self._client.flush(self.settings.request_timeout)
+        seconds = time.monotonic() - begin
+        answer = self._done(messages.Done("train", block.number, 0, seconds, metrics))
+        self._note_flushed(block.number)
+        return isinstance(answer, messages.Enough)
 
     def _leased(self, pass_: str, back: bool = False, held: int = 0) -> messages.Leased | None:
         if self._leaving:
@@ -432,7 +473,7 @@ class WorkerProcess(Node):
 
         def heard(answer: messages.Message) -> None:
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got(pass_, answer.number)
+                self._stand.got(pass_, answer.number, answer.parts)
 
         answer = self._ask(messages.Lease(pass_, back, held), None, heard)
         assert isinstance(answer, messages.Leased)
@@ -457,6 +498,9 @@ class WorkerProcess(Node):
                 assert isinstance(content, messages.Content)
                 return content.blob
 
+        visits: Visits = NoVisits()
+        if lease.part >= 0:
+            visits = TenancyVisits(lease.number, self._ask, self.control.note, self._stand)
         before, after = lease.progress
         return Block(
             lease.number,
@@ -466,11 +510,18 @@ class WorkerProcess(Node):
             lease.epoch,
             lease.seed,
             (float(before), float(after)),
-            read,
+            read if lease.path else bytes,
             clock=lease.clock,
             slot=lease.slot,
             slots=lease.slots,
             index=lease.index,
+            chunk=lease.chunk,
+            slice=lease.slice,
+            slices=lease.slices,
+            part=lease.part,
+            parts=lease.parts,
+            visiting=lease.visiting,
+            visits=visits,
         )
 
     # --- waiting ---------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """A worker's progress in its job, for a master that takes over.
 
-    leases, reported results, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
+    leases, parts, reported results, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
 
-Owns which blocks are held, reported and settled; must not know models or connections.  Leases and
-answers are recorded in the control connection's reader thread, the rest in the worker's own.
+Owns which blocks are held, reported and settled, and which visiting parts tenancies had and hold;
+must not know models or connections.  Leases and answers are recorded in the control connection's
+reader thread, the rest in the worker's main thread and in the one that prepares.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.transport import messages
@@ -16,6 +19,15 @@ from snailps.transport.client._client import Client, Pending
 
 TOLD_MAX = 256
 """Finished blocks reported again to a master that takes over: more than its journal may lack."""
+
+
+@dataclass(slots=True)
+class _Visited:
+    """The visiting parts of a held tenancy: all that it had, and those that it holds."""
+
+    parts: int
+    had: set[int] = field(default_factory=set)
+    holds: set[int] = field(default_factory=set)
 
 
 class ResumeState:
@@ -29,30 +41,66 @@ class ResumeState:
         self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
         self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
         self._figures: dict[str, float] | None = None
+        self._visits: dict[int, _Visited] = {}  # of held tenancies
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Another job begins."""
-        self._started, self._figures = True, None
-        self._held.clear()
-        self._told.clear()
-        self._open.clear()
+        with self._lock:
+            self._started, self._figures = True, None
+            self._held.clear()
+            self._told.clear()
+            self._open.clear()
+            self._visits.clear()
 
     def train(self) -> None:
         """The job's training begins."""
-        self._unpushed.clear()
-        self._unsettled.clear()
-        self._held.clear()
+        with self._lock:
+            self._unpushed.clear()
+            self._unsettled.clear()
+            self._held.clear()
+            self._visits.clear()
 
-    def got(self, pass_: str, number: int) -> None:
-        """A block is leased."""
-        self._held.add((pass_, number))
+    def got(self, pass_: str, number: int, parts: int = 0) -> None:
+        """A block is leased; a tenancy with the number of parts of its chunk."""
+        with self._lock:
+            self._held.add((pass_, number))
+            if parts:
+                self._visits[number] = _Visited(parts)
 
     def told(self, done: messages.Done) -> None:
         """The master has answered the result of a block."""
-        self._held.difference_update((done.pass_, n) for n in (*done.numbers, done.number))
-        if done.pass_ == "train":
-            self._open.add(done.number)
-            self._told.append(done.result())
+        with self._lock:
+            self._held.difference_update((done.pass_, n) for n in (*done.numbers, done.number))
+            self._visits.pop(done.number, None)
+            if done.pass_ == "train":
+                self._open.add(done.number)
+                self._told.append(done.result())
+
+    def borrowed(self, number: int, part: int) -> None:
+        """A tenancy has got a visiting part."""
+        with self._lock:
+            visited = self._visits.get(number)
+            if visited is not None:
+                visited.had.add(part)
+                visited.holds.add(part)
+
+    def gave_back(self, number: int, part: int) -> bool:
+        """A tenancy has trained a part, with all pushes acknowledged; False: it does not hold it.
+
+        To be called before the master is told: a note to one that is lost is not repeated.
+        """
+        with self._lock:
+            visited = self._visits.get(number)
+            if visited is None or part not in visited.holds:
+                return False
+            visited.holds.discard(part)
+            return True
+
+    def settled(self, number: int) -> None:
+        """All pushes of a finished block are acknowledged."""
+        with self._lock:
+            self._open.discard(number)
 
     def settle(self, number: int, pushed: Client | None) -> list[int]:
         """A block is trained; `pushed` is the client that has its pushes, None if more will come.
@@ -62,29 +110,41 @@ class ResumeState:
         list of int
             Blocks whose pushes are all acknowledged by now, so that a checkpoint includes them.
         """
-        self._unpushed.append(number)
-        if pushed is not None:
-            pushes = pushed.open_pushes()
-            self._unsettled.extend((trained, pushes) for trained in self._unpushed)
-            self._unpushed.clear()
-        settled = []
-        while self._unsettled and all(push.done for push in self._unsettled[0][1]):
-            settled.append(self._unsettled.popleft()[0])
-        self._open.difference_update(settled)
-        return settled
+        pushes = [] if pushed is None else pushed.open_pushes()
+        with self._lock:
+            self._unpushed.append(number)
+            if pushed is not None:
+                self._unsettled.extend((trained, pushes) for trained in self._unpushed)
+                self._unpushed.clear()
+            settled = []
+            while self._unsettled and all(push.done for push in self._unsettled[0][1]):
+                settled.append(self._unsettled.popleft()[0])
+            self._open.difference_update(settled)
+            return settled
 
     def finish(self, figures: dict[str, float]) -> None:
         """All blocks are pushed and acknowledged."""
-        self._unsettled.clear()
-        self._open.clear()
-        self._figures = figures
+        with self._lock:
+            self._unsettled.clear()
+            self._open.clear()
+            self._figures = figures
 
     def to_dict(self) -> dict[str, Any]:
         """As `Rejoin.state` has it (docs/wire_format.md)."""
-        return {
-            "started": self._started,
-            "held": sorted(self._held),
-            "told": list(self._told),
-            "unsettled": sorted(self._open),
-            "finished": self._figures,
-        }
+        with self._lock:
+            return {
+                "started": self._started,
+                "held": sorted(self._held),
+                "told": list(self._told),
+                "unsettled": sorted(self._open),
+                "finished": self._figures,
+                "visits": [
+                    {
+                        "number": number,
+                        "parts": visited.parts,
+                        "had": sorted(visited.had),
+                        "holds": sorted(visited.holds),
+                    }
+                    for number, visited in sorted(self._visits.items())
+                ],
+            }

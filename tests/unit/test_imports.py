@@ -88,6 +88,7 @@ DENIED = {
     "master.leases.ssp": SOCKETS | TIME | THREADS,
     "master.leases.bsp": SOCKETS | TIME | THREADS,
     "master.leases.rounds": SOCKETS | TIME | THREADS,
+    "master.leases.rotation": SOCKETS | TIME | THREADS,
     # Sans-IO: bytes in, events out, time as an argument.
     "transport.frame": SOCKETS | TIME | THREADS,
     "transport._frame": SOCKETS | TIME | THREADS,
@@ -111,6 +112,7 @@ CORE_USES = {
     "_version", "errors", "config", "data.blocks", "transport.messages", "transport.frame",
     "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.effects",
     "node.limits", "node.status", "api.tables", "api.worker", "api.results", "api.export_progress",
+    "api.rotation",
 }  # fmt: skip
 # ... and the server's.  A shard's calls are named, and made elsewhere.
 SERVER_CORE_USES = {

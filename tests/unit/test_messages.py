@@ -60,9 +60,16 @@ KNOWN = [
     ),
     (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true,"held":0}'),
     (
-        m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1),
+        m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1, 7, -1, 8, 2, 3, 6),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
-        b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1}',
+        b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1,"chunk":7,"slice":-1,'
+        b'"slices":8,"part":2,"parts":3,"visiting":6}',
+    ),
+    (m.Borrow(9), b'{"is":"Borrow","number":9}'),
+    (m.Borrowed(5), b'{"is":"Borrowed","part":5,"ends":false}'),
+    (
+        m.GiveBack(9, 5, 7, 0.25, {"loss": 3.5}),
+        b'{"is":"GiveBack","number":9,"part":5,"units":7,"seconds":0.25,"metrics":{"loss":3.5}}',
     ),
     (m.CameBack(), b'{"is":"CameBack"}'),
     (m.Slowest(3, 2), b'{"is":"Slowest","clock":3,"node":2}'),
@@ -76,7 +83,7 @@ KNOWN = [
     (
         m.Done("survey", 1, 2, 0.25, {"loss": 3.5}, b"part", [7, 4]),
         b'{"is":"Done","pass_":"survey","number":1,"units":2,"seconds":0.25,'
-        b'"metrics":{"loss":3.5},"numbers":[7,4]}part',
+        b'"metrics":{"loss":3.5},"numbers":[7,4],"whole":true}part',
     ),
     (m.Again(), b'{"is":"Again"}'),
     (m.Enough(), b'{"is":"Enough"}'),
@@ -168,8 +175,8 @@ def test_message_that_lacks_a_required_field_is_refused(message):
     fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     blob = fields.pop("blob", b"")
     for field in dataclasses.fields(message):
-        if field.name in ("blob", "progress"):  # a block's shares are there or not with its number
-            continue
+        if field.name in ("blob", "progress", "part", "parts", "visiting"):
+            continue  # a block's shares come with its number, its parts with its chunk
         rest = {name: value for name, value in fields.items() if name != field.name}
         data = body({"is": type(message).__name__, **rest}, blob)
         optional = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
@@ -301,6 +308,14 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
         ({"is": "Yield", "shard": 1, "limit_s": 10**400}, "a whole number of 1,329 bits"),
         ({"is": "Expire", "tick": 1, "before": 2}, "before is 2"),
         ({"is": "Leased", "number": 1}, "two shares"),
+        ({"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3}, "a slice or a tenancy"),
+        (
+            {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 2, "parts": 2},
+            "a slice or a tenancy",
+        ),
+        ({"is": "GiveBack", "number": 1, "part": -1, "units": 1, "seconds": 1,
+          "metrics": {}}, "GiveBack.part"),
+        ({"is": "Borrowed", "part": 1 << 17}, "Borrowed.part"),
         ({"is": "Bye", "figures": {"bytes_in": 1e300}}, "bytes_in"),
         ({"is": "CloseClock", "clock": 1, "slots": [4096]}, r"slots\[0\]"),
         ({"is": "CloseClock", "clock": 1, "slots": ["0"]}, r"slots\[0\]: .* got '0'"),

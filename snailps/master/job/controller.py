@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from snailps.api.rotation import Rotation
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Say, Snapshot
@@ -214,20 +216,34 @@ class JobController:
             return
         restored = self.checkpoints.continued_from
         at = self.wall_s + now
-        self._out.note("train", {"nodes": nodes, "at": at, "restored": restored})
+        try:
+            rotation = job.plan_rotation(len(nodes), snapshot)
+        except Exception as error:  # of the model's class
+            log.error("rotation failed", exc_info=error)
+            self._fail(f"rotation failed at the master: {explain(error)}")
+            return
+        fields = None if rotation is None else asdict(rotation)
+        self._out.note(
+            "train", {"nodes": nodes, "at": at, "restored": restored, "rotation": fields}
+        )
         for member in here:
             member.wait_for("", now)
             member.waited_s = member.block_since = 0.0
             member.done = member.fetched = 0
-        self.begin_training(job, nodes, snapshot, now)
+        self.begin_training(job, nodes, snapshot, now, rotation)
         if job.clocked:
             self.set_clock(job, snapshot.clock if snapshot is not None else 0, now)
 
     def begin_training(
-        self, job: Job, nodes: list[int], snapshot: JobSnapshot | None, now: float
+        self,
+        job: Job,
+        nodes: list[int],
+        snapshot: JobSnapshot | None,
+        now: float,
+        rotation: Rotation | None = None,
     ) -> None:
         """Opens the ledger of the training for these workers."""
-        job.begin_pass("train", now, nodes, snapshot)
+        job.begin_pass("train", now, nodes, snapshot, rotation)
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
         if job.rounds:

@@ -9,6 +9,7 @@ on results; sums of figures are in `metrics.py`.  No connections here; `now` is 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.rotation import VISITING_PER_PART, Rotation
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.output import check_output
@@ -26,11 +28,18 @@ from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.settings import job_settings, without_effect
 from snailps.master.job.snapshot import JobSnapshot
 from snailps.master.job.survey import SurveyMerge
-from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
+from snailps.master.leases import (
+    CLOCKS_AHEAD,
+    BspLedger,
+    RotationLedger,
+    RoundLedger,
+    SspLedger,
+)
 from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
+from snailps.transport.messages.validation import PARTS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +54,8 @@ def block_seed(seed: int, number: int) -> int:
     return x ^ (x >> 31)
 
 
-def _result(message: messages.Done) -> BlockResult:
-    """What a worker reports of a block, for its record."""
+def _result(message: messages.Done | messages.GiveBack) -> BlockResult:
+    """What a worker reports of a block or a visit, for its record."""
     metrics = message.metrics
     return BlockResult(
         message.units,
@@ -55,6 +64,11 @@ def _result(message: messages.Done) -> BlockResult:
         int(metrics.get("bad_lines", 0)),
         metrics.get("lr", math.nan),
     )
+
+
+def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
+    """The rotation that these fields are of; None: there is none."""
+    return Rotation(int(fields["chunks"]), int(fields["most_parts"])) if fields else None
 
 
 class Job:
@@ -163,29 +177,70 @@ class Job:
         now: float,
         nodes: Sequence[int] = (),
         snapshot: JobSnapshot | None = None,
+        rotation: Rotation | None = None,
     ) -> None:
         """Opens the ledger of "survey" or "train", the latter for these workers.
 
         With a `snapshot`, of a checkpoint or of a lost master, the training continues from there.
+        `rotation` is what `plan_rotation` returned, to this master or to the lost one.
         """
         self.pass_ = name
         train = name == "train"
         if snapshot is not None:
             self._take_input(snapshot)
-        self.ledger = self._new_ledger(nodes, snapshot) if train else Ledger(self.input.blocks)
+            rotation = rotation or rotation_of(snapshot.figures.get("rotation"))
+        if train:
+            self.ledger = self._new_ledger(nodes, snapshot, rotation)
+        else:
+            self.ledger = Ledger(self.input.blocks)
         self._pass_begun = now
         # Losses by epoch, or by round as they come: there may be very many of those.
         self.metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
         if snapshot is not None:
             self._resume(snapshot, now)
 
-    def _new_ledger(self, nodes: Sequence[int], snapshot: JobSnapshot | None) -> Ledger:
+    def plan_rotation(self, workers: int, snapshot: JobSnapshot | None = None) -> Rotation | None:
+        """How a training that so many workers begin rotates; None: it does not.
+
+        Calls the model's class.  A training that goes on from a snapshot rotates as it did.
+
+        Raises
+        ------
+        ClusterError
+            The class returns something else.
+        """
+        if snapshot is not None:
+            return rotation_of(snapshot.figures.get("rotation"))
+        s = self.settings
+        shared = s.consistency == "async" and s.assign != "own" and not s.max_steps
+        if not shared or self.rounds or workers < 2:
+            return None
+        wanted = self.cls.rotation(s, self.input.total_bytes, workers, self.summary or b"")
+        if wanted is None:
+            return None
+        if not isinstance(wanted, Rotation):
+            raise ClusterError(
+                f"{self.cls.__name__}.rotation: expected a Rotation or None, got {wanted!r:.80}"
+            )
+        most_parts = min(wanted.most_parts, PARTS_MAX // VISITING_PER_PART)
+        return Rotation(min(wanted.chunks, len(self.input.blocks)), most_parts)
+
+    def _new_ledger(
+        self, nodes: Sequence[int], snapshot: JobSnapshot | None, rotation: Rotation | None
+    ) -> Ledger:
         """The ledger of the training, by the settings' consistency."""
         s = self.settings
         known = snapshot.records if snapshot is not None else NO_RECORDS
         if self.rounds:
             first = snapshot.clock if snapshot is not None else 0
             return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
+        if rotation is not None:
+            told = {} if snapshot is None else snapshot.figures.get("rotation", {})
+            anew = snapshot is not None and snapshot.exact is None
+            return RotationLedger(
+                self.input.blocks, s.epochs, rotation, known,
+                nodes=nodes, parts=told.get("parts", ()), anew=anew,
+            )  # fmt: skip
         all_ = (self.input.blocks, s.epochs, s.max_steps, known)
         if self.clocked:
             return BspLedger(*all_, micro_batches=s.micro_batches, nodes=nodes)
@@ -248,6 +303,10 @@ class Job:
             "wall_s": now - self._begun,
             "ticks": list(ticks),
         }
+        if isinstance(self.ledger, RotationLedger):
+            figures["rotation"] = {
+                **dataclasses.asdict(self.ledger.rotation), "parts": self.ledger.parts
+            }  # fmt: skip
         if self.rounds:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
@@ -305,7 +364,7 @@ class Job:
         self.metrics.lr = figures["lr"]
         if not self.rounds:
             numbers = self.ledger.records.done()
-            epochs = numbers // len(self.input.blocks)
+            epochs = self.ledger.epochs_of(numbers)
             self.metrics.count_all(epochs, snapshot.records[numbers])
 
     def adopt(self, snapshot: JobSnapshot) -> None:
@@ -385,7 +444,7 @@ class Job:
             return ""
         if isinstance(self.ledger, RoundLedger):
             return f"round {self.ledger.round + 1} of {self.rounds}"
-        epoch = min(self.ledger.finished // len(self.input.blocks) + 1, self.settings.epochs)
+        epoch = min(self.ledger.epoch + 1, self.settings.epochs)
         return f"epoch {epoch} of {self.settings.epochs}"
 
     def end_survey(self) -> None:
@@ -431,6 +490,12 @@ class Job:
             entry.slot,
             entry.slots,
             entry.index,
+            entry.chunk,
+            entry.slice,
+            entry.slices,
+            entry.part,
+            entry.parts,
+            entry.visiting,
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
@@ -444,7 +509,7 @@ class Job:
             self.ledger is None
             or self.rounds
             or unit not in ("line", "word")
-            or not 0 <= number < self.ledger.size
+            or self.ledger.piece(number) is None
         ):
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
@@ -464,6 +529,8 @@ class Job:
         """Takes the result of a block of the training; False if that is not this worker's."""
         if self.ledger is None or message.pass_ != self.pass_:
             return False
+        if isinstance(self.ledger, RotationLedger):
+            return self._done_rotating(self.ledger, message, node, now)
         if not self.ledger.done(message.number, node, _result(message)):
             return False
         self.metrics.came(message.units, now)
@@ -473,7 +540,48 @@ class Job:
             self._count(number, result)
         return True
 
-    def _check_loss(self, message: messages.Done) -> None:
+    def _done_rotating(
+        self, ledger: RotationLedger, message: messages.Done, node: int, now: float
+    ) -> bool:
+        """Takes the result of a slice, or of a tenancy: that counts in the place of its visits."""
+        number, result = message.number, _result(message)
+        if not ledger.is_tenancy(number):  # its words are those of the tenancies
+            result = BlockResult(bad_lines=result.bad_lines)
+            if not ledger.done(number, node, result):
+                return False
+            self._count(number, result)
+            return True
+        taken = ledger.done(number, node, result) if message.whole else ledger.cut(number, node)
+        if not taken:
+            return False
+        had_visits = number in self.metrics.visited
+        self.metrics.came(max(0, result.units - self.metrics.end_visits(number)), now)
+        self.metrics.took(message.seconds)
+        self._check_loss(message)
+        self.metrics.count(ledger.entry(number).epoch, result, recent=not had_visits)
+        return True
+
+    def gave_back(self, message: messages.GiveBack, node: int, now: float) -> bool:
+        """Takes a visiting part back, and counts the visit; False if this worker lacks it."""
+        ledger = self.ledger
+        if not isinstance(ledger, RotationLedger):
+            return False
+        if not ledger.give_back(message.number, node, message.part):
+            return False
+        self.metrics.came(message.units, now)
+        self._check_loss(message)
+        epoch = ledger.entry(message.number).epoch
+        self.metrics.count_visit(message.number, epoch, _result(message))
+        return True
+
+    def withdraw_visits(self) -> None:
+        """Withdraws what is counted of tenancies that are not leased any more, and not done."""
+        if isinstance(self.ledger, RotationLedger):
+            for number in self.metrics.visited:
+                if not self.ledger.records.holder(number):
+                    self.metrics.end_visits(number, lost=True)
+
+    def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
         """Notes that the training cannot go on, where a loss is no number."""
         loss = message.metrics.get("loss", 0.0)
         if message.metrics.get("examples", 0.0) > 0 and not math.isfinite(loss):
@@ -591,6 +699,9 @@ class Job:
             return {"rounds": self.ledger.round, "by_round": numbered}
         if isinstance(self.ledger, BspLedger):
             return {"consistency": "bsp", "clocks": self.ledger.open_clock}
+        if isinstance(self.ledger, RotationLedger):
+            parts = self.ledger.parts
+            return {"chunks": self.ledger.rotation.chunks, "parts_max": max(parts, default=0)}
         if isinstance(self.ledger, SspLedger) and self.settings.consistency == "ssp":
             return {"consistency": "ssp", "ahead_max": self.ledger.ahead_max}
         return {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,19 @@ from snailps.master.leases.records import BlockResult
 
 RATE_WINDOW_S = 10.0
 RECENT_BLOCKS = 16
-"""The loss shown, and compared with `target_loss`, is the mean over so many blocks."""
+"""The loss shown, and compared with `target_loss`, is the mean over so many blocks, or visits."""
+_BLOCK = -1
+"""In the place of a tenancy."""
+
+
+@dataclass(slots=True)
+class _Visits:
+    """The results of the visits of a tenancy that is under way."""
+
+    epoch: int
+    units: int = 0
+    loss: float = 0.0
+    examples: float = 0.0
 
 
 class PassMetrics:
@@ -48,7 +61,8 @@ class PassMetrics:
         self.losses = [[0.0, 0.0] for _ in range(epochs)]
         self.lr: float | None = None
         self._rates: deque[tuple[float, int]] = deque()
-        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_BLOCKS)
+        self._recent: deque[tuple[float, float, int]] = deque(maxlen=RECENT_BLOCKS)
+        self._visits: dict[int, _Visits] = {}  # of tenancies under way
         self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
 
     def add(self, units: int) -> None:
@@ -56,20 +70,63 @@ class PassMetrics:
         self.units += units
         self.block_units = max(self.block_units, units)
 
-    def count(self, epoch: int, result: BlockResult) -> None:
-        """Adds the result of a block of the training."""
+    def count(self, epoch: int, result: BlockResult, *, recent: bool = True) -> None:
+        """Adds the result of a block of the training; `recent`: to the loss shown, too."""
         self.add(result.units)
         loss, examples = result.loss, result.examples
         if examples > 0 and not math.isnan(loss):
-            self.losses += [[0.0, 0.0] for _ in range(len(self.losses), epoch + 1)]
-            sums = self.losses[epoch]
-            sums[0] += loss
-            sums[1] += examples
-            self._recent.append((loss, examples))
+            self._add_loss(epoch, loss, examples)
+            if recent:
+                self._recent.append((loss, examples, _BLOCK))
         if epoch == 0:
             self.bad_lines += result.bad_lines
         if not math.isnan(result.lr):
             self.lr = result.lr
+
+    def _add_loss(self, epoch: int, loss: float, examples: float) -> None:
+        self.losses += [[0.0, 0.0] for _ in range(len(self.losses), epoch + 1)]
+        sums = self.losses[epoch]
+        sums[0] += loss
+        sums[1] += examples
+
+    def count_visit(self, tenancy: int, epoch: int, result: BlockResult) -> None:
+        """Adds the result of a visit, until `end_visits` of its tenancy."""
+        visits = self._visits.setdefault(tenancy, _Visits(epoch))
+        visits.units += result.units
+        self.add(result.units)
+        if result.examples > 0 and not math.isnan(result.loss):
+            visits.loss += result.loss
+            visits.examples += result.examples
+            self._add_loss(epoch, result.loss, result.examples)
+            self._recent.append((result.loss, result.examples, tenancy))
+
+    def end_visits(self, tenancy: int, *, lost: bool = False) -> int:
+        """Withdraws the results of a tenancy's visits, as the whole counts, or is lost.
+
+        Returns
+        -------
+        int
+            Their units.  Where they are not `lost`, the loss shown stays that of the visits.
+        """
+        visits = self._visits.pop(tenancy, None)
+        if visits is None:
+            return 0
+        self.units -= visits.units
+        if visits.examples:
+            self._add_loss(visits.epoch, -visits.loss, -visits.examples)
+        kept = [
+            (loss, examples, _BLOCK if by == tenancy else by)
+            for loss, examples, by in self._recent
+            if not (lost and by == tenancy)
+        ]
+        self._recent.clear()
+        self._recent.extend(kept)
+        return visits.units
+
+    @property
+    def visited(self) -> list[int]:
+        """Tenancies whose visits are counted."""
+        return list(self._visits)
 
     def count_all(self, epochs: NDArray[np.int64], records: NDArray[Any]) -> None:
         """Adds the results of many blocks of the training, in this order, without their `lr`."""
@@ -86,17 +143,24 @@ class PassMetrics:
             for epoch, sum_ in enumerate(np.bincount(epochs, figures).tolist()):
                 self.losses[epoch][at] += sum_
         last = slice(-RECENT_BLOCKS, None)
-        self._recent.extend(zip(losses[last].tolist(), examples[last].tolist(), strict=True))
+        recent = zip(losses[last].tolist(), examples[last].tolist(), strict=True)
+        self._recent.extend((loss, count, _BLOCK) for loss, count in recent)
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it but what was seen of the speed, for JSON."""
+        """All of it but what was seen of the speed, and of visits, for JSON."""
+        units, losses = self.units, [list(sums) for sums in self.losses]
+        for visits in self._visits.values():
+            units -= visits.units
+            if visits.examples:
+                losses[visits.epoch][0] -= visits.loss
+                losses[visits.epoch][1] -= visits.examples
         return {
-            "units": self.units,
+            "units": units,
             "block_units": self.block_units,
             "bad_lines": self.bad_lines,
-            "losses": [list(sums) for sums in self.losses],
+            "losses": losses,
             "lr": self.lr,
-            "recent": [list(pair) for pair in self._recent],
+            "recent": [[loss, examples] for loss, examples, _ in self._recent],
             "durations": list(self._durations),
         }
 
@@ -106,7 +170,8 @@ class PassMetrics:
         self.bad_lines, self.lr = int(snapshot["bad_lines"]), snapshot["lr"]
         self.losses = [list(sums) for sums in snapshot["losses"]]
         self._recent.clear()
-        self._recent.extend((loss, examples) for loss, examples in snapshot["recent"])
+        self._recent.extend((loss, examples, _BLOCK) for loss, examples in snapshot["recent"])
+        self._visits.clear()
         self._durations.clear()
         self._durations.extend(snapshot["durations"])
 
@@ -130,8 +195,8 @@ class PassMetrics:
     @property
     def loss(self) -> float | None:
         """Mean loss over the last few blocks."""
-        examples = sum(n for _, n in self._recent)
-        return sum(loss for loss, _ in self._recent) / examples if examples else None
+        examples = sum(n for _, n, _ in self._recent)
+        return sum(loss for loss, _, _ in self._recent) / examples if examples else None
 
     def is_low(self, target: float, blocks: int) -> bool:
         """Whether the mean loss of the last blocks, of so many in an epoch, is as low as that."""

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from snailps.errors import ConfigError
 from snailps.master.effects import Fact
-from snailps.master.job.job import Job
+from snailps.master.job.job import Job, rotation_of
 from snailps.master.job.snapshot import JobSnapshot, decode, unpack
-from snailps.master.leases import BspLedger, RoundLedger
+from snailps.master.leases import BspLedger, RotationLedger, RoundLedger
 from snailps.master.membership import Membership
 from snailps.transport import messages
 
@@ -120,7 +120,8 @@ class JobRecovery:
         state = self._last("state")
         if state:
             snapshot = decode(state["job"], self._past.arrays, base)
-        controller.begin_training(job, train["nodes"], snapshot, now)
+        rotation = rotation_of(train.get("rotation"))
+        controller.begin_training(job, train["nodes"], snapshot, now, rotation)
         ticks = [int(tick) for tick in snapshot.figures.get("ticks", [0])]
         controller.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
@@ -177,6 +178,9 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     if fact.kind == "done":
         node = data["node"]
         job.replay(messages.Done.of_result(data), node, now)
+    elif fact.kind == "chunk":
+        assert isinstance(ledger, RotationLedger)
+        ledger.decide(data["chunk"], data["parts"])
     elif fact.kind == "settled":
         ledger.records.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":

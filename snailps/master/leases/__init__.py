@@ -5,14 +5,16 @@
     SspLedger     every n-th entry belongs to one worker; none gets far ahead of the slowest  (ssp)
     BspLedger     entry -> (clock, slot); a clock is complete when all its slots are done     (bsp)
     RoundLedger   one entry a drawn worker and round; the master closes a round
+    RotationLedger  slices of text, then tenancies of parts of the rows, which borrow other parts
 
-The last three keep workers in step.  Each is a `Ledger`: `service.py` need not know which.
+Those in the middle keep workers in step.  Each is a `Ledger`: `service.py` seldom asks which.
 """
 
 from __future__ import annotations
 
 from snailps.master.leases.bsp import CLOCKS_AHEAD, BspLedger
+from snailps.master.leases.rotation import RotationLedger
 from snailps.master.leases.rounds import RoundLedger
 from snailps.master.leases.ssp import SspLedger
 
-__all__ = ["CLOCKS_AHEAD", "BspLedger", "RoundLedger", "SspLedger"]
+__all__ = ["CLOCKS_AHEAD", "BspLedger", "RotationLedger", "RoundLedger", "SspLedger"]

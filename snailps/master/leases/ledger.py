@@ -33,7 +33,7 @@ ANY_WORKER, MASTER = 0, -1
 class Entry:
     """A block in one epoch; `before` and `after` are the shares of all bytes up to it.
 
-    `clock`, `slot`, `slots` and `index` are those of `api.worker.Block`.
+    The fields from `clock` on are those of `api.block.Block`.
     """
 
     number: int
@@ -45,6 +45,12 @@ class Entry:
     slot: int = 0
     slots: int = 1
     index: int = -1
+    chunk: int = -1
+    slice: int = -1
+    slices: int = 0
+    part: int = -1
+    parts: int = 0
+    visiting: int = 0
 
 
 NAMED_MAX = 8
@@ -248,6 +254,19 @@ class Ledger:
         """Numbers and results that count now that this entry is done, in the order they count."""
         yield number, self.records.result(number)
 
+    def epochs_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The epoch of each of these entries."""
+        return numbers // len(self._blocks)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the pass is in, from 0."""
+        return self.finished // len(self._blocks)
+
+    def piece(self, number: int) -> Block | None:
+        """The piece of input of an entry; None: it has none, or there is no such entry."""
+        return self.entry(number).block if 0 <= number < self._size else None
+
     def claim(self, number: int, node: int) -> bool:
         """Leases this entry to a worker that reports to hold it; False: done, or another's."""
         if not 0 <= number < self._size:
@@ -315,6 +334,10 @@ class Ledger:
             return -1
         first = held[0]
         return first if self.count_loss(first) >= LOSSES_MAX else -1
+
+    def losses_max(self, number: int) -> int:
+        """Workers that may be lost at an entry."""
+        return LOSSES_MAX
 
     def count_loss(self, number: int) -> int:
         """A worker was lost at an entry; how many by now."""

@@ -1,11 +1,13 @@
 """Leases at the master: the calls of workers for blocks, and their reports.
 
     Lease -> waits here -> answer -> Leased      Done, Settled, Finished -> Job, journal, ledger
+    Borrow -> waits here -> Borrowed             GiveBack -> Job, ledger
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
-Owns the calls of workers that wait for a block, names what they wait for, and gives up late workers
-when a training ends.  Must not know the phase of the job (`job/controller.py`) or connections: an
-answer has the number of its call.  `now` is monotonic seconds.
+Owns the calls of workers that wait for a block or a visiting part, names what they wait for, and
+gives up late workers when a training ends.  Must not know the phase of the job
+(`job/controller.py`) or connections: an answer has the number of its call.  `now` is monotonic
+seconds.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.master.effects import Broken, Outbox
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
-from snailps.master.leases import BspLedger, RoundLedger, SspLedger
-from snailps.master.leases.ledger import LOSSES_MAX, MASTER, Entry, Ledger, Wait
+from snailps.master.leases import BspLedger, RotationLedger, RoundLedger, SspLedger
+from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
+from snailps.master.leases.rotation import NO_PART
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.node.effects import WorkDone
@@ -50,6 +53,8 @@ class LeaseService:
         self._asking: deque[Call] = deque()  # to be looked at
         self._refused: dict[int, list[Call]] = {}  # by worker: until the ledger wakes it
         self._seen: tuple[Any, ...] = ()  # where the job was then
+        self._borrowing: list[tuple[Member, int, int]] = []  # tenancy and call
+        self._to_lend = False  # they were not looked at, as a worker is being fenced
         self._told_clock = -1
         self._number_changed = False
         self.clocks_noted = False
@@ -75,6 +80,9 @@ class LeaseService:
         for _, _, call in self._asking:
             self._out.reply(call, ClusterError("the job is over"))
         self._asking.clear()
+        for _, _, call in self._borrowing:
+            self._out.reply(call, ClusterError("the job is over"))
+        self._borrowing.clear()
         self._turns = PartTurns()
 
     # --- what workers ask and say --------------------------------------------------------------
@@ -133,12 +141,60 @@ class LeaseService:
         if not message.numbers:  # else counted when they were held
             member.done += 1
         member.block_since = now
-        if message.seconds > 0 and message.pass_ == "train":
+        if message.seconds > 0 and message.pass_ == "train" and not _is_dealt(ledger, message):
             member.rate = message.units / max(message.seconds, SECONDS_LEAST)
         self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
         self.answer(now)
         if member.number in self._refused and not member.waits:
             self._name_wait(ledger, member, now)  # it asked while it had this block
+
+    def borrow(self, member: Member, message: messages.Borrow, call: int, now: float) -> None:
+        """A worker wants a visiting part; answered when one is free, or none is left."""
+        if member.dropped:
+            self._out.reply(call, messages.Borrowed(-1, ends=True))
+            return
+        self.running()
+        self._borrowing.append((member, message.number, call))
+        self._lend(now)
+
+    def gave_back(self, member: Member, message: messages.GiveBack, now: float) -> None:
+        """A worker returns a visiting part.
+
+        It may have said so before it came back, or hold it no more as the training ends.
+        """
+        job = self.job
+        if job is None or member.dropped or not job.gave_back(message, member.number, now):
+            return
+        assert job.ledger is not None
+        if message.seconds > 0:
+            member.rate = message.units / max(message.seconds, SECONDS_LEAST)
+        if job.ledger.closed:  # it may hold others
+            self.hurry(now)
+        self._lend(now)
+
+    def _lend(self, now: float) -> None:
+        """Answers who wants a visiting part, if one is free."""
+        job = self.job
+        if job is None or not isinstance(job.ledger, RotationLedger) or not self._borrowing:
+            return
+        ledger, self._to_lend = job.ledger, not self._ready(job, "train")
+        if self._to_lend and not ledger.closed:
+            return
+        borrowing, self._borrowing = self._borrowing, []
+        for asking in borrowing:
+            member, number, call = asking
+            if member.number not in self._members.all:
+                continue
+            try:
+                part = NO_PART if ledger.closed else ledger.borrow(number, member.number)
+            except LookupError as error:
+                self._out.reply(call, ClusterError(str(error)))
+                continue
+            if part is None:
+                self._borrowing.append(asking)
+                continue
+            member.wait_for("", now)
+            self._out.reply(call, messages.Borrowed(part, ends=ledger.closed))
 
     def _merged(
         self,
@@ -208,6 +264,7 @@ class LeaseService:
         member.finished, member.figures, member.state = True, figures, "finished"
         if self.job is not None and self.job.ledger is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
+            self.job.withdraw_visits()
             self.answer(now)
 
     # --- who comes and goes --------------------------------------------------------------------
@@ -233,9 +290,20 @@ class LeaseService:
                 "finished",
             )
             return
+        ledger, visits = job.ledger, []
+        if isinstance(ledger, RotationLedger):
+            visits = resume_state.get("visits", [])
+            for visited in visits:  # the journal has it, if its machine lives
+                if ledger.is_tenancy(visited["number"]):
+                    ledger.decide(ledger.chunk_of(visited["number"]), visited["parts"])
         for pass_, number in resume_state["held"]:
             if pass_ == job.pass_:
-                job.ledger.claim(number, node)
+                ledger.claim(number, node)
+        for visited in visits:
+            assert isinstance(ledger, RotationLedger)
+            # Else it is done: the lost master had noted that, and not answered.
+            if ledger.records.holder(visited["number"]) == node:
+                ledger.claim_visits(visited["number"], node, visited["had"], visited["holds"])
 
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: tells workers what the lost master may not have."""
@@ -262,6 +330,7 @@ class LeaseService:
         self._end_turn(member)
         self._out.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
+        job.withdraw_visits()
         if numbers:
             on_lost(now)
         self.answer(now)
@@ -287,7 +356,8 @@ class LeaseService:
             return ""
         block = job.ledger.entry(number).block
         where = f" ({block.path}, bytes {block.start:,} to {block.stop:,})" if block.path else ""
-        return f"block {number}{where} has cost {LOSSES_MAX} workers: look at what is in it"
+        cost = job.ledger.losses_max(number)
+        return f"block {number}{where} has cost {cost} workers: look at what is in it"
 
     def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
         """Gives up late blocks of a closed ledger, if it is time; whether there were any."""
@@ -298,6 +368,8 @@ class LeaseService:
             return False
         for member in late:
             ledger.abandon(member.number)
+            if self.job is not None and isinstance(ledger, RotationLedger):
+                self.job.withdraw_visits()
             member.dropped = True
             log.warning("%s is given up: %.0f s at its block", member.name, DROP_S)
         return True
@@ -330,11 +402,27 @@ class LeaseService:
             if not self._answer(job, ledger, call, now):
                 unset.append(call)
         self._asking.extendleft(reversed(unset))
+        self._lend(now)
 
     @property
     def busy(self) -> bool:
         """Whether workers are left that may be answered at once."""
-        return bool(self._asking) and self._members.rows.clocks_set
+        job = self.job
+        left = self._asking or self._to_lend
+        return bool(left) and job is not None and self._ready(job, job.pass_)
+
+    def _ready(self, job: Job, pass_: str) -> bool:
+        """Whether the rows are as those who get something need them.
+
+        With clocks they stand at the first one.  In a rotation all shards have fenced who was lost:
+        what it had leased or borrowed must not have another writer before.
+        """
+        if pass_ != "train":
+            return True
+        rows = self._members.rows
+        if isinstance(job.ledger, RotationLedger):
+            return not rows.open("fence")
+        return rows.clocks_set or not job.clocked
 
     def _end_turn(self, member: Member) -> None:
         """A worker's part is merged or lost: those that wait for their turn are looked at."""
@@ -353,7 +441,7 @@ class LeaseService:
         if member.number not in self._members.all:
             return True
         current = pass_ == job.pass_
-        ready = not (job.clocked and pass_ == "train") or self._members.rows.clocks_set
+        ready = self._ready(job, pass_)
         wanted = current and ready and not member.leaving
         held = self._turns.held(member.number) if wanted else 0
         sends = held >= PART_BYTES and self._turns.begin(member.number)
@@ -366,6 +454,9 @@ class LeaseService:
             if job.clocked and pass_ == "train" and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
+            if isinstance(ledger, RotationLedger):
+                for chunk, parts in ledger.decided():
+                    self._out.note("chunk", {"chunk": chunk, "parts": parts})
             if member.waits or not member.block_since:
                 member.block_since = now
             member.wait_for("", now)
@@ -409,6 +500,10 @@ class LeaseService:
                     member.wait_for(str(held_up), now)
                 elif member.number not in asking:
                     member.wait_for("", now)
+        for member, number, _ in self._borrowing:
+            if isinstance(ledger, RotationLedger) and not ledger.holds_part(number):
+                member.wait_for(str(ledger.wait_of_borrow(number)), now)
+        for member in workers:
             member.log_wait(now)
 
     def tell_workers(self, message: messages.Message) -> None:
@@ -443,3 +538,8 @@ class LeaseService:
                 for member in self._members.joined("worker"):
                     if not member.finished:
                         self._out.send(member.peer, slowest)
+
+
+def _is_dealt(ledger: Ledger, message: messages.Done) -> bool:
+    """Whether this is a slice that was dealt, which is no training."""
+    return isinstance(ledger, RotationLedger) and not ledger.is_tenancy(message.number)

@@ -61,6 +61,8 @@ from snailps.transport.messages.tables import (
 )
 from snailps.transport.messages.work import (
     Again,
+    Borrow,
+    Borrowed,
     CameBack,
     Declare,
     Declared,
@@ -68,6 +70,7 @@ from snailps.transport.messages.work import (
     Enough,
     Fetch,
     Finished,
+    GiveBack,
     Lease,
     Leased,
     Settled,
@@ -81,9 +84,9 @@ from snailps.transport.messages.work import (
 )
 
 __all__ = [
-    "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "BackUp", "Backed", "Bye", "CameBack",
-    "CloseClock", "Content", "Declare", "Declared", "Done", "Drain", "DropShard", "Enough",
-    "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished",
+    "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "BackUp", "Backed", "Borrow", "Borrowed",
+    "Bye", "CameBack", "CloseClock", "Content", "Declare", "Declared", "Done", "Drain", "DropShard",
+    "Enough", "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished", "GiveBack",
     "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load", "Loaded", "MakeTables",
     "Message", "Ok", "Probe", "Promote", "Register", "Rejoin", "Report", "Save", "Saved",
     "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop", "StopSaving", "Submit",

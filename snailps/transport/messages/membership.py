@@ -21,6 +21,8 @@ from snailps.transport.messages.validation import (
     FIGURES_SHAPE,
     ITEMS_MAX,
     METRICS,
+    PART,
+    PARTS_MAX,
     SECONDS,
     SHARDS_MAX,
     U16,
@@ -59,7 +61,17 @@ from snailps.transport.messages.validation import (
 )
 
 _ROLE = Choice("server", "worker", "driver")
-_TOLD = Struct({"number": U63, "units": COUNT, "seconds": SECONDS, "metrics": METRICS})
+_TOLD = Struct(
+    {"number": U63, "units": COUNT, "seconds": SECONDS, "metrics": METRICS}, {"whole": Flag()}
+)
+_VISITS = Struct(
+    {
+        "number": U63,
+        "parts": PART,
+        "had": ListOf(PART, PARTS_MAX),
+        "holds": ListOf(PART, PARTS_MAX),
+    }
+)
 _STANDING: dict[str, Shape] = {
     "server": Struct({"standbys": ListOf(Row(U16, U63, Words()), SHARDS_MAX)}),
     "worker": Struct(
@@ -69,7 +81,8 @@ _STANDING: dict[str, Shape] = {
             "told": ListOf(_TOLD),
             "unsettled": ListOf(U63, ITEMS_MAX),
             "finished": Maybe(FIGURES_SHAPE),
-        }
+        },
+        {"visits": ListOf(_VISITS)},
     ),
     "driver": Struct({}),
 }

@@ -28,6 +28,8 @@ COUNT_MAX = 1 << 53
 """Counts are added up as floats, too: all whole numbers up to this one are exact there."""
 SHARDS_MAX = 1 << 16
 TABLES_MAX = 4096
+PARTS_MAX = 1 << 16
+"""Visiting parts of a chunk."""
 
 _LONE = re.compile("[\ud800-\udfff]")
 _LONE_IN_PATH = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # \udc80 to \udcff: bytes of no UTF-8
@@ -344,6 +346,7 @@ _KEY, _WORDS, WORD64 = Name(), Words(), Whole(-(1 << 63), (1 << 64) - 1)
 FLAG, COUNT, U16 = Flag(), Whole(0, COUNT_MAX), Whole(0, SHARDS_MAX - 1)
 U32, U63, U64 = (Whole(0, (1 << bits) - 1) for bits in (32, 63, 64))
 CLOCK_OR_NONE = Whole(-1, (1 << 63) - 1)
+PART, PART_OR_NONE = Whole(0, PARTS_MAX), Whole(-1, PARTS_MAX)
 SECONDS = Number(0.0, 1e9)
 PORT = Whole(1, PORT_MAX)
 ENDPOINT = Row(Host(), PORT)
@@ -363,6 +366,8 @@ Id64 = Annotated[int, U64]
 Natural = Annotated[int, U63]
 Clock = Annotated[int, U63]
 ClockOrNone = Annotated[int, CLOCK_OR_NONE]
+Part = Annotated[int, PART]
+PartOrNone = Annotated[int, PART_OR_NONE]
 Count = Annotated[int, COUNT]
 Seconds = Annotated[float, SECONDS]
 Label = Annotated[str, Name()]

@@ -3,7 +3,7 @@
     driver -> master   Submit>Ok  Shutdown>Ok
     master -> worker   Start  CameBack  Slowest  Workers
     worker -> master   Declare>Declared  Lease>Leased  Fetch>Content  Summarise>Summary|Again
-                       Done>Ok|Enough  Settled  Finished
+                       Borrow>Borrowed  GiveBack  Done>Ok|Enough  Settled  Finished
 
 It knows no shard.
 """
@@ -35,6 +35,8 @@ from snailps.transport.messages.validation import (
     Misfit,
     Natural,
     Number,
+    Part,
+    PartOrNone,
     Seconds,
     Table,
     Texts,
@@ -104,7 +106,7 @@ class Leased(Message):
     """A block, or with `number` -1 the end of the pass; one that holds a part is to send it.
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
-    `clock`, `slot`, `slots` and `index` are those of `api.block.Block`.
+    the fields from `clock` on are those of `api.block.Block`.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
@@ -118,11 +120,54 @@ class Leased(Message):
     slot: Id32 = 0
     slots: Id32 = 1
     index: ClockOrNone = -1
+    chunk: ClockOrNone = -1
+    slice: ClockOrNone = -1
+    slices: Natural = 0
+    part: PartOrNone = -1
+    parts: Part = 0
+    visiting: Part = 0
 
     def check(self) -> None:
-        """A block comes with both shares."""
+        """A block comes with both shares, a tenancy with its parts."""
         if self.number >= 0 and len(self.progress) != 2:
             raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
+        if self.chunk >= 0:
+            is_slice = 0 <= self.slice < self.slices and self.part < 0
+            is_tenancy = self.slice < 0 <= self.part < self.parts <= self.visiting
+            if not (is_slice or is_tenancy):
+                raise Misfit("a slice or a tenancy of a chunk", self.part, ".part")
+
+
+@message(by="worker", answers="Borrowed")
+@dataclass(frozen=True, slots=True)
+class Borrow(Message):
+    """A worker wants a visiting part for a tenancy; parks while others hold all that it lacks."""
+
+    number: Natural
+
+
+@message(by="master")
+@dataclass(frozen=True, slots=True)
+class Borrowed(Message):
+    """A visiting part, or with `part` -1 none: the tenancy has had all, or the training ends.
+
+    `ends`: the latter; it has not had all.
+    """
+
+    part: PartOrNone
+    ends: Bool = False
+
+
+@message(by="worker")
+@dataclass(frozen=True, slots=True)
+class GiveBack(Message):
+    """A visiting part is trained, its pushes are acknowledged; the figures are of this visit."""
+
+    number: Natural
+    part: Part
+    units: Count
+    seconds: Seconds
+    metrics: Metrics
 
 
 @message(by="master")
@@ -163,7 +208,8 @@ class Fetch(Message):
 class Done(Message):
     """A block is finished: what it held, how it went, and a survey's part.
 
-    `numbers`: the other blocks of that part.
+    `numbers`: the other blocks of that part.  Not `whole`: a tenancy that has not had all visiting
+    parts, as the training ends.
     """
 
     pass_: Label
@@ -173,15 +219,18 @@ class Done(Message):
     metrics: Metrics
     blob: Blob = b""
     numbers: Annotated[list[Any], ListOf(U63)] = field(default_factory=list)
+    whole: Bool = True
 
     def result(self) -> dict[str, Any]:
         """The result of a block of the training, as journal and `Rejoin.state` have it."""
-        return {name: getattr(self, name) for name in _RESULT}
+        result = {name: getattr(self, name) for name in _RESULT}
+        return result if self.whole else {**result, "whole": False}
 
     @classmethod
     def of_result(cls, result: Mapping[str, Any]) -> Done:
         """The message of a `result`."""
-        return cls("train", **{name: result[name] for name in _RESULT})
+        fields = {name: result[name] for name in _RESULT}
+        return cls("train", **fields, whole=result.get("whole", True))
 
 
 _RESULT = ("number", "units", "seconds", "metrics")

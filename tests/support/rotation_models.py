@@ -1,0 +1,91 @@
+"""A model that rotates, for tests: it counts its visits, and checks what it reads."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cluster_models import wait_at
+
+from snailps import Block, JobSettings, Rotation, Table, Worker, setting
+
+RING = 3
+SLICE_KEYS = 1000
+PART_KEYS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RotatingSettings(JobSettings):
+    """Of the model below."""
+
+    chunks: int = setting(2, help="Chunks of an epoch.", when="In tests.")
+    most_parts: int = setting(8, help="Parts of a chunk at most.", when="In tests.")
+    gates: str = setting("", help="Folder of named pipes; see processes.Gate.", when="In tests.")
+    journal: str = setting("", help="Folder of what each worker held.", when="In tests.")
+    pace_s: float = setting(0.0, help="Seconds of a visit.", when="In tests.", low=0)
+
+
+class Rotating(Worker):
+    """Each visit adds 1 to row ``(chunk * 100 + part) * 100 + visiting part`` of "visits".
+
+    Slices are rows of "text": lines of the slice, their sum, chunk and slice plus one.
+    """
+
+    Settings = RotatingSettings
+
+    @classmethod
+    def rotation(cls, settings, total_bytes, workers, summary):
+        return Rotation(settings.chunks, settings.most_parts)
+
+    def tables(self):
+        return [Table("visits", 1), Table("text", 4), Table("sums", 2)]
+
+    def setup(self):
+        self._lock = threading.Lock()
+
+    def deal(self, block: Block) -> Mapping[str, float]:
+        wait_at(self.settings, f"slice-{block.chunk}-{block.slice}")
+        numbers = [int(line) for line in block.data.decode().splitlines()]
+        row = np.array([[len(numbers), sum(numbers), block.chunk + 1, block.slice + 1]], np.float32)
+        key = [block.chunk % RING * SLICE_KEYS + block.slice]
+        self.push("text", key, row - self.pull("text", key))
+        return {}
+
+    def prepare(self, block: Block):
+        keys = np.arange(block.slices) + block.chunk % RING * SLICE_KEYS
+        rows = self.pull("text", keys)
+        if not (rows[:, 2] == block.chunk + 1).all():
+            raise ValueError(f"chunk {block.chunk} finds slices of chunks {rows[:, 2] - 1}")
+        if not (rows[:, 3] == np.arange(block.slices) + 1).all():
+            raise ValueError(f"chunk {block.chunk} finds slices {rows[:, 3] - 1}")
+        return rows[:, :2].sum(0)
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        s = self.settings
+        done = 0
+        with ThreadPoolExecutor(1) as helper:
+            ahead = helper.submit(block.visits.borrow)
+            while (part := ahead.result()) is not None:
+                self._note(block, part, "borrows")
+                ahead = helper.submit(block.visits.borrow)
+                wait_at(s, f"visit-{block.chunk}-{block.part}-{done}")
+                time.sleep(s.pace_s)
+                key = (block.chunk * PART_KEYS + block.part) * PART_KEYS + part
+                self.push("visits", [key], [[1.0]])
+                self._note(block, part, "returns")
+                done += 1
+                block.visits.give_back(part, {"units": 1, "examples": 1, "loss": 2.0})
+        lines, total = block.prepared
+        key = block.chunk * PART_KEYS + block.part
+        self.push("sums", [key], [[lines, total]])
+        return {"units": done, "examples": done, "loss": 2.0 * done}
+
+    def _note(self, block, part, what):
+        if self.settings.journal:
+            line = f"{time.monotonic()} {what} {block.chunk} {block.part} {part} {block.parts}\n"
+            with self._lock, open(Path(self.settings.journal) / f"{os.getpid()}", "a") as file:
+                file.write(line)
