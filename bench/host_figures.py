@@ -16,6 +16,8 @@ UNITS = ("words", "examples")
 RATES = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 LOOPBACK, UNCAPPED = "loopback", "none"
 DIGITS = 5
+OTHERS_CORES = 0.1
+"""So much other work does not matter: the system's own, and this bench."""
 
 
 def link_of(text: str) -> tuple[bool, float | None]:
@@ -211,14 +213,15 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> str:
     one = {"words": "a word", "examples": "an example"}[unit]
     scores = list(dict.fromkeys(name for s in summaries for name in s.get("test", {})))
     scores = [name for name in scores if name not in UNITS]  # how much it was judged on
-    head = ["hosts", f"{unit}/s", "speed-up", f"bytes {one}", "on the wire",
+    head = ["hosts", "seconds", f"{unit}/s", "speed-up", f"bytes {one}", "on the wire",
             f"us {one}", "of one host", "master", "servers", "workers", "quota used",
             "loss", *scores]  # fmt: skip
     rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for s in summaries:
         cpu = s["cpu_us_per_unit"]
         cells = [
-            s["hosts"], f"{s['units_per_s']:,.0f}", shown(s.get("speed_up"), 2),
+            s["hosts"], shown(s.get("train_s"), 1), f"{s['units_per_s']:,.0f}",
+            shown(s.get("speed_up"), 2),
             shown(s.get("bytes_per_unit"), 0), shown(s.get("wire_bytes_per_unit"), 0),
             shown(cpu["all"], 2), shown(s.get("cpu_ratio"), 2),
             *(shown(cpu[role], 2) for role in ROLES),
@@ -227,6 +230,14 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> str:
         ]  # fmt: skip
         rows.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(rows)
+
+
+def disturbed(summaries: Iterable[Mapping[str, Any]]) -> str:
+    """A warning if other processes were at work; else empty."""
+    most = max((s.get("others_cores", 0.0) for s in summaries), default=0.0)
+    if most <= OTHERS_CORES:
+        return ""
+    return f"other processes used {most:.2f} cores: these figures are no results"
 
 
 def shown(value: float | None, decimals: int) -> str:

@@ -31,6 +31,7 @@ from host_figures import (
     ROLES,
     Samples,
     compare,
+    disturbed,
     figures_of,
     link_of,
     numbers_in,
@@ -554,6 +555,8 @@ def main() -> None:
             print(json.dumps({**summary, "about": about(args)}), flush=True)
     if args.table or not args.json:
         print(table(summaries), flush=True)
+    if warning := disturbed(summaries):
+        say(warning)
 
 
 if __name__ == "__main__":

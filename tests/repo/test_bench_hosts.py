@@ -203,13 +203,18 @@ def test_medians_and_speed_up_against_one_host(figures):
     assert found[1]["units_per_s_runs"] == [300, 380, 900]
     rows = figures.table(found).splitlines()
     assert rows[0].count("|") == rows[1].count("|") == rows[3].count("|")
-    assert rows[3].startswith("| 4 | 380 | 3.80 | 10 | - | 2.00 | 2.00 |")
+    assert rows[3].startswith("| 4 | - | 380 | 3.80 | 10 | - | 2.00 | 2.00 |")
 
 
 def test_without_one_host_there_is_no_speed_up(figures):
     found = figures.compare([figures.summarise(2, [run_of(2, 1, 100.0, 1.0)])])
     assert "speed_up" not in found[0]
-    assert "| 2 | 100 | - |" in figures.table(found)
+    assert "| 2 | - | 100 | - |" in figures.table(found)
+
+
+def test_other_work_on_the_machine_is_a_warning(figures):
+    assert figures.disturbed([{"others_cores": 0.05}, {}]) == ""
+    assert "used 0.70 cores" in figures.disturbed([{"others_cores": 0.05}, {"others_cores": 0.7}])
 
 
 def test_figures_that_are_unknown_in_one_run_are_medians_of_the_others(figures):
