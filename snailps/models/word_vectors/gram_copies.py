@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.rotation import Tenancy
 
 STEPS_APART = 300.0
+TURNS_MAX = 8
+TURN_GROUPS = 500
+"""Least groups of pairs between two exchanges."""
 CURVATURE = 1.0
 """Share of its way to the optimum that a row goes in a step, a unit of the learning rate."""
 
@@ -49,6 +52,8 @@ class GramCopies:
     ----------
     local : tuple of arrays
         Rows to train, and AdaGrad's squares behind them.
+    turns : int
+        How often in a visit `exchange` is to be called.
     """
 
     def __init__(self, model: WordVectors, keys: Keys, arrays: ArrayPool) -> None:
@@ -58,6 +63,8 @@ class GramCopies:
         self.local = tuple(arrays.take(len(keys)) for _ in range(model.sgd.layout.arrays))
         model.sgd.in_threads(model.sgd.layout.load, self._base, *self.local)
         self._every = np.zeros(0, np.int64)
+        self.turns = 1
+        self._last = 0
         self._share = np.ones(len(keys), np.float32)
         self._open: list[tuple[NDArray[np.int64], Floats, Pending, Pending]] = []
 
@@ -74,23 +81,22 @@ class GramCopies:
         sharers[words:] = tenancy.parts.sharers[
             (self._keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
         ]
-        visits = block.visiting
-        apart = STEPS_APART / np.maximum(own * sharers, 1e-9) * visits
-        every = np.clip(apart, 1, visits).astype(np.int64)
-        every[sharers < 2] = visits + 1  # never
+        self.turns = max(1, min(TURNS_MAX, len(tenancy.centres) // (block.visiting * TURN_GROUPS)))
+        turns = self._last = block.visiting * self.turns
+        apart = STEPS_APART / np.maximum(own * sharers, 1e-9) * turns
+        every = np.clip(apart, 1, turns).astype(np.int64)
+        every[sharers < 2] = turns + 1  # never
         self._every = every
         # Of the steps between two exchanges.
-        way = (
-            CURVATURE * s.lr * (1.0 - block.progress[0]) * own / visits * np.minimum(every, visits)
-        )
+        way = CURVATURE * s.lr * (1.0 - block.progress[0]) * own / turns * np.minimum(every, turns)
         way = np.maximum(way, 1e-9)
         self._share = (-np.expm1(-way * sharers) / (sharers * -np.expm1(-way))).astype(np.float32)
         self._share[sharers < 2] = 1.0
 
-    def exchange(self, number: int, visits: int) -> None:
-        """After visit `number`, from 1 on: merges what has come, starts to exchange what is due."""
+    def exchange(self, number: int) -> None:
+        """After turn `number`, from 1 on: merges what has come, starts to exchange what is due."""
         self._merge()
-        if number >= visits or not len(self._every):
+        if number >= self._last or not len(self._every):
             return
         due = np.flatnonzero(number % self._every == 0)
         if not len(due):

@@ -205,12 +205,11 @@ class RotationTrainer:
             number = 0
             while (visit := coming.result()) is not None:
                 coming = ahead.submit(self._borrow, block, tenancy)
-                self._train_visit(block, tenancy, visit, inputs.local, number)
+                self._train_visit(block, tenancy, visit, inputs, number)
                 sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
                 push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
                 returned.append(behind.submit(self._give_back, block, visit, push))
                 number += 1
-                inputs.exchange(number, block.visiting)
                 for name in totals:
                     totals[name] += visit.figures[name]
                 totals["lr"] = visit.figures["lr"]
@@ -255,22 +254,51 @@ class RotationTrainer:
         )  # fmt: skip
 
     def _train_visit(
-        self,
-        block: Block,
-        tenancy: Tenancy,
-        visit: Visit,
-        inputs: tuple[Floats, ...],
-        number: int,
+        self, block: Block, tenancy: Tenancy, visit: Visit, inputs: GramCopies, number: int
     ) -> None:
-        """Trains the pairs of a visit in the kernel's threads, and notes its figures."""
-        s, sgd = self._model.settings, self._model.sgd
+        """Trains the pairs of a visit, and notes its figures."""
+        s = self._model.settings
         begin, end = block.progress
         step = (end - begin) / block.visiting
         rates = [s.lr * (1.0 - begin - step * (number + at)) for at in (0, 1)]
         first, last = visit.groups.start, visit.groups.stop
+        edges = np.linspace(first, last, inputs.turns + 1).astype(int).tolist()
+        loss, pairs = 0.0, 0
+        for turn, (a, b) in enumerate(itertools.pairwise(edges)):
+            lr = [rates[0] + (rates[1] - rates[0]) * (turn + at) / inputs.turns for at in (0, 1)]
+            seed = block.seed + visit.part * 0x9E3779B97F4A7C15 + (turn << 32)
+            for part_loss, count in self._train_groups(
+                tenancy, visit, inputs.local, a, b, lr, seed
+            ):
+                loss += part_loss
+                pairs += count
+            inputs.exchange(number * inputs.turns + turn + 1)
+        share = [
+            int(tenancy.words * tenancy.starts[at] / max(1, tenancy.starts[-1]))
+            for at in (first, last)
+        ]
+        visit.figures = {
+            "units": float(share[1] - share[0]),
+            "loss": float(loss),
+            "examples": float(pairs),
+            "lr": rates[1],
+        }
+
+    def _train_groups(
+        self,
+        tenancy: Tenancy,
+        visit: Visit,
+        inputs: tuple[Floats, ...],
+        first: int,
+        last: int,
+        rates: list[float],
+        seed: int,
+    ) -> list[tuple[float, int]]:
+        """Trains some groups of pairs in the kernel's threads: loss and pairs of each."""
+        s, sgd = self._model.settings, self._model.sgd
         threads = min(self._model.threads, max(1, (last - first) // THREAD_GROUPS))
         edges = np.linspace(first, last, threads + 1).astype(int).tolist()
-        offset = tenancy.starts[first]
+        offset = tenancy.starts[visit.groups.start]
         tasks = [
             sgd.pool.submit(
                 kernels.train_pairs,
@@ -287,24 +315,14 @@ class RotationTrainer:
                 negatives=s.negatives,
                 lr_start=rates[0],
                 lr_stop=rates[1],
-                seed=(block.seed + visit.part * 0x9E3779B97F4A7C15 + at) & _MASK64,
+                seed=(seed + at) & _MASK64,
                 squares=(inputs[1], visit.local[1]) if sgd.state else None,
                 eps=ADAGRAD_EPS,
             )
             for at, (a, b) in enumerate(itertools.pairwise(edges))
             if b > a
         ]
-        results = [task.result() for task in tasks]
-        share = [
-            int(tenancy.words * tenancy.starts[at] / max(1, tenancy.starts[-1]))
-            for at in (first, last)
-        ]
-        visit.figures = {
-            "units": float(share[1] - share[0]),
-            "loss": float(sum(loss for loss, _ in results)),
-            "examples": float(sum(count for _, count in results)),
-            "lr": rates[1],
-        }
+        return [task.result() for task in tasks]
 
     def _give_back(self, block: Block, visit: Visit, push: Pending) -> None:
         """Gives a part back once its deltas are acknowledged."""
