@@ -85,7 +85,7 @@ class MemoryWorker(WordVectors):
     ) -> Any:
         """A pull that is done at once."""
         rows = self.pull(table, keys, out)
-        return SimpleNamespace(wait=lambda: rows)
+        return SimpleNamespace(wait=lambda: rows, done=True)
 
     def push(self, table: str, keys: Any, values: Any, *, state: bool = False) -> None:
         """Adds at once."""
@@ -94,7 +94,7 @@ class MemoryWorker(WordVectors):
     def push_async(self, table: str, keys: Any, values: Any, *, state: bool = False) -> Any:
         """A push that is done at once."""
         self.memory.push(table, keys, values)
-        return SimpleNamespace(wait=lambda: values)
+        return SimpleNamespace(wait=lambda: values, done=True)
 
 
 class LentParts:

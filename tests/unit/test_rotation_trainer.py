@@ -68,7 +68,7 @@ def test_the_loss_falls_as_with_one_worker(maxn: int) -> None:
         first = figures[:workers]
         began = sum(f["loss"] for f in first) / sum(f["examples"] for f in first)
         assert losses[-1] < 0.9 * began
-    assert losses[1] < 1.05 * losses[0]
+    assert losses[1] < 1.15 * losses[0]
 
 
 def test_words_of_a_topic_become_neighbours() -> None:

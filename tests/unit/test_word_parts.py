@@ -16,6 +16,7 @@ from snailps.models.word_vectors.word_parts import (
     CHUNKS_MAX,
     chunks_of,
     deal,
+    most_parts,
     sharers_of_grams,
 )
 
@@ -73,6 +74,15 @@ def test_short_visits_and_memory_bound_the_number_of_chunks() -> None:
     assert chunks_of(vocabulary(100, 10**9), settings, 1e9, 2) == CHUNKS_MAX
     tight = replace(settings, worker_memory=1 << 20)
     assert chunks_of(vocabulary(100, 10**8), tight, 1e8, 2) > 100
+
+
+def test_a_short_text_has_fewer_parts_than_workers() -> None:
+    assert most_parts(0, 2) == 1
+    assert most_parts(5_000, 8) == 1
+    assert most_parts(500_000, 8) == 11
+    assert most_parts(17e6, 8) == 16
+    assert most_parts(17e6, 64) == 65
+    assert most_parts(1e9, 64) == 128
 
 
 def test_sharers_of_grams() -> None:

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.rotation import Tenancy
 
 STEPS_APART = 300.0
-TURNS_MAX = 8
-TURN_GROUPS = 500
+TURNS_MAX = 16
+TURN_GROUPS = 64
 """Least groups of pairs between two exchanges."""
-CURVATURE = 1.0
-"""Share of its way to the optimum that a row goes in a step, a unit of the learning rate."""
+CURVATURE = 3.0
+"""Share of its way to the optimum that the hidden vector of a group of pairs goes in a step, a unit
+of the learning rate.  That of one of its n rows is an n-th of it."""
 
 
 class GramCopies:
@@ -62,11 +63,13 @@ class GramCopies:
         self._base: Floats = model.sgd.pull_rows("input", keys).wait()
         self.local = tuple(arrays.take(len(keys)) for _ in range(model.sgd.layout.arrays))
         model.sgd.in_threads(model.sgd.layout.load, self._base, *self.local)
-        self._every = np.zeros(0, np.int64)
+        self._every = np.zeros(0, np.int64)  # turns between two exchanges
+        self._way = np.zeros(0)
+        self._sharers = np.zeros(0, np.int32)
+        self._sent = np.zeros(len(keys), np.int64)  # turn of the last exchange
+        self._number = self._last = 0
         self.turns = 1
-        self._last = 0
-        self._share = np.ones(len(keys), np.float32)
-        self._open: list[tuple[NDArray[np.int64], Floats, Pending, Pending]] = []
+        self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
 
     def count_steps(self, tenancy: Tenancy, block: Block) -> None:
         """Finds which rows have copies elsewhere, how often and by which share they travel."""
@@ -74,8 +77,10 @@ class GramCopies:
         if s.maxn == 0:
             return
         groups = np.bincount(tenancy.centres, minlength=len(tenancy.present))
-        weights = np.repeat(groups, np.diff(tenancy.bag_ptr))
-        own = np.bincount(tenancy.bag_rows, weights, len(self._keys))
+        sizes = np.diff(tenancy.bag_ptr)
+        rows, num = tenancy.bag_rows, len(self._keys)
+        own = np.bincount(rows, np.repeat(groups, sizes), num)
+        way = np.bincount(rows, np.repeat(groups / np.maximum(sizes, 1), sizes), num)
         words = int(np.searchsorted(self._keys, BUCKET_KEY))
         sharers = np.ones(len(self._keys), np.int32)
         sharers[words:] = tenancy.parts.sharers[
@@ -84,56 +89,74 @@ class GramCopies:
         self.turns = max(1, min(TURNS_MAX, len(tenancy.centres) // (block.visiting * TURN_GROUPS)))
         turns = self._last = block.visiting * self.turns
         apart = STEPS_APART / np.maximum(own * sharers, 1e-9) * turns
-        every = np.clip(apart, 1, turns).astype(np.int64)
-        every[sharers < 2] = turns + 1  # never
-        self._every = every
-        # Of the steps between two exchanges.
-        way = CURVATURE * s.lr * (1.0 - block.progress[0]) * own / turns * np.minimum(every, turns)
-        way = np.maximum(way, 1e-9)
-        self._share = (-np.expm1(-way * sharers) / (sharers * -np.expm1(-way))).astype(np.float32)
-        self._share[sharers < 2] = 1.0
+        self._every = np.clip(apart, 1, turns).astype(np.int64)
+        self._every[sharers < 2] = turns + 1  # never
+        self._way = CURVATURE * s.lr * (1.0 - block.progress[0]) * way / turns
+        self._sharers = sharers
 
     def exchange(self, number: int) -> None:
-        """After turn `number`, from 1 on: merges what has come, starts to exchange what is due."""
-        self._merge()
-        if number >= self._last or not len(self._every):
+        """After turn `number`, from 1 on: merges what has come, starts to exchange what is due.
+
+        While rows are on their way nothing else is sent, and nothing waits for them: on a slow
+        network rows are exchanged less often, by smaller shares.
+        """
+        self._number = number
+        if not self._merge(wait=False) or number >= self._last or not len(self._every):
             return
-        due = np.flatnonzero(number % self._every == 0)
+        due = np.flatnonzero(number - self._sent >= self._every)
         if not len(due):
             return
         now = self._packed(due)
-        keys = self._keys[due]
-        push = self._push(keys, due, now)
-        pull = self._model.pull_async("input", keys, state=self._sgd.state)
-        self._open.append((due, now, push, pull))
+        push = self._push(due, now)
+        pull = self._model.pull_async("input", self._keys[due], state=self._sgd.state)
+        self._open = (due, now, push, pull)
 
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""
-        self._merge()
+        self._merge(wait=True)
         everything = np.arange(len(self._keys))
-        self._push(self._keys, everything, self._packed(everything)).wait()
+        self._push(everything, self._packed(everything)).wait()
         self._sgd.packed.give(self._base)
         for array in self.local:
             self._arrays.give(array)
 
-    def _push(self, keys: Keys, rows: NDArray[np.int64], now: Floats) -> Pending:
+    def _push(self, rows: NDArray[np.int64], now: Floats) -> Pending:
         """Starts to push shares of the deltas; squares add up as they are."""
         deltas = now - self._base[rows]
-        deltas[:, : self._sgd.layout.dim] *= self._share[rows, None]
-        return self._model.push_async("input", keys, deltas, state=self._sgd.state)
+        if len(self._every):
+            deltas[:, : self._sgd.layout.dim] *= self._shares(rows)[:, None]
+            self._sent[rows] = self._number
+        return self._model.push_async("input", self._keys[rows], deltas, state=self._sgd.state)
+
+    def _shares(self, rows: NDArray[np.int64]) -> Floats:
+        """Share of each delta to push, by the steps since the row was sent before."""
+        way = np.maximum(self._way[rows] * (self._number - self._sent[rows]), 1e-9)
+        sharers = self._sharers[rows]
+        shares: Floats = (-np.expm1(-way * sharers) / (sharers * -np.expm1(-way))).astype(
+            np.float32
+        )
+        return shares
 
     def _packed(self, rows: NDArray[np.int64]) -> Floats:
         dim = self._sgd.layout.dim
         return np.concatenate([array[rows, :dim] for array in self.local], axis=1)
 
-    def _merge(self) -> None:
-        """Takes merged rows, and adds this worker's steps since it sent its own."""
+    def _merge(self, wait: bool) -> bool:
+        """Takes merged rows, and adds this worker's steps since it sent its own.
+
+        False if they have not come yet, and are not waited for.
+        """
+        if self._open is None:
+            return True
+        rows, sent, push, pull = self._open
+        if not (wait or (push.done and pull.done)):
+            return False
+        push.wait()
+        merged = pull.wait()
         dim = self._sgd.layout.dim
-        for rows, sent, push, pull in self._open:
-            push.wait()
-            merged = pull.wait()
-            for part, array in enumerate(self.local):
-                columns = slice(part * dim, (part + 1) * dim)
-                array[rows, :dim] += merged[:, columns] - sent[:, columns]
-            self._base[rows] = merged
-        self._open.clear()
+        for part, array in enumerate(self.local):
+            columns = slice(part * dim, (part + 1) * dim)
+            array[rows, :dim] += merged[:, columns] - sent[:, columns]
+        self._base[rows] = merged
+        self._open = None
+        return True

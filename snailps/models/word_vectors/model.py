@@ -52,11 +52,9 @@ from snailps.models.word_vectors.rotation import RotationTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
-from snailps.models.word_vectors.word_parts import chunks_of
+from snailps.models.word_vectors.word_parts import chunks_of, most_parts
 
 BUCKETS_MARKED = 1 << 24
-PARTS_ROOM = 16
-"""Resident parts that a job has room for at least, as workers may join."""
 MOVING_STEPS = 30.0
 """Expected steps of the other workers on a row, in the time of a block, from which it is pulled
 again when the block begins: some five of its words in their text.  8 workers, 1 epoch of 17 M
@@ -166,7 +164,7 @@ class WordVectors(TextModel):
             return None
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         chunks = chunks_of(vocabulary, settings, tokens, workers)
-        return Rotation(chunks, most_parts=max(PARTS_ROOM, 2 * workers))
+        return Rotation(chunks, most_parts(tokens, workers))
 
     # --- at a worker -------------------------------------------------------------------------
 

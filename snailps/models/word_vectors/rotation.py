@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-THREAD_GROUPS = 1024
+GROUP_CONTEXTS = 6
+"""Most contexts of a centre word that are trained from one hidden vector."""
+THREAD_GROUPS = 128
 """Least groups of pairs for a thread of its own."""
 _MASK64 = (1 << 64) - 1
 
@@ -144,6 +146,7 @@ class RotationTrainer:
             ids,
             s.window,
             (s.seed * 0x9E3779B97F4A7C15 + block.chunk) & _MASK64,
+            GROUP_CONTEXTS,
             resident=parts.resident,
             part=block.part,
             visiting=parts.visiting,

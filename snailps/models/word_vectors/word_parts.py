@@ -25,6 +25,10 @@ BYTES_A_WORD = 80.0
 one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34."""
 VISIT_WORDS = 10_000
 """Least words of a visit on average: some 25 ms of one core."""
+VISIT_WORDS_MIN = 2000
+"""A text with fewer is dealt into fewer parts than there are workers."""
+PARTS_ROOM = 16
+"""Resident parts that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
 PAIR_BYTES = 5.0
 """Memory of a pair in a sorted chunk: a context, and its share of a group's centre and start."""
@@ -90,6 +94,11 @@ def chunks_of(
     by_memory = PAIRS_SHARE * PAIR_BYTES * pairs / s.worker_memory
     wanted = max(1.0, min(by_traffic, by_visits, CHUNKS_MAX), by_memory)
     return round(wanted)
+
+
+def most_parts(tokens: float, workers: int) -> int:
+    """Resident parts at most, for a text of so many words: visits must not be too short."""
+    return max(1, min(max(PARTS_ROOM, 2 * workers), int((tokens / (2 * VISIT_WORDS_MIN)) ** 0.5)))
 
 
 def sharers_of_grams(
