@@ -139,6 +139,8 @@ class Process:
 
     def sample(self) -> float:
         """Processor seconds of all processes that had this place, so far."""
+        if self.child.returncode is not None:  # its number may be that of another process
+            return self.earlier_s + self.spent_s
         with contextlib.suppress(OSError, IndexError, ValueError):
             self.spent_s = cpu_seconds(Path(f"/proc/{self.child.pid}/stat").read_text())
         return self.earlier_s + self.spent_s
