@@ -62,6 +62,8 @@ class Constants:
     ----------
     kernel_us : float
         Processor time of a unit without any exchange.
+    host_us : float
+        Processor time of a unit for each further host: what each worker does for the units of all.
     byte_us : float
         Processor time of a byte that is exchanged, at both ends together.
     one_bytes : float
@@ -84,6 +86,7 @@ class Constants:
     """
 
     kernel_us: float
+    host_us: float
     byte_us: float
     one_bytes: float
     form: str
@@ -105,7 +108,8 @@ class Constants:
 
     def cpu_at(self, hosts: int) -> float:
         """Processor time of servers and workers a unit, microseconds."""
-        return self.kernel_us + self.byte_us * self.bytes_at(hosts)
+        own_us = self.kernel_us + self.host_us * (hosts - 1)
+        return own_us + self.byte_us * self.bytes_at(hosts)
 
     def master_seconds(self, hosts: int) -> float:
         """Seconds a unit for which the master is busy, if it has a core; infinite if hosts alone
@@ -207,7 +211,10 @@ def fit(measured: Sequence[Measured], core_loss: float = 0.0) -> Constants:
     if not free:
         raise ValueError("measurements without a limit of the link are needed: --link loopback")
     form, a, b = bytes_form(free)
-    kernel_us, byte_us = line([m.bytes_per_unit for m in free], [m.cpu_us for m in free])
+    byte_us = exchange_us(free)
+    kernel_us, host_us = line(
+        [m.hosts - 1.0 for m in free], [m.cpu_us - byte_us * m.bytes_per_unit for m in free]
+    )
     waits = [(math.log2(m.hosts), 1 / min(1.0, m.busy)) for m in free if m.busy]
     wait, wait_log = line(*zip(*waits, strict=True)) if waits else (1.0, 0.0)
     master_host, master_block = shares(
@@ -219,8 +226,8 @@ def fit(measured: Sequence[Measured], core_loss: float = 0.0) -> Constants:
         [float(m.hosts) for m in free], [max(1e-12, m.blocks_per_unit) for m in free]
     )
     constants = Constants(
-        kernel_us=kernel_us, byte_us=byte_us, one_bytes=free[0].bytes_per_unit, form=form, a=a, b=b,
-        wait=wait, wait_log=wait_log,
+        kernel_us=kernel_us, host_us=host_us, byte_us=byte_us, one_bytes=free[0].bytes_per_unit,
+        form=form, a=a, b=b, wait=wait, wait_log=wait_log,
         server_share=sum(m.server_us for m in free) / sum(m.cpu_us for m in free),
         master_host=master_host, master_block_us=master_block * 1e6, blocks=blocks,
         blocks_host=blocks_host, core_loss=core_loss,
@@ -233,6 +240,18 @@ def fit(measured: Sequence[Measured], core_loss: float = 0.0) -> Constants:
     if not overlaps:
         return constants
     return Constants(**{**asdict(constants), "overlap": sum(overlaps) / len(overlaps)})
+
+
+def exchange_us(measured: Sequence[Measured]) -> float:
+    """Processor time of a byte, both ends together: twice that of servers, which do nothing else.
+
+    It may not be so much that it leaves less than half of the processor time for the rest.
+    """
+    moved = sum(m.bytes_per_unit for m in measured)
+    if not moved:
+        return 0.0
+    most = min(m.cpu_us / m.bytes_per_unit for m in measured if m.bytes_per_unit)
+    return min(2 * sum(m.server_us for m in measured) / moved, most / 2)
 
 
 def overlap_of(constants: Constants, m: Measured) -> float | None:

@@ -31,8 +31,8 @@ def curves(monkeypatch):
 @pytest.fixture
 def truth(scaling):
     return scaling.Constants(
-        kernel_us=1.5, byte_us=0.004, one_bytes=80.0, form="affine", a=60.0, b=8.0, wait=1.02,
-        wait_log=0.03, server_share=0.2, master_host=0.001, master_block_us=700.0, blocks=1e-7,
+        kernel_us=1.5, host_us=0.02, byte_us=0.002, one_bytes=80.0, form="affine", a=60.0, b=8.0,
+        wait=1.02, wait_log=0.03, server_share=0.0, master_host=0.001, master_block_us=700.0, blocks=1e-7,
         blocks_host=2e-7, overlap=0.75,
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ def measured(scaling, truth, hosts, mbit=None, cores=0.22):
     blocks = truth.blocks + truth.blocks_host * hosts
     master = truth.master_host * hosts + truth.master_block_us * 1e-6 * blocks * rate
     return scaling.Measured(
-        hosts=hosts, units_per_s=rate, cpu_us=cpu_us, server_us=0.2 * cpu_us,
+        hosts=hosts, units_per_s=rate, cpu_us=cpu_us, server_us=0.001 * truth.bytes_at(hosts),
         master_us=master / rate * 1e6, blocks_per_unit=blocks,
         bytes_per_unit=truth.bytes_at(hosts), busy=1 / scaling.waited(truth, hosts), cores=cores,
         mbit=mbit,
@@ -101,7 +101,7 @@ def test_constants_are_found_again(scaling, truth):
     all_ = [measured(scaling, truth, n) for n in (1, 2, 4, 8)]
     all_ += [measured(scaling, truth, n, mbit=100.0) for n in (2, 8)]
     found = scaling.fit(all_)
-    for name in ("kernel_us", "byte_us", "one_bytes", "a", "b", "wait", "wait_log", "server_share",
+    for name in ("kernel_us", "host_us", "byte_us", "one_bytes", "a", "b", "wait", "wait_log",
                  "master_host", "master_block_us", "blocks", "blocks_host", "overlap"):  # fmt: skip
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=1e-6), name
     assert all(abs(e["error"]) < 1e-9 for e in scaling.errors(found, all_))
@@ -112,6 +112,13 @@ def test_constants_of_few_hosts_predict_more(scaling, truth):
     found = scaling.errors(scaling.fit(some), [*some, measured(scaling, truth, 8)])
     assert [e["hosts"] for e in found] == [1, 2, 4, 8]
     assert found[-1]["error"] == pytest.approx(0, abs=1e-6)
+
+
+def test_exchange_takes_twice_what_servers_take_and_at_most_half_of_all(scaling, truth):
+    one = replace(measured(scaling, truth, 2), cpu_us=4.0, server_us=0.5, bytes_per_unit=100.0)
+    assert scaling.exchange_us([one, one]) == pytest.approx(0.01)
+    assert scaling.exchange_us([replace(one, server_us=3.0)]) == pytest.approx(0.02)
+    assert scaling.exchange_us([replace(one, bytes_per_unit=0.0)]) == 0
 
 
 def test_constants_need_a_run_without_a_limit(scaling, truth):
@@ -131,7 +138,7 @@ def test_overlap_is_unknown_where_one_part_is_short(scaling, truth):
 
 
 def test_prediction_without_exchange_is_that_of_the_cores(scaling):
-    plain = scaling.Constants(2.0, 0.0, 0.0, "affine", 0.0, 0.0)
+    plain = scaling.Constants(2.0, 0.0, 0.0, 0.0, "affine", 0.0, 0.0)
     for hosts in (1, 2, 64):
         found = scaling.predict(plain, hosts, scaling.Host(16, None))
         assert found.units_per_s == pytest.approx(hosts * 16 / 2e-6)
@@ -143,7 +150,7 @@ def test_prediction_without_exchange_is_that_of_the_cores(scaling):
 
 
 def test_prediction_of_a_slow_link_is_that_of_the_link(scaling):
-    bound = scaling.Constants(0.001, 0.0, 0.0, "affine", 100.0, 0.0)
+    bound = scaling.Constants(0.001, 0.0, 0.0, 0.0, "affine", 100.0, 0.0)
     found = scaling.predict(bound, 4, scaling.Host(16, 100.0))
     # 75 of 100 bytes leave their host; each of four links carries 11.75 MB/s.
     assert found.units_per_s == pytest.approx(4 * 100e6 / 8 * 0.94 / 75)
@@ -153,7 +160,7 @@ def test_prediction_of_a_slow_link_is_that_of_the_link(scaling):
 
 
 def test_prediction_without_overlap_adds_both(scaling):
-    both = scaling.Constants(1.0, 0.0, 0.0, "affine", 100.0, 0.0)
+    both = scaling.Constants(1.0, 0.0, 0.0, 0.0, "affine", 100.0, 0.0)
     host = scaling.Host(1, 100.0)
     computing = scaling.predict(both, 2, scaling.Host(1, None)).units_per_s
     link = 2 * 100e6 / 8 * 0.94 / 50
@@ -163,7 +170,7 @@ def test_prediction_without_overlap_adds_both(scaling):
 
 
 def test_prediction_has_limits_of_shards_and_of_the_master(scaling):
-    many = scaling.Constants(1.0, 0.0, 0.0, "affine", 0.0, 0.0, server_share=0.5)
+    many = scaling.Constants(1.0, 0.0, 0.0, 0.0, "affine", 0.0, 0.0, server_share=0.5)
     found = scaling.predict(many, 2, scaling.Host(64, None, shards=8))
     assert (found.limit, found.units_per_s) == ("shards", pytest.approx(2 * 8 / 0.5e-6))
     busy = replace(many, server_share=0.0, master_host=0.01, master_block_us=1000.0, blocks=1e-4)
