@@ -32,8 +32,8 @@ def curves(monkeypatch):
 def truth(scaling):
     return scaling.Constants(
         kernel_us=1.5, host_us=0.02, byte_us=0.002, one_bytes=80.0, form="affine", a=60.0, b=8.0,
-        wait=1.02, wait_log=0.03, server_share=0.0, master_host=0.001, master_block_us=700.0, blocks=1e-7,
-        blocks_host=2e-7, overlap=0.75,
+        wait=1.02, wait_log=0.03, server_share=0.0, master_host=0.001, master_block_us=700.0,
+        blocks=1e-7, blocks_host=2e-7, overlap=0.75,
     )  # fmt: skip
 
 
