@@ -196,7 +196,7 @@ class Kernels:
         -----
         Releases the GIL.  A counting sort: time is linear in the words (some ns for each that is of
         another part) and the pairs; besides what it returns, memory is 4 bytes a word of the text,
-        4 a bundle, and 16 a resident word and visiting part.
+        4 a pair, 12 a bundle, and 4 a resident word and visiting part.
         """
 
     def train_pairs(

@@ -12,7 +12,7 @@ a NumPy twin in tests/support/twins.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memset
 
 from snailps.abi._key_hash cimport hash_key
@@ -24,7 +24,7 @@ from snailps.abi._wire_types cimport is_wire, wire_row_bytes
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     CBOW, LOGISTIC, MULTINOMIAL, SAMPLING, SKIP_GRAM, SOFTMAX, SQUARED, CbowNet, Csr, KernelTable,
-    LabelsJob, PairsJob, SortCursor, SortJob, SparseJob, WordsJob,
+    LabelsJob, PairsJob, SortedBundle, SortJob, SparseJob, WordsJob,
 )
 
 import numpy as np
@@ -40,6 +40,7 @@ cdef enum:
 
 cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
+cdef int C_BUNDLE_COPY = _jobs.BUNDLE_COPY
 
 GROUP = _jobs.GROUP
 SHARED = _jobs.SHARED
@@ -374,51 +375,45 @@ cdef class Kernels:
         job.most = most
         job.stream = hash_key(seed)
 
-        cdef int32_t[::1] numbers, places, order, centres, contexts
+        cdef int32_t[::1] numbers, order, centres, contexts, by_key
         cdef int64_t[::1] bounds, starts
-        cdef int64_t resident_num, centre_num, pair_num
-        cdef uint32_t *counts = NULL
-        cdef SortCursor *cursors = NULL
+        cdef int64_t resident_num, centre_num, pair_num, bundle_num
         if job.resident != NULL:
             numbers = np.empty(word_num, np.int32)
             job.numbers = &numbers[0]
-        bounds = np.zeros(parts + 1, np.int64)
-        job.bounds = &bounds[0]
-        places = np.empty(max(1, job.token_num), np.int32)
+        cdef int32_t[::1] places = np.empty(max(1, job.token_num), np.int32)
         job.places = &places[0]
         with nogil:
             resident_num = self.table.number_residents(&job)
             centre_num = self.table.find_centres(&job)
-        try:
-            counts = <uint32_t *>zeros(max(1, resident_num * parts) * <int64_t>sizeof(uint32_t))
-            job.counts = counts
-            with nogil:
-                pair_num = self.table.count_pairs(&job, centre_num)
-            if pair_num > 0x7fffffff:
-                raise ValueError(f"tokens make {pair_num} pairs, and must make fewer than 2^31; "
-                                 "take less of the text")
-            with nogil:
-                self.table.bound_bundles(&job, resident_num)
-            order = np.empty(max(1, bounds[parts]), np.int32)
-            centres = np.empty(bounds[parts], np.int32)
-            starts = np.empty(bounds[parts] + 1, np.int64)
-            contexts = np.empty(pair_num, np.int32)
-            job.order = &order[0]
-            job.starts = &starts[0]
-            if pair_num:
-                job.centres = &centres[0]
-                job.contexts = &contexts[0]
-            cursors = <SortCursor *>malloc(
-                <size_t>max(1, resident_num * parts) * sizeof(SortCursor))
-            if cursors == NULL:
-                raise MemoryError(f"no memory to sort the pairs of {resident_num} words")
-            job.cursors = cursors
-            with nogil:
-                self.table.place_pairs(&job, centre_num)
-        finally:
-            free(counts)
-            free(cursors)
-        return centres.base, starts.base, contexts.base, bounds.base
+        cdef uint32_t[::1] counts = np.zeros(max(1, resident_num * parts), np.uint32)
+        job.counts = &counts[0]
+        with nogil:
+            pair_num = self.table.count_pairs(&job, centre_num)
+        if pair_num > 0x7fffffff:
+            raise ValueError(f"tokens make {pair_num} pairs, and must make fewer than 2^31; take "
+                             "less of the text")
+        bounds = np.zeros(parts + 1, np.int64)
+        job.bounds = &bounds[0]
+        with nogil:
+            self.table.bound_bundles(&job, resident_num)
+        bundle_num = bounds[parts]
+        cdef int32_t[:, ::1] bundles = np.empty((bundle_num + 1, 2), np.int32)
+        job.bundles = <SortedBundle *>&bundles[0, 0]
+        order = np.empty(max(1, bundle_num), np.int32)
+        centres = np.empty(max(1, bundle_num), np.int32)
+        starts = np.empty(bundle_num + 1, np.int64)
+        by_key = np.empty(pair_num + C_BUNDLE_COPY, np.int32)
+        contexts = np.empty(pair_num + C_BUNDLE_COPY, np.int32)
+        job.sorted = &by_key[0]
+        job.contexts = &contexts[0]
+        job.order = &order[0]
+        job.starts = &starts[0]
+        job.centres = &centres[0]
+        with nogil:
+            self.table.place_pairs(&job, centre_num)
+            self.table.order_bundles(&job)
+        return (centres.base[:bundle_num], starts.base, contexts.base[:pair_num], bounds.base)
 
     def train_pairs(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                     const int32_t[::1] centres, const int64_t[::1] starts,

@@ -18,6 +18,7 @@
 #define SNAIL_GROUP 16    /* centre words that are trained together: a lane each */
 #define SNAIL_SHARED 32   /* noise words of a group */
 #define SNAIL_TOGETHER 64 /* lines of text between two exchanges of label rows */
+#define SNAIL_BUNDLE_COPY 16 /* contexts that the sorter copies at once: it may write as many too much */
 #define SNAIL_PANEL 128   /* words: 33 rows of them are 17 KB, half of a first-level cache */
 
 enum { SNAIL_SKIP_GRAM, SNAIL_CBOW };
@@ -45,10 +46,10 @@ typedef struct {          /* word vectors */
     uint64_t stream; /* start of this call's SplitMix64 stream */
 } snail_words_job;
 
-typedef struct { /* a key of the sorter: where its next context goes */
-    int32_t at, left; /* in its bundle: place, and how many are still to come */
-    int32_t bundle;   /* next one of the key, in the order before they are shuffled */
-} snail_sort_cursor;
+typedef struct { /* a bundle before the order is drawn; ends where the next one begins */
+    int32_t first;  /* of its contexts, among those sorted by key */
+    int32_t centre; /* word */
+} snail_sorted_bundle;
 
 typedef struct { /* skip-gram pairs of a text, to be sorted */
     const int32_t *tokens;    /* fewer than 2^31; -1 between sentences */
@@ -61,15 +62,16 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     int window;
     int most; /* contexts of a bundle */
     uint64_t stream;
-    int32_t *numbers;           /* scratch: [word_num] of residents, or NULL */
-    int32_t *places;            /* scratch: [token_num] of resident centres */
-    uint32_t *counts;           /* scratch: [residents, parts] zeros; pairs */
-    int64_t *bounds;            /* [parts + 1]: bundles of each part */
-    snail_sort_cursor *cursors; /* scratch: [residents, parts] */
-    int32_t *order;             /* scratch: [bundles] */
-    int32_t *centres;           /* [bundles] */
-    int64_t *starts;            /* [bundles + 1] */
-    int32_t *contexts;          /* [pairs] */
+    int32_t *numbers;             /* scratch: [word_num] of residents, or NULL */
+    int32_t *places;              /* scratch: [token_num] of resident centres */
+    uint32_t *counts;             /* scratch: [residents, parts] zeros; pairs */
+    snail_sorted_bundle *bundles; /* scratch: [bundles + 1] */
+    int32_t *sorted;              /* scratch: [pairs + BUNDLE_COPY] contexts */
+    int32_t *order;               /* scratch: [bundles] */
+    int64_t *bounds;              /* [parts + 1]: bundles of each part */
+    int32_t *centres;             /* [bundles] */
+    int64_t *starts;              /* [bundles + 1] */
+    int32_t *contexts;            /* [pairs + BUNDLE_COPY] */
 } snail_sort_job;
 
 typedef struct { /* word vectors, skip-gram, on sorted pairs */
@@ -169,6 +171,7 @@ typedef struct {
     int64_t (*count_pairs)(const snail_sort_job *job, int64_t centre_num);
     void (*bound_bundles)(const snail_sort_job *job, int64_t resident_num);
     void (*place_pairs)(const snail_sort_job *job, int64_t centre_num);
+    void (*order_bundles)(const snail_sort_job *job);
     int64_t (*pairs_scratch)(const snail_pairs_job *job);
     void (*pairs)(const snail_pairs_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labels_scratch)(const snail_labels_job *job);

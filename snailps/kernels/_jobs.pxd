@@ -9,6 +9,7 @@ cdef extern from "kernels/_jobs.h" nogil:
     const int GROUP "SNAIL_GROUP"
     const int SHARED "SNAIL_SHARED"
     const int TOGETHER "SNAIL_TOGETHER"
+    const int BUNDLE_COPY "SNAIL_BUNDLE_COPY"
     const int PANEL "SNAIL_PANEL"
     enum:
         SKIP_GRAM "SNAIL_SKIP_GRAM"
@@ -44,10 +45,9 @@ cdef extern from "kernels/_jobs.h" nogil:
         float epsilon
         uint64_t stream
 
-    ctypedef struct SortCursor "snail_sort_cursor":
-        int32_t at
-        int32_t left
-        int32_t bundle
+    ctypedef struct SortedBundle "snail_sorted_bundle":
+        int32_t first
+        int32_t centre
 
     ctypedef struct SortJob "snail_sort_job":
         const int32_t *tokens
@@ -63,9 +63,10 @@ cdef extern from "kernels/_jobs.h" nogil:
         int32_t *numbers
         int32_t *places
         uint32_t *counts
-        int64_t *bounds
-        SortCursor *cursors
+        SortedBundle *bundles
+        int32_t *sorted
         int32_t *order
+        int64_t *bounds
         int32_t *centres
         int64_t *starts
         int32_t *contexts
@@ -174,6 +175,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t (*count_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
         void (*bound_bundles)(const SortJob *job, int64_t resident_num) noexcept nogil
         void (*place_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
+        void (*order_bundles)(const SortJob *job) noexcept nogil
         int64_t (*pairs_scratch)(const PairsJob *job) noexcept nogil
         void (*pairs)(const PairsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
         int64_t (*labels_scratch)(const LabelsJob *job) noexcept nogil

@@ -1,12 +1,10 @@
 /* Skip-gram pairs of a text, sorted by the part and the word that train them.
  *
- * tokens, parts of words -> count_pairs -> how many bundles each part has
- *                        -> place_pairs -> bundles: a centre word and a few of its contexts
+ * tokens, parts of words -> count_pairs  -> pairs of each key, bundles of each part
+ *                        -> place_pairs  -> contexts, sorted by key
+ *                        -> order_bundles -> bundles (a centre word, a few of its contexts), shuffled
  *
- * A counting sort: both walk over the same windows, the first to count the pairs of each *key* (a centre
- * word that is resident here, and the visiting part of the context), the second to put each context
- * where its bundle is.  The order of bundles is drawn before, so a context is written once.
- *
+ * A counting sort.  A *key* is a visiting part of contexts and a centre word that is resident here.
  * The reach of a window is a function of (seed, place in the text) alone: whoever sorts the same text
  * for another part, meets the same windows.
  */
@@ -19,7 +17,7 @@
 #include "_jobs.h"
 #include "_word_vectors.h"
 
-enum { SNAIL_PAIRS_AHEAD = 8 }; /* centres whose keys are asked for ahead */
+enum { SNAIL_PAIRS_AHEAD = 8 }; /* centres or bundles whose places are asked for ahead */
 
 /* Where the draws of the order of bundles begin: behind those of all places of a text. */
 #define SNAIL_ORDER_DRAWS (UINT64_C(1) << 40)
@@ -28,17 +26,22 @@ SNAIL_INLINE int snail_reach_at(const snail_sort_job *job, int64_t at) {
     return 1 + (int)snail_below(snail_draw(job->stream, (uint64_t)at), (uint64_t)job->window);
 }
 
-/* The contexts of the word at `at`: tokens begin..end-1 without itself. */
-SNAIL_INLINE void snail_window_at(const snail_sort_job *job, int64_t at, int64_t *begin,
-                                  int64_t *end) {
+typedef struct { /* the contexts of a word: tokens begin..end-1 without itself */
+    int64_t begin, end;
+    int64_t sentence, next; /* its sentence: tokens sentence..next-1 */
+} snail_window;
+
+/* The window of the word at `at`, which is behind that of the call before. */
+SNAIL_INLINE void snail_slide(const snail_sort_job *job, int64_t at, snail_window *w) {
     const int64_t reach = snail_reach_at(job, at);
-    const int64_t first = at < reach ? 0 : at - reach;
-    const int64_t last = job->token_num - at <= reach ? job->token_num : at + reach + 1;
-    int64_t left = at, right = at + 1;
-    while (left > first && job->tokens[left - 1] >= 0) left--;
-    while (right < last && job->tokens[right] >= 0) right++;
-    *begin = left;
-    *end = right;
+    if (at >= w->next) {
+        w->sentence = at;
+        while (w->sentence > w->next && job->tokens[w->sentence - 1] >= 0) w->sentence--;
+        w->next = at + 1;
+        while (w->next < job->token_num && job->tokens[w->next] >= 0) w->next++;
+    }
+    w->begin = at - reach > w->sentence ? at - reach : w->sentence;
+    w->end = at + reach + 1 < w->next ? at + reach + 1 : w->next;
 }
 
 SNAIL_INLINE int64_t snail_number_of(const snail_sort_job *job, int32_t word) {
@@ -77,18 +80,19 @@ static int64_t snail_find_centres(const snail_sort_job *job) {
 
 /* Pairs of each key into `counts`, zeros before; returns their sum. */
 static int64_t snail_count_pairs(const snail_sort_job *job, int64_t centre_num) {
-    int64_t total = 0, begin, end;
+    snail_window w = {0};
+    int64_t total = 0;
     for (int64_t c = 0; c < centre_num; c++) {
         const int64_t at = job->places[c];
         uint32_t *counts = job->counts + snail_number_of(job, job->tokens[at]) * job->parts;
-        snail_window_at(job, at, &begin, &end);
-        total += end - begin - 1;
+        snail_slide(job, at, &w);
+        total += w.end - w.begin - 1;
         if (job->parts == 1) {
-            counts[0] += (uint32_t)(end - begin - 1);
+            counts[0] += (uint32_t)(w.end - w.begin - 1);
             continue;
         }
-        for (int64_t i = begin; i < at; i++) counts[job->visiting[job->tokens[i]]]++;
-        for (int64_t i = at + 1; i < end; i++) counts[job->visiting[job->tokens[i]]]++;
+        for (int64_t i = w.begin; i < at; i++) counts[job->visiting[job->tokens[i]]]++;
+        for (int64_t i = at + 1; i < w.end; i++) counts[job->visiting[job->tokens[i]]]++;
     }
     return total;
 }
@@ -103,7 +107,63 @@ static void snail_bound_bundles(const snail_sort_job *job, int64_t resident_num)
     for (int j = 0; j < job->parts; j++) job->bounds[j + 1] += job->bounds[j];
 }
 
-/* The order in which the bundles of a part are trained: places first..last-1 at random. */
+/* Gives each key its place among the sorted contexts, and its bundles, of sizes as equal as can be.
+ * Counts become cursors: where the next context of a key goes. */
+static void snail_lay_out_bundles(const snail_sort_job *job) {
+    const uint32_t most = (uint32_t)job->most;
+    snail_sorted_bundle *next = job->bundles;
+    uint32_t first = 0;
+    for (int j = 0; j < job->parts; j++) {
+        uint32_t *key = job->counts + j;
+        for (int64_t w = 0; w < job->word_num; w++) {
+            if (job->resident && job->resident[w] != job->part) continue;
+            const uint64_t pairs = *key, num = (pairs + most - 1) / most;
+            for (uint64_t b = 0; b < num; b++, next++) {
+                next->first = (int32_t)(first + pairs * b / num);
+                next->centre = (int32_t)w;
+            }
+            *key = first;
+            first += (uint32_t)pairs;
+            key += job->parts;
+        }
+    }
+    next->first = (int32_t)first;
+}
+
+/* Puts each context where its key's next one goes. */
+static void snail_place_pairs(const snail_sort_job *job, int64_t centre_num) {
+    const int32_t *tokens = job->tokens;
+    snail_window w = {0};
+    snail_lay_out_bundles(job);
+    for (int64_t c = 0; c < centre_num; c++) {
+        const int64_t at = job->places[c];
+        uint32_t *cursors = job->counts + snail_number_of(job, tokens[at]) * job->parts;
+        if (c + 2 * SNAIL_PAIRS_AHEAD < centre_num) {
+            const int32_t far = tokens[job->places[c + 2 * SNAIL_PAIRS_AHEAD]];
+            const int32_t near = tokens[job->places[c + SNAIL_PAIRS_AHEAD]];
+            __builtin_prefetch(job->counts + snail_number_of(job, far) * job->parts, 1, 3);
+            __builtin_prefetch(
+                job->sorted + job->counts[snail_number_of(job, near) * job->parts], 1, 3);
+        }
+        snail_slide(job, at, &w);
+        if (job->parts == 1) {
+            int32_t *to = job->sorted + cursors[0];
+            const int64_t end = w.end == at + 1 ? at : w.end; /* the last one is a context */
+            cursors[0] += (uint32_t)(w.end - w.begin - 1);
+            for (int64_t i = w.begin; i < end; i++) {
+                *to = tokens[i];
+                to += i != at;
+            }
+            continue;
+        }
+        for (int64_t i = w.begin; i < at; i++)
+            job->sorted[cursors[job->visiting[tokens[i]]]++] = tokens[i];
+        for (int64_t i = at + 1; i < w.end; i++)
+            job->sorted[cursors[job->visiting[tokens[i]]]++] = tokens[i];
+    }
+}
+
+/* The order in which the bundles of a part are trained: first..last-1 at random. */
 static void snail_shuffle_bundles(const snail_sort_job *job, int64_t first, int64_t last) {
     int32_t *order = job->order;
     for (int64_t b = first; b < last; b++) order[b] = (int32_t)b;
@@ -116,64 +176,31 @@ static void snail_shuffle_bundles(const snail_sort_job *job, int64_t first, int6
     }
 }
 
-/* Gives each key its bundles, of sizes as equal as can be. */
-static void snail_lay_out_bundles(const snail_sort_job *job) {
-    const uint32_t most = (uint32_t)job->most;
-    for (int j = 0; j < job->parts; j++) {
-        int64_t next = job->bounds[j], number = 0;
-        snail_shuffle_bundles(job, next, job->bounds[j + 1]);
-        for (int64_t w = 0; w < job->word_num; w++) {
-            if (job->resident && job->resident[w] != job->part) continue;
-            const int64_t key = number++ * job->parts + j;
-            const uint64_t pairs = job->counts[key], bundles = (pairs + most - 1) / most;
-            job->cursors[key].bundle = (int32_t)next;
-            job->cursors[key].left = 0;
-            for (uint64_t b = 0; b < bundles; b++) {
-                const int64_t at = job->order[next++];
-                job->centres[at] = (int32_t)w;
-                job->starts[at + 1] =
-                    (int64_t)(pairs * (b + 1) / bundles - pairs * b / bundles);
-            }
+/* Copies the sorted bundles, part by part, in the order of training. */
+static void snail_order_bundles(const snail_sort_job *job) {
+    const int64_t num = job->bounds[job->parts];
+    const int32_t *order = job->order;
+    int32_t *to = job->contexts;
+    for (int j = 0; j < job->parts; j++)
+        snail_shuffle_bundles(job, job->bounds[j], job->bounds[j + 1]);
+    for (int64_t b = 0; b < num; b++) {
+        if (b + 2 * SNAIL_PAIRS_AHEAD < num) {
+            __builtin_prefetch(job->bundles + order[b + 2 * SNAIL_PAIRS_AHEAD], 0, 3);
+            __builtin_prefetch(job->sorted + job->bundles[order[b + SNAIL_PAIRS_AHEAD]].first, 0, 3);
         }
+        const snail_sorted_bundle *bundle = job->bundles + order[b];
+        const int32_t *from = job->sorted + bundle[0].first, *end = job->sorted + bundle[1].first;
+        job->centres[b] = bundle->centre;
+        job->starts[b] = to - job->contexts;
+        int32_t *next = to + (end - from);
+        do { /* what is copied too much is written over */
+            memcpy(to, from, SNAIL_BUNDLE_COPY * sizeof *to);
+            to += SNAIL_BUNDLE_COPY;
+            from += SNAIL_BUNDLE_COPY;
+        } while (from < end);
+        to = next;
     }
-    job->starts[0] = 0;
-    for (int64_t b = 0; b < job->bounds[job->parts]; b++) job->starts[b + 1] += job->starts[b];
-}
-
-SNAIL_INLINE void snail_place_pair(const snail_sort_job *job, snail_sort_cursor *cursor,
-                                   int32_t context) {
-    if (cursor->left == 0) {
-        const int64_t bundle = job->order[cursor->bundle++];
-        cursor->at = (int32_t)job->starts[bundle];
-        cursor->left = (int32_t)(job->starts[bundle + 1] - job->starts[bundle]);
-    }
-    cursor->left--;
-    job->contexts[cursor->at++] = context;
-}
-
-/* Everything that follows the counts. */
-static void snail_place_pairs(const snail_sort_job *job, int64_t centre_num) {
-    const int32_t *tokens = job->tokens;
-    int64_t begin, end;
-    snail_lay_out_bundles(job);
-    for (int64_t c = 0; c < centre_num; c++) {
-        const int64_t at = job->places[c];
-        snail_sort_cursor *cursors = job->cursors + snail_number_of(job, tokens[at]) * job->parts;
-        if (c + SNAIL_PAIRS_AHEAD < centre_num) {
-            const int32_t ahead = tokens[job->places[c + SNAIL_PAIRS_AHEAD]];
-            __builtin_prefetch(job->cursors + snail_number_of(job, ahead) * job->parts, 1, 3);
-        }
-        snail_window_at(job, at, &begin, &end);
-        if (job->parts == 1) {
-            for (int64_t i = begin; i < at; i++) snail_place_pair(job, cursors, tokens[i]);
-            for (int64_t i = at + 1; i < end; i++) snail_place_pair(job, cursors, tokens[i]);
-        } else {
-            for (int64_t i = begin; i < at; i++)
-                snail_place_pair(job, cursors + job->visiting[tokens[i]], tokens[i]);
-            for (int64_t i = at + 1; i < end; i++)
-                snail_place_pair(job, cursors + job->visiting[tokens[i]], tokens[i]);
-        }
-    }
+    job->starts[num] = to - job->contexts;
 }
 
 #endif

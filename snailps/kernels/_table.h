@@ -55,6 +55,7 @@ static snail_kernels snail_table = {
     .count_pairs = snail_count_pairs,
     .bound_bundles = snail_bound_bundles,
     .place_pairs = snail_place_pairs,
+    .order_bundles = snail_order_bundles,
     .pairs_scratch = snail_pairs_scratch,
     .pairs = snail_train_pairs,
     .labels_scratch = snail_labels_scratch,

@@ -284,10 +284,7 @@ def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting
         for k in reversed(range(1, len(bundles))):
             other = draw(seed, ORDER_DRAWS + first + k, k + 1)
             order[k], order[other] = order[other], order[k]
-        placed = [None] * len(bundles)
-        for bundle, at in zip(bundles, order, strict=True):
-            placed[at] = bundle
-        found.append(placed)
+        found.append([bundles[at] for at in order])
         first += len(bundles)
     return found
 
