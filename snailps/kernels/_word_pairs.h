@@ -18,10 +18,16 @@
 
 #include "_word_vectors.h"
 
+enum {
+    SNAIL_NOISE = 32,         /* noise words of a group */
+    SNAIL_CONTEXTS = 16,      /* contexts of a bundle that are judged at once */
+    SNAIL_CONTEXTS_AHEAD = 12 /* contexts whose rows are asked for ahead */
+};
+
 typedef struct { /* one group: bundles first..first+num-1 */
     int64_t first;
     int num;
-    int noise[SNAIL_SHARED];
+    int noise[SNAIL_NOISE];
 } snail_bundles;
 
 typedef struct {
@@ -31,7 +37,7 @@ typedef struct {
     float *coef;            /* [SHARED, GROUP]: scores, then rates */
     float *steps;           /* AdaGrad: [TILE, stride] */
     float *step_row[SNAIL_TILE];
-    float *rows[SNAIL_SHARED];
+    float *rows[SNAIL_NOISE];
     float *hidden_row[SNAIL_GROUP];
     float *hidden_gradient_row[SNAIL_GROUP];
     snail_bundles groups[2];
@@ -40,7 +46,7 @@ typedef struct {
 /* A group ends early where a centre would come again, as in _word_vectors.h. */
 static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g, int64_t first,
                                uint64_t number) {
-    const uint64_t k = number * SNAIL_SHARED;
+    const uint64_t k = number * SNAIL_NOISE;
     g->first = first;
     g->num = 0;
     while (g->num < SNAIL_GROUP && first + g->num < job->bundle_num) {
@@ -50,7 +56,7 @@ static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g, int
         if (repeats) break;
         g->num++;
     }
-    for (uint64_t i = 0; i < SNAIL_SHARED; i++)
+    for (uint64_t i = 0; i < SNAIL_NOISE; i++)
         g->noise[i] =
             job->noise[snail_below(snail_draw(job->stream, k + i), job->noise_num)];
 }
@@ -61,39 +67,43 @@ SNAIL_INLINE void snail_prefetch_output_of(const snail_pairs_job *job, int word)
         snail_prefetch_row(job->output_squares + word * job->stride, job->stride);
 }
 
-/* Asks for the bags and noise rows of a group while the one before it is being computed. */
-static void snail_prefetch_bundles(const snail_pairs_job *job, const snail_bundles *g) {
-    for (int i = 0; i < SNAIL_SHARED; i++) snail_prefetch_output_of(job, g->noise[i]);
-    for (int i = 0; i < g->num; i++) {
-        const int word = job->centres[g->first + i];
-        for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
-            const int64_t at = job->bag_rows[r] * job->stride;
-            snail_prefetch_row(job->inputs + at, job->stride);
-            if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
-        }
+/* Asks for what a lane of the next group needs, and its part of the noise rows: a few at a time, because
+ * a core waits where more lines are asked for than it has buffers for. */
+SNAIL_INLINE void snail_prefetch_lane(const snail_pairs_job *job, const snail_bundles *ahead,
+                                      int lane) {
+    for (int t = lane; t < SNAIL_NOISE; t += SNAIL_GROUP)
+        snail_prefetch_output_of(job, ahead->noise[t]);
+    if (lane >= ahead->num) return;
+    const int word = job->centres[ahead->first + lane];
+    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
+        const int64_t at = job->bag_rows[r] * job->stride;
+        snail_prefetch_row(job->inputs + at, job->stride);
+        if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
     }
 }
 
-SNAIL_INLINE void snail_prefetch_contexts(const snail_pairs_job *job, int64_t bundle) {
-    if (bundle >= job->bundle_num) return;
-    for (int64_t c = job->starts[bundle]; c < job->starts[bundle + 1]; c++)
-        snail_prefetch_output_of(job, job->contexts[c]);
+/* Asks for the rows of some contexts behind these; those of all bundles follow each other. */
+SNAIL_INLINE void snail_prefetch_contexts(const snail_pairs_job *job, const int32_t *contexts,
+                                          int num) {
+    const int32_t *end = job->contexts + job->starts[job->bundle_num];
+    for (int i = SNAIL_CONTEXTS_AHEAD; i < SNAIL_CONTEXTS_AHEAD + num; i++)
+        if (contexts + i < end) snail_prefetch_output_of(job, contexts[i]);
 }
 
 /* How often each noise word counts in each lane: not for the pairs whose context it is. */
 SNAIL_INLINE void snail_weigh_noise(const snail_pairs_job *job, const snail_bundles *g,
-                                    float weight[SNAIL_SHARED][SNAIL_GROUP]) {
-    const float share = job->negatives / SNAIL_SHARED;
+                                    float weight[SNAIL_NOISE][SNAIL_GROUP]) {
+    const float share = job->negatives / SNAIL_NOISE;
     float full[SNAIL_GROUP] = {0};
     for (int i = 0; i < g->num; i++)
         full[i] = share * (float)(job->starts[g->first + i + 1] - job->starts[g->first + i]);
-    for (int t = 0; t < SNAIL_SHARED; t++) memcpy(weight[t], full, sizeof full);
+    for (int t = 0; t < SNAIL_NOISE; t++) memcpy(weight[t], full, sizeof full);
     for (int i = 0; i < g->num; i++)
         for (int64_t c = job->starts[g->first + i]; c < job->starts[g->first + i + 1]; c++) {
             const int word = job->contexts[c];
             int met = 0;
-            for (int t = 0; t < SNAIL_SHARED; t++) met |= g->noise[t] == word;
-            for (int t = 0; met && t < SNAIL_SHARED; t++)
+            for (int t = 0; t < SNAIL_NOISE; t++) met |= g->noise[t] == word;
+            for (int t = 0; met && t < SNAIL_NOISE; t++)
                 if (g->noise[t] == word)
                     weight[t][i] = weight[t][i] > share ? weight[t][i] - share : 0;
         }
@@ -102,10 +112,10 @@ SNAIL_INLINE void snail_weigh_noise(const snail_pairs_job *job, const snail_bund
 /* Scores of the noise rows become coefficients; returns the loss. */
 static double snail_judge_noise(const snail_pairs_job *job, const snail_bundles *g, snail_pairs *s,
                                 float factor) {
-    float weight[SNAIL_SHARED][SNAIL_GROUP], loss[SNAIL_GROUP] = {0};
+    float weight[SNAIL_NOISE][SNAIL_GROUP], loss[SNAIL_GROUP] = {0};
     double total = 0;
     snail_weigh_noise(job, g, weight);
-    for (int t = 0; t < SNAIL_SHARED; t++)
+    for (int t = 0; t < SNAIL_NOISE; t++)
         snail_judge(s->coef + t * SNAIL_GROUP, job->noise_logit[g->noise[t]], -1, factor, weight[t],
                     loss);
     for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
@@ -115,7 +125,7 @@ static double snail_judge_noise(const snail_pairs_job *job, const snail_bundles 
 static void snail_step_noise(const snail_pairs_job *job, const snail_bundles *g, snail_pairs *s,
                              float rate) {
     const float *const *hidden = (const float *const *)s->hidden_row;
-    for (int t = 0; t < SNAIL_SHARED; t += SNAIL_TILE) {
+    for (int t = 0; t < SNAIL_NOISE; t += SNAIL_TILE) {
         const float *coef = s->coef + t * SNAIL_GROUP;
         if (!job->output_squares) {
             snail_rows_from_lanes(g->num, hidden, coef, s->rows + t, (int)job->stride);
@@ -129,32 +139,35 @@ static void snail_step_noise(const snail_pairs_job *job, const snail_bundles *g,
     }
 }
 
-/* Dot products of a hidden vector and a few rows. */
+/* Sums over the lanes of 4 vectors. */
+SNAIL_INLINE snail_quad snail_sum_lanes(const snail_vec *v) {
+    float lanes[4][SNAIL_LANES];
+    snail_quad q[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) snail_store(lanes[r], v[r]);
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) {
+        q[r] = *(const snail_quad *)lanes[r];
+#pragma GCC unroll 4
+        for (int i = 4; i < SNAIL_LANES; i += 4) q[r] += *(const snail_quad *)(lanes[r] + i);
+    }
+    const snail_quad ab = SNAIL_SHUFFLE(q[0], q[1], 0, 4, 1, 5) + SNAIL_SHUFFLE(q[0], q[1], 2, 6, 3, 7);
+    const snail_quad cd = SNAIL_SHUFFLE(q[2], q[3], 0, 4, 1, 5) + SNAIL_SHUFFLE(q[2], q[3], 2, 6, 3, 7);
+    return SNAIL_SHUFFLE(ab, cd, 0, 1, 4, 5) + SNAIL_SHUFFLE(ab, cd, 2, 3, 6, 7);
+}
+
+/* Dot products of a hidden vector and up to 4 rows; writes 4 numbers. */
 SNAIL_INLINE void snail_dots(const int num, const float *hidden, float *const *rows, int64_t stride,
                              float *out) {
-    snail_vec sum[SNAIL_TILE][2];
+    snail_vec sum[SNAIL_TILE];
 #pragma GCC unroll 4
-    for (int r = 0; r < num; r++) sum[r][0] = sum[r][1] = (snail_vec){0};
-    int64_t d = 0;
-    for (; d + 2 * SNAIL_LANES <= stride; d += 2 * SNAIL_LANES) {
-        const snail_vec x = snail_load(hidden + d), y = snail_load(hidden + d + SNAIL_LANES);
-#pragma GCC unroll 4
-        for (int r = 0; r < num; r++) {
-            sum[r][0] += x * snail_load(rows[r] + d);
-            sum[r][1] += y * snail_load(rows[r] + d + SNAIL_LANES);
-        }
-    }
-    for (; d < stride; d += SNAIL_LANES) {
+    for (int r = 0; r < SNAIL_TILE; r++) sum[r] = (snail_vec){0};
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES) {
         const snail_vec x = snail_load(hidden + d);
 #pragma GCC unroll 4
-        for (int r = 0; r < num; r++) sum[r][0] += x * snail_load(rows[r] + d);
+        for (int r = 0; r < num; r++) sum[r] += x * snail_load(rows[r] + d);
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < num; r++) {
-        const snail_vec both = sum[r][0] + sum[r][1];
-        out[r] = 0;
-        for (int i = 0; i < SNAIL_LANES; i++) out[r] += both[i];
-    }
+    *(snail_quad *)out = snail_sum_lanes(sum);
 }
 
 /* gradient += sum of pull[r] * rows[r], then rows[r] += pull[r] * hidden. */
@@ -184,52 +197,80 @@ SNAIL_INLINE void snail_meet_adagrad(const snail_pairs_job *job, const float *re
     }
 }
 
-/* A few contexts of one lane, no word twice among them. */
-SNAIL_INLINE double snail_train_some(const int num, const snail_pairs_job *job,
-                                     const int32_t *contexts, const float *hidden, float *gradient,
-                                     float rate) {
-    float *rows[SNAIL_TILE], score[SNAIL_TILE];
-    double loss = 0;
-#pragma GCC unroll 4
-    for (int r = 0; r < num; r++) rows[r] = job->outputs + contexts[r] * job->stride;
-    snail_dots(num, hidden, rows, job->stride, score);
-#pragma GCC unroll 4
-    for (int r = 0; r < num; r++) {
-        const float truth = snail_sigmoid(score[r] - job->noise_logit[contexts[r]]);
-        loss -= snail_log(truth);
-        score[r] = (job->output_squares ? 1.0f : rate) * (1.0f - truth);
+/* How many of the contexts are different words, from the first on. */
+SNAIL_INLINE int snail_different(const int32_t *contexts, int64_t left) {
+    const int most = left < SNAIL_CONTEXTS ? (int)left : SNAIL_CONTEXTS;
+    for (int i = 1; i < most; i++) {
+        int repeats = 0;
+        for (int k = 0; k < i; k++) repeats |= contexts[k] == contexts[i];
+        if (repeats) return i;
     }
-    if (!job->output_squares) snail_meet(num, hidden, rows, score, gradient, job->stride);
-    else
-        for (int r = 0; r < num; r++)
-            snail_meet_adagrad(job, hidden, rows[r], score[r], gradient, rate);
-    return loss;
+    return most;
 }
 
-/* The contexts of one lane, a tile at a time: each sees its row as the one before left it. */
-static double snail_train_contexts(const snail_pairs_job *job, int64_t bundle, const float *hidden,
-                                   float *gradient, float rate) {
-    const int32_t *c = job->contexts + job->starts[bundle];
+/* Scores of contexts -> coefficients, in place, and the loss of each. */
+SNAIL_INLINE void snail_judge_contexts(float *restrict score, const float *restrict logit, int num,
+                                       float factor, float *restrict loss) {
+    for (int i = 0; i < SNAIL_CONTEXTS; i++) {
+        const float truth = snail_sigmoid(score[i] - logit[i]);
+        loss[i] -= i < num ? snail_log(truth) : 0;
+        score[i] = factor * (1.0f - truth);
+    }
+}
+
+/* A few contexts of one lane, no word twice among them. */
+SNAIL_INLINE void snail_train_some(const snail_pairs_job *job, const int32_t *contexts, int num,
+                                   const float *hidden, float *gradient, float rate, float *loss) {
+    const int64_t stride = job->stride;
+    float *rows[SNAIL_CONTEXTS];
+    float score[SNAIL_CONTEXTS] = {0}, logit[SNAIL_CONTEXTS] = {0};
+    for (int i = 0; i < num; i++) {
+        rows[i] = job->outputs + contexts[i] * stride;
+        logit[i] = job->noise_logit[contexts[i]];
+    }
+    for (int i = 0; i < num; i += SNAIL_TILE) {
+        snail_prefetch_contexts(job, contexts + i, snail_least(num - i, SNAIL_TILE));
+        switch (num - i) {
+        case 1: snail_dots(1, hidden, rows + i, stride, score + i); break;
+        case 2: snail_dots(2, hidden, rows + i, stride, score + i); break;
+        case 3: snail_dots(3, hidden, rows + i, stride, score + i); break;
+        default: snail_dots(4, hidden, rows + i, stride, score + i); break;
+        }
+    }
+    snail_judge_contexts(score, logit, num, job->output_squares ? 1.0f : rate, loss);
+    if (job->output_squares) {
+        for (int i = 0; i < num; i++)
+            snail_meet_adagrad(job, hidden, rows[i], score[i], gradient, rate);
+        return;
+    }
+    for (int i = 0; i < num; i += SNAIL_TILE)
+        switch (num - i) {
+        case 1: snail_meet(1, hidden, rows + i, score + i, gradient, stride); break;
+        case 2: snail_meet(2, hidden, rows + i, score + i, gradient, stride); break;
+        case 3: snail_meet(3, hidden, rows + i, score + i, gradient, stride); break;
+        default: snail_meet(4, hidden, rows + i, score + i, gradient, stride); break;
+        }
+}
+
+/* The contexts of one lane: a word that comes again sees its row as it was left. */
+static void snail_train_contexts(const snail_pairs_job *job, int64_t bundle, const float *hidden,
+                                 float *gradient, float rate, float *loss) {
+    const int32_t *contexts = job->contexts + job->starts[bundle];
     int64_t left = job->starts[bundle + 1] - job->starts[bundle];
-    double loss = 0;
     while (left > 0) {
-        int num = 1;
-        if (left >= SNAIL_TILE)
-            num = c[0] != c[1] && c[0] != c[2] && c[0] != c[3] && c[1] != c[2] && c[1] != c[3] &&
-                          c[2] != c[3]
-                      ? SNAIL_TILE
-                      : 1;
-        loss += num == SNAIL_TILE ? snail_train_some(SNAIL_TILE, job, c, hidden, gradient, rate)
-                                  : snail_train_some(1, job, c, hidden, gradient, rate);
-        c += num;
+        const int num = snail_different(contexts, left);
+        snail_train_some(job, contexts, num, hidden, gradient, rate, loss);
+        contexts += num;
         left -= num;
     }
-    return loss;
 }
 
+/* Trains a group, and asks for the rows of the one behind it; returns its loss. */
 static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const snail_bundles *g,
-                                              snail_pairs *s, float rate) {
+                                              const snail_bundles *ahead, snail_pairs *s,
+                                              float rate) {
     const int64_t stride = job->stride;
+    float losses[SNAIL_CONTEXTS] = {0};
     double loss;
     for (int i = 0; i < g->num; i++) {
         const int64_t begin = job->bag_ptr[job->centres[g->first + i]];
@@ -237,21 +278,23 @@ static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const 
         snail_sum_rows(count, job->bag_rows + begin, job->inputs, stride, 1.0f / (float)count,
                        s->hidden_row[i]);
     }
-    for (int t = 0; t < SNAIL_SHARED; t++) s->rows[t] = job->outputs + g->noise[t] * stride;
+    for (int t = 0; t < SNAIL_NOISE; t++) s->rows[t] = job->outputs + g->noise[t] * stride;
     snail_transpose(s->hidden, (int)stride, s->across);
-    snail_score(SNAIL_SHARED, (const float *const *)s->rows, s->across, job->dim, s->coef);
+    snail_score(SNAIL_NOISE, (const float *const *)s->rows, s->across, job->dim, s->coef);
     loss = snail_judge_noise(job, g, s, job->output_squares ? 1 : rate);
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
-        snail_lanes_from_rows(0, SNAIL_SHARED, (const float *const *)s->rows, s->coef + i,
+        snail_lanes_from_rows(0, SNAIL_NOISE, (const float *const *)s->rows, s->coef + i,
                               s->hidden_gradient_row + i, (int)stride);
     snail_step_noise(job, g, s, rate);
     for (int i = 0; i < g->num; i++) {
         float *gradient = s->hidden_gradient_row[i];
-        snail_prefetch_contexts(job, g->first + i + 1);
-        loss += snail_train_contexts(job, g->first + i, s->hidden_row[i], gradient, rate);
+        snail_prefetch_lane(job, ahead, i);
+        snail_train_contexts(job, g->first + i, s->hidden_row[i], gradient, rate, losses);
         snail_step_bag(job->inputs, job->input_squares, stride, job->bag_ptr, job->bag_rows,
                        job->centres[g->first + i], gradient, rate, job->epsilon);
     }
+    for (int i = g->num; i < SNAIL_GROUP; i++) snail_prefetch_lane(job, ahead, i);
+    for (int i = 0; i < SNAIL_CONTEXTS; i++) loss += losses[i];
     return loss;
 }
 
@@ -262,7 +305,7 @@ static int64_t snail_lay_out_pairs(char *scratch, const snail_pairs_job *job, sn
     s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->hidden_gradient = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->across = snail_cut(scratch, &at, SNAIL_GROUP * row);
-    s->coef = snail_cut(scratch, &at, SNAIL_SHARED * SNAIL_GROUP * 4);
+    s->coef = snail_cut(scratch, &at, SNAIL_NOISE * SNAIL_GROUP * 4);
     s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
     return at;
 }
@@ -287,8 +330,7 @@ static void snail_train_pairs(const snail_pairs_job *job, char *scratch, double 
     snail_plan_bundles(job, now, 0, 0);
     for (uint64_t number = 1; now->num > 0; number++) {
         snail_plan_bundles(job, ahead, now->first + now->num, number);
-        snail_prefetch_bundles(job, ahead);
-        *loss += snail_train_bundles(job, now, &s,
+        *loss += snail_train_bundles(job, now, ahead, &s,
                                      job->rate_start + slope * (float)now->first);
         *examples += job->starts[now->first + now->num] - job->starts[now->first];
         snail_bundles *swap = now;

@@ -1,4 +1,4 @@
-"""Size of a block whose rows fit into a worker's memory.
+"""Size of a block whose rows and pairs fit into a worker's memory.
 
     vocabulary + settings + bytes of the input -> fit_block -> bytes of a block
 
@@ -16,6 +16,7 @@ from snailps.data._subwords import subwords_csr
 from snailps.data._text import SENTENCE_END
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.skip_gram import pairs_bytes
 
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
@@ -57,7 +58,7 @@ def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) ->
 def fit_block(
     vocabulary: Vocabulary, s: WordVectorSettings, block_bytes: int, total_bytes: int
 ) -> int:
-    """The size of a block, `block_bytes` or less, whose rows fit into `worker_memory`.
+    """The size of a block, `block_bytes` or less, whose rows and pairs fit into `worker_memory`.
 
     Parameters
     ----------
@@ -72,15 +73,18 @@ def fit_block(
         At least 4 KiB, if `block_bytes` is: then memory may be exceeded.
     """
     floats = s.dim * (2 if s.optimizer == "adagrad" else 1)  # with the state
-    rows_max = s.worker_memory / (COPIES * 4 * floats)
+    kept = float((vocabulary.counts * vocabulary.keep_probability(s.sample)).sum())
+    kept /= vocabulary.tokens
     per_byte = tokens_per_byte(vocabulary, total_bytes)
     size = float(block_bytes)
     while size > BLOCK_BYTES_MIN:
-        rows = rows_of_block(vocabulary, s, int(size * per_byte))
-        if rows <= rows_max:
+        tokens = int(size * per_byte)
+        needed = rows_of_block(vocabulary, s, tokens) * COPIES * 4 * floats
+        needed += pairs_bytes(s, int(tokens * kept))
+        if needed <= s.worker_memory:
             break
         # Rows grow more slowly than text, so this step never falls short by much.
-        size = max(BLOCK_BYTES_MIN, size * min(NARROWER, rows_max / rows))
+        size = max(BLOCK_BYTES_MIN, size * min(NARROWER, s.worker_memory / needed))
     return min(block_bytes, int(size))
 
 

@@ -6,8 +6,8 @@
     export: tables -> .bin, .vec, .npz
 
 One model: skip-gram or CBOW, negative sampling or NCE, with subwords (`maxn` > 0: fastText) or
-without (word2vec).  `kernels.train_words` computes, `local_sgd` pulls and pushes; this module
-determines which rows a block needs.
+without (word2vec).  `kernels.train_pairs` and `train_words` compute, `local_sgd` pulls and pushes;
+this module determines which rows a block needs.
 
 Keys: word i of the vocabulary is key i of the tables "input" and "output"; subword bucket b is key
 ``BUCKET_KEY + b`` of "input", so that a vocabulary may grow without moving a bucket.
@@ -51,6 +51,7 @@ from snailps.models.word_vectors.export import neighbours, write_files
 from snailps.models.word_vectors.rotation import RotationTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
+from snailps.models.word_vectors.skip_gram import BUNDLE, deal_centres
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
 from snailps.models.word_vectors.word_parts import chunks_of, most_parts
 
@@ -64,6 +65,7 @@ ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
 many gradients that their sums of squares would make the steps of a lower rate too short."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
+SEED_MASK = (1 << 64) - 1
 
 Ints = NDArray[np.int32]
 
@@ -260,42 +262,96 @@ class WordVectors(TextModel):
             return self._rotating.train(block)
         s = self.settings
         batch: _Batch = block.prepared
-        lr_start, lr_stop = (s.lr * (1.0 - share) for share in block.progress)
+        lr_start, lr_stop = self._rates(block)
         figures = {"units": float(batch.raw_words), "lr": lr_stop}
         if batch.copies is None:
             return figures
         local = self.sgd.load(batch.copies)
-        (inputs, *input_squares), (outputs, *output_squares) = local["input"], local["output"]
-        # A part loses the contexts across its edges, so it must be long against the window.
         part_num = min(self.threads, max(1, len(batch.tokens) // (PART_WINDOWS * s.window)))
-        parts = np.array_split(batch.tokens, part_num)
-        done = [
-            self.sgd.pool.submit(
-                kernels.train_words,
-                inputs,
-                outputs,
-                s.dim,
-                np.ascontiguousarray(part),
-                batch.bag_ptr,
-                batch.bag_rows,
-                batch.noise,
-                batch.noise_logit,
-                model=0 if s.model == "skipgram" else 1,
-                window=s.window,
-                negatives=s.negatives,
-                lr_start=lr_start,
-                lr_stop=lr_stop,
-                seed=(block.seed + number) & ((1 << 64) - 1),
-                squares=(*input_squares, *output_squares) or None,  # type: ignore[arg-type]
-                eps=ADAGRAD_EPS,
-            )
-            for number, part in enumerate(parts)
-        ]
+        submit = self.sgd.pool.submit
+        if s.model == "skipgram":
+            resident = deal_centres(batch.tokens, len(batch.bag_ptr) - 1, part_num, block.seed)
+            done = [
+                submit(self._train_pairs, block, local, resident, part) for part in range(part_num)
+            ]
+        else:
+            # A part loses the contexts across its edges, so it must be long against the window.
+            parts = np.array_split(batch.tokens, part_num)
+            done = [
+                submit(self._train_words, block, local, part, number)
+                for number, part in enumerate(parts)
+            ]
         results = [task.result() for task in done]
         self._push(batch.copies, self._contentions(batch, local, lr_start))
         figures["loss"] = sum(loss for loss, _ in results)
         figures["examples"] = float(sum(count for _, count in results))
         return figures
+
+    def _rates(self, block: Block) -> tuple[float, float]:
+        """Learning rate at the begin and at the end of a block."""
+        begin, end = block.progress
+        return self.settings.lr * (1.0 - begin), self.settings.lr * (1.0 - end)
+
+    def _train_pairs(
+        self,
+        block: Block,
+        local: Mapping[str, tuple[Floats, ...]],
+        resident: NDArray[np.uint16] | None,
+        part: int,
+    ) -> tuple[float, int]:
+        """Skip-gram, in one thread: sorts and trains the pairs of the centres of one part."""
+        s = self.settings
+        batch: _Batch = block.prepared
+        inputs, outputs, squares = _rows(local)
+        lr_start, lr_stop = self._rates(block)
+        centres, starts, contexts, _ = kernels.sort_pairs(
+            batch.tokens, s.window, block.seed, BUNDLE, resident=resident, part=part
+        )
+        return kernels.train_pairs(
+            inputs,
+            outputs,
+            s.dim,
+            centres,
+            starts,
+            contexts,
+            batch.bag_ptr,
+            batch.bag_rows,
+            batch.noise,
+            batch.noise_logit,
+            negatives=s.negatives,
+            lr_start=lr_start,
+            lr_stop=lr_stop,
+            seed=(block.seed + 1 + part) & SEED_MASK,
+            squares=squares,
+            eps=ADAGRAD_EPS,
+        )
+
+    def _train_words(
+        self, block: Block, local: Mapping[str, tuple[Floats, ...]], text: Ints, number: int
+    ) -> tuple[float, int]:
+        """CBOW, in one thread: trains a part of the text."""
+        s = self.settings
+        batch: _Batch = block.prepared
+        inputs, outputs, squares = _rows(local)
+        lr_start, lr_stop = self._rates(block)
+        return kernels.train_words(
+            inputs,
+            outputs,
+            s.dim,
+            np.ascontiguousarray(text),
+            batch.bag_ptr,
+            batch.bag_rows,
+            batch.noise,
+            batch.noise_logit,
+            model=1,
+            window=s.window,
+            negatives=s.negatives,
+            lr_start=lr_start,
+            lr_stop=lr_stop,
+            seed=(block.seed + number) & SEED_MASK,
+            squares=squares,
+            eps=ADAGRAD_EPS,
+        )
 
     def _push(self, copies: Copies, contentions: Mapping[str, Contention]) -> None:
         """Pushes the deltas of a block, scaled if there are contentions."""
@@ -383,3 +439,11 @@ class WordVectors(TextModel):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the model in the formats asked for."""
         return write_files(results)
+
+
+def _rows(
+    local: Mapping[str, tuple[Floats, ...]],
+) -> tuple[Floats, Floats, tuple[Floats, Floats] | None]:
+    """Input rows, output rows, and AdaGrad's sums of both, if there are any."""
+    (inputs, *input_squares), (outputs, *output_squares) = local["input"], local["output"]
+    return inputs, outputs, (input_squares[0], output_squares[0]) if input_squares else None
