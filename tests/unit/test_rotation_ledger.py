@@ -1,0 +1,636 @@
+"""master.leases.rotation: slices, tenancies and visiting parts, whoever comes, goes or is lost."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snailps.api.rotation import Rotation
+from snailps.data.blocks import Block
+from snailps.errors import MisuseError
+from snailps.master.leases import RotationLedger
+from snailps.master.leases.ledger import LOSSES_MAX
+from snailps.master.leases.records import BlockResult
+from snailps.master.leases.rotation import CHUNKS_AHEAD, NO_PART, TENANCY_LOSSES_MAX
+
+
+def blocks_of(count, size=10):
+    return [Block(n, "in", n * size, (n + 1) * size) for n in range(count)]
+
+
+def ledger_of(blocks=8, epochs=2, chunks=2, most_parts=8, nodes=(1, 2), **more):
+    return RotationLedger(
+        blocks_of(blocks), epochs, Rotation(chunks, most_parts), nodes=list(nodes), **more
+    )
+
+
+def dealt(ledger, chunk, node=1):
+    """Deals all slices of a chunk; a worker that may train gets its tenancies first."""
+    start, stop = ledger._slices_of(chunk)
+    for number in range(start, stop):
+        assert ledger.claim(number, node)
+        assert ledger.done(number, node)
+
+
+def visited(ledger, number, node):
+    """All visits of a tenancy, one after the other; the parts in their order."""
+    parts = []
+    while (part := ledger.borrow(number, node)) != NO_PART:
+        parts.append(part)
+        assert ledger.give_back(number, node, part)
+    return parts
+
+
+# --- what there is --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.0, True, "2"])
+def test_rotation_of_anything_but_counts_is_refused(wrong):
+    with pytest.raises(MisuseError, match="chunks: expected a whole number from 1"):
+        Rotation(wrong, 2)
+    with pytest.raises(MisuseError, match="most_parts"):
+        Rotation(2, wrong)
+
+
+def test_entries_are_slices_by_epoch_then_tenancies_by_chunk():
+    ledger = ledger_of(blocks=5, epochs=2, chunks=2)
+    slices = [ledger.entry(number) for number in range(10)]
+    assert [one.chunk for one in slices] == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
+    assert [one.slice for one in slices] == [0, 1, 0, 1, 2, 0, 1, 0, 1, 2]
+    assert [one.slices for one in slices] == [2, 2, 3, 3, 3, 2, 2, 3, 3, 3]
+    assert [one.epoch for one in slices] == [0] * 5 + [1] * 5
+    assert {one.part for one in slices} == {-1}
+    for chunk in range(4):
+        ledger.decide(chunk, 3)
+    tenancy = ledger.entry(10 + 1 * 8 + 2)
+    assert (tenancy.chunk, tenancy.part, tenancy.parts, tenancy.visiting) == (1, 2, 3, 6)
+    assert (tenancy.slice, tenancy.slices, tenancy.epoch) == (-1, 3, 0)
+    assert (tenancy.before, tenancy.after) == (0.2, 0.5)
+    assert (tenancy.block.path, tenancy.block.start, tenancy.block.stop) == ("", 0, 0)
+    assert ledger.epochs_of(np.array([0, 5, 10 + 8, 10 + 16])).tolist() == [0, 1, 0, 1]
+    assert [ledger.piece(n) is None for n in (-1, 0, 9, 10, 1000)] == [True, False, False] + [
+        True
+    ] * 2
+
+
+def test_tenancy_is_leased_when_all_slices_of_its_chunk_are_done():
+    ledger = ledger_of()
+    taken = [ledger.take(1).number, ledger.take(2).number, ledger.take(1).number]
+    assert taken == [0, 1, 2]
+    assert ledger.done(0, 1)
+    assert ledger.done(1, 2)
+    assert ledger.take(2).number == 3
+    assert ledger.done(3, 2)
+    assert ledger.take(2).chunk == 1  # a slice: slice 2 is at work
+    assert ledger.decided() == []
+    assert ledger.done(2, 1)
+    tenancy = ledger.take(1)
+    assert (tenancy.number, tenancy.chunk, tenancy.part, tenancy.parts) == (16, 0, 0, 2)
+    assert ledger.decided() == [(0, 2)]
+    assert ledger.decided() == []
+    assert ledger.take(2).part == 1
+
+
+def test_slices_are_dealt_two_chunks_ahead_and_no_more():
+    ledger = ledger_of(blocks=4, epochs=2, chunks=4, nodes=(1,))
+    for chunk in range(CHUNKS_AHEAD + 1):
+        entry = ledger.take(1)
+        while entry.slice < 0:  # its own tenancies come first
+            entry = ledger.take(1)
+        assert entry.chunk == chunk
+        assert ledger.done(entry.number, 1)
+    assert ledger.take(1) is None
+    assert "finish" in str(ledger.wait_of(1))
+    assert visited(ledger, 8, 1) == [0, 1]
+    assert ledger.done(8, 1)
+    assert [ledger.take(1).chunk for _ in range(2)] == [2, 3]
+
+
+def test_worker_keeps_its_part_and_holds_two_tenancies_at_most():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4)
+    for chunk in range(3):
+        dealt(ledger, chunk)
+    own = [ledger.take(2) for _ in range(2)]
+    assert [(one.chunk, one.part) for one in own] == [(0, 0), (1, 0)]
+    assert ledger.take(2) is None or ledger.take(2).part < 0
+    others = [ledger.take(1) for _ in range(2)]
+    assert [(one.chunk, one.part) for one in others] == [(0, 1), (1, 1)]
+    for entry in own:
+        visited(ledger, entry.number, 2)
+        assert ledger.done(entry.number, 2)
+    assert ledger.take(2).part == 0  # of chunk 2, while worker 1 is at chunk 0
+
+
+def test_part_of_another_worker_is_taken_by_an_idle_one_only():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1, 2, 3))
+    dealt(ledger, 0)
+    dealt(ledger, 1)
+    first = ledger.take(1)
+    assert ledger.take(2).part == 1
+    assert (ledger.take(1).chunk, ledger.take(1)) == (1, None) or ledger.rotation.chunks == 4
+    visited(ledger, first.number, 1)
+    assert ledger.retire(3) == []
+    late = [entry for entry in iter(lambda: ledger.take(2), None) if entry.part >= 0]
+    assert [(one.chunk, one.part) for one in late] == [(1, 1)]  # nothing beside its own
+    ledger.release(1)
+    assert ledger.done(first.number, 1) is False
+
+
+def test_parts_are_the_workers_of_that_moment_and_a_change_waits_for_the_chunk_before():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4)
+    dealt(ledger, 0)
+    dealt(ledger, 1)
+    one, two = ledger.take(1), ledger.take(2)
+    ledger.join(3)
+    entries = [ledger.take(node) for node in (1, 2, 3)]
+    assert all(entry.slice >= 0 for entry in entries if entry is not None)
+    visited(ledger, one.number, 1)
+    assert ledger.done(one.number, 1)
+    assert ledger.take(1) is None or ledger.take(1).part < 0
+    assert "worker 2 to finish chunk 0" in str(ledger.wait_of(1))
+    visited(ledger, two.number, 2)
+    assert ledger.done(two.number, 2)
+    later = [ledger.take(node) for node in (1, 2, 3)]
+    assert [(entry.chunk, entry.part, entry.parts) for entry in later] == [
+        (1, 0, 3), (1, 1, 3), (1, 2, 3),
+    ]  # fmt: skip
+
+
+def test_parts_are_never_more_than_the_model_has_room_for():
+    ledger = ledger_of(most_parts=2, nodes=(1, 2, 3))
+    dealt(ledger, 0)
+    assert {ledger.take(node).part for node in (1, 2)} == {0, 1}
+    extra = ledger.take(3)
+    assert extra.slice >= 0
+    assert ledger.decided() == [(0, 2)]
+
+
+# --- visiting parts -------------------------------------------------------------------------------
+
+
+def tenants(nodes=(1, 2, 3), chunks=1):
+    """A ledger whose workers have one tenancy each of the first chunk; their numbers."""
+    ledger = ledger_of(blocks=chunks, epochs=1, chunks=chunks, nodes=nodes)
+    dealt(ledger, 0)
+    return ledger, [ledger.take(node).number for node in nodes]
+
+
+def test_visiting_part_is_the_next_free_one_from_the_tenancys_own_place():
+    ledger, (a, b, c) = tenants()
+    assert [ledger.borrow(a, 1) for _ in range(3)] == [0, 1, 2]
+    assert [ledger.borrow(b, 2) for _ in range(3)] == [3, 4, 5]
+    assert ledger.borrow(c, 3) is None
+    assert str(ledger.wait_of_borrow(c)) == "worker 1 to give back part 0"
+    assert ledger.give_back(b, 2, 4)
+    assert ledger.borrow(c, 3) == 4
+    assert ledger.borrow(b, 2) is None
+    assert ledger.give_back(a, 1, 0)
+    assert ledger.borrow(c, 3) == 0
+    assert ledger.borrow(a, 1) is None  # it has had part 0
+
+
+def test_tenancy_that_has_had_all_parts_is_told_so():
+    ledger, (a, _, _) = tenants()
+    assert visited(ledger, a, 1) == list(range(6))
+    assert ledger.borrow(a, 1) == NO_PART
+
+
+def test_part_that_is_not_held_is_not_taken_back():
+    ledger, (a, b, _) = tenants()
+    part = ledger.borrow(a, 1)
+    assert not ledger.give_back(a, 2, part)
+    assert not ledger.give_back(b, 2, part)
+    assert not ledger.give_back(a, 1, part + 1)
+    assert not ledger.give_back(999, 1, part)
+    assert ledger.give_back(a, 1, part)
+    assert not ledger.give_back(a, 1, part)
+
+
+def test_borrowing_for_a_tenancy_of_another_worker_is_refused():
+    ledger, (a, _, _) = tenants()
+    for number, node in ((a, 2), (0, 1), (999, 1), (-1, 1)):
+        with pytest.raises(LookupError, match="not leased to worker"):
+            ledger.borrow(number, node)
+
+
+@pytest.mark.parametrize("how", ["retire", "release", "done", "cut"])
+def test_parts_of_a_tenancy_that_ends_are_free(how):
+    ledger, (a, b, _) = tenants()
+    held = [ledger.borrow(a, 1) for _ in range(6)]
+    assert ledger.borrow(b, 2) is None
+    if how in ("retire", "release"):
+        getattr(ledger, how)(1)
+    else:
+        assert getattr(ledger, how)(a, 1)
+    assert visited(ledger, b, 2) == [2, 3, 4, 5, 0, 1]
+    assert len(held) == 6
+    assert ledger.records.is_done(a) == (how == "done")
+
+
+def test_part_is_lent_to_one_tenancy_across_chunks():
+    ledger = ledger_of(blocks=2, epochs=1, chunks=2)
+    dealt(ledger, 0)
+    dealt(ledger, 1)
+    a, b = ledger.take(1).number, ledger.take(2).number
+    visited(ledger, a, 1)
+    assert ledger.done(a, 1)
+    later = ledger.take(1).number
+    assert [ledger.borrow(b, 2) for _ in range(2)] == [2, 3]
+    assert [ledger.borrow(later, 1) for _ in range(3)] == [0, 1, None]
+
+
+# --- progress, the end ----------------------------------------------------------------------------
+
+
+def test_progress_counts_visits_and_share_counts_tenancies():
+    ledger, (a, b, c) = tenants()
+    assert ledger.progress == 0.0
+    part = ledger.borrow(a, 1)
+    assert ledger.progress == 0.0
+    ledger.give_back(a, 1, part)
+    assert ledger.progress == pytest.approx(1 / 18)
+    visited(ledger, a, 1)
+    ledger.done(a, 1)
+    assert ledger.progress == pytest.approx(1 / 3)
+    assert ledger.share(ledger.records.done()) == pytest.approx(1 / 3)
+    assert ledger.share([]) == 0.0
+    for number, node in ((b, 2), (c, 3)):
+        ledger.done(number, node)
+    assert ledger.over
+    assert ledger.progress == 1.0
+    assert ledger.share(ledger.records.done()) == pytest.approx(1.0)
+    assert (ledger.finished, ledger.size) == (4, 4)
+
+
+def test_closed_ledger_leases_nothing_and_is_over_when_tenancies_end():
+    ledger, (a, b, c) = tenants(chunks=2)
+    ledger.close()
+    assert ledger.take(1) is None
+    assert not ledger.over
+    assert ledger.cut(a, 1)
+    assert not ledger.cut(a, 1)
+    assert not ledger.cut(0, 1)
+    assert ledger.done(b, 2)
+    ledger.abandon(3)
+    assert ledger.over
+    assert ledger.records.is_waiting(a)
+    assert ledger.records.is_waiting(c)
+    assert ledger.woken({1, 2, 3}) == []
+
+
+def test_losses_at_a_slice_count_as_at_a_block_and_tenancies_are_allowed_more():
+    ledger, _ = tenants(nodes=(1,))
+    assert [ledger.blame(1) for _ in range(TENANCY_LOSSES_MAX)] == [-1] * (
+        TENANCY_LOSSES_MAX - 1
+    ) + [1]
+    assert ledger.losses_max(1) == TENANCY_LOSSES_MAX
+    ledger = ledger_of(nodes=(1,))
+    ledger.take(1)
+    assert [ledger.blame(1) for _ in range(LOSSES_MAX)] == [-1] * (LOSSES_MAX - 1) + [0]
+    assert ledger.losses_max(0) == LOSSES_MAX
+    assert ledger.blame(7) == -1
+
+
+# --- going on -------------------------------------------------------------------------------------
+
+
+def taken_over(ledger, nodes):
+    """The ledger of another master, from the journal's snapshot."""
+    known = ledger.records.known().copy()
+    again = RotationLedger(
+        ledger._blocks, ledger._count // ledger._chunks, ledger.rotation, known, nodes=nodes
+    )
+    again.resume(ledger.snapshot())
+    return again
+
+
+def test_ledger_goes_on_from_its_snapshot_with_what_workers_claim():
+    ledger, (a, b, c) = tenants(chunks=2)
+    held = [ledger.borrow(a, 1), ledger.borrow(a, 1)]
+    ledger.give_back(a, 1, held[0])
+    ledger.borrow(b, 2)
+    ledger.done(c, 3)
+    again = taken_over(ledger, [1, 2, 3])
+    assert again.parts == [3]
+    assert again.claim(a, 1)
+    assert again.claim(b, 2)
+    assert not again.claim(c, 3)  # it is done
+    assert not again.claim(a, 2)
+    assert not again.claim(10_000, 2)
+    assert not again.claim(again._number(0, 5), 2)  # there are three parts
+    again.claim_visits(a, 1, held, held[1:])
+    again.claim_visits(b, 2, [2], [2])
+    assert again.borrow(a, 1) == 3
+    with pytest.raises(LookupError, match="lent to another"):
+        again.claim_visits(b, 2, [2, 3], [3])
+    with pytest.raises(LookupError, match="visiting parts"):
+        again.claim_visits(b, 2, [6], [])
+    with pytest.raises(LookupError, match="not leased"):
+        again.claim_visits(c, 3, [], [])
+    assert again.progress == pytest.approx(ledger.progress)
+
+
+def test_checkpoint_has_done_tenancies_and_slices_of_open_chunks_are_dealt_again():
+    ledger, (a, b, c) = tenants(chunks=2)
+    for number, node in ((a, 1), (b, 2), (c, 3)):
+        ledger.done(number, node, BlockResult(units=5))
+    dealt(ledger, 1)
+    later = ledger.take(1).number
+    ledger.done(later, 1, BlockResult(units=7))
+    saved = ledger.records.settled()
+    again = ledger_of(
+        blocks=2, epochs=1, chunks=2, nodes=(8, 9), known=saved, parts=ledger.parts, anew=True
+    )
+    assert again.records.done().tolist() == [0, a, b, c, later]
+    entry = again.take(8)
+    assert (entry.chunk, entry.slice) == (1, 0)
+    assert again.take(9) is None
+    assert str(again.wait_of(9)) == "worker 8 to deal a slice of chunk 1"
+    again.done(entry.number, 8)
+    parts = [again.take(8), again.take(9)]
+    assert [one.part for one in parts] == [1, 2]  # of three, as it was
+    for node, one in zip((8, 9), parts, strict=True):
+        visited(again, one.number, node)
+        again.done(one.number, node)
+    assert again.over
+
+
+def test_slices_of_a_chunk_that_is_settled_stay():
+    ledger, numbers = tenants(chunks=2)
+    for number, node in zip(numbers, (1, 2, 3), strict=True):
+        ledger.done(number, node)
+    again = ledger_of(
+        blocks=2, epochs=1, chunks=2, known=ledger.records.settled(), parts=[3], anew=True
+    )
+    assert again.take(1).chunk == 1
+
+
+# --- a walk ---------------------------------------------------------------------------------------
+
+
+class Site:
+    """Workers at a ledger, all they hold, and what must hold of that at any time."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        blocks, self.epochs = self.rng.randint(1, 12), self.rng.randint(1, 2)
+        self.blocks = blocks_of(blocks)
+        chunks = self.rng.randint(1, min(4, blocks))
+        self.rotation = Rotation(chunks, self.rng.randint(1, 5))
+        self.count = chunks * self.epochs
+        self.nodes = list(range(1, 1 + self.rng.randint(1, 5)))
+        self.next_node = 100
+        self.leaving = set()
+        self.ledger = RotationLedger(self.blocks, self.epochs, self.rotation, nodes=self.nodes)
+        self.parts = {}
+        self.slices, self.tenancies = {}, {}  # number -> worker, in the order leased
+        self.had, self.holds = {}, {}
+        self.begun = set()
+        self.refused = set()
+        self.done_slices, self.done_tenancies = {}, {}
+
+    def number_of(self, chunk, part):
+        return len(self.blocks) * self.epochs + chunk * self.rotation.most_parts + part
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def ask(self, node):
+        if node in self.leaving:
+            return
+        entry = self.ledger.take(node)
+        for chunk, parts in self.ledger.decided():
+            assert chunk not in self.parts
+            assert 1 <= parts <= self.rotation.most_parts
+            self.parts[chunk] = parts
+        if entry is None:
+            assert str(self.ledger.wait_of(node))
+            self.refused.add(node)
+            return
+        self.refused.discard(node)
+        number, chunk = entry.number, entry.chunk
+        assert number not in {*self.slices, *self.tenancies}
+        if entry.slice >= 0:
+            assert number not in self.done_slices
+            before = chunk - CHUNKS_AHEAD - 1
+            if before >= 0:
+                assert self.is_trained(before)
+            self.slices[number] = node
+            return
+        assert number not in self.done_tenancies
+        assert self.done_chunk_slices(chunk) == entry.slices
+        assert entry.parts == self.parts[chunk]
+        assert entry.visiting == 2 * entry.parts
+        assert number == self.number_of(chunk, entry.part)
+        assert sum(holder == node for holder in self.tenancies.values()) < 2
+        self.tenancies[number] = node
+        self.had[number], self.holds[number] = set(), set()
+
+    def is_trained(self, chunk):
+        parts = self.parts.get(chunk)
+        return parts is not None and all(
+            self.number_of(chunk, part) in self.done_tenancies for part in range(parts)
+        )
+
+    def done_chunk_slices(self, chunk):
+        return sum(self.ledger.chunk_of(number) == chunk for number in self.done_slices)
+
+    def deal(self, number):
+        node = self.slices.pop(number)
+        assert self.ledger.done(number, node)
+        self.done_slices[number] = node
+
+    def first_of(self, node):
+        """The tenancy that a worker trains: the one leased first."""
+        return next((n for n, holder in self.tenancies.items() if holder == node), None)
+
+    def begin(self, number):
+        """No other tenancy under way has this part of the rows."""
+        if number in self.begun:
+            return
+        chunk = self.ledger.chunk_of(number)
+        part = number - self.number_of(chunk, 0)
+        for other in self.begun:
+            theirs = self.ledger.chunk_of(other)
+            assert self.parts[theirs] == self.parts[chunk]
+            assert other - self.number_of(theirs, 0) != part
+        for earlier in range(chunk):
+            if self.parts[earlier] != self.parts[chunk]:
+                assert self.is_trained(earlier)
+        self.begun.add(number)
+
+    def visit(self, node):
+        number = self.first_of(node)
+        if number is None:
+            return
+        self.begin(number)
+        part = self.ledger.borrow(number, node)
+        visiting = 2 * self.parts[self.ledger.chunk_of(number)]
+        free = set(range(visiting)) - self.had[number] - set().union(*self.holds.values())
+        if part is None:
+            assert not free
+            assert "give back part" in str(self.ledger.wait_of_borrow(number))
+        elif part == NO_PART:
+            assert len(self.had[number]) == visiting
+        else:
+            assert part in free
+            self.had[number].add(part)
+            self.holds[number].add(part)
+
+    def give_back(self, node):
+        number = self.first_of(node)
+        if number is not None and self.holds[number]:
+            part = self.rng.choice(sorted(self.holds[number]))
+            assert self.ledger.give_back(number, node, part)
+            self.holds[number].discard(part)
+
+    def train(self, node):
+        """Reports a tenancy that is trained."""
+        number = self.first_of(node)
+        if number is None or self.holds[number]:
+            return
+        chunk = self.ledger.chunk_of(number)
+        if len(self.had[number]) == 2 * self.parts[chunk]:
+            assert self.ledger.done(number, node)
+            self.forget(number)
+            self.done_tenancies[number] = node
+
+    def forget(self, number):
+        del self.tenancies[number], self.had[number], self.holds[number]
+        self.begun.discard(number)
+
+    def lose(self, node):
+        back = self.ledger.retire(node)
+        theirs = {n for n, holder in {**self.slices, **self.tenancies}.items() if holder == node}
+        assert set(back) == theirs
+        for number in theirs:
+            if number in self.slices:
+                del self.slices[number]
+            else:
+                self.forget(number)
+        self.nodes.remove(node)
+        self.refused.discard(node)
+        self.leaving.discard(node)
+
+    def join(self):
+        self.nodes.append(self.next_node)
+        self.ledger.join(self.next_node)
+        self.next_node += 1
+
+    def leave(self, node):
+        self.ledger.leave(node)
+        self.leaving.add(node)
+        self.refused.discard(node)
+
+    def take_over(self):
+        """Another master: leases are not in its journal, the workers tell."""
+        self.ledger = taken_over(self.ledger, self.nodes[:1])
+        for number, node in {**self.slices, **self.tenancies}.items():
+            assert self.ledger.claim(number, node)
+        for number, node in self.tenancies.items():
+            self.ledger.claim_visits(number, node, self.had[number], self.holds[number])
+        self.refused.clear()
+
+    def restore(self):
+        """The whole cluster began again, from a checkpoint of now, with other workers."""
+        self.nodes = [self.next_node + n for n in range(self.rng.randint(1, 4))]
+        self.next_node += len(self.nodes)
+        ledger = self.ledger
+        self.ledger = RotationLedger(
+            self.blocks, self.epochs, self.rotation, ledger.records.settled(),
+            nodes=self.nodes, parts=ledger.parts, anew=True,
+        )  # fmt: skip
+        for number in list(self.tenancies):
+            self.forget(number)
+        self.slices.clear()
+        self.refused.clear()
+        self.leaving.clear()
+        done = set(self.ledger.records.done().tolist())
+        assert set(self.done_tenancies) <= done
+        self.done_slices = {n: by for n, by in self.done_slices.items() if n in done}
+
+    # --- the walk --------------------------------------------------------------------------------
+
+    def step(self, faults):
+        node = self.rng.choice(self.nodes)
+        kind = self.rng.random()
+        if faults and kind < 0.06:
+            if kind < 0.015 and len(self.nodes) > 1:
+                self.lose(node)
+            elif kind < 0.03 and len(self.nodes) < 8:
+                self.join()
+            elif kind < 0.04 and len(self.nodes) - len(self.leaving) > 1:
+                if node not in self.leaving:
+                    self.leave(node)
+            elif kind < 0.055:
+                self.take_over()
+            else:
+                self.restore()
+        elif kind < 0.3:
+            self.ask(node)
+        elif kind < 0.5:
+            mine = [number for number, holder in self.slices.items() if holder == node]
+            if mine:
+                self.deal(self.rng.choice(mine))
+        elif kind < 0.7:
+            self.visit(node)
+        elif kind < 0.9:
+            self.give_back(node)
+        else:
+            self.train(node)
+        self.check()
+
+    def check(self):
+        """Whoever could get something is woken; progress is a share."""
+        for node in self.ledger.woken(self.refused):
+            self.ask(node)
+        for node in sorted(self.refused):
+            assert self.ledger.take(node) is None, f"worker {node} was not woken"
+        held = [part for parts in self.holds.values() for part in parts]
+        assert len(held) == len(set(held))
+        assert 0.0 <= self.ledger.progress <= 1.0
+        assert self.ledger.leased == len(self.slices) + len(self.tenancies)
+
+    def finish(self):
+        """Without further faults all is trained, in a bounded number of turns."""
+        for _ in range(3000):
+            if self.ledger.over:
+                return
+            for node in list(self.nodes):
+                self.ask(node)
+                for number in [n for n, holder in self.slices.items() if holder == node]:
+                    self.deal(number)
+                self.visit(node)
+                self.give_back(node)
+                self.train(node)
+                if node in self.leaving and self.first_of(node) is None:
+                    self.lose(node)
+                    if not self.nodes:
+                        self.join()
+                self.check()
+        raise AssertionError(f"no end: {[str(self.ledger.wait_of(node)) for node in self.nodes]}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_every_pair_of_parts_is_visited_once_and_no_part_has_two_writers(seed):
+    site = Site(seed)
+    for _ in range(site.rng.randint(0, 400)):
+        if site.ledger.over:
+            break
+        site.step(faults=True)
+    site.finish()
+    ledger = site.ledger
+    assert ledger.progress == pytest.approx(1.0)
+    assert not ledger._lent
+    assert not ledger._visited
+    expected = {
+        site.number_of(chunk, part)
+        for chunk in range(site.count)
+        for part in range(site.parts[chunk])
+    }
+    assert set(site.done_tenancies) == expected
+    assert ledger.parts == [site.parts[chunk] for chunk in range(site.count)]
+    assert ledger.share(ledger.records.done()) == pytest.approx(1.0)
+    assert ledger.finished == ledger.size
