@@ -15,6 +15,7 @@ from snailps.transport import messages
 from snailps.transport.frame import HEADER, Kind
 from snailps.transport.handshake import Role
 from tests.sim.model import OWN, expected_rows
+from tests.sim.rotation import expected_numbers
 
 ALL_KILLED = "all processes were killed"
 STANDSTILL_S = 90.0
@@ -133,8 +134,10 @@ def blocks_trained(cluster):
     """A job that ended well had every block trained: each was reported by a worker that held it."""
     for job in results(cluster):
         plan, reported = job.plan, job.books.reported
-        size = 0 if plan.rounds else job.blocks * plan.epochs
-        missing = [number for number in range(size) if number not in reported]
+        numbers = range(0 if plan.rounds else job.blocks * plan.epochs)
+        if job.parts:
+            numbers = expected_numbers(job)
+        missing = [number for number in numbers if number not in reported]
         if missing and not cluster.interrupted:
             yield f"blocks {missing[:5]} were never reported"
 

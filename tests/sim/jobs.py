@@ -36,6 +36,8 @@ class JobPlan:
     merges_survey: bool = False
     method: str = ""
     expires: int = 0
+    chunks: int = 0
+    most_parts: int = 1
 
     @property
     def clocked(self):
@@ -56,6 +58,8 @@ class JobPlan:
             "survey": str(self.survey),
             "method": self.method,
             "expires": str(self.expires),
+            "chunks": str(self.chunks),
+            "most_parts": str(self.most_parts),
         }
         if self.rounds:
             values |= {
@@ -93,7 +97,16 @@ def draw_plan(seed, plain, think_s):
     if kind < 0.4:
         merges = plain.consistency != "bsp" and random.Random(f"merges {seed}").random() < 0.6
         plain = replace(plain, survey=rng.choice((1, 1, 2)), merges_survey=merges)
-    return draw_table(rng, plain)
+    return draw_rotation(seed, draw_table(rng, plain))
+
+
+def draw_rotation(seed, plan):
+    """The same plan, which may rotate: its rows do not expire then."""
+    rng = random.Random(f"rotation {seed}")
+    if plan.consistency != "async" or rng.random() > 0.4:
+        return plan
+    chunks = rng.choice((1, 2, 3, 4, 6))
+    return replace(plan, expires=0, chunks=chunks, most_parts=rng.choice((1, 2, 3, 8, 8)))
 
 
 def draw_table(rng, plan):
@@ -154,6 +167,8 @@ class JobRun:
     loaded : bool
         Rows may be pushed: where there is a loader, it has loaded.
     closed : list of Round
+    parts : dict
+        In a rotation, by chunk: how many parts it has.
     rows : dict
         What the rows must be after the rounds that are closed.
     """
@@ -171,6 +186,7 @@ class JobRun:
     leased: dict = field(default_factory=dict)
     begun: dict = field(default_factory=dict)
     closed: list = field(default_factory=list)
+    parts: dict = field(default_factory=dict)
     rows: dict = field(default_factory=dict)
 
     def __post_init__(self):

@@ -448,6 +448,10 @@ class Master(Process):
     def _note(self, effect):
         if effect.kind == "train":
             self.cluster.training_begins(effect.data["restored"])
+            if effect.data["rotation"] is None:
+                self.cluster.job.parts.clear()
+        if effect.kind == "chunk":
+            self.cluster.job.parts[effect.data["chunk"]] = effect.data["parts"]
         self._journal.note(effect.kind, effect.data)
         if not self._journal.kept:
             self._events.append(events.JournalFailed())

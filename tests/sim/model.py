@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from snailps import AccessMethod, Table, Worker, setting
+from snailps import AccessMethod, Rotation, Table, Worker, setting
 from snailps.config import JobSettings
 
 TABLE = "counts"
@@ -79,6 +79,8 @@ class SimSettings(JobSettings):
     survey: int = setting(0, help="1: a survey; 2: then rows are loaded.", when="In tests.")
     method: str = setting("", help="An access method in Python.", when="In tests.")
     expires: int = setting(0, help="Units that a row lives without a push.", when="In tests.")
+    chunks: int = setting(0, help="Of a rotation's epoch; 0: none.", when="In tests.")
+    most_parts: int = setting(1, help="Of a rotation.", when="In tests.")
 
 
 class SimModel(Worker):
@@ -107,6 +109,10 @@ class SimModel(Worker):
     @classmethod
     def expires(cls, settings):
         return settings.expires
+
+    @classmethod
+    def rotation(cls, settings, total_bytes, workers, summary):
+        return Rotation(settings.chunks, settings.most_parts) if settings.chunks else None
 
     @classmethod
     def rounds(cls, settings):
@@ -166,12 +172,13 @@ class Books:
     wrong: list = field(default_factory=list)
     _next: int = OWN
 
-    def draw(self, number, own, now, more=()):
+    def draw(self, number, own, now, more=(), *, shared=True):
         """A new push of a block: a `Push` for each of its keys, shared ones and so many own."""
         mine = range(self._next, self._next + own)
         self._next += own
         done = len(self.reported)
-        push = {key: Push(number, now, done) for key in (*shared_of(number), *more, *mine)}
+        keys = shared_of(number) if shared else ()
+        push = {key: Push(number, now, done) for key in (*keys, *more, *mine)}
         for key, part in push.items():
             if key >= OWN:
                 self.own[key] = part

@@ -20,6 +20,7 @@ from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
 from tests.sim.jobs import UNITS
 from tests.sim.model import DIM, SimModel, contribution, part_of, shared_of, weighted
+from tests.sim.rotation import Rotating
 from tests.sim.routed import RoutedNode
 from tests.sim.scheduler import Future, first_of
 from tests.sim.staleness import PROGRESS
@@ -30,13 +31,18 @@ TURN_S = 0.1
 class Block:
     """A leased block, prepared."""
 
-    __slots__ = ("clock", "index", "number", "pull", "seed", "slot", "slots")
+    __slots__ = (
+        "chunk", "clock", "index", "number", "part", "parts", "pull", "seed", "slice", "slices",
+        "slot", "slots",
+    )  # fmt: skip
 
     def __init__(self, lease):
         self.number, self.seed = lease.number, lease.seed
         self.clock, self.slot, self.slots, self.index = (
             lease.clock, lease.slot, lease.slots, lease.index,
         )  # fmt: skip
+        self.chunk, self.slice, self.slices = lease.chunk, lease.slice, lease.slices
+        self.part, self.parts = lease.part, lease.parts
         self.pull = None
 
 
@@ -62,6 +68,7 @@ class Worker(RoutedNode):
         self._back = []
         self._slow = cluster.rng.choice((1.0, 1.0, 3.0))
         self._own = cluster.rng.randint(1, 3)
+        self._rotating = Rotating(self)
         self.fails = False  # its code does, at the next block
 
     # --- messages of the master -------------------------------------------------------------------
@@ -156,7 +163,7 @@ class Worker(RoutedNode):
     def _lease(self, pass_, back, held=0):
         def heard(answer):
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got(pass_, answer.number)
+                self._stand.got(pass_, answer.number, answer.parts)
 
         return (yield from self._ask(messages.Lease(pass_, back, held), None, heard))
 
@@ -179,6 +186,11 @@ class Worker(RoutedNode):
 
     def _train_block(self, block):
         """Trains and reports; True: no further block is wanted."""
+        if block.part >= 0:
+            done = yield from self._rotating.train(block)
+            answer = yield from self._tell(done)
+            self._rotating.end(block)
+            return isinstance(answer, messages.Enough)
         clocked = block.clock >= 0
         keys = shared_of(block.number)
         if block.pull is None:
@@ -327,11 +339,19 @@ class Worker(RoutedNode):
         if self._leaving:
             return None
 
-        lease = yield from self._lease("train", back)
-        if lease.number < 0:
-            return None
+        while True:
+            lease = yield from self._lease("train", back)
+            if lease.number < 0:
+                return None
+            block = Block(lease)
+            if block.slice < 0:
+                break
+            if (yield from self._rotating.deal(block)) or self._leaving:
+                return None
         yield self.cluster.think_s() * 0.3
-        block = Block(lease)
+        if block.part >= 0:
+            yield from self._rotating.prepare(block)
+            return block
         if self.cluster.pulls_ahead:
             self._pull(block)
         return block

@@ -215,6 +215,16 @@ def test_borrowing_for_a_tenancy_of_another_worker_is_refused():
             ledger.borrow(number, node)
 
 
+def test_tenancy_lacks_a_part_while_its_worker_has_it_and_holds_none():
+    ledger, (a, _, _) = tenants()
+    assert ledger.lacks_part(a, 1)
+    assert not ledger.lacks_part(a, 2)
+    ledger.borrow(a, 1)
+    assert not ledger.lacks_part(a, 1)
+    ledger.retire(1)
+    assert not ledger.lacks_part(a, 1)
+
+
 @pytest.mark.parametrize("how", ["retire", "release", "done", "cut"])
 def test_parts_of_a_tenancy_that_ends_are_free(how):
     ledger, (a, b, _) = tenants()

@@ -396,10 +396,10 @@ class RotationLedger(Ledger):
         for part in holds:
             self._lend(number, part)
 
-    def holds_part(self, number: int) -> bool:
-        """Whether a tenancy holds a visiting part."""
+    def lacks_part(self, number: int, node: int) -> bool:
+        """Whether a worker has leased a tenancy, and holds no visiting part for it."""
         visited = self._visited.get(number)
-        return visited is not None and bool(visited.holds)
+        return visited is not None and self.records.holder(number) == node and not visited.holds
 
     # --- workers ---------------------------------------------------------------------------------
 

@@ -501,7 +501,7 @@ class LeaseService:
                 elif member.number not in asking:
                     member.wait_for("", now)
         for member, number, _ in self._borrowing:
-            if isinstance(ledger, RotationLedger) and not ledger.holds_part(number):
+            if isinstance(ledger, RotationLedger) and ledger.lacks_part(number, member.number):
                 member.wait_for(str(ledger.wait_of_borrow(number)), now)
         for member in workers:
             member.log_wait(now)

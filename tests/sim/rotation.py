@@ -1,0 +1,188 @@
+"""A rotation, by a scripted worker: slices dealt, tenancies trained, parts borrowed and given back.
+
+    slice -> row of TEXT -> tenancy: reads them; RESIDENT rows through it, VISITING rows a visit
+    what a worker reads twice, with its own push between, must differ by that push alone
+
+So any second writer of a part shows, whoever was lost before, and any slice that a tenancy reads
+before it is dealt, or after a later one has overwritten it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from snailps.transport import messages
+from tests.sim.jobs import UNITS
+from tests.sim.model import DIM
+
+WORDS = 12
+"""Rows of each kind: word w is in resident part ``w % parts``, visiting part ``w % visiting``."""
+RESIDENT, VISITING, TEXT = 1 << 33, 1 << 34, 1 << 35
+RING, SLICES = 3, 1000
+
+
+def expected_numbers(job):
+    """Entries of a rotation: all slices, and the tenancies of as many parts as were decided."""
+    plan, slices = job.plan, job.blocks * job.plan.epochs
+    chunks = min(plan.chunks, job.blocks) * plan.epochs
+    tenancies = [
+        slices + chunk * plan.most_parts + part
+        for chunk in range(chunks)
+        for part in range(job.parts.get(chunk, 1))
+    ]
+    return [*range(slices), *tenancies]
+
+
+class Rotating:
+    """What a worker does in a rotation.
+
+    Parameters
+    ----------
+    worker : Worker
+    """
+
+    def __init__(self, worker):
+        self._worker = worker
+
+    @property
+    def _job(self):
+        return self._worker.job
+
+    def _pull(self, keys):
+        worker = self._worker
+        if not keys:
+            return {}
+        pull = worker._client.pull(worker._table, list(keys), DIM)
+        yield from worker._wait(pull)
+        return pull.rows
+
+    def _wrong(self, text):
+        if self._worker.cluster.acknowledgements_hold():
+            self._job.books.wrong.append(text)
+
+    # --- in the thread that prepares -------------------------------------------------------------
+
+    def deal(self, block):
+        """Writes the row of a slice, whatever is there; True: no further block is wanted."""
+        worker = self._worker
+        yield worker.cluster.think_s() * 0.1
+        key = TEXT + block.chunk % RING * SLICES + block.slice
+        rows = yield from self._pull([key])
+        change = np.full((1, DIM), block.number + 1, np.float32) - rows[key]
+        yield from worker._wait(worker._client.push(worker._table, [key], change))
+        yield from worker._flush()
+        answer = yield from worker._tell(messages.Done("train", block.number, 0, 0.1, {}))
+        self._settled(block)
+        return isinstance(answer, messages.Enough)
+
+    def _settled(self, block):
+        self._worker._stand.settled(block.number)
+        self._worker.control.note(messages.Settled([block.number]))
+
+    def prepare(self, block):
+        """Reads the slices of a tenancy's chunk."""
+        base = TEXT + block.chunk % RING * SLICES
+        rows = yield from self._pull(range(base, base + block.slices))
+        blocks = self._job.blocks
+        chunks = min(self._job.plan.chunks, blocks)
+        epoch, place = divmod(block.chunk, chunks)
+        first = epoch * blocks + place * blocks // chunks
+        for slice_ in range(block.slices):
+            found, must = float(rows[base + slice_][0]), first + slice_ + 1
+            if found != must:
+                self._wrong(
+                    f"tenancy {block.number} of chunk {block.chunk} reads {found:g} in the place "
+                    f"of slice {slice_}, which is {must}"
+                )
+                return
+
+    # --- in the main thread ----------------------------------------------------------------------
+
+    def train(self, block):
+        """All visits of a tenancy; its figures, and whether it has had all parts."""
+        worker = self._worker
+        mine = [RESIDENT + word for word in range(block.part, WORDS, block.parts)]
+        begun = yield from self._pull(mine)
+        state = {"cut": False, "over": False}
+        done = 0
+        ahead = self._borrow(block, state)
+        while True:
+            if not ahead.done:
+                yield ahead
+            if ahead.error is not None:
+                raise ahead.error
+            if ahead.value is None:
+                break
+            part, ahead = ahead.value, self._borrow(block, state)
+            yield from self._visit(block, part)
+            done += 1
+        now = yield from self._pull(mine)
+        for key in mine:
+            if now[key].tobytes() != begun[key].tobytes():
+                self._wrong(
+                    f"row {key - RESIDENT} of part {block.part} has another writer than tenancy "
+                    f"{block.number}"
+                )
+        yield from self._push(block, mine)
+        figures = {"examples": float(done), "loss": float(done)}
+        seen = 2 * block.parts
+        if not state["cut"] and done != seen:
+            self._job.books.wrong.append(f"tenancy {block.number} had {done} parts of {seen}")
+        yield from worker._flush()
+        return messages.Done(
+            "train", block.number, UNITS * done, 0.1, figures, whole=not state["cut"]
+        )
+
+    def end(self, block):
+        """A tenancy is reported."""
+        self._settled(block)
+
+    def _borrow(self, block, state):
+        worker = self._worker
+
+        def heard(answer):
+            if isinstance(answer, messages.Borrowed) and answer.part >= 0:
+                worker._stand.borrowed(block.number, answer.part)
+
+        def ask():
+            if state["over"]:
+                return None
+            answer = yield from worker._ask(messages.Borrow(block.number), None, heard)
+            if answer.part >= 0:
+                return answer.part
+            state["over"], state["cut"] = True, state["cut"] or answer.ends
+            return None
+
+        made = worker.spawn(ask())
+        made.then(lambda made: None)  # its error is raised where it is waited for
+        return made
+
+    def _visit(self, block, part):
+        worker = self._worker
+        theirs = [VISITING + word for word in range(part, WORDS, 2 * block.parts)]
+        before = yield from self._pull(theirs)
+        yield worker.cluster.think_s() * worker._slow / block.parts
+        yield from self._push(block, theirs)
+        after = yield from self._pull(theirs)
+        for key in theirs:
+            if float(after[key][0]) != float(before[key][0]) + 1:
+                self._wrong(
+                    f"row {key - VISITING} goes from {float(before[key][0]):g} to "
+                    f"{float(after[key][0]):g} in a visit of tenancy {block.number} to part {part}"
+                )
+        if not worker._stand.gave_back(block.number, part):
+            self._job.books.wrong.append(f"tenancy {block.number} does not hold part {part}")
+        worker.control.note(
+            messages.GiveBack(block.number, part, UNITS, 0.1, {"examples": 1.0, "loss": 1.0})
+        )
+
+    def _push(self, block, keys):
+        """Ones to these rows, and to own ones that tell this push from others."""
+        worker = self._worker
+        books, now = self._job.books, worker.world.now
+        push = books.draw(block.number, worker._own, now, keys, shared=False)
+        request = worker._client.push(
+            worker._table, list(push), np.ones((len(push), DIM), np.float32),
+            on_part=lambda keys: books.acked(push, keys, worker.world.now),
+        )  # fmt: skip
+        yield from worker._wait(request)
