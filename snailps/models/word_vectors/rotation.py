@@ -32,14 +32,13 @@ from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE
 from snailps.models.word_vectors.gram_copies import GramCopies
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
+from snailps.models.word_vectors.skip_gram import BUNDLE
 from snailps.models.word_vectors.word_parts import deal, sharers_of_grams
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-GROUP_CONTEXTS = 6
-"""Most contexts of a centre word that are trained from one hidden vector."""
 THREAD_GROUPS = 128
 """Least groups of pairs for a thread of its own."""
 _MASK64 = (1 << 64) - 1
@@ -146,7 +145,7 @@ class RotationTrainer:
             ids,
             s.window,
             (s.seed * 0x9E3779B97F4A7C15 + block.chunk) & _MASK64,
-            GROUP_CONTEXTS,
+            BUNDLE,
             resident=parts.resident,
             part=block.part,
             visiting=parts.visiting,
