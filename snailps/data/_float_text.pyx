@@ -1,15 +1,31 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Rows of numbers as text, fast enough to write an embedding after every round.
 
-    float32 (n, dim) -> n lines of dim numbers with six decimals, blanks between
+    float32 (n, dim) -> rows_as_text -> n lines of dim numbers with six decimals, blanks between
+    words, float32 (n, dim) -> word_lines -> n lines of a word and dim numbers of five digits
+    n such lines, with numbers of any length -> read_word_lines -> words, float32 (n, dim)
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free
 from libc.math cimport fabs
-from libc.stdint cimport int64_t, uint32_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.string cimport memchr, memcpy, strlen
 
 import numpy as np
 
+from snailps.data.packed_words import PackedWords
+
+cdef extern from "data/_number_parsing.h" nogil:
+    int open_locale "snail_open_locale"() noexcept
+    int read_real "snail_read_real"(const uint8_t **cursor, float *out) noexcept
+
+cdef extern from "Python.h":
+    char *PyOS_double_to_string(double x, char format, int precision, int flags, int *kind) except NULL
+
 cdef enum:
+    C_SHORT_BYTES = 12      # a number of five digits, such as -1.2345e-05, and a blank
+    POWER_MAX = 22          # 10^22 is the greatest power of ten that a double holds exactly
     C_MOST_BYTES = 19       # a sign, ten digits, a point, six decimals, and what comes behind
     SCALE = 1000000         # six decimals
 
@@ -76,3 +92,164 @@ def rows_as_text(const float[:, :] rows not None):
             for j in range(dim):
                 at = write_number(at, rows[i, j], c"\n" if j == dim - 1 else c" ")
     return room[:at - begin].tobytes()
+
+
+# ---- five significant digits, as printf's %.5g ----
+
+cdef double POWERS[POWER_MAX + 1]
+cdef int _power
+for _power in range(POWER_MAX + 1):
+    POWERS[_power] = 10.0 ** _power
+
+
+cdef inline int place_of(double x) noexcept nogil:
+    """The power of ten of the first digit of x > 0, or one less."""
+    cdef uint64_t bits
+    memcpy(&bits, &x, 8)
+    return ((<int32_t>(bits >> 52) - 1023) * 1233) >> 12
+
+
+cdef uint8_t *write_exactly(uint8_t *to, double x) except NULL with gil:
+    """Any number: the exact way, of which Python has the code."""
+    cdef char *text = PyOS_double_to_string(x, c"g", 5, 0, NULL)
+    cdef size_t length = strlen(text)
+    memcpy(to, text, length)
+    PyMem_Free(text)
+    return to + length
+
+
+cdef inline uint8_t *write_short(uint8_t *to, double x) except NULL nogil:
+    """A number that is exact as float32, rounded to five digits as its exact value demands.
+
+    One multiplication or division by an exact power of ten is off by at most 1e-11 of a unit in
+    the last digit: only values nearer than that to the middle of two results need the exact way.
+    """
+    cdef double size = fabs(x), scaled, rest
+    cdef int place, i, left
+    cdef uint32_t digits
+    cdef uint8_t d[6]
+    if not 1e-17 < size < 1e26:
+        if size == 0 and 1 / x > 0:
+            to[0] = c"0"
+            return to + 1
+        return write_exactly(to, x)
+    place = place_of(size)
+    if place < 4:
+        scaled = size * POWERS[4 - place]
+    else:
+        scaled = size / POWERS[place - 4]
+    if scaled >= 100000:
+        place += 1
+        scaled = size * POWERS[4 - place] if place < 4 else size / POWERS[place - 4]
+    digits = <uint32_t>scaled
+    rest = scaled - digits
+    if fabs(rest - 0.5) < 1e-6:
+        return write_exactly(to, x)
+    digits += rest > 0.5
+    if digits == 100000:
+        digits = 10000
+        place += 1
+    d[0] = <uint8_t>(c"0" + digits // 10000)
+    write_pair(d + 1, digits // 100 % 100)
+    write_pair(d + 3, digits % 100)
+    left = 5
+    while left > 1 and d[left - 1] == c"0":
+        left -= 1
+    if x < 0:
+        to[0] = c"-"
+        to += 1
+    if -4 <= place < 0:
+        to[0] = c"0"
+        to[1] = c"."
+        to += 2
+        for i in range(-1 - place):
+            to[i] = c"0"
+        to += -1 - place
+        memcpy(to, d, 5)
+        return to + left
+    if 0 <= place < 5:
+        memcpy(to, d, 5)
+        to += place + 1
+        if left > place + 1:
+            to[0] = c"."
+            for i in range(place + 1, left):
+                to[i - place] = d[i]
+            to += left - place
+        return to
+    to[0] = d[0]
+    to += 1
+    if left > 1:
+        to[0] = c"."
+        memcpy(to + 1, d + 1, 4)
+        to += left
+    to[0] = c"e"
+    to[1] = c"-" if place < 0 else c"+"
+    return write_pair(to + 2, place if place >= 0 else -place)
+
+
+def word_lines(words not None, const float[:, ::1] rows not None):
+    packed = PackedWords.of(words)
+    cdef const uint8_t[::1] text = packed.text
+    cdef const uint64_t[::1] starts = packed.starts
+    cdef Py_ssize_t i, j, n = rows.shape[0], dim = rows.shape[1]
+    cdef uint64_t length
+    if n != starts.shape[0] - 1:
+        raise ValueError(f"expected {n} words for as many rows, got {starts.shape[0] - 1}")
+    if n == 0:
+        return b""
+    room = np.empty(starts[n] - starts[0] + n * (1 + dim * C_SHORT_BYTES) + 8, np.uint8)
+    cdef uint8_t[::1] view = room
+    cdef uint8_t *at = &view[0]
+    cdef uint8_t *begin = at
+    with nogil:
+        for i in range(n):
+            length = starts[i + 1] - starts[i]
+            if length:
+                memcpy(at, &text[starts[i]], length)
+            at += length
+            for j in range(dim):
+                at[0] = c" "
+                at = write_short(at + 1, rows[i, j])
+            at[0] = c"\n"
+            at += 1
+    return room[:at - begin].data
+
+
+cdef bint read_numbers(const uint8_t *at, const uint8_t *end, float *row,
+                       Py_ssize_t dim) noexcept nogil:
+    """Reads numbers with blanks before each, up to the newline at `end`; False: other text."""
+    cdef Py_ssize_t j
+    for j in range(dim):
+        if at[0] != c" " and at[0] != c"\t":
+            return False
+        while at[0] == c" " or at[0] == c"\t":
+            at += 1
+        if not read_real(&at, &row[j]):
+            return False
+    while at[0] == c" " or at[0] == c"\t" or at[0] == c"\r":
+        at += 1
+    return at == end
+
+
+def read_word_lines(list lines not None, float[:, ::1] rows not None):
+    cdef Py_ssize_t i, length, n = rows.shape[0], dim = rows.shape[1]
+    cdef const uint8_t *text
+    cdef const uint8_t *blank
+    cdef bytes line
+    if n != len(lines) or dim < 1:
+        raise ValueError(f"expected a row for each of {len(lines)} lines, got {n} of {dim}")
+    if not open_locale():
+        raise MemoryError("no memory for a locale")
+    words = []
+    padding = bytes(8)          # numbers are read eight bytes at a time
+    for i in range(n):
+        line = lines[i] + padding
+        text = <const uint8_t *>PyBytes_AS_STRING(line)
+        length = PyBytes_GET_SIZE(line) - 8
+        blank = <const uint8_t *>memchr(text, c" ", length)
+        if blank == NULL or blank == text or text[length - 1] != c"\n":
+            return None
+        if not read_numbers(blank, text + length - 1, &rows[i, 0], dim):
+            return None
+        words.append(PyBytes_FromStringAndSize(<const char *>text, blank - text))
+    return words

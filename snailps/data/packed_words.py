@@ -106,6 +106,22 @@ class PackedWords(Sequence[bytes]):
         """The words' bytes alone, one behind the other; a view."""
         return self.text[int(self.starts[0]) : int(self.starts[-1])]
 
+    def with_tails(self, tails: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Each word's bytes and then its row of `tails`, uint8 (n, k); a copy."""
+        out = np.empty(int(self.starts[-1] - self.starts[0]) + tails.size, np.uint8)
+        begin = 0
+        for at in range(0, len(self), TOGETHER):
+            words, theirs = self[at : at + TOGETHER], tails[at : at + TOGETHER]
+            ends = np.cumsum(words.lengths + tails.shape[1])
+            some = out[begin : begin + int(ends[-1])]
+            is_tail = np.zeros(len(some), np.bool_)
+            for back in range(1, tails.shape[1] + 1):
+                is_tail[ends - back] = True
+            some[is_tail] = theirs.reshape(-1)
+            some[~is_tail] = words.joined()
+            begin += len(some)
+        return out
+
     def take(self, ids: NDArray[np.integer[Any]]) -> PackedWords:
         """The words with these ids, in this order, in memory of their own."""
         lengths = self.lengths[ids]

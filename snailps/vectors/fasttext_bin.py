@@ -19,6 +19,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
 from snailps.vectors.atomic import atomic_file, human_bytes
 
@@ -33,12 +34,14 @@ MODELS = {"cbow": 1, "skipgram": 2, "supervised": 3}
 _HEAD = struct.Struct("<ii 12i d")  # magic, version, twelve arguments, sampling threshold
 _COUNTS = struct.Struct("<iii qq")  # entries, words, labels, tokens, pruned n-grams (-1: none)
 _TAIL = struct.Struct("<qb")  # of each entry, after its NUL: count, type
+_ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
 _ENTRY_BYTES_MIN = 2 + _TAIL.size  # one letter, NUL, count, type
 _INT32_MAX = 2**31 - 1
 # Bytes at which fastText splits words; a word that contains one could never be looked up.
 _SEPARATORS = b" \t\n\v\f\r\0"
+_IS_SEPARATOR = np.isin(np.arange(256), list(_SEPARATORS))
 
 # Words that are checked or packed at a time.
 _TOGETHER = 65536
@@ -235,10 +238,10 @@ def check_words(path: str | os.PathLike[str], words: Sequence[bytes]) -> None:
     """Refuse words that the text and binary formats cannot hold (empty, or with a separator)."""
     if not words:
         raise ModelFileError(f"{path}: there are no words to write; is the vocabulary empty?")
+    packed = PackedWords.of(words)
     for start in range(0, len(words), _TOGETHER):
-        part = words[start : start + _TOGETHER]
-        joined = b"\n".join(part)
-        if b"\0" not in joined and joined.split() == list(part):
+        part = packed[start : start + _TOGETHER]
+        if part.lengths.all() and not _IS_SEPARATOR[part.joined()].any():
             continue
         for number, word in enumerate(part, start):
             if not word or any(byte in _SEPARATORS for byte in word):
@@ -323,16 +326,10 @@ def _pack_entries(
     if numbers.min(initial=1) < 1:
         # fastText builds its table of negatives from the counts and loops forever on a zero.
         raise ModelFileError(f"{path}: every count must be at least 1, got {numbers.min()}")
-    # In pieces: as one list of two million small objects it would take 300 MB.
-    return b"".join(
-        b"".join(
-            entry + b"\0" + _TAIL.pack(count, kind)
-            for entry, count in zip(
-                entries[at : at + _TOGETHER], numbers[at : at + _TOGETHER].tolist(), strict=True
-            )
-        )
-        for at in range(0, len(entries), _TOGETHER)
-    )
+    packed = PackedWords.of(entries)
+    tails = np.zeros(len(numbers), _ENTRY_TAIL)
+    tails["count"], tails["kind"] = numbers, kind
+    return packed.with_tails(tails.view(np.uint8).reshape(-1, _ENTRY_TAIL.itemsize)).tobytes()
 
 
 def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> BinHeader:

@@ -35,6 +35,15 @@ def test_words_taken_are_those_asked_for(words, data):
     assert list(taken) == [words[i] for i in ids]
 
 
+@given(DISTINCT, st.integers(0, 3))
+@examples(30)
+def test_words_with_tails_have_each_its_own(words, width):
+    tails = np.arange(len(words) * width).astype(np.uint8).reshape(len(words), width)
+    expected = b"".join(word + tail.tobytes() for word, tail in zip(words, tails, strict=True))
+    packed = PackedWords.of([b"other", *words])[1:]
+    assert packed.with_tails(tails).tobytes() == expected
+
+
 @given(DISTINCT, st.data())
 @examples(60)
 def test_words_order_is_by_falling_count_then_bytes(words, data):

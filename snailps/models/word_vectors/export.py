@@ -8,6 +8,7 @@ Computes a word's vector from its rows; no training.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -102,10 +103,17 @@ def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -
     if not s.maxn:
         yield from key_ranges(results, "input", (0, len(words)))
         return
-    for at in range(0, len(words), WORDS_TOGETHER):
-        piece = words[at : at + WORDS_TOGETHER]
-        keys = np.arange(at, at + len(piece), dtype=np.uint64)
-        yield bag_means(results, s, piece, keys)[0]
+    pulled: deque[_Bags] = deque()
+
+    def keys() -> Iterator[Keys]:
+        for at in range(0, len(words), WORDS_TOGETHER):
+            piece = words[at : at + WORDS_TOGETHER]
+            own = np.arange(at, at + len(piece), dtype=np.uint64)
+            pulled.append(_Bags(s, piece, own))
+            yield pulled[-1].keys
+
+    for rows in results.pulls("input", keys()):
+        yield pulled.popleft().means(rows)
 
 
 def bag_means(
@@ -123,16 +131,38 @@ def bag_means(
     numpy.ndarray
         float32 (n, dim), float32 (n, dim) and int64 (n,).
     """
-    bag_ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
-    used, rows = np.unique(ids, return_inverse=True)
-    n = len(words)  # ids below it are the words' own rows, and all of these are used
-    buckets = (used[n:] - n).astype(np.uint64) + np.uint64(BUCKET_KEY)
-    found = results.pull("input", np.concatenate((keys, buckets)))
-    pulled = kernels.padded(len(found), s.dim)
-    kernels.copy_rows(found, pulled)
-    means = np.empty((n, s.dim), np.float32)
-    kernels.bag_means(pulled, bag_ptr, rows.astype(np.int32), means)
-    return means, found[:n], np.diff(bag_ptr)
+    bags = _Bags(s, words, keys)
+    rows = results.pull("input", bags.keys)
+    return bags.means(rows), rows[: len(words)], np.diff(bags.ptr)
+
+
+class _Bags:
+    """The bags of some words with subwords.
+
+    Attributes
+    ----------
+    keys : numpy.ndarray
+        uint64: of all their rows, the words' own first.
+    ptr : numpy.ndarray
+        int64 (n + 1,): where each bag begins.
+    """
+
+    def __init__(self, s: WordVectorSettings, words: Sequence[bytes], keys: Keys) -> None:
+        self.ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
+        used, rows = np.unique(ids, return_inverse=True)
+        n = len(words)  # ids below it are the words' own rows, and all of these are used
+        buckets = (used[n:] - n).astype(np.uint64) + np.uint64(BUCKET_KEY)
+        self.keys: Keys = np.concatenate((keys, buckets))
+        self._rows = rows.astype(np.int32)
+
+    def means(self, rows: Floats) -> Floats:
+        """Mean of each bag, float32 (n, dim), of the rows of `keys`."""
+        dim = rows.shape[1]
+        padded = kernels.padded(len(rows), dim)
+        kernels.copy_rows(rows, padded)
+        means = np.empty((len(self.ptr) - 1, dim), np.float32)
+        kernels.bag_means(padded, self.ptr, self._rows, means)
+        return means
 
 
 def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
