@@ -2,10 +2,11 @@
 """Owns the numbering of keys: which different ones there are, and each key's place among them.
 
     keys -> KeyNumbers.number -> unique keys, in the order of their first appearance; rows
+    words -> WordNumbers.number -> the same for numbers below a bound, by a table of all of them
     keys -> KeptNumbers.find -> rows that stay the same over batches, keys that have none yet
          -> KeptNumbers.number -> rows of these
 
-Both have one kind of hash table: `KeyNumbers` empties it before each batch, `KeptNumbers` never.
+Two have one kind of hash table: `KeyNumbers` empties it before each batch, `KeptNumbers` never.
 What a key means is not known here.  The loops run without the GIL and allocate nothing.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
@@ -335,6 +336,75 @@ cdef class KeptNumbers:
                 break
             resize(&self.table, self.table.bits + 1)
         return new_array[:self.known - first].copy(), done == n
+
+
+cdef class WordNumbers:
+    """Numbers words, each below a bound, by a table with a place for every one of them.
+
+    Parameters
+    ----------
+    bound : int
+        1 to 2^31 - 1.  Takes 4 bytes each.
+    """
+
+    cdef object _places
+
+    def __init__(self, bound):
+        self._places = np.full(bound, -1, np.int32)
+
+    def number(self, const int32_t[::1] first not None, const int32_t[::1] second not None):
+        """Different words of two arrays, and each word's place among them.
+
+        Parameters
+        ----------
+        first, second : int32 array
+
+        Returns
+        -------
+        different : int32 array (d,)
+            In the order of their first appearance.
+        first, second : int32 array
+            Places in `different`.
+
+        Raises
+        ------
+        ValueError
+            A word is negative, or not below the bound.
+        """
+        cdef int32_t[::1] places = self._places
+        cdef int64_t bound = places.shape[0], known = 0, i
+        cdef int64_t most = min(bound, first.shape[0] + second.shape[0])
+        different, one = np.empty(most, np.int32), np.empty(first.shape[0], np.int32)
+        two = np.empty(second.shape[0], np.int32)
+        cdef int32_t[::1] words = different, of_first = one, of_second = two
+        cdef bint right
+        with nogil:
+            right = number_words(first, places, bound, words, of_first, &known)
+            right = right and number_words(second, places, bound, words, of_second, &known)
+            for i in range(known):
+                places[words[i]] = -1
+        if not right:
+            raise ValueError(f"expected words from 0 to {bound - 1}")
+        return different[:known], one, two
+
+
+cdef bint number_words(const int32_t[::1] given, int32_t[::1] places, int64_t bound,
+                       int32_t[::1] words, int32_t[::1] out, int64_t *known) noexcept nogil:
+    """Adds new words behind the known ones; False at the first word out of range."""
+    cdef int64_t i
+    cdef int32_t word, place
+    for i in range(given.shape[0]):
+        word = given[i]
+        if word < 0 or word >= bound:
+            return False
+        place = places[word]
+        if place < 0:
+            place = <int32_t>known[0]
+            places[word] = place
+            words[known[0]] = word
+            known[0] += 1
+        out[i] = place
+    return True
 
 
 _local = threading.local()

@@ -9,7 +9,7 @@ from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.data._key_numbering import KeptNumbers, KeyNumbers, number_keys
+from snailps.data._key_numbering import KeptNumbers, KeyNumbers, WordNumbers, number_keys
 
 KEYS = st.one_of(
     st.integers(0, 30), st.integers(0, 2**64 - 1), st.integers(0, 9).map(lambda i: i << 60)
@@ -152,3 +152,27 @@ def test_kept_numbers_with_places_that_are_none_refuse(places, missing, what):
     missing = np.array(missing, np.int32)
     with pytest.raises(ValueError, match=what):
         KeptNumbers(5).number(np.zeros(2, np.uint64), missing, np.empty(places, np.int32))
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 30)), st.lists(st.integers(0, 30)))
+def test_words_of_two_arrays_are_numbered_as_they_appear(first, second):
+    table = WordNumbers(31)
+    one, two = np.array(first, np.int32), np.array(second, np.int32)
+    for _ in range(2):  # the table is as before afterwards
+        different, of_one, of_two = table.number(one, two)
+        assert different.tolist() == list(dict.fromkeys(first + second))
+        assert different[of_one].tolist() == first
+        assert different[of_two].tolist() == second
+
+
+@pytest.mark.parametrize("wrong", [-1, 5, 2**31 - 1])
+@pytest.mark.parametrize("second", [False, True])
+def test_words_out_of_range_are_refused_and_leave_nothing_behind(wrong, second):
+    table = WordNumbers(5)
+    good, bad = np.array([3, 1], np.int32), np.array([2, wrong], np.int32)
+    with pytest.raises(ValueError, match="0 to 4"):
+        table.number(*((good, bad) if second else (bad, good)))
+    assert table.number(good, good)[0].tolist() == [3, 1]

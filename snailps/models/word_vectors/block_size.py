@@ -10,6 +10,7 @@ touches fewer rows.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._subwords import subwords_csr
@@ -36,6 +37,21 @@ BLOCK_BYTES_MIN = 4096
 def pool_size(tokens: int) -> int:
     """Negatives drawn for a block of so many kept tokens."""
     return max(NOISE_POOL_MIN, tokens * kernels.SHARED // kernels.GROUP // NOISE_REUSE)
+
+
+def draw(sums: NDArray[np.float64], num: int, seed: int) -> NDArray[np.int64]:
+    """Draws `num` places of a distribution, one from each of as many equal parts of its sum.
+
+    Ascending, so that the search for the next one begins where the last one was found.
+
+    Parameters
+    ----------
+    sums : float64 array
+        Running sums of the weights of all places.
+    """
+    at = (np.arange(num) + np.random.default_rng(seed).random(num)) * (sums[-1:] / max(1, num))
+    found: NDArray[np.int64] = np.minimum(np.searchsorted(sums, at), len(sums) - 1)
+    return found
 
 
 def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) -> int:

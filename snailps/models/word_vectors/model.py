@@ -39,9 +39,10 @@ from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
-from snailps.models.text_model import BUCKET_KEY, TextModel
+from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import (
     NOISE_POWER,
+    draw,
     fit_block,
     pool_size,
     tokens_per_byte,
@@ -65,6 +66,8 @@ ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
 many gradients that their sums of squares would make the steps of a lower rate too short."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
+SLICES = 16
+"""Slices of an epoch's text for each worker, at least."""
 SEED_MASK = (1 << 64) - 1
 
 Ints = NDArray[np.int32]
@@ -109,6 +112,19 @@ class WordVectors(TextModel):
             make("output"),
             *text,
         )
+
+    @classmethod
+    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+        """Of several workers that rotate: slices to deal, a sixteenth of an epoch by their number."""
+        assert isinstance(settings, WordVectorSettings)
+        if workers == 1 or not cls._may_rotate(settings):
+            return super().block_bytes(settings, total_bytes, workers)
+        return max(512, min(BLOCK_BYTES_MAX, total_bytes // (SLICES * workers)))
+
+    @staticmethod
+    def _may_rotate(settings: WordVectorSettings) -> bool:
+        asynchronous = settings.consistency == "async" and not settings.max_steps
+        return asynchronous and settings.model == "skipgram"
 
     @classmethod
     def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
@@ -162,7 +178,7 @@ class WordVectors(TextModel):
         """Skip-gram rotates the owners of its rows; CBOW's inputs are rows of several words."""
         assert isinstance(settings, WordVectorSettings)
         vocabulary = Vocabulary.from_bytes(summary)
-        if settings.model != "skipgram" or len(vocabulary) >= IDS_END:
+        if not cls._may_rotate(settings) or len(vocabulary) >= IDS_END:
             return None
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         chunks = chunks_of(vocabulary, settings, tokens, workers)
@@ -205,7 +221,6 @@ class WordVectors(TextModel):
             return self._rotating.prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
         words = len(self.vocabulary)
-        rng = np.random.default_rng(block.seed)
         seen = np.zeros(words, np.bool_)
         seen[tokens[tokens >= 0]] = True
         present = np.flatnonzero(seen)
@@ -215,7 +230,7 @@ class WordVectors(TextModel):
             no_rows = np.zeros(0, np.float32)
             return _Batch(none, raw_words, zero, none, none, no_rows, (), (), None)
         pool = pool_size(len(tokens))
-        drawn = np.searchsorted(self._noise_sum, rng.random(pool) * self._noise_sum[-1])
+        drawn = draw(self._noise_sum, pool, block.seed)
         seen[drawn] = True
         seen[present] = False
         output_words = np.concatenate((present, np.flatnonzero(seen)))

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.worker import Block, Pending
+from snailps.data._key_numbering import WordNumbers
 from snailps.models.local_sgd import ArrayPool, Floats, Keys
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE
+from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.gram_copies import GramCopies
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
 from snailps.models.word_vectors.skip_gram import BUNDLE
@@ -52,8 +53,6 @@ class Parts:
     ----------
     resident, visiting : int32 array
         The part of each word's input row, and of its output row.
-    place : int32 array
-        Of each word among the words of its visiting part.
     words, noise_sums : tuple of arrays
         Of each visiting part: its words, and the running sum of their probabilities as negatives.
     shares : float64 array
@@ -64,8 +63,7 @@ class Parts:
 
     resident: Ints
     visiting: Ints
-    place: Ints
-    words: tuple[NDArray[np.int64], ...]
+    words: tuple[Ints, ...]
     noise_sums: tuple[NDArray[np.float64], ...]
     shares: NDArray[np.float64]
     sharers: Ints
@@ -128,6 +126,7 @@ class RotationTrainer:
         self._noise = model.vocabulary.noise(NOISE_POWER)
         self._parts: dict[tuple[int, int], Parts] = {}
         self._trained = ArrayPool(model.sgd.layout.make)
+        self._numbers = WordNumbers(len(model.vocabulary))  # of the thread that borrows
 
     def deal(self, block: Block) -> Mapping[str, float]:
         """Encodes a slice of a chunk and writes it for all workers."""
@@ -175,10 +174,7 @@ class RotationTrainer:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
         seed = self._model.settings.seed
         resident, visits = deal(kept, parts, 2 * seed), deal(kept, visiting, 2 * seed + 1)
-        words = tuple(np.flatnonzero(visits == part) for part in range(visiting))
-        place = np.empty(len(kept), np.int32)
-        for own in words:
-            place[own] = np.arange(len(own), dtype=np.int32)
+        words = tuple(np.flatnonzero(visits == part).astype(np.int32) for part in range(visiting))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(resident, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
@@ -187,7 +183,7 @@ class RotationTrainer:
         sharers = np.zeros(0, np.int32)
         if s.maxn:
             sharers = sharers_of_grams(self._vocabulary, s, resident, parts)
-        return Parts(resident, visits, place, words, sums, shares, sharers)
+        return Parts(resident, visits, words, sums, shares, sharers)
 
     # --- a tenancy, trained ---------------------------------------------------------------------
 
@@ -230,30 +226,21 @@ class RotationTrainer:
         model, parts = self._model, tenancy.parts
         groups = slice(int(tenancy.bounds[part]), int(tenancy.bounds[part + 1]))
         first, last = int(tenancy.starts[groups.start]), int(tenancy.starts[groups.stop])
-        contexts = parts.place[tenancy.contexts[first:last]]
-        words, sums = parts.words[part], parts.noise_sums[part]
-        rng = np.random.default_rng((block.seed + part) & _MASK64)
         pool = (groups.stop - groups.start) * kernels.SHARED // kernels.GROUP // NOISE_REUSE
         if groups.stop > groups.start:
             pool = max(pool, kernels.SHARED)
-        drawn = np.minimum(np.searchsorted(sums, rng.random(pool) * sums[-1:]), len(words) - 1)
-        seen = np.zeros(len(words), np.bool_)
-        seen[contexts] = True
-        seen[drawn] = True
-        used = np.flatnonzero(seen)
-        place = np.empty(len(words), np.int32)
-        place[used] = np.arange(len(used), dtype=np.int32)
-        own = words[used]
-        packed = model.sgd.pull_rows("output", own.astype(np.uint64)).wait()
-        local = tuple(self._trained.take(len(used)) for _ in range(model.sgd.layout.arrays))
+        drawn = draw(parts.noise_sums[part], pool, (block.seed + part) & _MASK64)
+        words, contexts, noise = self._numbers.number(
+            tenancy.contexts[first:last], parts.words[part][drawn]
+        )
+        keys = words.astype(np.uint64)
+        packed = model.sgd.pull_rows("output", keys).wait()
+        local = tuple(self._trained.take(len(keys)) for _ in range(model.sgd.layout.arrays))
         model.sgd.layout.load(packed, *local)
-        logit = np.zeros(len(used), np.float32)
+        logit = np.zeros(len(keys), np.float32)
         if model.noise_log is not None:
-            logit[:] = model.noise_log[own]
-        return Visit(
-            part, groups, own.astype(np.uint64), place[contexts], place[drawn].astype(np.int32),
-            logit, packed, local,
-        )  # fmt: skip
+            logit[:] = model.noise_log[words]
+        return Visit(part, groups, keys, contexts, noise, logit, packed, local)
 
     def _train_visit(
         self, block: Block, tenancy: Tenancy, visit: Visit, inputs: GramCopies, number: int
