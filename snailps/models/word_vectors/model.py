@@ -115,7 +115,7 @@ class WordVectors(TextModel):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """Of several workers that rotate: slices to deal, a sixteenth of an epoch by their number."""
+        """A slice to deal for several workers that rotate: `SLICES` an epoch and worker."""
         assert isinstance(settings, WordVectorSettings)
         if workers == 1 or not cls._may_rotate(settings):
             return super().block_bytes(settings, total_bytes, workers)
