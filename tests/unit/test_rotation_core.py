@@ -1,0 +1,486 @@
+"""A rotation at the master by events alone, and what a worker keeps of it: calls, figures, ends."""
+
+import json
+import threading
+
+import pytest
+from cluster_models import write_numbers
+from test_job_metrics import PassMetrics
+from test_master_core import World, rejoin, takes_over
+
+from snailps.api.rotation import NoVisits, Rotation
+from snailps.config import JobSettings, MasterSettings, RawConfig
+from snailps.errors import ClusterError, MisuseError
+from snailps.master import effects, events
+from snailps.master.job.job import Job
+from snailps.master.job.snapshot import pack, unpack
+from snailps.master.leases import RotationLedger
+from snailps.master.leases.records import BlockResult
+from snailps.transport import messages as m
+from snailps.worker.resume_state import ResumeState
+from snailps.worker.visits import TenancyVisits
+
+SLICES = 10
+"""The least that an input is cut into."""
+ANSWER = {"loss": 2.0, "examples": 1.0}
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """Jobs of ten slices in two chunks."""
+    write_numbers(tmp_path / "in.txt", 100, rows=10)  # 200 bytes
+
+    def make(**settings):
+        values = {
+            "worker_class": "rotation_models:Rotating", "input": str(tmp_path / "in.txt"),
+            "block_bytes": "50", "epochs": "1",
+        }  # fmt: skip
+        raw = RawConfig.from_mapping({**values, **settings}, "test")
+        return Job(raw, (JobSettings, MasterSettings), 100.0)
+
+    return make
+
+
+def deals(world, peer):
+    """A worker deals slices until it gets a tenancy, or must wait; that lease."""
+    while True:
+        lease = world.ask(peer, m.Lease("train"))
+        if lease is None or lease.slice < 0:
+            return lease
+        assert isinstance(world.ask(peer, m.Done("train", lease.number, 9, 0.1, ANSWER)), m.Ok)
+        world.note(peer, m.Settled([lease.number]))
+
+
+def tenants(world):
+    """Both workers with their tenancy of the first chunk: (peer, lease) of each."""
+    _, first, second = world.forms()
+    early = deals(world, first)
+    assert early is not None
+    return (first, early), (second, deals(world, second))
+
+
+def gives_back(world, peer, lease, part, **figures):
+    world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures))
+
+
+def facts(world, kind):
+    return [fact.data for fact in world.facts() if fact.kind == kind]
+
+
+# --- leases and parts ----------------------------------------------------------------------------
+
+
+def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
+    world = World(make_job())
+    (_, one), (_, two) = tenants(world)
+    assert [(lease.chunk, lease.part, lease.parts, lease.visiting) for lease in (one, two)] == [
+        (0, 0, 2, 4), (0, 1, 2, 4),
+    ]  # fmt: skip
+    assert one.path == ""
+    assert one.progress == [0.0, 0.5]
+    (train,) = facts(world, "train")
+    assert train["rotation"] == {"chunks": 2, "most_parts": 8}
+    assert facts(world, "chunk") == [{"chunk": 0, "parts": 2}]
+    kinds = [fact.kind for fact in world.facts()]
+    assert kinds.index("train") < kinds.index("done") < kinds.index("chunk")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"consistency": "ssp", "staleness": "1"}, {"consistency": "bsp"}, {"max_steps": "3"},
+     {"assign": "own"}],
+)  # fmt: skip
+def test_training_that_asks_for_something_else_does_not_rotate(make_job, settings):
+    job = make_job(**settings)
+    job.prepare(2)
+    assert job.plan_rotation(2) is None
+    job = make_job()
+    job.prepare(2)
+    assert job.plan_rotation(1) is None
+    assert job.plan_rotation(2) == Rotation(2, 8)
+
+
+def test_rotation_has_no_more_chunks_than_blocks_nor_parts_than_a_message_takes(make_job):
+    job = make_job(chunks="100", most_parts="1000000")
+    job.prepare(2)
+    assert job.plan_rotation(2) == Rotation(SLICES, 1 << 15)
+
+
+@pytest.mark.parametrize("wrong", ["2", 7, (2, 3), ValueError("planted")])
+def test_rotation_that_fails_or_is_none_ends_the_job_with_the_reason(make_job, monkeypatch, wrong):
+    job = make_job()
+
+    def rotation(settings, total_bytes, workers, summary):
+        assert (total_bytes, workers, summary) == (200, 2, b"")
+        if isinstance(wrong, Exception):
+            raise wrong
+        return wrong
+
+    monkeypatch.setattr(job.cls, "rotation", rotation)
+    world = World(job)
+    for role in ("server", "worker", "worker"):
+        world.join(role)
+    world.tick(times=4)
+    assert "rotation failed at the master" in world.core.verdict
+    assert ("planted" if isinstance(wrong, Exception) else "expected a Rotation") in (
+        world.core.verdict
+    )
+
+
+def test_borrower_waits_until_a_part_is_given_back_and_is_told_when_it_has_had_all(make_job):
+    world = World(make_job())
+    (a, one), (b, two) = tenants(world)
+    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
+    waits = world.call(b, m.Borrow(two.number))
+    assert waits not in world.answers
+    world.tick(seconds=1.0)
+    (_, second) = world.core.members.joined("worker")
+    assert second.waits.endswith("to give back part 0")
+    gives_back(world, a, one, 3)
+    assert world.answers[waits] == m.Borrowed(3)
+    assert second.waits == ""
+    assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1)
+    gives_back(world, b, two, 3)
+    gives_back(world, b, two, 3)  # a second time, or what it does not hold: as after a takeover
+    gives_back(world, b, one, 0)
+    assert world.call(b, m.Borrow(two.number)) not in world.answers
+
+
+def test_borrowing_for_what_is_not_held_is_refused(make_job):
+    world = World(make_job())
+    (_, one), (b, _) = tenants(world)
+    for number in (one.number, 0, 1 << 40):
+        assert isinstance(world.ask(b, m.Borrow(number)), ClusterError)
+
+
+def test_nothing_of_a_lost_worker_is_given_to_others_before_it_is_fenced(make_job):
+    world = World(make_job())
+    (a, one), (b, two) = tenants(world)
+    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
+    gives_back(world, a, one, 0)
+    borrows, leases = world.call(b, m.Borrow(two.number)), None
+    assert world.answers[borrows].part == 0
+    borrows = world.call(b, m.Borrow(two.number))
+    world.obey = False
+    world.handle(events.Gone(a, "connection closed"))
+    leases = world.call(b, m.Lease("train"))
+    world.tick(times=3)
+    assert borrows not in world.answers
+    assert leases not in world.answers
+    fence = next(
+        e for e in world.effects
+        if isinstance(e, effects.Order) and isinstance(e.message, m.Fence)
+    )  # fmt: skip
+    world.obey = True
+    world.handle(events.Answered(fence.number, world.does(fence.message)))
+    world.tick()
+    assert world.answers[borrows].part == 2
+    assert world.answers[leases].slice >= 0
+
+
+def test_fetch_is_for_slices_only(make_job):
+    world = World(make_job())
+    (a, one), _ = tenants(world)
+    assert world.ask(a, m.Fetch(0, "train", "line")).blob.startswith(b"0\n1\n")
+    world.call(a, m.Fetch(one.number, "train", "line"))
+    broken = [e for e in world.effects if isinstance(e, effects.Broken)]
+    assert "no such block" in str(broken[0].error)
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def test_figures_of_visits_count_at_once_and_those_of_the_tenancy_in_their_place(make_job):
+    job = make_job()
+    world = World(job)
+    (a, one), _ = tenants(world)
+    assert job.metrics.units == 0
+    assert job.metrics.loss_by_epoch() == [None]
+    for part in range(4):
+        assert world.ask(a, m.Borrow(one.number)).part == part
+        gives_back(world, a, one, part)
+    assert (job.metrics.units, job.metrics.loss) == (20, 2.0)
+    assert job.metrics.loss_by_epoch() == [2.0]
+    assert job.ledger.progress == pytest.approx(1 / 4)
+    assert job.rate(world.now) > 0
+    (member, _) = world.core.members.joined("worker")
+    assert member.rate == 10
+    world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
+    assert (job.metrics.units, job.metrics.loss) == (30, 2.0)  # shown is the mean of visits
+    assert job.metrics.loss_by_epoch() == [3.0]
+    assert job.ledger.progress == pytest.approx(1 / 4)
+    assert member.rate == 15
+
+
+def test_figures_of_a_lost_tenancy_are_withdrawn(make_job):
+    job = make_job()
+    world = World(job)
+    (a, one), (b, two) = tenants(world)
+    for peer, lease in ((a, one), (b, two)):
+        gives_back(world, peer, lease, world.ask(peer, m.Borrow(lease.number)).part, loss=3.0)
+    assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [3.0])
+    world.handle(events.Gone(a, "connection closed"))
+    assert (job.metrics.units, job.metrics.loss) == (5, 3.0)
+    assert job.ledger.progress == pytest.approx(1 / 16)
+    world.handle(events.Gone(b, "connection closed"))
+    assert (job.metrics.units, job.metrics.loss) == (0, None)
+    assert job.metrics.loss_by_epoch() == [None]
+
+
+def test_loss_of_a_visit_that_is_no_number_ends_the_job(make_job):
+    world = World(make_job())
+    (a, one), _ = tenants(world)
+    gives_back(world, a, one, world.ask(a, m.Borrow(one.number)).part, loss=float("nan"))
+    world.tick()
+    assert "the training has diverged" in world.core.verdict
+
+
+def test_metrics_under_another_master_are_without_visits_that_were_not_whole():
+    first, second = PassMetrics(2), PassMetrics()
+    first.count(0, BlockResult(7, 1.0, 2.0))
+    first.count_visit(40, 1, BlockResult(5, 3.0, 2.0))
+    first.count_visit(40, 1, BlockResult(5))
+    first.count_visit(41, 1, BlockResult(1, 1.0, 1.0))
+    second.resume(json.loads(json.dumps(first.snapshot())))
+    assert second.units == 7
+    assert second.losses == [[1.0, 2.0], [0.0, 0.0]]
+    assert first.end_visits(40) == 10
+    assert first.end_visits(40) == 0
+    assert first.visited == [41]
+    assert first.end_visits(41, lost=True) == 1
+    assert (first.units, first.losses) == (second.units, second.losses)
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", ["interrupt", "max_seconds", "target_loss"])
+def test_training_that_ends_lends_nothing_and_what_ends_early_is_not_done(make_job, why):
+    limits = {"max_seconds": {"max_seconds": "50"}, "target_loss": {"target_loss": "1.5"}}
+    job = make_job(**limits.get(why, {}))
+    world = World(job)
+    (a, one), (b, two) = tenants(world)
+    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(2)] == [0, 1]
+    assert [world.ask(b, m.Borrow(two.number)).part for _ in range(2)] == [2, 3]
+    if why == "interrupt":
+        world.handle(events.Signal())
+    elif why == "max_seconds":
+        world.now += 51
+    else:
+        for _ in range(16):  # so many decide
+            job.metrics.count_visit(one.number, 0, BlockResult(1, 1.0, 1.0))
+    world.tick()
+    assert world.ask(a, m.Lease("train")).number == -1
+    assert world.ask(b, m.Borrow(two.number)) == m.Borrowed(-1, ends=True)
+    units = job.metrics.units
+    gives_back(world, b, two, 2)
+    gives_back(world, b, two, 3)
+    assert job.metrics.units == units + 10
+    answer = world.ask(b, m.Done("train", two.number, 10, 1.0, ANSWER, whole=False))
+    assert isinstance(answer, m.Enough)
+    assert not job.ledger.records.is_done(two.number)
+    assert job.metrics.units == units + 10
+    assert facts(world, "done")[-1]["whole"] is False
+
+
+def test_worker_whose_visits_do_not_end_is_given_up(make_job):
+    world = World(make_job())
+    (a, one), (b, two) = tenants(world)
+    part = world.ask(a, m.Borrow(one.number)).part
+    world.handle(events.Signal())
+    world.ask(b, m.Done("train", two.number, 0, 1.0, {}, whole=False))
+    world.note(b, m.Finished({}))
+    world.tick(seconds=15.0)
+    gives_back(world, a, one, part)
+    world.tick(seconds=15.0)
+    (first, _) = world.core.members.joined("worker")
+    assert not first.dropped
+    world.tick(seconds=6.0)
+    assert first.dropped
+    assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1, ends=True)
+    gives_back(world, a, one, part)
+    assert isinstance(world.ask(a, m.Done("train", one.number, 1, 1.0, {})), m.Enough)
+
+
+# --- going on ------------------------------------------------------------------------------------
+
+
+def test_master_that_takes_over_knows_what_each_tenancy_had_and_holds(make_job):
+    before = World(make_job())
+    (a, one), (b, two) = tenants(before)
+    parts = [before.ask(a, m.Borrow(one.number)).part for _ in range(2)]
+    gives_back(before, a, one, parts[0])
+    assert before.ask(b, m.Borrow(two.number)).part == 2
+    assert isinstance(
+        before.ask(b, m.Done("train", two.number, 7, 1.0, {"loss": 1.0, "examples": 1.0})), m.Ok
+    )
+    world = takes_over(before, make_job())
+    state = {"told": [], "unsettled": [], "finished": None, "started": True}
+    visits = [
+        {"number": one.number, "parts": 2, "had": parts, "holds": parts[1:]},
+        {"number": two.number, "parts": 2, "had": [2], "holds": [2]},
+    ]
+    rejoin(world, 1, 1, "server", standbys=[])
+    rejoin(world, 2, 2, "worker", held=[["train", one.number]], visits=visits[:1], **state)
+    # The lost master had noted that this one is done, and not answered.
+    rejoin(world, 3, 3, "worker", held=[["train", two.number]], visits=visits[1:], **state)
+    world.tick(times=4)
+    assert world.core.told_phase == "training"
+    ledger = world.core.job_controller.job.ledger
+    assert isinstance(ledger, RotationLedger)
+    assert ledger.parts == [2]
+    assert ledger.records.is_done(two.number)
+    assert ledger.progress == pytest.approx(1 / 4 + 1 / 16)
+    assert world.ask(2, m.Borrow(one.number)).part == 2
+    assert isinstance(world.ask(3, m.Done("train", two.number, 7, 1.0, {})), m.Ok)  # once more
+    assert world.core.job_controller.job.metrics.units == 7
+
+
+def test_worker_that_reports_parts_of_another_is_not_taken_back(make_job):
+    before = World(make_job())
+    (_, one), (_, two) = tenants(before)
+    world = takes_over(before, make_job())
+    state = {"told": [], "unsettled": [], "finished": None, "started": True}
+    rejoin(world, 1, 1, "server", standbys=[])
+    for node, lease in ((2, one), (3, two)):
+        visits = [{"number": lease.number, "parts": 2, "had": [1], "holds": [1]}]
+        rejoin(world, node, node, "worker", held=[["train", lease.number]], visits=visits, **state)
+    world.tick(times=4)
+    broken = [e.error for e in world.effects if isinstance(e, effects.Broken)]
+    assert [str(error) for error in broken] == ["visiting part 1 is lent to another tenancy"]
+
+
+def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
+    job = make_job()
+    world = World(job)
+    (a, one), (b, two) = tenants(world)
+    world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
+    world.ask(b, m.Borrow(two.number))
+    saved = unpack(pack(job.snapshot(world.now)))
+    assert saved.figures["rotation"] == {"chunks": 2, "most_parts": 8, "parts": [2]}
+    assert saved.units == 30
+    assert job.ledger.share(saved.done) == pytest.approx(1 / 4)
+    again = make_job(chunks="1")  # what the class says now does not matter
+    again.prepare(1)
+    assert again.plan_rotation(1, saved) == Rotation(2, 8)
+    again.begin_pass("train", 0.0, [9], saved)
+    assert again.ledger.parts == [2]
+    assert again.metrics.units == 30
+    assert again.metrics.loss_by_epoch() == [3.0]
+    first = [again.lease(9, 0.0) for _ in range(2)]
+    assert [(lease.chunk, lease.slice) for lease in first] == [(0, 0), (0, 1)]
+
+
+def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):
+    job = make_job()
+    job.prepare(1)
+    job.begin_pass("train", 0.0, [1])
+    saved = unpack(pack(job.snapshot(0.0)))
+    assert "rotation" not in saved.figures
+    assert job.plan_rotation(2, saved) is None
+
+
+# --- at a worker ---------------------------------------------------------------------------------
+
+
+class Master:
+    """Answers what visits ask."""
+
+    def __init__(self, *answers):
+        self.answers, self.notes = list(answers), []
+
+    def ask(self, message, limit_s, heard):
+        assert message == m.Borrow(9)
+        answer = self.answers.pop(0)
+        heard(answer)
+        return answer
+
+
+def visits_of(*answers):
+    master, stand = Master(*answers), ResumeState()
+    stand.got("train", 9, 2)
+    visits = TenancyVisits(9, master.ask, master.notes.append, stand)
+    visits.begin()
+    return visits, master, stand
+
+
+def test_visits_borrow_until_all_are_had_and_give_back_with_figures():
+    visits, master, stand = visits_of(m.Borrowed(2), m.Borrowed(0), m.Borrowed(-1))
+    assert [visits.borrow(), visits.borrow()] == [2, 0]
+    assert stand.to_dict()["visits"] == [{"number": 9, "parts": 2, "had": [0, 2], "holds": [0, 2]}]
+    visits.give_back(2, {"units": 4, "loss": 1.5, "examples": 3})
+    (note,) = master.notes
+    assert (note.number, note.part, note.units, note.metrics) == (
+        9, 2, 4, {"loss": 1.5, "examples": 3.0},
+    )  # fmt: skip
+    assert note.seconds >= 0
+    assert stand.to_dict()["visits"][0]["holds"] == [0]
+    assert visits.borrow() is None
+    assert visits.borrow() is None  # without asking again
+    assert not visits.cut
+
+
+def test_visits_that_end_early_are_cut():
+    visits, _, _ = visits_of(m.Borrowed(2), m.Borrowed(-1, ends=True))
+    assert visits.borrow() == 2
+    assert visits.borrow() is None
+    assert visits.cut
+
+
+def test_visits_refuse_misuse():
+    visits, master, stand = visits_of(m.Borrowed(2))
+    with pytest.raises(MisuseError, match="does not hold that part"):
+        visits.give_back(2, {"units": 1})
+    assert visits.borrow() == 2
+    with pytest.raises(ValueError, match="units"):
+        visits.give_back(2, {"loss": 1.0})
+    assert stand.to_dict()["visits"][0]["holds"] == [2]
+    visits.give_back(2, {"units": 1})
+    with pytest.raises(MisuseError, match="does not hold that part"):
+        visits.give_back(2, {"units": 1})
+    assert len(master.notes) == 1
+    visits.end()
+    with pytest.raises(MisuseError, match="outside train"):
+        visits.borrow()
+    none = NoVisits()
+    assert none.borrow() is None
+    with pytest.raises(MisuseError, match="no tenancy"):
+        none.give_back(0, {})
+
+
+def test_state_of_a_worker_is_whole_whatever_its_threads_do():
+    stand, stop, seen = ResumeState(), threading.Event(), []
+
+    def look():
+        while not stop.is_set():
+            seen.append(stand.to_dict())
+
+    def deal(base):
+        for number in range(base, base + 500):
+            stand.got("train", number, 2)
+            stand.borrowed(number, 1)
+            assert stand.gave_back(number, 1)
+            stand.told(m.Done("train", number, 1, 1.0, {}))
+            stand.settled(number)
+
+    threads = [threading.Thread(target=deal, args=(base,)) for base in (0, 1000, 2000)]
+    looker = threading.Thread(target=look)
+    for thread in (*threads, looker):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    looker.join()
+    last = stand.to_dict()
+    assert (last["held"], last["visits"], last["unsettled"]) == ([], [], [])
+    assert len(last["told"]) == 256
+    for state in seen:
+        held = {number for _, number in state["held"]}
+        assert {visit["number"] for visit in state["visits"]} == held
+        for visit in state["visits"]:
+            assert set(visit["holds"]) <= set(visit["had"])
+    stand.start()
+    stand.got("train", 1)
+    assert stand.to_dict()["visits"] == []
+    assert not stand.gave_back(1, 0)
+    stand.borrowed(1, 0)  # of a tenancy that has ended
