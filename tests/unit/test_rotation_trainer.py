@@ -61,14 +61,16 @@ def test_every_pair_is_trained_once_whoever_does_it(workers: int) -> None:
 def test_the_loss_falls_as_with_one_worker(maxn: int) -> None:
     settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn)
     losses = []
+    chunks = [[text(400, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
+    words = b"".join(b"".join(slices) for slices in chunks)
     for workers in (1, 4):
-        figures = train_rotating(workers_of(settings, workers, ALL), CHUNKS, epochs=12)
+        figures = train_rotating(workers_of(settings, workers, words), chunks, epochs=3)
         last = figures[-workers:]
         losses.append(sum(f["loss"] for f in last) / sum(f["examples"] for f in last))
         first = figures[:workers]
         began = sum(f["loss"] for f in first) / sum(f["examples"] for f in first)
-        assert losses[-1] < 0.9 * began
-    assert losses[1] < 1.15 * losses[0]
+        assert losses[-1] < began
+    assert losses[1] < 1.05 * losses[0]
 
 
 def test_words_of_a_topic_become_neighbours() -> None:

@@ -16,6 +16,7 @@ from snailps.models.word_vectors.word_parts import (
     CHUNKS_MAX,
     chunks_of,
     deal,
+    grams_of_workers,
     most_parts,
     sharers_of_grams,
 )
@@ -56,7 +57,7 @@ def test_fewer_words_than_parts(words: int) -> None:
 
 
 def test_traffic_sets_the_number_of_chunks() -> None:
-    settings = WordVectorSettings(dim=100)
+    settings = WordVectorSettings(dim=100, minn=0, maxn=0)
     known = vocabulary(30_000, 17_000_000)
     tokens = 17_000_000.0
     for workers in (4, 8):
@@ -98,3 +99,20 @@ def test_sharers_of_grams() -> None:
     found = sharers_of_grams(known, settings, resident, 9)
     assert found.tolist() == [len(parts) for parts in expected]
     assert found.max() == 9
+
+
+def test_rows_of_ngrams_count_in_the_traffic() -> None:
+    known, tokens = vocabulary(30_000, 17_000_000), 17e6
+    words = chunks_of(known, WordVectorSettings(dim=100, minn=0, maxn=0), tokens, 4)
+    grams = chunks_of(known, WordVectorSettings(dim=100), tokens, 4)
+    assert grams >= 1
+    assert grams != words
+
+
+@pytest.mark.parametrize("workers", [2, 6])
+def test_grams_of_workers_are_those_that_a_dealing_gives(workers: int) -> None:
+    settings = WordVectorSettings(bucket=5000)
+    known = vocabulary(3000)
+    found = grams_of_workers(known, settings, workers)
+    dealt = sharers_of_grams(known, settings, deal(zipf(3000), workers, 1), workers)
+    assert found == pytest.approx(dealt.sum(), rel=0.03)

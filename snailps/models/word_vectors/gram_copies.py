@@ -33,7 +33,7 @@ STEPS_APART = 300.0
 TURNS_MAX = 16
 TURN_GROUPS = 64
 """Least groups of pairs between two exchanges."""
-CURVATURE = 3.0
+CURVATURE = 4.0
 """Share of its way to the optimum that the hidden vector of a group of pairs goes in a step, a unit
 of the learning rate.  That of one of its n rows is an n-th of it."""
 
@@ -114,18 +114,20 @@ class GramCopies:
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""
         self._merge(wait=True)
-        everything = np.arange(len(self._keys))
-        self._push(everything, self._packed(everything)).wait()
-        self._sgd.packed.give(self._base)
+        base, layout = self._base, self._sgd.layout
+        self._sgd.in_threads(layout.subtract, base, *self.local)
+        if len(self._every):
+            base[:, : layout.dim] *= self._shares(np.arange(len(self._keys)))[:, None]
+        self._model.push_async("input", self._keys, base, state=self._sgd.state).wait()
+        self._sgd.packed.give(base)
         for array in self.local:
             self._arrays.give(array)
 
     def _push(self, rows: NDArray[np.int64], now: Floats) -> Pending:
         """Starts to push shares of the deltas; squares add up as they are."""
         deltas = now - self._base[rows]
-        if len(self._every):
-            deltas[:, : self._sgd.layout.dim] *= self._shares(rows)[:, None]
-            self._sent[rows] = self._number
+        deltas[:, : self._sgd.layout.dim] *= self._shares(rows)[:, None]
+        self._sent[rows] = self._number
         return self._model.push_async("input", self._keys[rows], deltas, state=self._sgd.state)
 
     def _shares(self, rows: NDArray[np.int64]) -> Floats:

@@ -125,7 +125,9 @@ class RotationTrainer:
         self._keep = model.vocabulary.keep_probability(model.settings.sample)
         self._noise = model.vocabulary.noise(NOISE_POWER)
         self._parts: dict[tuple[int, int], Parts] = {}
+        # One pool would hand large arrays of input rows to small visits.
         self._trained = ArrayPool(model.sgd.layout.make)
+        self._inputs = ArrayPool(model.sgd.layout.make)
         self._numbers = WordNumbers(len(model.vocabulary))  # of the thread that borrows
 
     def deal(self, block: Block) -> Mapping[str, float]:
@@ -192,7 +194,7 @@ class RotationTrainer:
         tenancy: Tenancy = block.prepared
         totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
         sgd = self._model.sgd
-        inputs = GramCopies(self._model, tenancy.input_keys, self._trained)
+        inputs = GramCopies(self._model, tenancy.input_keys, self._inputs)
         inputs.count_steps(tenancy, block)
         with (
             ThreadPoolExecutor(1, "snailps-visit") as ahead,

@@ -23,6 +23,8 @@ DEALT_SINGLY = 64
 BYTES_A_WORD = 80.0
 """Traffic of output rows that chunks are made for, at all workers together.  8 workers, 17 M words,
 one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34."""
+BYTES_A_WORD_GRAMS = 250.0
+"""The same with input rows of n-grams, without what is exchanged in the course of a chunk."""
 VISIT_WORDS = 10_000
 """Least words of a visit on average: some 25 ms of one core."""
 VISIT_WORDS_MIN = 2000
@@ -87,13 +89,30 @@ def chunks_of(
     """
     s = settings
     row_bytes = 2 * 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)  # both ways
-    by_traffic = BYTES_A_WORD * tokens / (workers * len(vocabulary) * row_bytes)
+    rows = float(workers * len(vocabulary))
+    bytes_a_word = BYTES_A_WORD
+    if s.maxn:
+        rows += grams_of_workers(vocabulary, s, workers)
+        bytes_a_word = BYTES_A_WORD_GRAMS
+    by_traffic = bytes_a_word * tokens / (rows * row_bytes)
     by_visits = tokens / (2 * workers * workers * VISIT_WORDS)
     kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
     pairs = tokens * kept / vocabulary.tokens * (s.window + 1) / workers
     by_memory = PAIRS_SHARE * PAIR_BYTES * pairs / s.worker_memory
     wanted = max(1.0, min(by_traffic, by_visits, CHUNKS_MAX), by_memory)
     return round(wanted)
+
+
+def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:
+    """Expected rows of n-grams at all workers together, each of which has its part of the words."""
+    s = settings
+    words = np.arange(len(vocabulary))
+    if len(words) > WORDS_AT_ONCE:  # a sample of them, from frequent to rare ones
+        words = np.linspace(0, len(words) - 1, WORDS_AT_ONCE).astype(np.int64)
+    _, ids = subwords_csr(vocabulary.words.take(words), s.minn, s.maxn, s.bucket)
+    uses = np.bincount(ids[ids >= len(words)] - len(words))
+    of_all = uses[uses > 0] * (len(vocabulary) / len(words))
+    return float(workers * -np.expm1(of_all * np.log1p(-1.0 / workers)).sum())
 
 
 def most_parts(tokens: float, workers: int) -> int:
