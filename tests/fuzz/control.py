@@ -87,6 +87,7 @@ def calls(life):
             m.Done("train", 1 << 40, 1, 0.1, {"loss": float("nan")}),
             m.Done("survey", 0, 1 << 50, 0.0, {}, b"part"), m.Fetch(0, "train", "line"),
             m.Fetch(1 << 30, "train", "word"), m.Declare([TABLE]), m.Ask("status"),
+            m.Borrow(0), m.Borrow(1 << 40),
         ],
         "server": [m.Ask("status"), m.Probe(0), m.Drain(1 << 20)],
     }  # fmt: skip
@@ -96,7 +97,8 @@ NOTES = {
     "stranger": [m.Examined([{"level": "ok", "check": "x", "text": "y", "cure": ""}])],
     "driver": [m.Bye({"peak_rss_mb": 1.0})],
     "worker": [
-        m.Settled([1, 2, 3]), m.Settled([1 << 40]), m.Finished({"bytes_in": 1.0}),
+        m.Settled([1, 2, 3]), m.Settled([1 << 40]), m.GiveBack(1, 2, 3, 0.1, {"loss": 1.0}),
+        m.GiveBack(1 << 40, 0, 0, 0.0, {}), m.Finished({"bytes_in": 1.0}),
         m.Bye({"bytes_out": 2.0**53}), m.Leaving("SIGTERM"), m.Failed("planted", "trace"),
     ],
     "server": [

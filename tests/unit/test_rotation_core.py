@@ -153,6 +153,16 @@ def test_borrowing_for_what_is_not_held_is_refused(make_job):
         assert isinstance(world.ask(b, m.Borrow(number)), ClusterError)
 
 
+def test_borrowing_without_a_rotation_is_refused(make_job):
+    world = World(make_job(assign="own"))
+    _, worker, _ = world.forms()
+    lease = world.ask(worker, m.Lease("train"))
+    assert lease.chunk == -1
+    assert "no rotation" in str(world.ask(worker, m.Borrow(lease.number)))
+    world.note(worker, m.GiveBack(lease.number, 0, 1, 1.0, {}))
+    assert not [e for e in world.effects if isinstance(e, effects.Broken)]
+
+
 def test_nothing_of_a_lost_worker_is_given_to_others_before_it_is_fenced(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)

@@ -153,7 +153,9 @@ class LeaseService:
         if member.dropped:
             self._out.reply(call, messages.Borrowed(-1, ends=True))
             return
-        self.running()
+        _, ledger = self.running()
+        if not isinstance(ledger, RotationLedger):
+            raise ClusterError("no part can be borrowed: this training is no rotation")
         self._borrowing.append((member, message.number, call))
         self._lend(now)
 
