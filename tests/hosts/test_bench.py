@@ -72,9 +72,9 @@ def test_hosts_train_within_their_shares_and_leave_nothing(text, tmp_path):
 
 
 def test_hosts_whose_workers_are_killed_finish(text):
-    words = ["--input", str(text), "--hosts", "2", "--core", "0.4", "--kill-every", "4"]
+    words = ["--input", str(text), "--hosts", "2", "--core", "0.4", "--kill-every", "2"]
     done = subprocess.run(
-        [*BENCH, *words, "--epochs", "3", "--replication", "sync", "--json"],
+        [*BENCH, *words, "--epochs", "20", "--replication", "sync", "--json"],
         cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
