@@ -9,6 +9,7 @@ Pure: no processes, no files, no clock.
 import bisect
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 ROLES = ("master", "server", "worker")
@@ -16,8 +17,11 @@ UNITS = ("words", "examples")
 RATES = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 LOOPBACK, UNCAPPED = "loopback", "none"
 DIGITS = 5
-OTHERS_CORES = 0.1
-"""So much other work does not matter: the system's own, and this bench."""
+DISTURBANCE = {
+    "others_cores": (0.1, "other processes used {:.2f} cores"),
+    "unseen_s": (3.0, "this bench was stopped for {:.0f} s, or could not look"),
+}
+"""Above these limits a run is disturbed: the system itself and this bench use less."""
 
 
 def link_of(text: str) -> tuple[bool, float | None]:
@@ -69,6 +73,14 @@ class Samples:
         """Counters at a time that is later than that of the sample before."""
         self._times.append(now)
         self._counters.append(dict(counters))
+
+    def gap(self, begin: float, end: float) -> float:
+        """Longest time between two samples of a span."""
+        pairs = zip(self._times, self._times[1:], strict=False)
+        return max(
+            (after - before for before, after in pairs if before < end and after > begin),
+            default=0.0,
+        )
 
     def has(self, name: str) -> bool:
         """Whether a counter is known."""
@@ -147,6 +159,7 @@ def figures_of(
         "quota_used": (ours_s - cpu_s["master"]) / (hosts * core * train_s) if core else None,
         "throttled": spent("throttled") / periods if periods else None,
         "others_cores": max(0.0, (spent("machine") - ours_s) / train_s),
+        "unseen_s": samples.gap(begin, end),
         "train_loss": told.get("train_loss"),
         "test": numbers_in(told.get("test", {})),
         "blocks": told.get("blocks"),
@@ -232,12 +245,13 @@ def table(summaries: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def disturbed(summaries: Iterable[Mapping[str, Any]]) -> str:
-    """A warning if other processes were at work; else empty."""
-    most = max((s.get("others_cores", 0.0) for s in summaries), default=0.0)
-    if most <= OTHERS_CORES:
-        return ""
-    return f"other processes used {most:.2f} cores: these figures are no results"
+def disturbed(runs: Sequence[Mapping[str, Any]]) -> str:
+    """A warning if other processes were at work, or stopped these; else empty."""
+    most = {name: max((run.get(name) or 0.0 for run in runs), default=0.0) for name in DISTURBANCE}
+    found = [
+        text.format(most[name]) for name, (limit, text) in DISTURBANCE.items() if most[name] > limit
+    ]
+    return "; ".join([*found, "these figures are no results"]) if found else ""
 
 
 def shown(value: float | None, decimals: int) -> str:

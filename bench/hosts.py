@@ -557,7 +557,7 @@ def main() -> None:
             print(json.dumps({**summary, "about": about(args)}), flush=True)
     if args.table or not args.json:
         print(table(summaries), flush=True)
-    if warning := disturbed(summaries):
+    if warning := disturbed(runs):
         say(warning)
 
 

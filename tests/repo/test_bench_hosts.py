@@ -213,8 +213,19 @@ def test_without_one_host_there_is_no_speed_up(figures):
 
 
 def test_other_work_on_the_machine_is_a_warning(figures):
-    assert figures.disturbed([{"others_cores": 0.05}, {}]) == ""
-    assert "used 0.70 cores" in figures.disturbed([{"others_cores": 0.05}, {"others_cores": 0.7}])
+    quiet = {"others_cores": 0.05, "unseen_s": 0.4}
+    assert figures.disturbed([quiet, {}]) == figures.disturbed([]) == ""
+    assert "used 0.70 cores; these" in figures.disturbed([quiet, {**quiet, "others_cores": 0.7}])
+    assert "stopped for 42 s" in figures.disturbed([{**quiet, "unseen_s": 42.0}, quiet])
+
+
+def test_longest_gap_between_samples_is_one_of_the_training(figures):
+    samples = figures.Samples()
+    for now in (1.0, 5.0, 5.5, 7.0, 7.5, 20.0):
+        samples.add(now, {})
+    assert samples.gap(5.2, 7.4) == 1.5
+    assert samples.gap(4.0, 7.0) == 4.0
+    assert samples.gap(30.0, 40.0) == 0.0
 
 
 def test_figures_that_are_unknown_in_one_run_are_medians_of_the_others(figures):
