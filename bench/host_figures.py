@@ -76,11 +76,8 @@ class Samples:
 
     def gap(self, begin: float, end: float) -> float:
         """Longest time between two samples of a span."""
-        pairs = zip(self._times, self._times[1:], strict=False)
-        return max(
-            (after - before for before, after in pairs if before < end and after > begin),
-            default=0.0,
-        )
+        gaps = [b - a for a, b in pairwise(self._times) if a < end and b > begin]
+        return max(gaps, default=0.0)
 
     def has(self, name: str) -> bool:
         """Whether a counter is known."""
