@@ -23,7 +23,7 @@ DEALT_SINGLY = 64
 BYTES_A_WORD = 80.0
 """Traffic of output rows that chunks are made for, at all workers together.  8 workers, 17 M words,
 one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34."""
-BYTES_A_WORD_GRAMS = 250.0
+BYTES_A_WORD_GRAMS = 150.0
 """The same with input rows of n-grams, without what is exchanged in the course of a chunk."""
 VISIT_WORDS = 10_000
 """Least words of a visit on average: some 25 ms of one core."""
