@@ -211,6 +211,12 @@ class WordVectors(TextModel):
         """Encodes a slice of a chunk for all workers."""
         return self._rotating.deal(block)
 
+    def finish(self) -> None:
+        """Waits for the last pushes."""
+        if "_rotating" in self.__dict__:
+            self._rotating.close()
+        super().finish()
+
     @cached_property
     def _rotating(self) -> RotationTrainer:
         return RotationTrainer(self)

@@ -128,7 +128,15 @@ class RotationTrainer:
         # One pool would hand large arrays of input rows to small visits.
         self._trained = ArrayPool(model.sgd.layout.make)
         self._inputs = ArrayPool(model.sgd.layout.make)
+        # A thread that borrows waits for other workers, so another one gives back.
+        self._ahead = ThreadPoolExecutor(1, "snailps-borrow")
+        self._behind = ThreadPoolExecutor(1, "snailps-give-back")
         self._numbers = WordNumbers(len(model.vocabulary))  # of the thread that borrows
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._ahead.shutdown()
+        self._behind.shutdown()
 
     def deal(self, block: Block) -> Mapping[str, float]:
         """Encodes a slice of a chunk and writes it for all workers."""
@@ -193,29 +201,25 @@ class RotationTrainer:
         """Trains a tenancy: all its visits, in the order in which the master lends the parts."""
         tenancy: Tenancy = block.prepared
         totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
-        sgd = self._model.sgd
+        coming = self._ahead.submit(self._borrow, block, tenancy)
         inputs = GramCopies(self._model, tenancy.input_keys, self._inputs)
         inputs.count_steps(tenancy, block)
-        with (
-            ThreadPoolExecutor(1, "snailps-visit") as ahead,
-            ThreadPoolExecutor(1, "snailps-give-back") as behind,
-        ):
-            coming = ahead.submit(self._borrow, block, tenancy)
-            returned: list[Future[None]] = []
-            number = 0
-            while (visit := coming.result()) is not None:
-                coming = ahead.submit(self._borrow, block, tenancy)
-                self._train_visit(block, tenancy, visit, inputs, number)
-                sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
-                push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
-                returned.append(behind.submit(self._give_back, block, visit, push))
-                number += 1
-                for name in totals:
-                    totals[name] += visit.figures[name]
-                totals["lr"] = visit.figures["lr"]
-            inputs.close()
-            for task in returned:
-                task.result()
+        sgd = self._model.sgd
+        returned: list[Future[None]] = []
+        number = 0
+        while (visit := coming.result()) is not None:
+            coming = self._ahead.submit(self._borrow, block, tenancy)
+            self._train_visit(block, tenancy, visit, inputs, number)
+            sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
+            push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
+            returned.append(self._behind.submit(self._give_back, block, visit, push))
+            number += 1
+            for name in totals:
+                totals[name] += visit.figures[name]
+            totals["lr"] = visit.figures["lr"]
+        inputs.close()
+        for task in returned:
+            task.result()
         if number == block.visiting:  # else the training is to end
             totals["units"] = float(tenancy.words)  # of a text without pairs, too
         return totals
