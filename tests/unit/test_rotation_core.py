@@ -10,7 +10,7 @@ from test_master_core import World, rejoin, takes_over
 
 from snailps.api.rotation import NoVisits, Rotation
 from snailps.config import JobSettings, MasterSettings, RawConfig
-from snailps.errors import ClusterError, MisuseError
+from snailps.errors import ClusterError, ConfigError, MisuseError
 from snailps.master import effects, events
 from snailps.master.job.job import Job
 from snailps.master.job.snapshot import pack, unpack
@@ -121,10 +121,10 @@ def test_rotation_that_fails_or_is_none_ends_the_job_with_the_reason(make_job, m
     for role in ("server", "worker", "worker"):
         world.join(role)
     world.tick(times=4)
-    assert "rotation failed at the master" in world.core.verdict
-    assert ("planted" if isinstance(wrong, Exception) else "expected a Rotation") in (
-        world.core.verdict
-    )
+    if isinstance(wrong, Exception):
+        assert "rotation failed at the master: ValueError: planted" in world.core.verdict
+    else:
+        assert "Rotating.rotation: expected a Rotation or None, got" in world.core.verdict
 
 
 def test_borrower_waits_until_a_part_is_given_back_and_is_told_when_it_has_had_all(make_job):
@@ -367,7 +367,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     world.ask(b, m.Borrow(two.number))
     saved = unpack(pack(job.snapshot(world.now)))
-    assert saved.figures["rotation"] == {"chunks": 2, "most_parts": 8, "parts": [2]}
+    assert saved.figures["rotation"] == {"chunks": 2, "most_parts": 8, "parts": [2], "epochs": 1}
     assert saved.units == 30
     assert job.ledger.share(saved.done) == pytest.approx(1 / 4)
     again = make_job(chunks="1")  # what the class says now does not matter
@@ -379,6 +379,38 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     assert again.metrics.loss_by_epoch() == [3.0]
     first = [again.lease(9, 0.0) for _ in range(2)]
     assert [(lease.chunk, lease.slice) for lease in first] == [(0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_checkpoint_goes_on_for_more_epochs_or_fewer(make_job, epochs):
+    job = make_job(epochs="2")
+    world = World(job)
+    (a, one), (b, two) = tenants(world)
+    for peer, lease, units in ((a, one, 30), (b, two, 12)):
+        world.ask(peer, m.Done("train", lease.number, units, 2.0, {"loss": 9.0, "examples": 3.0}))
+    dealt = job.ledger.finished - 2
+    saved = unpack(pack(job.snapshot(world.now)))
+    again = make_job(epochs=str(epochs))
+    again.prepare(2)
+    again.begin_pass("train", 0.0, [8, 9], saved)
+    ledger = again.ledger
+    first = SLICES * epochs
+    assert ledger.records.done().tolist()[-2:] == [first, first + 1]
+    assert ledger.finished == 2 + (dealt if dealt == SLICES // 2 else SLICES // 2)
+    assert (again.metrics.units, again.metrics.loss_by_epoch()[0]) == (42, 3.0)
+    assert ledger.progress == pytest.approx(1 / 2 / epochs)
+    assert (ledger.parts, ledger.epoch) == ([2], 0)
+    assert again.lease(8, 0.0).chunk == 1
+
+
+def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):
+    job = make_job()
+    World(job).forms()
+    saved = unpack(pack(job.snapshot(0.0)))
+    again = make_job(max_steps="3")
+    again.prepare(2)
+    with pytest.raises(ConfigError, match="max_steps: the checkpoint is of a training by rotation"):
+        again.plan_rotation(2, saved)
 
 
 def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):

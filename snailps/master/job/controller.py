@@ -218,6 +218,9 @@ class JobController:
         at = self.wall_s + now
         try:
             rotation = job.plan_rotation(len(nodes), snapshot)
+        except SnailError as error:
+            self._fail(str(error), error.exit_code)
+            return
         except Exception as error:  # of the model's class
             log.error("rotation failed", exc_info=error)
             self._fail(f"rotation failed at the master: {explain(error)}")

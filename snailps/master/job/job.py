@@ -208,10 +208,18 @@ class Job:
         ------
         ClusterError
             The class returns something else.
+        ConfigError
+            It rotates, and steps are limited.
         """
-        if snapshot is not None:
-            return rotation_of(snapshot.figures.get("rotation"))
         s = self.settings
+        if snapshot is not None:
+            known = rotation_of(snapshot.figures.get("rotation"))
+            if known is not None and s.max_steps:
+                raise ConfigError(
+                    "max_steps: the checkpoint is of a training by rotation, whose steps are no "
+                    "blocks: leave it out, or begin anew with --fresh"
+                )
+            return known
         shared = s.consistency == "async" and s.assign != "own" and not s.max_steps
         if not shared or self.rounds or workers < 2:
             return None
@@ -239,7 +247,8 @@ class Job:
             anew = snapshot is not None and snapshot.exact is None
             return RotationLedger(
                 self.input.blocks, s.epochs, rotation, known,
-                nodes=nodes, parts=told.get("parts", ()), anew=anew,
+                nodes=nodes, parts=told.get("parts", ()), known_epochs=told.get("epochs", 0),
+                anew=anew,
             )  # fmt: skip
         all_ = (self.input.blocks, s.epochs, s.max_steps, known)
         if self.clocked:
@@ -305,8 +314,10 @@ class Job:
         }
         if isinstance(self.ledger, RotationLedger):
             figures["rotation"] = {
-                **dataclasses.asdict(self.ledger.rotation), "parts": self.ledger.parts
-            }  # fmt: skip
+                **dataclasses.asdict(self.ledger.rotation),
+                "parts": self.ledger.parts,
+                "epochs": self.settings.epochs,
+            }
         if self.rounds:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
@@ -365,7 +376,7 @@ class Job:
         if not self.rounds:
             numbers = self.ledger.records.done()
             epochs = self.ledger.epochs_of(numbers)
-            self.metrics.count_all(epochs, snapshot.records[numbers])
+            self.metrics.count_all(epochs, self.ledger.records.known()[numbers])
 
     def adopt(self, snapshot: JobSnapshot) -> None:
         """Takes over what an earlier master had surveyed."""

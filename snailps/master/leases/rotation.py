@@ -62,6 +62,9 @@ class RotationLedger(Ledger):
         The workers.
     parts : sequence of int
         Parts of the first chunks, where an earlier run has decided them.
+    known_epochs : int
+        How often each block was to be trained then, which decides the numbers of tenancies; 0: the
+        same.
     anew : bool
         `known` is of a checkpoint: slices of chunks that are not finished are dealt once more.
 
@@ -87,6 +90,7 @@ class RotationLedger(Ledger):
         *,
         nodes: Sequence[int],
         parts: Sequence[int] = (),
+        known_epochs: int = 0,
         anew: bool = False,
     ) -> None:
         super().__init__(blocks, epochs)
@@ -98,7 +102,7 @@ class RotationLedger(Ledger):
         count = len(self._blocks)
         self._starts = [chunk * count // self._chunks for chunk in range(self._chunks + 1)]
         self._parts = [0] * self._count
-        self._parts[: len(parts)] = parts
+        self._parts[: len(parts)] = parts[: self._count]
         self._workers = dict.fromkeys(nodes)
         self._owners: dict[int, int] = {}  # part -> the worker that keeps its rows
         self._own: dict[int, int] = {}  # the reverse
@@ -108,6 +112,7 @@ class RotationLedger(Ledger):
         self._changed = True
         self.records = BlockRecords(self._slices + self._count * self._most)
         if known is not None:
+            known = self._renumbered(known, count * (known_epochs or epochs))
             self.records.resume(self._less_dealt(known) if anew else known)
         self._recount()
 
@@ -560,6 +565,16 @@ class RotationLedger(Ledger):
 
     def _not_done(self, numbers: range) -> int:
         return len(self.records.not_done(numbers.start, numbers.stop))
+
+    def _renumbered(self, known: NDArray[Any], slices: int) -> NDArray[Any]:
+        """Records of a run with so many slices, with the numbers that they have here."""
+        if slices == self._slices:
+            return known
+        moved = np.zeros(self._slices + max(0, len(known) - slices), known.dtype)
+        kept = min(slices, self._slices, len(known))
+        moved[:kept] = known[:kept]
+        moved[self._slices :] = known[slices:]
+        return moved
 
     def _less_dealt(self, known: NDArray[Any]) -> NDArray[Any]:
         """Records without the slices of chunks that are not finished.
