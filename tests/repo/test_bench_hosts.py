@@ -77,6 +77,22 @@ def test_hierarchy_without_the_controller_says_what_there_is(cgroups, mounts):
         cgroups.hierarchy(mounts, lambda root: "memory")
 
 
+def test_groups_of_version_2_hand_the_controller_down(cgroups, tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroups, "hierarchy", lambda *_: cgroups.Hierarchy(2, tmp_path))
+    monkeypatch.setattr(cgroups, "REMOVE_S", 0)  # a folder with files in it cannot be removed
+    with cgroups.Groups(50) as groups:
+        groups.add("host1", 0.22)
+        groups.add("master", cgroups.UNLIMITED)
+        (top,) = tmp_path.glob(f"{cgroups.PREFIX}*")
+        for folder in (tmp_path, top):
+            assert (folder / "cgroup.subtree_control").read_text() == "+cpu"
+        assert (top / "host1" / "cpu.max").read_text() == "11000 50000"
+        assert list((top / "master").iterdir()) == []
+        (top / "host1" / "cpu.stat").write_text("usage_usec 7\nnr_periods 3\nnr_throttled 1\n")
+        assert groups.stat("host1")["nr_throttled"] == 1
+    assert not (top / "master").exists()
+
+
 def test_orphans_are_groups_of_benches_that_have_ended(cgroups):
     names = ["snailps-hosts-7", "snailps-hosts-8", "snailps-hosts-", "user.slice", "docker"]
     assert list(cgroups.orphans(names, lambda pid: pid == 8)) == ["snailps-hosts-7"]
