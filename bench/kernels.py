@@ -1,6 +1,6 @@
 """Speed and quality of the word-vector kernel alone: no network, no blocks, whole-corpus arrays.
 
-    corpus -> word numbers -> subsampled epochs -> kernels.train_words on N threads -> figures
+    corpus -> word numbers -> subsampled epochs -> kernels on N threads -> figures
 
 What is measured is the ceiling that a cluster can reach on this machine; bench/words.py measures
 clusters.  Reports words/s of wall time and of CPU time: on a busy machine only the latter holds
@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import kernels
+from snailps.models.word_vectors.skip_gram import BUNDLE
 
 SENTENCE = 1024  # tokens; the corpus is one line, and fastText cuts there
 NOISE = 1 << 22
@@ -143,12 +144,20 @@ def train(ids: np.ndarray, words: list[str], o: argparse.Namespace) -> tuple[np.
         def run(t: int, tokens: list[np.ndarray] = tokens, epoch: int = epoch,
                 results: list[tuple[float, int, float]] = results) -> None:  # fmt: skip
             begun = time.thread_time()
-            loss, examples = kernels.train_words(
-                inputs, outputs, o.dim, tokens[t], pointers, rows, noise, logit,
-                model=o.cbow, window=o.window, negatives=o.negatives,
-                lr_start=o.lr * (1 - epoch / o.epochs),
-                lr_stop=o.lr * (1 - (epoch + 1) / o.epochs), seed=o.seed * 1000 + epoch * 10 + t,
-            )  # fmt: skip
+            seed = o.seed * 1000 + epoch * 10 + t
+            rates = [o.lr * (1 - (epoch + at) / o.epochs) for at in (0, 1)]
+            arguments = {"negatives": o.negatives, "lr_start": rates[0], "lr_stop": rates[1],
+                         "seed": seed}  # fmt: skip
+            rest = pointers, rows, noise, logit
+            if o.cbow:
+                loss, examples = kernels.train_words(
+                    inputs, outputs, o.dim, tokens[t], *rest, window=o.window, **arguments
+                )
+            else:
+                pairs = kernels.sort_pairs(tokens[t], o.window, seed, BUNDLE)[:3]
+                loss, examples = kernels.train_pairs(
+                    inputs, outputs, o.dim, *pairs, *rest, **arguments
+                )
             results.append((loss, examples, time.thread_time() - begun))
 
         threads = [threading.Thread(target=run, args=(t,)) for t in range(o.threads)]

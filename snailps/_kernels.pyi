@@ -72,10 +72,12 @@ class Kernels:
         self,
         inputs: Floats, outputs: Floats, dim: int, tokens: Ints, bag_ptr: Longs | Ints,
         bag_rows: Ints, noise: Ints, noise_logit: Floats, *,
-        model: int, window: int, negatives: int, lr_start: float, lr_stop: float, seed: int,
+        window: int, negatives: int, lr_start: float, lr_stop: float, seed: int,
         squares: tuple[Floats, Floats] | None = None, eps: float = 1e-8,
     ) -> tuple[float, int]:  # fmt: skip
-        """Train skip-gram or CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
+        """Train CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
+
+        Skip-gram: `sort_pairs` and `train_pairs`.
 
         Parameters
         ----------
@@ -97,8 +99,6 @@ class Kernels:
         noise_logit
             float32[n_out], subtracted from each score: zeros for negative sampling,
             ``log(negatives * q(w))`` for NCE.
-        model
-            0 skip-gram, 1 CBOW.
         window
             1 to 256: each centre draws its reach uniformly from 1..window.
         negatives
@@ -119,7 +119,7 @@ class Kernels:
         loss_sum : float
             Sum over the examples of the negative log likelihood, each with its negatives.
         examples : int
-            Pairs (centre, context) for skip-gram, centres with any context for CBOW.
+            Centres with any context.
 
         Raises
         ------
@@ -128,12 +128,11 @@ class Kernels:
 
         Notes
         -----
-        16 consecutive centres share 32 noise words, each weighted ``contexts * negatives / 32``
-        (CBOW: ``negatives / 32``); a noise word that is the positive word of a pair does not count
-        for that pair.  A group reads every row before it changes any, so it is one small batch; it
-        ends early where a centre would come a second time, because one word taking several steps at
-        once overshoots.  As in fastText, a bag's vector is the mean of its rows, and each of the
-        rows gets the whole gradient.
+        16 consecutive centres share 32 noise words, each weighted ``negatives / 32``; a noise word
+        that is the centre does not count for it.  A group reads every row before it changes any, so
+        it is one small batch; it ends early where a centre would come a second time, because one
+        word taking several steps at once overshoots.  As in fastText, a bag's vector is the mean of
+        its rows, and each of the rows gets the whole gradient.
 
         Releases the GIL.  Several threads may train on the same `inputs` and `outputs` at once:
         the writers race (Hogwild), an update may now and then be lost, nothing else happens.

@@ -23,8 +23,8 @@ from snailps.abi._row_ops cimport (
 from snailps.abi._wire_types cimport is_wire, wire_row_bytes
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
-    CBOW, LOGISTIC, MULTINOMIAL, SAMPLING, SKIP_GRAM, SOFTMAX, SQUARED, CbowNet, Csr, KernelTable,
-    LabelsJob, PairsJob, SortedBundle, SortJob, SparseJob, WordsJob,
+    LOGISTIC, MULTINOMIAL, SAMPLING, SOFTMAX, SQUARED, CbowNet, Csr, KernelTable, LabelsJob,
+    PairsJob, SortedBundle, SortJob, SparseJob, WordsJob,
 )
 
 import numpy as np
@@ -287,7 +287,7 @@ cdef class Kernels:
 
     def train_words(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                     const int32_t[::1] tokens, bag_ptr, const int32_t[::1] bag_rows,
-                    const int32_t[::1] noise, const float[::1] noise_logit, *, int model,
+                    const int32_t[::1] noise, const float[::1] noise_logit, *,
                     int window, int negatives, float lr_start, float lr_stop, uint64_t seed,
                     squares=None, float eps=1e-8):
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
@@ -298,8 +298,6 @@ cdef class Kernels:
         if word_num > out_num:
             raise ValueError(
                 f"outputs ({out_num} rows) must have a row a word ({word_num})")
-        if model not in (SKIP_GRAM, CBOW):
-            raise ValueError(f"model must be 0 (skip-gram) or 1 (CBOW), got {model}")
         if not 1 <= window <= C_WINDOW_MAX:
             raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
         if not self.in_range(tokens, -1, word_num):
@@ -325,7 +323,6 @@ cdef class Kernels:
         job.noise_num = noise.shape[0]
         job.stride = inputs.shape[1]
         job.dim = dim
-        job.model = model
         job.window = window
         job.negatives = negatives
         job.rate_start = lr_start

@@ -21,11 +21,10 @@
 #define SNAIL_BUNDLE_COPY 16 /* contexts that the sorter copies at once: it may write as many too much */
 #define SNAIL_PANEL 128   /* words: 33 rows of them are 17 KB, half of a first-level cache */
 
-enum { SNAIL_SKIP_GRAM, SNAIL_CBOW };
 enum { SNAIL_SOFTMAX, SNAIL_ONE_VS_ALL, SNAIL_SAMPLING };
 enum { SNAIL_LOGISTIC, SNAIL_SQUARED, SNAIL_MULTINOMIAL }; /* labels: above 0 is yes; ...; classes */
 
-typedef struct {          /* word vectors */
+typedef struct {          /* word vectors, CBOW */
     float *inputs, *outputs;
     float *input_squares; /* AdaGrad's state beside them, or NULL: plain steps */
     float *output_squares;
@@ -38,7 +37,6 @@ typedef struct {          /* word vectors */
     uint64_t noise_num;
     int64_t stride;
     int dim;
-    int model;
     int window;
     float negatives;
     float rate_start, rate_stop;

@@ -12,9 +12,6 @@ cdef extern from "kernels/_jobs.h" nogil:
     const int BUNDLE_COPY "SNAIL_BUNDLE_COPY"
     const int PANEL "SNAIL_PANEL"
     enum:
-        SKIP_GRAM "SNAIL_SKIP_GRAM"
-        CBOW "SNAIL_CBOW"
-    enum:
         SOFTMAX "SNAIL_SOFTMAX"
         ONE_VS_ALL "SNAIL_ONE_VS_ALL"
         SAMPLING "SNAIL_SAMPLING"
@@ -37,7 +34,6 @@ cdef extern from "kernels/_jobs.h" nogil:
         uint64_t noise_num
         int64_t stride
         int dim
-        int model
         int window
         float negatives
         float rate_start

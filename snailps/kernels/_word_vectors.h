@@ -1,19 +1,16 @@
-/* Word-vector training, one group of centres at a time.
+/* CBOW word-vector training, one group of centres at a time; skip-gram is in _word_pairs.h.
  *
  * tokens -> plan_group -> group (which words meet) -> train_group -> rows, changed in place
  *
  * How a group is trained.  16 consecutive centres are the 16 *lanes* of small matrices.
  *
- *     rows  R = [32 shared noise rows | rows of the positive words]     read in place
- *     lanes H = hidden vectors                                          16 x dim, scratch
+ *     rows  R = [32 shared noise rows | rows of the centres]            read in place
+ *     lanes H = means over the bags around                              16 x dim, scratch
  *     S = R H'      C = rate * weight * (label - sigmoid(S))            (rows x 16), scratch
- *     gradient of H = C' R,  then R += C H,  then each input row of a lane's bag += its gradient
+ *     gradient of H = C' R,  then R += C H,  then each input row of a lane's bags += its gradient
  *
  * With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
  * that row: its elements' squares are added up, and the step divided by their root.
- *
- * Skip-gram: lane = centre word's bag, positive rows = the words around, C non-zero in a band.
- * CBOW: lane = mean over the bags around, positive rows = the centres, C non-zero on the diagonal.
  */
 #ifndef SNAILPS_WORD_VECTORS_H
 #define SNAILPS_WORD_VECTORS_H
@@ -54,12 +51,12 @@ typedef struct { /* rows are `stride` floats; row_max = slots + SHARED, rounded 
     float *idle;            /* [stride] zeros: stands in for rows that fill up a tile */
     float *steps;           /* AdaGrad: [TILE, stride], gradients of the rows of a tile */
     float *step_row[SNAIL_TILE];
-    float *bags;        /* CBOW: [slots, stride] sums, then gradients */
-    float *mix;         /* CBOW: [slots, GROUP] */
+    float *bags;        /* [slots, stride] sums, then gradients */
+    float *mix;         /* [slots, GROUP] */
     const float **rows; /* [row_max] */
     float **hidden_row; /* [GROUP] */
     float **hidden_gradient_row;
-    float **bag_row; /* CBOW: [slots] */
+    float **bag_row; /* [slots] */
     snail_group groups[2];
 } snail_words;
 
@@ -163,14 +160,9 @@ SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
 
 /* Asks for the rows of a group while the one before it is being computed. */
 static void snail_prefetch_group(const snail_words_job *job, const snail_group *g) {
-    const int skip_gram = job->model == SNAIL_SKIP_GRAM;
     for (int i = 0; i < SNAIL_SHARED; i++) snail_prefetch_output(job, g->shared[i]);
-    for (int i = 0; i < g->slot_num; i++)
-        if (skip_gram) snail_prefetch_output(job, g->slot[i]);
-        else snail_prefetch_bag(job, g->slot[i]);
-    for (int i = 0; i < g->lane_num; i++)
-        if (skip_gram) snail_prefetch_bag(job, g->centre[i]);
-        else snail_prefetch_output(job, g->centre[i]);
+    for (int i = 0; i < g->slot_num; i++) snail_prefetch_bag(job, g->slot[i]);
+    for (int i = 0; i < g->lane_num; i++) snail_prefetch_output(job, g->centre[i]);
 }
 
 /* ---- one group -------------------------------------------------------------------------------- */
@@ -214,12 +206,11 @@ SNAIL_INLINE void snail_step_outputs(const snail_words_job *job, snail_words *s,
     }
 }
 
-/* Sum or mean of a word's rows; returns how many there are. */
-SNAIL_INLINE int snail_sum_bag(const snail_words_job *job, int word, int mean, float *out) {
+/* Sum of a word's rows; returns how many there are. */
+SNAIL_INLINE int snail_sum_bag(const snail_words_job *job, int word, float *out) {
     const int64_t begin = job->bag_ptr[word];
     const int count = (int)(job->bag_ptr[word + 1] - begin);
-    snail_sum_rows(count, job->bag_rows + begin, job->inputs, job->stride,
-                   mean ? 1.0f / (float)count : 1.0f, out);
+    snail_sum_rows(count, job->bag_rows + begin, job->inputs, job->stride, 1, out);
     return count;
 }
 
@@ -232,7 +223,7 @@ SNAIL_INLINE int snail_sees(const int *begin, const int *end, const int *own, in
 static void snail_hide_cbow(const snail_words_job *job, const snail_group *g, snail_words *s) {
     float count[SNAIL_GROUP] = {0};
     for (int j = 0; j < g->slot_num; j++) {
-        const float bag = (float)snail_sum_bag(job, g->slot[j], 0, s->bag_row[j]);
+        const float bag = (float)snail_sum_bag(job, g->slot[j], s->bag_row[j]);
         for (int i = 0; i < SNAIL_GROUP; i++) {
             const float seen = (float)snail_sees(g->begin, g->end, g->own, i, j);
             s->mix[j * SNAIL_GROUP + i] = seen;
@@ -262,95 +253,56 @@ static void snail_spread_cbow(const snail_words_job *job, const snail_group *g, 
     for (int j = 0; j < g->slot_num; j++) snail_add_to_bag(job, g->slot[j], s->bag_row[j], rate);
 }
 
-/* What a group's lanes see of its positive rows: rows begin..end-1 except `own` belong to a lane. */
-typedef struct {
-    const int *word; /* of each positive row */
-    int num;
-    int begin[SNAIL_GROUP], end[SNAIL_GROUP], own[SNAIL_GROUP];
-    float noise_weight[SNAIL_GROUP];
-} snail_positives;
-
-SNAIL_INLINE snail_positives snail_positives_of(const snail_words_job *job, const snail_group *g,
-                                                float share) {
-    snail_positives p;
-    const int skip_gram = job->model == SNAIL_SKIP_GRAM;
-    p.word = skip_gram ? g->slot : g->centre;
-    p.num = skip_gram ? g->slot_num : g->lane_num;
-    for (int i = 0; i < SNAIL_GROUP; i++) {
-        const int predictions = skip_gram ? g->contexts[i] : snail_least(g->contexts[i], 1);
-        p.begin[i] = skip_gram ? g->begin[i] : i;
-        p.end[i] = skip_gram ? g->end[i] : i + predictions;
-        p.own[i] = skip_gram ? g->own[i] : -1;
-        p.noise_weight[i] = share * (float)predictions;
-    }
-    return p;
-}
-
-/* Scores in `coef` become coefficients: noise, positives, fill; returns the loss. */
+/* Scores in `coef` become coefficients: noise, centres, fill; returns the loss. */
 static double snail_judge_group(const snail_words_job *job, const snail_group *g, snail_words *s,
-                                const snail_positives *p, int rows, float share, float factor) {
-    float weight[SNAIL_GROUP], loss[SNAIL_GROUP] = {0};
+                                int rows, float share, float factor) {
+    float weight[SNAIL_GROUP], full[SNAIL_GROUP], loss[SNAIL_GROUP] = {0};
     double total = 0;
-    for (int t = 0; t < SNAIL_SHARED; t++) {
-        int hit = 0;
-        for (int j = 0; j < p->num; j++) hit |= p->word[j] == g->shared[t];
-        memcpy(weight, p->noise_weight, sizeof weight);
-        for (int j = 0; hit && j < p->num; j++) {
-            if (p->word[j] != g->shared[t]) continue;
-            for (int i = 0; i < SNAIL_GROUP; i++)
-                if (snail_sees(p->begin, p->end, p->own, i, j))
-                    weight[i] = weight[i] > share ? weight[i] - share : 0;
-        }
+    for (int i = 0; i < SNAIL_GROUP; i++) full[i] = g->contexts[i] > 0 ? share : 0;
+    for (int t = 0; t < SNAIL_SHARED; t++) { /* a lane's own centre is no noise for it */
+        for (int i = 0; i < SNAIL_GROUP; i++)
+            weight[i] = g->centre[i] == g->shared[t] ? 0 : full[i];
         snail_judge(s->coef + t * SNAIL_GROUP, job->noise_logit[g->shared[t]], -1, factor, weight,
                     loss);
     }
-    for (int j = 0; j < p->num; j++) {
-        for (int i = 0; i < SNAIL_GROUP; i++)
-            weight[i] = (float)snail_sees(p->begin, p->end, p->own, i, j);
-        snail_judge(s->coef + (SNAIL_SHARED + j) * SNAIL_GROUP, job->noise_logit[p->word[j]], 1,
+    for (int j = 0; j < g->lane_num; j++) {
+        memset(weight, 0, sizeof weight);
+        weight[j] = (float)(g->contexts[j] > 0);
+        snail_judge(s->coef + (SNAIL_SHARED + j) * SNAIL_GROUP, job->noise_logit[g->centre[j]], 1,
                     factor, weight, loss);
     }
-    memset(s->coef + (SNAIL_SHARED + p->num) * SNAIL_GROUP, 0,
-           (size_t)((rows - SNAIL_SHARED - p->num) * SNAIL_GROUP) * sizeof(float));
+    memset(s->coef + (SNAIL_SHARED + g->lane_num) * SNAIL_GROUP, 0,
+           (size_t)((rows - SNAIL_SHARED - g->lane_num) * SNAIL_GROUP) * sizeof(float));
     for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
     return total;
 }
 
-/* Gradient of the hidden vectors; of the positive rows only those that a tile's lanes see. */
-static void snail_hidden_gradients(const snail_words_job *job, snail_words *s,
-                                   const snail_positives *p) {
+/* Gradient of the hidden vectors: of a tile of lanes, only their own centres are positive. */
+static void snail_hidden_gradients(const snail_words_job *job, const snail_group *g,
+                                   snail_words *s) {
     const int stride = (int)job->stride;
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE) {
-        int low = p->num, high = 0;
+        const int own = snail_least(SNAIL_TILE, g->lane_num - i);
         snail_lanes_from_rows(0, SNAIL_SHARED, s->rows, s->coef + i, s->hidden_gradient_row + i,
                               stride);
-        for (int j = i; j < i + SNAIL_TILE; j++)
-            if (p->begin[j] < p->end[j]) {
-                low = snail_least(low, p->begin[j]);
-                high = snail_most(high, p->end[j]);
-            }
-        if (low < high)
-            snail_lanes_from_rows(1, high - low, s->rows + SNAIL_SHARED + low,
-                                  s->coef + (SNAIL_SHARED + low) * SNAIL_GROUP + i,
+        if (own > 0)
+            snail_lanes_from_rows(1, own, s->rows + SNAIL_SHARED + i,
+                                  s->coef + (SNAIL_SHARED + i) * SNAIL_GROUP + i,
                                   s->hidden_gradient_row + i, stride);
     }
 }
 
 /* Rows, in place: the only moment at which another thread's addition to them can be lost. */
 static void snail_step_rows(const snail_words_job *job, const snail_group *g, snail_words *s,
-                            const snail_positives *p, int rows, float rate) {
+                            int rows, float rate) {
     for (int t = 0; t < rows; t += SNAIL_TILE) {
-        int low = 0, high = g->lane_num;
-        if (t >= SNAIL_SHARED) {
-            const int j = t - SNAIL_SHARED;
-            while (low < high && (p->end[low] <= j || p->begin[low] >= j + SNAIL_TILE)) low++;
-            while (low < high && (p->end[high - 1] <= j || p->begin[high - 1] >= j + SNAIL_TILE))
-                high--;
-        }
+        const int low = t < SNAIL_SHARED ? 0 : t - SNAIL_SHARED;
+        const int high = t < SNAIL_SHARED ? g->lane_num : snail_least(low + SNAIL_TILE, g->lane_num);
         const float *const *hidden = (const float *const *)(s->hidden_row + low);
         const float *coef = s->coef + t * SNAIL_GROUP + low;
         if (job->output_squares)
-            snail_step_outputs(job, s, t, SNAIL_SHARED + p->num, high - low, hidden, coef, rate);
+            snail_step_outputs(job, s, t, SNAIL_SHARED + g->lane_num, high - low, hidden, coef,
+                               rate);
         else
             snail_rows_from_lanes(high - low, hidden, coef, (float *const *)(s->rows + t),
                                   (int)job->stride);
@@ -358,31 +310,22 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, sn
 }
 
 /* Trains one group; returns its loss.  All rows are read before the first one changes. */
-static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g, snail_words *s,
-                                float rate) {
-    const int stride = (int)job->stride, skip_gram = job->model == SNAIL_SKIP_GRAM;
+static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
+                                            snail_words *s, float rate) {
+    const int stride = (int)job->stride;
     const float share = job->negatives / SNAIL_SHARED;
-    const snail_positives p = snail_positives_of(job, g, share);
-    const int rows = (SNAIL_SHARED + p.num + SNAIL_TILE - 1) / SNAIL_TILE * SNAIL_TILE;
-    if (skip_gram)
-        for (int i = 0; i < g->lane_num; i++)
-            snail_sum_bag(job, g->centre[i], 1, s->hidden_row[i]);
-    else snail_hide_cbow(job, g, s);
+    const int rows = (SNAIL_SHARED + g->lane_num + SNAIL_TILE - 1) / SNAIL_TILE * SNAIL_TILE;
+    snail_hide_cbow(job, g, s);
     for (int t = 0; t < SNAIL_SHARED; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
-    for (int j = 0; j < p.num; j++)
-        s->rows[SNAIL_SHARED + j] = job->outputs + p.word[j] * job->stride;
-    for (int j = SNAIL_SHARED + p.num; j < rows; j++) s->rows[j] = s->idle;
+    for (int j = 0; j < g->lane_num; j++)
+        s->rows[SNAIL_SHARED + j] = job->outputs + g->centre[j] * job->stride;
+    for (int j = SNAIL_SHARED + g->lane_num; j < rows; j++) s->rows[j] = s->idle;
     snail_transpose(s->hidden, stride, s->across);
     snail_score(rows, s->rows, s->across, job->dim, s->coef);
-    const double loss = snail_judge_group(job, g, s, &p, rows, share,
-                                          job->output_squares ? 1 : rate);
-    snail_hidden_gradients(job, s, &p);
-    snail_step_rows(job, g, s, &p, rows, rate);
-    if (skip_gram) {
-        for (int i = 0; i < g->lane_num; i++)
-            if (g->contexts[i] > 0)
-                snail_add_to_bag(job, g->centre[i], s->hidden_gradient_row[i], rate);
-    } else snail_spread_cbow(job, g, s, rate);
+    const double loss = snail_judge_group(job, g, s, rows, share, job->output_squares ? 1 : rate);
+    snail_hidden_gradients(job, g, s);
+    snail_step_rows(job, g, s, rows, rate);
+    snail_spread_cbow(job, g, s, rate);
     return loss;
 }
 
@@ -397,7 +340,8 @@ SNAIL_INLINE void *snail_cut(char *scratch, int64_t *at, int64_t bytes) {
 /* Cuts scratch into parts; returns its size (scratch may be NULL to ask). */
 static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, snail_words *s) {
     const int64_t row = job->stride * 4, lane = SNAIL_GROUP * 4, pointer = sizeof(void *);
-    const int64_t slots = SNAIL_GROUP + 2 * job->window + SNAIL_TILE, rows = slots + SNAIL_SHARED;
+    const int64_t slots = SNAIL_GROUP + 2 * job->window + SNAIL_TILE;
+    const int64_t rows = snail_most((int)slots, SNAIL_GROUP + SNAIL_SHARED);
     int64_t at = 0;
     s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->hidden_gradient = snail_cut(scratch, &at, SNAIL_GROUP * row);
@@ -408,11 +352,9 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
     s->rows = snail_cut(scratch, &at, rows * pointer);
     s->hidden_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->hidden_gradient_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
-    if (job->model == SNAIL_CBOW) {
-        s->bags = snail_cut(scratch, &at, slots * row);
-        s->mix = snail_cut(scratch, &at, slots * lane);
-        s->bag_row = snail_cut(scratch, &at, slots * pointer);
-    }
+    s->bags = snail_cut(scratch, &at, slots * row);
+    s->mix = snail_cut(scratch, &at, slots * lane);
+    s->bag_row = snail_cut(scratch, &at, slots * pointer);
     for (int i = 0; i < 2; i++)
         s->groups[i].slot = snail_cut(scratch, &at, slots * (int64_t)sizeof(int));
     return at;
@@ -435,17 +377,14 @@ static void snail_train_words(const snail_words_job *job, char *scratch, double 
         s.hidden_gradient_row[i] = s.hidden_gradient + i * job->stride;
     }
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
-    if (job->model == SNAIL_CBOW)
-        for (int i = 0; i < SNAIL_GROUP + 2 * job->window + SNAIL_TILE; i++)
-            s.bag_row[i] = s.bags + i * job->stride;
+    for (int i = 0; i < SNAIL_GROUP + 2 * job->window + SNAIL_TILE; i++)
+        s.bag_row[i] = s.bags + i * job->stride;
     snail_plan_group(job, now, 0, 0);
     for (uint64_t number = 1; now->lane_num > 0; number++) {
         int64_t found = 0;
         snail_plan_group(job, ahead, now->next, number);
         snail_prefetch_group(job, ahead);
-        for (int i = 0; i < now->lane_num; i++)
-            found += job->model == SNAIL_SKIP_GRAM ? now->contexts[i]
-                                                   : snail_least(now->contexts[i], 1);
+        for (int i = 0; i < now->lane_num; i++) found += now->contexts[i] > 0;
         if (found > 0) {
             const float rate = job->rate_start + slope * (float)now->first;
             *loss += snail_train_group(job, now, &s, rate);

@@ -15,7 +15,7 @@ from snailps.errors import ConfigError
 
 BUILDS = kernels.builds_available()
 builds = pytest.mark.parametrize("build", BUILDS)
-SETTINGS = {"model": 0, "window": 5, "negatives": 5, "lr_start": 0.05, "lr_stop": 0.01, "seed": 7}
+SETTINGS = {"window": 5, "negatives": 5, "lr_start": 0.05, "lr_stop": 0.01, "seed": 7}
 
 
 class Toy:
@@ -293,12 +293,10 @@ def test_apply_row_wrong_sizes_are_refused(access, row, hyper):
 
 
 @builds
-@pytest.mark.parametrize(
-    ("model", "subwords", "nce"), [(0, 0, True), (0, 6, False), (1, 0, False), (1, 6, False)]
-)
-def test_train_words_one_thread_equals_twin(build, model, subwords, nce):
+@pytest.mark.parametrize(("subwords", "nce"), [(0, True), (0, False), (6, False)])
+def test_train_words_one_thread_equals_twin(build, subwords, nce):
     toy = Toy(subwords=subwords, nce=nce)
-    assert_close(toy.train(build, model=model), toy.twin(model=model), toy.dim)
+    assert_close(toy.train(build), toy.twin(), toy.dim)
 
 
 @builds
@@ -309,17 +307,16 @@ def test_train_words_one_thread_equals_twin(build, model, subwords, nce):
     dim=st.integers(1, 70),
     window=st.integers(1, 20),
     negatives=st.integers(1, 20),
-    model=st.integers(0, 1),
     subwords=st.integers(0, 4),
     seed=st.integers(0, 2**64 - 1),
 )
 def test_train_words_any_shape_equals_twin(
-    build, words, tokens, dim, window, negatives, model, subwords, seed
+    build, words, tokens, dim, window, negatives, subwords, seed
 ):
     toy = Toy(words, tokens, dim, subwords, seed=seed % 1000)
     # A low rate: one word in every place of a wide window would make the vectors explode, and
     # rounding with them.
-    changed = {"window": window, "negatives": negatives, "model": model, "seed": seed}
+    changed = {"window": window, "negatives": negatives, "seed": seed}
     changed |= {"lr_start": 2e-3, "lr_stop": 1e-3}
     assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
 
@@ -341,12 +338,11 @@ def trained_with_adagrad(toy, build=kernels.BUILD, begin=0.0, **changed):
 
 
 @builds
-@pytest.mark.parametrize("model", [0, 1])
 @pytest.mark.parametrize("subwords", [0, 6])
 @pytest.mark.parametrize(("dim", "begin"), [(20, 0.0), (32, 0.5), (101, 0.0)])
-def test_train_words_with_adagrad_equals_twin(build, model, subwords, dim, begin):
+def test_train_words_with_adagrad_equals_twin(build, subwords, dim, begin):
     toy = Toy(subwords=subwords, dim=dim)
-    got, want = trained_with_adagrad(toy, build, begin, model=model)
+    got, want = trained_with_adagrad(toy, build, begin)
     assert_close(got, want, dim)
     for sums, theirs, rows in zip(got[4:], want[4:], got[:2], strict=True):
         np.testing.assert_allclose(sums[:, :dim], theirs, rtol=1e-4, atol=1e-6)
@@ -388,20 +384,19 @@ def test_train_words_with_squares_that_do_not_fit_is_refused(squares, eps, words
         kernels.train_words(*rows, *toy.arguments()[2:], **SETTINGS, squares=given, eps=eps)
 
 
-@pytest.mark.parametrize("model", [0, 1])
-def test_train_words_one_group_follows_numeric_gradient(model):
+def test_train_words_one_group_follows_numeric_gradient():
     toy = Toy(words=12, tokens=12, dim=6, subwords=3, nce=True)
     toy.tokens[:] = np.random.default_rng(1).permutation(12)  # no word twice: one group
     toy.tokens[5] = -1
     rate = 1e-3
-    _, outputs, loss, _ = toy.train(model=model, lr_start=rate, lr_stop=rate)
+    _, outputs, loss, _ = toy.train(lr_start=rate, lr_stop=rate)
     first = next(twin.groups(toy.tokens, 5, toy.noise, 7))
 
     def bag(word):
         return toy.bag_rows[toy.bag_ptr[word] : toy.bag_ptr[word + 1]]
 
     def stated(a, b):
-        return twin.group_loss(a, b, *first[1:], bag, toy.logit, model, 5)
+        return twin.group_loss(a, b, *first[1:], bag, toy.logit, 5)
 
     a = toy.inputs[:, :6].astype(float)
     b = toy.outputs[:, :6].astype(float)
@@ -417,11 +412,11 @@ def test_train_words_one_group_follows_numeric_gradient(model):
     alone = Toy(words=12, tokens=14, dim=6, nce=True)
     alone.tokens[:] = -1
     alone.tokens[:2] = 3, 4
-    got = alone.train(model=model, lr_start=rate, lr_stop=rate)[0]
+    got = alone.train(lr_start=rate, lr_stop=rate)[0]
     first = next(twin.groups(alone.tokens, 5, alone.noise, 7))
 
     def lone_loss(x):
-        return twin.group_loss(x, b, *first[1:], lambda w: [w], alone.logit, model, 5)
+        return twin.group_loss(x, b, *first[1:], lambda w: [w], alone.logit, 5)
 
     a, b = alone.inputs[:, :6].astype(float), alone.outputs[:, :6].astype(float)
     for row, column in [(3, 0), (4, 5)]:
@@ -432,10 +427,9 @@ def test_train_words_one_group_follows_numeric_gradient(model):
         assert got[row, column] - a[row, column] == pytest.approx(-rate * slope, abs=1e-6)
 
 
-@pytest.mark.parametrize("model", [0, 1])
-def test_train_words_all_builds_agree_to_rounding(model):
+def test_train_words_all_builds_agree_to_rounding():
     toy = Toy(words=60, tokens=2000, dim=100, subwords=5)
-    first, *others = [toy.train(build, model=model) for build in BUILDS]
+    first, *others = [toy.train(build) for build in BUILDS]
     for other in others:
         np.testing.assert_allclose(other[0], first[0], atol=2e-5)
         np.testing.assert_allclose(other[1], first[1], atol=2e-5)
@@ -459,45 +453,41 @@ def test_train_words_nce_and_negative_sampling_differ_only_by_correction():
 
 
 @builds
-@pytest.mark.parametrize("model", [0, 1])
-def test_train_words_padding_stays_zero(build, model):
+def test_train_words_padding_stays_zero(build):
     toy = Toy(dim=19, subwords=3)
-    inputs, outputs, _, _ = toy.train(build, model=model)
+    inputs, outputs, _, _ = toy.train(build)
     assert inputs.shape[1] == 32
     assert not inputs[:, 19:].any()
     assert not outputs[:, 19:].any()
 
 
-@pytest.mark.parametrize("model", [0, 1])
-def test_train_words_sentence_ends_keep_words_apart(model):
+def test_train_words_sentence_ends_keep_words_apart():
     toy = Toy(words=30, tokens=90)
     toy.tokens = np.repeat(np.arange(30), 3).astype(np.int32)
     toy.tokens[1::3] = -1
     toy.tokens[2::3] = -1
-    inputs, outputs, loss, count = toy.train(model=model)
+    inputs, outputs, loss, count = toy.train()
     assert (loss, count) == (0, 0)
     np.testing.assert_array_equal(inputs, toy.inputs)
     np.testing.assert_array_equal(outputs, toy.outputs)
 
 
-@pytest.mark.parametrize("model", [0, 1])
 @pytest.mark.parametrize("tokens", [[], [0], [-1], [-1, -1, 2, -1], [-1] * 40])
-def test_train_words_no_context_changes_nothing(model, tokens):
+def test_train_words_no_context_changes_nothing(tokens):
     toy = Toy()
     toy.tokens = np.array(tokens, np.int32)
-    inputs, outputs, loss, count = toy.train(model=model)
+    inputs, outputs, loss, count = toy.train()
     assert (loss, count) == (0, 0)
     np.testing.assert_array_equal(inputs, toy.inputs)
     np.testing.assert_array_equal(outputs, toy.outputs)
 
 
-@pytest.mark.parametrize("model", [0, 1])
-def test_train_words_noise_only_the_target_has_no_negative(model):
+def test_train_words_noise_only_the_target_has_no_negative():
     toy = Toy(words=1, tokens=50, extra=0)
     toy.tokens[:] = 0
     toy.noise = np.zeros(1, np.int32)
-    got = toy.train(model=model)
-    assert_close(got, toy.twin(model=model), toy.dim)
+    got = toy.train()
+    assert_close(got, toy.twin(), toy.dim)
     score = toy.inputs[0] @ toy.outputs[0]
     assert got[1][0] @ got[0][0] > score
 
@@ -572,9 +562,7 @@ def test_train_words_array_that_does_not_fit_is_refused(name):
         kernels.train_words(*arguments, **SETTINGS)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"model": 2}, {"window": 0}, {"window": 257}, {"negatives": 0}]
-)
+@pytest.mark.parametrize("changed", [{"window": 0}, {"window": 257}, {"negatives": 0}])
 def test_train_words_setting_out_of_range_is_refused(changed):
     with pytest.raises(ValueError, match=r"must|negatives"):
         Toy().train(**changed)

@@ -364,7 +364,6 @@ class WordVectors(TextModel):
             batch.bag_rows,
             batch.noise,
             batch.noise_logit,
-            model=1,
             window=s.window,
             negatives=s.negatives,
             lr_start=lr_start,

@@ -138,11 +138,11 @@ def groups(tokens, window: int, noise, seed: int):
         yield first, words, shared
 
 
-def examples(lanes, model: int):
+def examples(lanes):
     """(input words, positive words) a lane."""
     for centre, around in lanes:
         if around:
-            yield ([centre], around) if model == 0 else (around, [centre])
+            yield around, [centre]
 
 
 def lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives: int):
@@ -157,16 +157,16 @@ def lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives:
     return rows, hidden, met, sign, weight, truth
 
 
-def group_loss(inputs, outputs, lanes, shared, bag, logit, model: int, negatives: int) -> float:
+def group_loss(inputs, outputs, lanes, shared, bag, logit, negatives: int) -> float:
     """The stated loss of one group: what the kernel descends on."""
     total = 0.0
-    for words, positives in examples(lanes, model):
+    for words, positives in examples(lanes):
         terms = lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives)
         total -= float(terms[4] @ np.log(terms[5]))
     return total
 
 
-def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *, model,
+def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
                 window, negatives, lr_start, lr_stop, seed):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then loss_sum and the number of examples."""
     inputs = inputs[:, :dim].astype(np.float64)
@@ -179,7 +179,7 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
     for first, lanes, shared in groups(tokens, window, noise, seed):
         rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
         old_in, old_out = inputs.copy(), outputs.copy()
-        for words, positives in examples(lanes, model):
+        for words, positives in examples(lanes):
             rows, hidden, met, sign, weight, truth = lane_terms(
                 old_in, old_out, words, positives, shared, bag, noise_logit, negatives
             )
@@ -192,7 +192,7 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
 
 
 def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
-                        model, window, negatives, lr_start, lr_stop, seed, squares,
+                        window, negatives, lr_start, lr_stop, seed, squares,
                         eps):  # fmt: skip
     """The same with AdaGrad: ..., and the sums of squares of inputs and outputs.
 
@@ -219,7 +219,7 @@ def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, 
         for centre, around in lanes:
             if not around:
                 continue
-            sources, targets = ([centre], around) if model == 0 else (around, [centre])
+            sources, targets = around, [centre]
             _, hidden, met, sign, weight, truth = lane_terms(
                 old_in, old_out, [int(tokens[i]) for i in sources],
                 [int(tokens[i]) for i in targets], shared, bag, noise_logit, negatives,
