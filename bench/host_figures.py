@@ -202,8 +202,8 @@ def significant(value: float, digits: int = DIGITS) -> float:
 
 def compare(summaries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Summaries, fewest hosts first, with `speed_up` and `cpu_ratio` against one host, if there
-    is one."""
-    ordered = sorted(summaries, key=lambda summary: summary["hosts"])
+    is one, and `speed_up_beside` and `cpu_ratio_beside` against as many clusters of one host."""
+    ordered = [beside(one) for one in sorted(summaries, key=lambda summary: summary["hosts"])]
     if not ordered or ordered[0]["hosts"] != 1:
         return ordered
     rate, cpu = ordered[0]["units_per_s"], ordered[0]["cpu_us_per_unit"]["all"]
@@ -217,24 +217,36 @@ def compare(summaries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def beside(summary: dict[str, Any]) -> dict[str, Any]:
+    """The summary with what compares it with clusters of one host that trained at once."""
+    if not summary.get("beside_units_per_s"):
+        return summary
+    cpu, of_one = summary["cpu_us_per_unit"]["all"], summary["beside_cpu_us"]
+    return {
+        **summary,
+        "speed_up_beside": significant(summary["units_per_s"] / summary["beside_units_per_s"], 4),
+        "cpu_ratio_beside": significant(cpu / of_one, 4) if of_one else None,
+    }
+
+
 def table(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Summaries as a Markdown table."""
     unit = summaries[0]["unit"]
     one = {"words": "a word", "examples": "an example"}[unit]
     scores = list(dict.fromkeys(name for s in summaries for name in s.get("test", {})))
     scores = [name for name in scores if name not in UNITS]  # how much it was judged on
-    head = ["hosts", "seconds", f"{unit}/s", "speed-up", f"bytes {one}", "on the wire",
-            f"us {one}", "of one host", "master", "servers", "workers", "quota used",
+    head = ["hosts", "seconds", f"{unit}/s", "speed-up", "beside", f"bytes {one}", "on the wire",
+            f"us {one}", "of one host", "beside", "master", "servers", "workers", "quota used",
             "loss", *scores]  # fmt: skip
     rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for s in summaries:
         cpu = s["cpu_us_per_unit"]
         cells = [
             s["hosts"], shown(s.get("train_s"), 1), f"{s['units_per_s']:,.0f}",
-            shown(s.get("speed_up"), 2),
+            shown(s.get("speed_up"), 2), shown(s.get("speed_up_beside"), 2),
             shown(s.get("bytes_per_unit"), 0), shown(s.get("wire_bytes_per_unit"), 0),
             shown(cpu["all"], 2), shown(s.get("cpu_ratio"), 2),
-            *(shown(cpu[role], 2) for role in ROLES),
+            shown(s.get("cpu_ratio_beside"), 2), *(shown(cpu[role], 2) for role in ROLES),
             shown(s.get("quota_used"), 2), shown(s.get("train_loss"), 4),
             *(shown(s.get("test", {}).get(name), 4) for name in scores),
         ]  # fmt: skip

@@ -85,6 +85,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, default=1, help="of each worker")
     add("--epochs", type=int, help="default: the model's")
     add("--repeat", type=int, default=3, help="runs of each number of hosts, in turns")
+    add("--beside", action="store_true", help="compare with N clusters of one host at once, too")
     add("--seed", type=int, default=1, help="of the first run; the next one has the next")
     add("--kill-every", type=float, default=0.0, help="seconds between kills of a worker")
     add("--similarity", action="append", default=[], type=Path, metavar="FILE")
@@ -473,6 +474,42 @@ def run_once(args: argparse.Namespace, number: int, seed: int) -> dict:
     return figures
 
 
+def beside(args: argparse.Namespace, number: int, seed: int) -> dict[str, float]:
+    """Means of so many clusters of one host, which train at once and know nothing of each other.
+
+    Hosts that share a machine share its caches and its memory's bandwidth, too: one host that has
+    them alone is faster than any of many could be.
+    """
+    own = [sys.executable, __file__, "--hosts", "1", "--repeat", "1", "--json"]
+    own += ["--seed", str(seed), "--core", str(args.core), "--period-ms", str(args.period_ms)]
+    own += ["--link", args.link, "--shards", str(args.shards), "--threads", str(args.threads)]
+    own += ["--replication", "none", "--limit-s", str(args.limit_s)]
+    for name in ("model", "conf", "input", "epochs", "scratch"):
+        if (value := getattr(args, name)) is not None:
+            own += [f"--{name}", str(value)]
+    for pair in args.set:
+        own += ["--set", pair]
+    begun = [
+        subprocess.Popen(own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(number)
+    ]
+    try:
+        ended = [(child.communicate(timeout=args.limit_s), child.returncode) for child in begun]
+    finally:
+        for child in begun:
+            if child.poll() is None:
+                child.terminate()
+                child.wait()
+    for (_, errors), code in ended:
+        if code:
+            fail(f"a cluster of one host beside others failed:\n{errors.strip()[-2000:]}")
+    told = [json.loads(output.splitlines()[-1]) for (output, _), _ in ended]
+    rate = sum(one["units_per_s"] for one in told) / number
+    say(f"{number} clusters of one host at once: {rate:,.0f} each, {rate * number:,.0f} in all")
+    cpu = sum(one["cpu_us_per_unit"]["all"] for one in told) / number
+    return {"beside_units_per_s": rate, "beside_cpu_us": cpu}
+
+
 def rights(args: argparse.Namespace) -> None:
     """Ends the bench if hosts cannot be made here, with the reason."""
     cores = len(os.sched_getaffinity(0))
@@ -546,7 +583,10 @@ def main() -> None:
             for number in args.hosts if turn % 2 == 0 else args.hosts[::-1]:
                 if any((run["hosts"], run["seed"]) == (number, seed) for run in runs):
                     continue
-                runs.append(run_once(args, number, seed))
+                run = run_once(args, number, seed)
+                if args.beside and number > 1:
+                    run |= beside(args, number, seed)
+                runs.append(run)
                 summaries = write(args, runs)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -219,7 +219,14 @@ def test_medians_and_speed_up_against_one_host(figures):
     assert found[1]["units_per_s_runs"] == [300, 380, 900]
     rows = figures.table(found).splitlines()
     assert rows[0].count("|") == rows[1].count("|") == rows[3].count("|")
-    assert rows[3].startswith("| 4 | - | 380 | 3.80 | 10 | - | 2.00 | 2.00 |")
+    assert rows[3].startswith("| 4 | - | 380 | 3.80 | - | 10 | - | 2.00 | 2.00 | - |")
+
+
+def test_hosts_are_compared_with_clusters_of_one_host_that_trained_at_once(figures):
+    runs = [run_of(4, 1, 300.0, 2.0, beside_units_per_s=80.0, beside_cpu_us=1.6)]
+    (found,) = figures.compare([figures.summarise(4, runs)])
+    assert (found["speed_up_beside"], found["cpu_ratio_beside"]) == (3.75, 1.25)
+    assert "| 4 | - | 300 | - | 3.75 | 10 | - | 2.00 | - | 1.25 |" in figures.table([found])
 
 
 def test_without_one_host_there_is_no_speed_up(figures):
