@@ -622,7 +622,7 @@ class Site:
         raise AssertionError(f"no end: {[str(self.ledger.wait_of(node)) for node in self.nodes]}")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_every_pair_of_parts_is_visited_once_and_no_part_has_two_writers(seed):
     site = Site(seed)
