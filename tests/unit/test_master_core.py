@@ -11,7 +11,7 @@ from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
 from snailps.master.job.snapshot import pack
-from snailps.master.job.survey import PART_BYTES, PARTS_BYTES_MAX, SurveyMerge
+from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.transport import messages as m
 
@@ -504,17 +504,15 @@ def test_block_that_came_back_is_counted_by_a_worker_that_waits_for_its_turn(mak
 
 def test_parts_that_are_large_travel_in_turns(make_job):
     job = make_job(worker_class="cluster_models:Surveyed")
-    world = World(job, expected_node_num=4)
-    _, *workers = [world.join(role) for role in ("server", *["worker"] * 3)]
-    world.tick(times=4)
-    held = {worker: [leases(world, worker).number] for worker in workers}
-    size = PARTS_BYTES_MAX // 2
-    assert [leases(world, worker, size).number for worker in workers[:2]] == [-1, -1]
-    waiting = world.call(workers[2], m.Lease("survey", held=size))
-    assert waiting not in world.answers  # it has a part that is as large as one may be
-    member = world.core.members.all[3 + 1]
-    assert member.waits == "the master to merge the survey"
-    world.ask(workers[0], m.Done("survey", *held[workers[0]], 5, 0.1, {}, b"part"))
+    world = World(job)
+    _, one, other = world.forms()
+    number = leases(world, one).number
+    leases(world, other)
+    assert leases(world, one, PART_BYTES_MAX).number == -1
+    waiting = world.call(other, m.Lease("survey", held=PART_BYTES_MAX))
+    assert waiting not in world.answers  # its part is as large as one may be
+    assert world.core.members.all[other].waits == "the master to merge the survey"
+    world.ask(one, m.Done("survey", number, 5, 0.1, {}, b"part"))
     assert world.answers[waiting].number == -1
 
 

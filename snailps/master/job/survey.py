@@ -17,7 +17,7 @@ PART_BYTES = 64 << 20
 """A worker sends a part of this size when it has its turn."""
 PART_BYTES_MAX = 2 * PART_BYTES
 """A worker with such a part waits for its turn, and counts nothing more."""
-PARTS_BYTES_MAX = 4 * PART_BYTES
+PARTS_BYTES_MAX = 2 * PART_BYTES
 """Parts that are under way to the master or being merged, all together; at least one is."""
 
 
