@@ -108,19 +108,45 @@ class Results:
         and the row is added to that: ``x + (row - x)`` would have a rounding error.  Rows that are
         already equal cost only a pull and are not stored.
         """
-        state = self.tables[table].access == "adagrad"
-        if not state and self.tables[table].access != "add":
+        self.puts(table, [(keys, rows)])
+
+    def puts(self, table: str, pieces: Iterable[tuple[AnyKeys, Any]]) -> None:
+        """Sets rows as `put` does, for many lists of keys, each key once in all of them.
+
+        The next list is pulled while one is pushed: at most four are in memory.
+        """
+        declared = self.tables[table]
+        if declared.access not in ("add", "adagrad"):
             raise MisuseError(f"table {table!r}: put() needs access 'add' or 'adagrad'")
-        wanted, values = self.tables[table].keys(keys), self.tables[table].values(rows)
-        self.tables[table].check_width(values, self.tables[table].dim)
-        found = self.pull(table, wanted)
+        asked: deque[tuple[Keys, Rows]] = deque()
+
+        def wanted() -> Iterator[Keys]:
+            for keys, rows in pieces:
+                values = declared.values(rows)
+                declared.check_width(values, declared.dim)
+                asked.append((declared.keys(keys), values))
+                yield asked[-1][0]
+
+        pushed: deque[list[Pending]] = deque()
+        for found in self.pulls(table, wanted()):
+            pushed.append(self._replace(table, *asked.popleft(), found))
+            if len(pushed) > PULLS_AHEAD:
+                _wait(pushed.popleft())
+        for pushes in pushed:
+            _wait(pushes)
+
+    def _replace(self, table: str, keys: Keys, values: Rows, found: Rows) -> list[Pending]:
+        """Starts the pushes that make `values` of rows that are as they were found."""
+        state = self.tables[table].access == "adagrad"
         other = np.flatnonzero((found != values).any(axis=1))
-        wanted, number = wanted[other], self._numbers[table]
+        keys, number = keys[other], self._numbers[table]
         parts = [-found[other]] if found[other].any() else []
+        pushes = []
         for part in [*parts, values[other]]:
             if state:  # as a difference of weights and state
                 part = np.hstack((part, np.zeros_like(part)))
-            self._client.push_async(number, wanted, part, state, False).wait()
+            pushes.append(self._client.push_async(number, keys, part, state, False))
+        return pushes
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
         """Every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).
@@ -137,6 +163,11 @@ class Results:
         for piece in pieces:
             progress.check()
             yield piece
+
+
+def _wait(pushes: list[Pending]) -> None:
+    for push in pushes:
+        push.wait()
 
 
 def write_tables(path: Path, results: Results) -> None:

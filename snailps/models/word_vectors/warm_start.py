@@ -9,7 +9,7 @@ All of it runs once, at the master, so that the loss of a worker does not write 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,10 @@ from snailps.models.text_model import BUCKET_KEY, export_rows
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import read_bin, read_header, read_vec, vec_shape
+
+PUT_SHARE = 4
+"""A piece of rows that are put is so much smaller than one that is pulled: more are in memory, as
+found, as wanted and as pushed."""
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
@@ -99,14 +103,18 @@ def put_model(results: Results) -> None:
 
 def _put(results: Results, table: str, first_key: int, rows: Floats) -> None:
     """Sets rows of a mapped matrix, in pieces, with consecutive keys from `first_key`."""
-    step = export_rows(rows.shape[1])
-    for at in range(0, len(rows), step):
-        piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
-        keys = np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at)
-        _put_finite(results, table, keys, piece)
+    step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
+
+    def pieces() -> Iterator[tuple[NDArray[np.uint64], Floats]]:
+        for at in range(0, len(rows), step):
+            piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
+            _check_finite(results, piece)
+            yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at), piece
+
+    results.puts(table, pieces())
 
 
-def _put_finite(results: Results, table: str, keys: NDArray[np.uint64], rows: Floats) -> None:
+def _check_finite(results: Results, rows: Floats) -> None:
     if not np.isfinite(rows).all():
         s = results.settings
         assert isinstance(s, WordVectorSettings)
@@ -114,7 +122,6 @@ def _put_finite(results: Results, table: str, keys: NDArray[np.uint64], rows: Fl
             f"{s.continue_from or s.pretrained}: holds values that are no numbers: its training "
             "diverged, or the file is damaged"
         )
-    results.put(table, keys, rows)
 
 
 def put_vectors(results: Results) -> None:
@@ -140,4 +147,5 @@ def put_vectors(results: Results) -> None:
             found = vocabulary.words.take(known)
             means, own, sizes = bag_means(results, s, found, keys)
             wanted = own + (wanted - means) * sizes[:, None].astype(np.float32)
-        _put_finite(results, "input", keys, wanted)
+        _check_finite(results, wanted)
+        results.put("input", keys, wanted)
