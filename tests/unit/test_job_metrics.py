@@ -38,6 +38,9 @@ def test_last_learning_rate_that_was_reported_counts():
     for lr in (0.5, 0.25, math.nan):
         metrics.count(0, BlockResult(units=1, lr=lr))
     assert metrics.lr == 0.25
+    for lr in (0.125, math.nan):
+        metrics.count_visit(3, 0, BlockResult(units=1, lr=lr))
+    assert metrics.lr == 0.125
 
 
 def test_metrics_resumed_are_those_of_the_snapshot():

@@ -99,6 +99,8 @@ class PassMetrics:
             visits.examples += result.examples
             self._add_loss(epoch, result.loss, result.examples)
             self._recent.append((result.loss, result.examples, tenancy))
+        if not math.isnan(result.lr):
+            self.lr = result.lr
 
     def end_visits(self, tenancy: int, *, lost: bool = False) -> int:
         """Withdraws the results of a tenancy's visits, as the whole counts, or is lost.

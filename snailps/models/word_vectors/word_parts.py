@@ -20,7 +20,7 @@ from snailps.models.word_vectors.settings import WordVectorSettings
 
 DEALT_SINGLY = 64
 """Words for each part that are dealt one by one, each to the lightest part."""
-BYTES_A_WORD = 80.0
+BYTES_A_WORD = 75.0
 """Traffic of output rows that chunks are made for, at all workers together.  8 workers, 17 M words,
 one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34."""
 BYTES_A_WORD_GRAMS = 150.0
