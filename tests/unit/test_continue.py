@@ -1,6 +1,7 @@
 """Training on from a model and from vectors: which rows move, which stay, what is refused."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -119,6 +120,15 @@ def test_put_makes_rows_exactly_what_they_should_be(results, table):
         results.put(table, keys, wanted)
         np.testing.assert_array_equal(results.pull(table, keys), wanted)
     np.testing.assert_array_equal(results.pull(table, keys + np.uint64(500)), before)
+
+
+def test_puts_of_many_pieces_make_each_row_what_it_should_be(results):
+    rows = np.random.default_rng(4).normal(size=(700, 4)).astype(np.float32)
+    cuts = [0, 1, 100, 101, 400, 699, 700]
+    pieces = [(np.arange(a, b), rows[a:b]) for a, b in pairwise(cuts)]
+    results.puts("input", iter(pieces[::-1]))
+    np.testing.assert_array_equal(results.pull("input", range(700)), rows)
+    results.puts("input", [])
 
 
 def test_put_into_a_table_that_does_not_add_or_of_another_width_is_misuse(results):

@@ -15,6 +15,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.master.job.settings import job_settings
+from snailps.models.classifier.model import Classifier
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors import model as blocks_of
@@ -39,6 +40,30 @@ def make():
             return made(settings, threads, workers, vocabulary_of(text).to_bytes())
 
         yield make
+
+
+# --- the survey -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [WordVectors, Classifier])
+def test_summary_is_the_same_to_the_bit_however_blocks_are_grouped(cls):
+    """So `bsp` needs no order of parts: equal counts are ordered by their bytes."""
+    texts = [b"__label__%d cat %d dog %d\n" % (i % 3, i * 7 % 11, i % 5) for i in range(40)]
+
+    def summary(*parts):
+        settings = cls.Settings(min_count=1)
+        surveyor, part = cls.surveyor(settings), cls(settings).survey_part()
+        for numbers in parts:
+            for number in numbers:
+                part.add(block_of(texts[number], number))
+            taken = part.take()
+            surveyor.add(taken)
+        assert len(part.take()) < len(taken)  # it has begun anew
+        return surveyor.result()
+
+    one = summary(range(40))
+    assert summary(*([number] for number in range(40))) == one
+    assert summary(range(30, 40), range(29, -1, -2), range(0, 30, 2)) == one
 
 
 # --- blocks -----------------------------------------------------------------------------------
