@@ -293,6 +293,38 @@ def test_training_that_ends_lends_nothing_and_what_ends_early_is_not_done(make_j
     assert facts(world, "done")[-1]["whole"] is False
 
 
+def test_tenancy_that_had_all_when_the_training_ended_is_whole(make_job):
+    world = World(make_job())
+    (a, one), (b, two) = tenants(world)
+    for part in range(4):
+        assert world.ask(a, m.Borrow(one.number)).part == part
+    world.handle(events.Signal())
+    world.tick()
+    assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1)
+    assert world.ask(b, m.Borrow(two.number)) == m.Borrowed(-1, ends=True)
+
+
+def test_master_is_at_rest_when_a_training_ends_while_a_worker_is_fenced(make_job):
+    world = World(make_job())
+    (a, one), (b, two) = tenants(world)
+    assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
+    waits = world.call(b, m.Borrow(two.number))
+    world.obey = False
+    world.handle(events.Gone(a, "connection closed"))
+    leases = world.core.job_controller.leases
+    world.tick()
+    assert waits not in world.answers
+    world.handle(events.Signal())
+    world.tick()
+    assert world.answers[waits] == m.Borrowed(-1, ends=True)
+    fence = next(
+        e for e in world.effects
+        if isinstance(e, effects.Order) and isinstance(e.message, m.Fence)
+    )  # fmt: skip
+    world.handle(events.Answered(fence.number, world.does(fence.message)))
+    assert not leases.busy
+
+
 def test_worker_whose_visits_do_not_end_is_given_up(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)

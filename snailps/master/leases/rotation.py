@@ -341,7 +341,9 @@ class RotationLedger(Ledger):
         return VISITING_PER_PART * self._parts[self.chunk_of(number)]
 
     def borrow(self, number: int, node: int) -> int | None:
-        """Lends a tenancy its next part; `NO_PART`: it has had all.  None: others hold the rest.
+        """Lends a tenancy its next part; None: others hold all that it lacks.
+
+        `NO_PART`: it has had all, or the ledger is closed.
 
         Raises
         ------
@@ -350,7 +352,7 @@ class RotationLedger(Ledger):
         """
         visited = self._visits(number, node)
         visiting, parts = self.visits_of(number), self._parts[self.chunk_of(number)]
-        if len(visited.had) == visiting:
+        if self._closed or len(visited.had) == visiting:
             return NO_PART
         begin = (number - self._slices) % self._most * visiting // parts
         for step in range(visiting):
@@ -359,6 +361,10 @@ class RotationLedger(Ledger):
                 self._lend(number, part)
                 return part
         return None
+
+    def has_had_all(self, number: int) -> bool:
+        """Whether a leased tenancy has had, or holds, all its visiting parts."""
+        return len(self._visited[number].had) == self.visits_of(number)
 
     def _visits(self, number: int, node: int) -> _Visited:
         visited = self._visited.get(number)

@@ -176,11 +176,12 @@ class LeaseService:
 
     def _lend(self, now: float) -> None:
         """Answers who wants a visiting part, if one is free."""
-        job = self.job
+        job, self._to_lend = self.job, False
         if job is None or not isinstance(job.ledger, RotationLedger) or not self._borrowing:
             return
-        ledger, self._to_lend = job.ledger, not self._ready(job, "train")
-        if self._to_lend and not ledger.closed:
+        ledger = job.ledger
+        if not (ledger.closed or self._ready(job, "train")):
+            self._to_lend = True
             return
         borrowing, self._borrowing = self._borrowing, []
         for asking in borrowing:
@@ -188,7 +189,7 @@ class LeaseService:
             if member.number not in self._members.all:
                 continue
             try:
-                part = NO_PART if ledger.closed else ledger.borrow(number, member.number)
+                part = ledger.borrow(number, member.number)
             except LookupError as error:
                 self._out.reply(call, ClusterError(str(error)))
                 continue
@@ -196,7 +197,8 @@ class LeaseService:
                 self._borrowing.append(asking)
                 continue
             member.wait_for("", now)
-            self._out.reply(call, messages.Borrowed(part, ends=ledger.closed))
+            ends = part == NO_PART and not ledger.has_had_all(number)
+            self._out.reply(call, messages.Borrowed(part, ends))
 
     def _merged(
         self,
