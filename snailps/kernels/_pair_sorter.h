@@ -5,8 +5,8 @@
  *                        -> order_bundles -> bundles (a centre word, a few of its contexts), shuffled
  *
  * A counting sort.  A *key* is a visiting part of contexts and a centre word that is resident here.
- * The reach of a window is a function of (seed, place in the text) alone: whoever sorts the same text
- * for another part, meets the same windows.
+ * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
+ * part has the same windows.
  */
 #ifndef SNAILPS_PAIR_SORTER_H
 #define SNAILPS_PAIR_SORTER_H

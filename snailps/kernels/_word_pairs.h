@@ -190,10 +190,12 @@ SNAIL_INLINE void snail_meet(const int num, const float *restrict hidden, float 
 SNAIL_INLINE void snail_meet_adagrad(const snail_pairs_job *job, const float *restrict hidden,
                                      float *restrict row, float pull, float *restrict gradient,
                                      float rate) {
-    float *squares = job->output_squares + (row - job->outputs);
-    for (int64_t d = 0; d < job->stride; d++) {
+    float *restrict squares = job->output_squares + (row - job->outputs);
+    const int64_t stride = job->stride;
+    const float epsilon = job->epsilon;
+    for (int64_t d = 0; d < stride; d++) {
         gradient[d] += pull * row[d];
-        snail_adagrad(&row[d], &squares[d], pull * hidden[d], -rate, job->epsilon);
+        snail_adagrad(&row[d], &squares[d], pull * hidden[d], -rate, epsilon);
     }
 }
 
