@@ -378,4 +378,20 @@ def test_rows_that_others_move_are_pulled_again_before_training():
     ],
 )
 def test_block_bytes_are_a_share_of_an_epoch_not_too_small(model, total, workers, expected):
-    assert model.block_bytes(JobSettings(), total, workers) == expected
+    settings = model.Settings(consistency="ssp", staleness=2)  # word vectors do not rotate then
+    assert model.block_bytes(settings, total, workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "expected"),
+    [
+        (30 << 20, 1, 3 << 20),
+        (100 << 20, 8, (100 << 20) // 128),
+        (1000, 8, 512),
+        (1 << 40, 8, 6 << 20),
+    ],
+)
+def test_slices_of_word_vectors_are_a_sixteenth_of_an_epoch_by_the_workers(
+    total, workers, expected
+):
+    assert WordVectors.block_bytes(WordVectors.Settings(), total, workers) == expected
