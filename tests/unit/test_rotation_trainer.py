@@ -10,8 +10,9 @@ from rotating import LentParts, MemoryTables, MemoryWorker, train_rotating
 
 from snailps import kernels
 from snailps.data._text import WordCounter
+from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.word_vectors import WordVectorSettings, shared_text
+from snailps.models.word_vectors import WordVectors, WordVectorSettings, shared_text
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
@@ -135,3 +136,17 @@ def test_parts_are_lent_to_one_tenancy_at_a_time() -> None:
     assert first != second
     one.give_back(0, {})
     assert two.borrow() is not None
+
+
+@pytest.mark.parametrize("words", [4, 12, 60])
+def test_a_text_of_few_words_does_not_rotate(words: int) -> None:
+    counts = np.sort(np.random.default_rng(1).integers(1000, 99_000, words))[::-1].copy()
+    names = PackedWords.of([b"w%d" % n for n in range(words)])
+    known = Vocabulary(names, counts, int(counts.sum())).to_bytes()
+    size = 4 * int(counts.sum())
+    found = WordVectors.rotation(replace(SMALL, consistency="async"), size, 8, known)
+    if words < 32:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.most_parts in {2, 3}

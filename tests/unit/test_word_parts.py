@@ -18,6 +18,7 @@ from snailps.models.word_vectors.word_parts import (
     deal,
     grams_of_workers,
     most_parts,
+    parts_by_words,
     sharers_of_grams,
 )
 
@@ -84,6 +85,28 @@ def test_a_short_text_has_fewer_parts_than_workers() -> None:
     assert most_parts(17e6, 8) == 16
     assert most_parts(17e6, 64) == 65
     assert most_parts(1e9, 64) == 128
+
+
+@pytest.mark.parametrize(
+    ("mass", "parts"),
+    [
+        (np.ones(0), 0),
+        (np.ones(15), 0),
+        (np.ones(16), 1),
+        (np.ones(800), 50),
+        (np.r_[850, np.ones(150)], 0),  # one word is most of the text
+        (np.r_[100, np.ones(900)], 5),  # and a tenth of it
+        (zipf(500), 2),
+        (zipf(20_000), 8),
+        (np.sqrt(zipf(20_000)), 119),
+    ],
+)
+def test_few_or_very_frequent_words_allow_few_parts(mass: np.ndarray, parts: int) -> None:
+    assert parts_by_words(mass) == parts
+    if parts:
+        dealt = deal(mass, 2 * parts, 1)
+        assert np.bincount(dealt).min() >= 7
+        assert mass.max() < 0.9 * mass[dealt == dealt[mass.argmax()]].sum()
 
 
 def test_sharers_of_grams() -> None:

@@ -54,7 +54,7 @@ from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
 from snailps.models.word_vectors.skip_gram import BUNDLE, deal_centres
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
-from snailps.models.word_vectors.word_parts import chunks_of, most_parts
+from snailps.models.word_vectors.word_parts import chunks_of, most_parts, parts_by_words
 
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0
@@ -175,14 +175,22 @@ class WordVectors(TextModel):
     def rotation(
         cls, settings: JobSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """Skip-gram rotates the owners of its rows; CBOW's inputs are rows of several words."""
+        """Skip-gram rotates the owners of its rows; CBOW's inputs are rows of several words.
+
+        Neither does a text of so few words that a part's are no sample of all negatives.
+        """
         assert isinstance(settings, WordVectorSettings)
         vocabulary = Vocabulary.from_bytes(summary)
         if not cls._may_rotate(settings) or len(vocabulary) >= IDS_END:
             return None
+        kept = vocabulary.counts.astype(np.float64) * vocabulary.keep_probability(settings.sample)
+        by_words = parts_by_words(kept)
+        if by_words < 2:
+            return None
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
-        chunks = chunks_of(vocabulary, settings, tokens, workers)
-        return Rotation(chunks, most_parts(tokens, workers))
+        parts = min(most_parts(tokens, workers), by_words)
+        chunks = chunks_of(vocabulary, settings, tokens, max(2, min(workers, parts)))
+        return Rotation(chunks, parts)
 
     # --- at a worker -------------------------------------------------------------------------
 
