@@ -120,11 +120,10 @@ def test_worker_that_joins_shares_the_rows_and_the_model_is_as_good(tmp_path, wr
     early, other = (journal(folder)[worker.pid] for worker in workers)
     assert set(early) | set(other) == set(range(80))
     assert not set(early) & set(other)
-    shares = job["worker_class"].endswith(("GatedLinear", "GatedFm"))
-    keeps = shares or job["worker_class"].endswith("GatedClassifier")
-    for number, (known, kept) in early.items():
-        assert (known, kept) == ((1, keeps) if number <= FIRST else (2, shares)), number
-    assert set(other.values()) == {(2, shares)}
+    keeps = not job["worker_class"].endswith(("GatedVectors", "GatedNet"))
+    for number, found_then in early.items():
+        assert found_then == (1 if number <= FIRST else 2, keeps), number
+    assert set(other.values()) == {(2, keeps)}
 
 
 def gates_of_two(folder):

@@ -23,7 +23,7 @@ class Gated:
         gate = Path("gates") / f"block-{block.number}"
         with contextlib.suppress(FileNotFoundError), gate.open() as file:
             file.read()
-        kept = int(any(getattr(self, name, None) for name in ("shared_rows", "_row_caches")))
+        kept = int(any(getattr(self, name, None) for name in ("shared_rows", "_shared")))
         with (Path("journal") / str(os.getpid())).open("a") as file:
             file.write(f"{block.number} {self.workers} {kept}\n")
         return super().train(block)

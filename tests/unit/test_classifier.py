@@ -114,8 +114,8 @@ def test_train_on_blocks_lowers_the_loss_and_counts_lines_and_tokens(make, loss,
     assert losses[-1] < losses[0]
 
 
-def test_train_of_several_workers_exchanges_label_rows_within_a_block(make, monkeypatch):
-    model = make(workers=2)
+def test_train_of_several_workers_on_copies_exchanges_label_rows(make, monkeypatch):
+    model = make(replace(SMALL, consistency="ssp"), workers=2)
     asked = []
     pull = Classifier.pull_async
 
@@ -130,6 +130,9 @@ def test_train_of_several_workers_exchanges_label_rows_within_a_block(make, monk
     asked.clear()
     train(make(workers=1), TEXT * 40)
     assert asked == ["input", "output"]
+    asked.clear()
+    train(make(workers=2), TEXT * 40)
+    assert asked[:2] == asked[-2:] == ["input", "output"]  # new rows; all, at a round's end
 
 
 def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(make):
@@ -139,11 +142,9 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
     model.finish()
     batch = model.prepare(block_of(TEXT))
     keys = batch.input_keys, batch.output_keys
-    for cache, cached, of_table, table in zip(
-        model._row_caches, batch.cached, keys, ("input", "output"), strict=True
-    ):
-        assert cached.pull is None
-        rows = cache._rows[cached.touched, :8]
+    for kept, of_table, table in zip(batch.kept, keys, ("input", "output"), strict=True):
+        assert kept.pull is None
+        rows = kept.places.rows[kept.places.find(of_table).places, :8]
         np.testing.assert_allclose(rows, model.pull(table, of_table), rtol=1e-5, atol=1e-6)
         assert rows.any()
 
@@ -170,10 +171,11 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
     for batch in batches:
         keys = batch.input_keys
         assert len(set(keys.tolist())) == len(keys)
-        numbered.append(keys[batch.examples.lines.features].tolist())
-        for cached in batch.cached:
-            if cached.pull is not None:
-                cached.pull.wait()
+        of_input, _ = batch.kept
+        numbered.append(of_input.places.keys[batch.examples.lines.features].tolist())
+        for kept in batch.kept:
+            if kept.pull is not None:
+                kept.pull.wait()
     assert numbered[0] == numbered[1]
     words = [key for key in numbered[0] if key < BUCKET_KEY]
     assert max(words) == model._words - 1
@@ -200,10 +202,11 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
     batch = model.prepare(block_of(b"__label__3 word\n__label__7 word\n"))
     assert len(batch.output_keys) <= 2 + 2 * 2
     labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
-    assert batch.output_keys[batch.examples.lines.labels].tolist() == labels.tolist()
+    of_output = batch.kept[1].places
+    assert of_output.keys[batch.examples.lines.labels].tolist() == labels.tolist()
     assert len(batch.examples.noise) == 4
-    for cached in batch.cached:
-        cached.pull.wait()
+    for kept in batch.kept:
+        kept.pull.wait()
 
 
 def test_train_with_one_label_only_and_sampling_ends(make):

@@ -181,7 +181,7 @@ class Exchanging(Network, Classifier):
 def test_label_rows_exchanged_ahead_of_any_push_hold_all_own_pushes():
     words = Vocabulary([b"word", b"</s>"], np.array([9, 9]), 18)
     labels = Vocabulary([b"__label__a", b"__label__b"], np.array([5, 4]), 18)
-    model = Exchanging(ClassifierSettings(dim=DIM))
+    model = Exchanging(ClassifierSettings(dim=DIM, consistency="ssp"))
     model.open()
     model.seen = []
     model.workers = 2

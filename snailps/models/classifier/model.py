@@ -2,7 +2,7 @@
 
     survey: words, labels -> counts -> two vocabularies      (once, merged at the master)
     prepare: bytes -> features and labels -> keys -> PULL    (next block, beside the training)
-    train: label rows -> PULL; local rows -> kernel threads -> one delta a row -> PUSH
+    train: kept rows -> kernel threads -> deltas -> PUSH, exchanged with other workers'
     export: tables -> .bin, which the official fasttext package loads
 
 The arithmetic is `kernels.train_labels`, the features are `data._labelled`'s; here is which rows a
@@ -34,7 +34,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
-from snailps.models.row_cache import CACHE_BYTES, CachedRows, IdPlaces, RowCache
+from snailps.models.shared_rows import Curvature, KeptRows, SharedRows
 from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
 from snailps.vectors import BinHeader, write_bin
 
@@ -53,11 +53,21 @@ CURVATURE = 2.0
 """Of an input row's loss, a gradient; see `local_sgd.share_of_delta`.  8 workers, package
 descriptions, rates .1 and 1: accuracy .693 and divergence without scaling, .696 and .699 (with a
 loss of 1e18) at 0.1, .700 and .804 at 1, .698 and .807 at 3; one worker .709 and .808."""
+LABEL_CURVATURE = 0.002
+"""The same of a label row's loss, a line.  It is small, so that label rows are exchanged with each
+block: 4 workers, rate .1, two epochs, training loss 2.16 at .002, 2.42 at .01, with rows of both
+tables exchanged every four blocks; one worker 1.93."""
+ROUND_BLOCKS = 1
+"""Blocks after which all kept rows are pushed.  4 workers, package descriptions, rates .1 and 1:
+accuracy .710 and .812 at 1 with 124 bytes a word, .706 and .806 at 2 with 96, .701 at 4 with 75;
+one worker .709 and .812."""
+SAMPLE = 1 << 18
+"""Features of a block whose steps are counted, at most."""
 EXCHANGE_LINES = 64
-"""Lines of a block after which one of several workers takes label rows anew.  All lines move all
-of them, so that sums of whole blocks' deltas go much too far.  4 workers, rate .1: accuracy .612 to
-.681 with one exchange a block and any scaling, .705 with one every 64 lines and none, .703 every 16
-lines; one worker .709."""
+"""Lines of a block after which one of several workers takes copies of label rows anew (ssp).  All
+lines move all of them, so that sums of whole blocks' deltas go much too far.  4 workers, rate .1:
+accuracy .612 to .681 with one exchange a block and any scaling, .705 with one every 64 lines and
+none, .703 every 16 lines; one worker .709."""
 
 
 def _label_keys(labels: Ints) -> Keys:
@@ -94,15 +104,15 @@ class _Examples(NamedTuple):
 class _Batch:
     """A prepared block.
 
-    `examples` have places among its keys, `placed` in the caches of both tables.
+    `examples` have places among its keys or, with `kept`, among the kept rows of both tables.
     """
 
     examples: _Examples
     input_keys: Keys
     output_keys: Keys
     copies: Copies | None = None
-    cached: tuple[CachedRows, ...] = ()
-    placed: _Examples | None = None
+    kept: tuple[KeptRows, KeptRows] | None = None
+    label_places: Ints | None = None
 
 
 class Classifier(TextModel):
@@ -151,14 +161,14 @@ class Classifier(TextModel):
         self._seen: dict[tuple[str, int, int], tuple[Lines, Ints]] = {}
         self._seen_bytes = 0
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
-        self._row_caches: tuple[RowCache, RowCache] | None = None
-        if self.alone and self._places is not None:
-            self.sgd.behind = 0  # no pull can lack a push of cached rows
-            room = CACHE_BYTES // (4 * self.sgd.layout.trained_width)
-            self._row_caches = (
-                RowCache(self.sgd, "input", IdPlaces(space, room, self._input_keys)),
-                RowCache(self.sgd, "output", IdPlaces(len(labels), room, _label_keys)),
+        self._shared: tuple[SharedRows, SharedRows] | None = None
+        if s.consistency == "async":
+            self._motions = Curvature(0.0), Curvature(0.0)
+            inputs, outputs = (
+                SharedRows(self.sgd, table, motion, round_blocks=ROUND_BLOCKS)
+                for table, motion in zip(("input", "output"), self._motions, strict=True)
             )
+            self._shared = inputs, outputs
 
     def _input_keys(self, features: Ints) -> Keys:
         """Keys of words and buckets."""
@@ -174,42 +184,39 @@ class Classifier(TextModel):
         label_ids, labels, noise = self._outputs(lines, block.seed)
         lines = lines._replace(labels=labels)
         input_keys, output_keys = self._input_keys(used), _label_keys(label_ids)
-        batch = _Batch(_Examples(lines, noise), input_keys, output_keys)
-        if self._row_caches is None:
+        if self._shared is None:
+            batch = _Batch(_Examples(lines, noise), input_keys, output_keys)
             batch.copies = self.sgd.pull({"input": input_keys})
             return batch
-        places = []
-        for cache, ids in zip(self._row_caches, (used, label_ids), strict=True):
-            found = cache.find(ids)
-            cached = cache.ask([found])
-            assert cached is not None
-            batch.cached += (cached,)
-            places.append(found.places)
-        at, label_at = places
+        found = [
+            shared.find(keys)
+            for shared, keys in zip(self._shared, (input_keys, output_keys), strict=True)
+        ]
+        inputs, outputs = (
+            shared.ask([one]) for shared, one in zip(self._shared, found, strict=True)
+        )
+        at, label_at = (one.places for one in found)
         placed = lines._replace(features=at[lines.features], labels=label_at[labels])
-        batch.placed = _Examples(placed, label_at[noise])
-        return batch
+        return _Batch(
+            _Examples(placed, label_at[noise]),
+            input_keys,
+            output_keys,
+            kept=(inputs, outputs),
+            label_places=label_at,
+        )
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on cached rows or local copies, and pushes what changed."""
+        """Trains on kept rows or local copies, and pushes what changed."""
         batch: _Batch | Lines = block.prepared
         rates = [self.settings.lr * (1.0 - share) for share in block.progress]
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
         lines = batch.examples.lines
-        if batch.placed is not None and self._row_caches:
-            of_input, of_output = self._row_caches
-            inputs, outputs = of_input.ready(batch.cached[0]), of_output.ready(batch.cached[1])
-            span = (0, len(lines.label_ptr) - 1)
-            loss, examples = self._train_lines(
-                batch.placed, inputs, outputs, span, rates, block.seed
-            )
-            self.sgd.push_rows({"input": of_input.changes(), "output": of_output.changes()})
+        if batch.kept is not None:
+            loss, examples = self._train_kept(batch, batch.kept, rates, block.seed)
         else:
-            for cached in batch.cached:  # another worker has joined since
-                cached.abandon()
-            copies = batch.copies or self.sgd.pull({"input": batch.input_keys})
-            ((inputs,),) = self.sgd.load(copies).values()
+            assert batch.copies is not None
+            ((inputs,),) = self.sgd.load(batch.copies).values()
             # Within a step of bsp rows stay as they are, however often they are pulled.
             exchanging = block.clock < 0
             loss, examples = self._train_exchanging(
@@ -218,7 +225,7 @@ class Classifier(TextModel):
             own = self._steps(lines, len(batch.input_keys))
             others = own * np.float32(self.workers - 1)
             contention = Contention(own, others, rates[0] * CURVATURE)
-            self.sgd.push(copies, lambda _table, _trained, deltas: contention.scale(deltas))
+            self.sgd.push(batch.copies, lambda _table, _trained, deltas: contention.scale(deltas))
         return {
             "units": float(lines.tokens),
             "lr": rates[1],
@@ -227,10 +234,71 @@ class Classifier(TextModel):
         }
 
     def workers_changed(self) -> None:
-        """Drops the caches when there are other workers: their rows are no longer valid."""
-        if self._row_caches is not None and not self.alone:
-            self.sgd.wait()
-            self._row_caches, self.sgd.behind = None, 1
+        """Tells the kept rows."""
+        for shared in self._shared or ():
+            shared.workers = self.workers
+
+    @property
+    def owes(self) -> bool:
+        """Whether kept rows have changed since they were last pushed."""
+        return any(shared.owes for shared in self._shared or ())
+
+    def finish(self) -> None:
+        """Pushes what is left and waits for it."""
+        for shared in self._shared or ():
+            shared.flush()
+        super().finish()
+
+    def _train_kept(
+        self,
+        batch: _Batch,
+        kept: tuple[KeptRows, KeptRows],
+        rates: Sequence[float],
+        seed: int,
+    ) -> tuple[float, int]:
+        """Trains a block on kept rows, with exchanges of these; loss, lines."""
+        assert self._shared is not None
+        of_input, of_output = self._shared
+        inputs, outputs = of_input.ready(kept[0]), of_output.ready(kept[1])
+        line_num = len(batch.examples.lines.label_ptr) - 1
+        if self.workers > 1:
+            self._count(batch, rates[0])
+        loss, examples, first = 0.0, 0, 0
+        while first < line_num:
+            last = min(line_num, first + min(of_input.span(), of_output.span()))
+            span_rates = np.interp((first, last), (0, line_num), rates).tolist()
+            done = self._train_lines(
+                batch.examples, inputs, outputs, (first, last), span_rates, seed
+            )
+            loss, examples = loss + done[0], examples + done[1]
+            for shared in self._shared:
+                shared.exchange(last - first)
+            first = last
+        for shared, rows in zip(self._shared, kept, strict=True):
+            if rows.closes:
+                shared.close_round()
+        return loss, examples
+
+    def _count(self, batch: _Batch, rate: float) -> None:
+        """Counts steps on rows in a sample of a block: its first lines."""
+        assert self._shared is not None
+        assert batch.label_places is not None
+        of_input, of_output = self._shared
+        of_rows, of_labels = self._motions
+        of_rows.a_step, of_labels.a_step = rate * CURVATURE, rate * LABEL_CURVATURE
+        lines, noise = batch.examples
+        line_num = len(lines.label_ptr) - 1
+        some = max(1, min(line_num, line_num * SAMPLE // max(1, len(lines.features))))
+        share = some / line_num
+        lengths = np.diff(lines.feature_ptr[: some + 1])
+        weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
+        of_input.saw(lines.features[: len(weights)], some, share, weights)
+        if self.settings.loss == "ns":
+            met = lines.labels[: lines.label_ptr[some]], noise[: int(len(noise) * share)]
+            of_output.saw(np.concatenate(met), some, share)
+        else:
+            every = np.full(len(batch.label_places), some, np.float32)
+            of_output.saw(batch.label_places, some, share, every)
 
     def _train_exchanging(
         self,
