@@ -14,8 +14,8 @@ no text: a `Motion` says how far steps go.
 Exchange of a row: with `base` the row as the server had it, a worker pushes ``share x (local -
 base)`` and pulls the row behind that, so that the answer includes it.  Then ``local += answer -
 (base + pushed)``, and the answer is the new base.  What was not pushed stays in the local copy and
-in later deltas, except of rows on which all workers have gone far (`FAR`): there the copies give it
-up.  Steps made meanwhile are kept.  docs/design/shared-rows.md has the measurements.
+in later deltas, except of rows on which all workers have gone far (`FAR_OF_ALL`): there the copies
+give it up.  Steps made meanwhile are kept.  docs/design/shared-rows.md has the measurements.
 
 Invariants
 ----------
@@ -62,10 +62,12 @@ steps, but an exchange costs as much as 40 steps of a linear model.  The loss ab
 CORRELATION = 0.3
 """Part of a step's curvature that all workers have in common.  `share_of_delta` takes the steps of
 an example's features as one step; those of other features differ from worker to worker."""
-FAR, FAR_OF_ALL = 10.0, 2.0
-"""Steps of all workers x rate x curvature from which half of a delta's rest is given up, of a rare
-row and of one that every example uses (a bias would swing to and fro otherwise: with AdaGrad
-on a9a, 8 workers, 100 examples between exchanges, log loss .371 without this, .325 with it)."""
+FAR_OF_ALL = 2.0
+"""Steps of all workers x rate x curvature from which half of a delta's rest is given up, of a row
+that every example uses (a bias would swing to and fro otherwise: with AdaGrad on a9a, 8 workers,
+100 examples between exchanges, log loss .371 without this, .325 with it)."""
+FAR = 10.0
+"""The same of any row, if first steps on rare rows are as long as later ones (AdaGrad, SGD)."""
 MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
@@ -87,7 +89,15 @@ Ids = NDArray[np.int32]
 
 
 class Motion(Protocol):
-    """What a model knows about its steps."""
+    """What a model knows about its steps.
+
+    Attributes
+    ----------
+    far : float
+        See `FAR`; infinite if steps on rare rows add up however many workers make them.
+    """
+
+    far: float
 
     def steps(self, rows: Floats, deltas: Floats, counts: Floats) -> Floats:
         """Rate x curvature x steps of packed rows: how far this worker has moved them.
@@ -122,7 +132,7 @@ class Curvature:
     """
 
     def __init__(self, a_step: float) -> None:
-        self.a_step = a_step
+        self.a_step, self.far = a_step, FAR
 
     def steps(self, rows: Floats, deltas: Floats, counts: Floats) -> Floats:
         """The same for all rows."""
@@ -536,7 +546,9 @@ class SharedRows:
         own = self.motion.steps(rows, deltas, counts)
         beyond = np.maximum(own.max(axis=1, keepdims=True) * np.float32(self.workers) - 1, 0)
         common = np.minimum(kept.counts[places] / np.float32(max(1.0, kept.examples)), 1)[:, None]
-        held = 1 / (1 + np.square(beyond * common / FAR_OF_ALL) + np.square(beyond / FAR))
+        held = 1 / (
+            1 + np.square(beyond * common / FAR_OF_ALL) + np.square(beyond / self.motion.far)
+        )
         own = own * (np.float32(CORRELATION) * held + (1 - held))
         # One step less is assumed for the others: a row with one step is probably no other's.
         others = own * ((counts - 1) / counts * np.float32(self.workers - 1))

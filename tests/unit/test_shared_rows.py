@@ -299,3 +299,14 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
     worker.train(worker.ask([1, 2]), 100)
     worker.shared.flush()
     np.testing.assert_allclose(worker.rows([1, 2]), store.rows[[1, 2]], rtol=1e-5)
+
+
+def test_worker_that_dies_takes_along_only_blocks_since_its_last_round():
+    store = Store()
+    expected = store.rows[[1, 2]].copy()
+    worker = Worker(store, workers=2, round_blocks=3)
+    for number in range(5):
+        worker.train(worker.ask([1, 2]), 1)
+        assert worker.shared.owes == (number != 2)
+    worker.client.serve(99)  # what was handed over; then it is killed
+    np.testing.assert_allclose(store.rows[[1, 2]], expected + 3, rtol=1e-5)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snailps.models.local_sgd import share_of_delta
+from snailps.models.shared_rows import FAR
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import SparseSettings
 
@@ -189,6 +190,8 @@ class SparseMotion:
 
     def __init__(self, shares: Shares) -> None:
         self._shares = replace(shares, stride=shares.dim)
+        # FTRL's sums of squares shorten the sum of several workers' first steps, too.
+        self.far = np.inf if shares.settings.method == "ftrl" else FAR
         self.step = Step(0.0, 0.0, 0.0)
 
     def steps(self, rows: Floats, deltas: Floats, counts: Floats) -> Floats:
