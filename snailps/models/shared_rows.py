@@ -68,6 +68,8 @@ that every example uses (a bias would swing to and fro otherwise: with AdaGrad o
 100 examples between exchanges, log loss .371 without this, .325 with it)."""
 FAR = 10.0
 """The same of any row, if first steps on rare rows are as long as later ones (AdaGrad, SGD)."""
+ONE_STEP = 1.01
+"""Up to so many steps (estimated) a delta is pushed whole."""
 MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
@@ -256,6 +258,8 @@ class SharedRows:
         evicted is what later blocks do not use; the frequent rows are back at once.
     round_blocks : int
         Blocks of a round.
+    steps_min : float
+        Own steps on a row between two exchanges, at least.
     seconds : callable
         Measures how much time exchanges take.
 
@@ -274,13 +278,14 @@ class SharedRows:
         *,
         room: int = 0,
         round_blocks: int = 1,
+        steps_min: float = STEPS_MIN,
         seconds: Callable[[], float] | None = None,
     ) -> None:
         self._sgd, self._table, self.motion = sgd, table, motion
         layout = sgd.layout
         row_bytes = 4 * (layout.trained_width + layout.width) + KEY_BYTES
         self._room = room or CACHE_BYTES // row_bytes
-        self._round_blocks = round_blocks
+        self._round_blocks, self._steps_min = round_blocks, steps_min
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
@@ -420,7 +425,7 @@ class SharedRows:
         """Chooses the rows that are exchanged between rounds, and when."""
         kept, counts = self._kept, self._kept.counts[: self._kept.used]
         # Of rows that a round exchanges as often nothing is to be gained.
-        least = 2 * STEPS_MIN * kept.examples / max(1.0, self._round_examples)
+        least = 2 * self._steps_min * kept.examples / max(1.0, self._round_examples)
         hot = np.flatnonzero(counts > max(least, 1.0)).astype(np.int32)
         if len(hot) > HOT_MAX:
             top = np.argpartition(counts[hot], len(hot) - HOT_MAX)[-HOT_MAX:]
@@ -431,7 +436,7 @@ class SharedRows:
         rows = self._packed(hot)
         one = np.ones((len(hot), 1), np.float32)
         step = self.motion.steps(rows, np.zeros_like(rows), one).max(axis=1)
-        steps = np.maximum(STEPS_MIN, DRIFT / np.maximum(step * self.workers, 1e-9))
+        steps = np.maximum(self._steps_min, DRIFT / np.maximum(step * self.workers, 1e-9))
         interval = steps * (kept.examples / counts[hot])
         few = interval < self._round_examples / 2
         self._hot, interval = hot[few], interval[few]
@@ -541,25 +546,31 @@ class SharedRows:
         kept = self._kept
         since = self._now - kept.last[places] * np.float32(1000)
         counts = kept.counts[places] * (since / max(1.0, kept.examples)).astype(np.float32)
-        counts = (np.maximum(counts, 1) + kept.rest[places])[:, None]
-        rows = base + deltas
-        own = self.motion.steps(rows, deltas, counts)
+        counts = np.maximum(counts, 1) + kept.rest[places]
+        kept.rest[places] = 0
+        # A row with one step is probably no other worker's: it is pushed whole.
+        shared = np.flatnonzero(counts > ONE_STEP)
+        if len(shared) == 0:
+            return None
+        places, counts = places[shared], counts[shared][:, None]
+        reduced = deltas[shared]
+        rows = base[shared] + reduced
+        own = self.motion.steps(rows, reduced, counts)
         beyond = np.maximum(own.max(axis=1, keepdims=True) * np.float32(self.workers) - 1, 0)
         common = np.minimum(kept.counts[places] / np.float32(max(1.0, kept.examples)), 1)[:, None]
         held = 1 / (
             1 + np.square(beyond * common / FAR_OF_ALL) + np.square(beyond / self.motion.far)
         )
         own = own * (np.float32(CORRELATION) * held + (1 - held))
-        # One step less is assumed for the others: a row with one step is probably no other's.
         others = own * ((counts - 1) / counts * np.float32(self.workers - 1))
         shares = share_of_delta(own, others)
-        far = bool(beyond.any())
-        given_up = deltas.copy() if far else None
-        self.motion.scale(rows, deltas, shares)
+        self.motion.scale(rows, reduced, shares)
         kept.rest[places] = counts[:, 0] * (1 - shares.mean(axis=1)) * held[:, 0]
-        if given_up is not None:
-            given_up -= deltas
-            given_up *= 1 - held
+        given_up = None
+        if beyond.any():
+            given_up = np.zeros_like(deltas)
+            given_up[shared] = (deltas[shared] - reduced) * (1 - held)
+        deltas[shared] = reduced
         return given_up
 
     def _settle(self, *, wait: bool = True) -> None:

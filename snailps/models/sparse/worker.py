@@ -34,7 +34,7 @@ from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
 from snailps.errors import DataError
 from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
-from snailps.models.shared_rows import Found, KeptRows, SharedRows
+from snailps.models.shared_rows import STEPS_MIN, Found, KeptRows, SharedRows
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
     BIAS_KEY,
@@ -290,7 +290,13 @@ class SparseWorker(Worker):
         self.shared_rows = None
         if keeps:
             self._motion = SparseMotion(self.shares)
-            self.shared_rows = SharedRows(self.sgd, TABLE, self._motion, round_blocks=ROUND_BLOCKS)
+            self.shared_rows = SharedRows(
+                self.sgd,
+                TABLE,
+                self._motion,
+                round_blocks=ROUND_BLOCKS,
+                steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
+            )
 
     def row_layout(self, table: Table) -> RowLayout:
         """Layout of rows that `train_part` takes: packed, unless overridden."""
