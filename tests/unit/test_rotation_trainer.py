@@ -129,6 +129,14 @@ def test_a_chunk_is_pulled_in_bounded_pieces() -> None:
     assert list(shared_text._batches([3, 0, 1000, 257, 256], 1000)) == [[0, 1], [2], [3, 4]]
 
 
+def test_numbers_of_a_slice_that_float32_has_not_are_exact() -> None:
+    made = workers_of(SMALL, 1, ALL)
+    ids = np.arange(300, dtype=np.int32)
+    for at, words in enumerate([(1 << 24) + 1, (1 << 30) - 1, (1 << 20) - 1]):
+        shared_text.put_slice(made[0], at, 0, ids, words)
+        assert shared_text.get_chunk(made[0], at, 1)[1] == words
+
+
 def test_parts_are_lent_to_one_tenancy_at_a_time() -> None:
     lent = LentParts(4)
     one, two = lent.visits(0, 2), lent.visits(1, 2)

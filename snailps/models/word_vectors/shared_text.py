@@ -4,7 +4,8 @@
 
 Encoding a text costs several times what reading the ids does, so W workers that all need a whole
 chunk encode 1 / W of it each.  An id below 2^24 is exact in float32.  Row 0 of a slice has the
-number of its ids and of its words.  The rows of a chunk are used again three chunks later.
+number of its ids and of its words, each as two such numbers.  The rows of a chunk are used again
+three chunks later.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ TEXT = "text"
 ROW_IDS = 256
 IDS_END = 1 << 24
 """Ids are below this."""
+_COUNT_BASE = 1 << 20
 _RING = 3
 _SLICE_BITS, _ROW_BITS = 24, 24
 
@@ -50,7 +52,7 @@ def put_slice(worker: Worker, chunk: int, slice_: int, ids: Ints, words: int) ->
         Words read, for figures.
     """
     rows = np.zeros((1 + -(-len(ids) // ROW_IDS), ROW_IDS), np.float32)
-    rows[0, :2] = len(ids), words
+    rows[0, :4] = *divmod(len(ids), _COUNT_BASE), *divmod(words, _COUNT_BASE)
     rows[1:].ravel()[: len(ids)] = ids
     keys = _keys(chunk, slice_, 0, len(rows))
     rows -= worker.pull(TEXT, keys)
@@ -60,7 +62,8 @@ def put_slice(worker: Worker, chunk: int, slice_: int, ids: Ints, words: int) ->
 def get_chunk(worker: Worker, chunk: int, slices: int) -> tuple[Ints, int]:
     """All ids of a chunk, slice after slice, and the number of its words."""
     heads = worker.pull(TEXT, np.concatenate([_keys(chunk, at, 0, 1) for at in range(slices)]))
-    sizes = heads[:, 0].astype(np.int64).tolist()
+    counts = heads[:, :4:2].astype(np.int64) * _COUNT_BASE + heads[:, 1:4:2].astype(np.int64)
+    sizes = counts[:, 0].tolist()
     found = np.empty(sum(sizes), np.int32)
     ends = list(itertools.accumulate(sizes))
     for some in _batches(sizes):
@@ -71,7 +74,7 @@ def get_chunk(worker: Worker, chunk: int, slices: int) -> tuple[Ints, int]:
             size = sizes[at]
             found[ends[at] - size : ends[at]] = rows[first : first + len(own)].ravel()[:size]
             first += len(own)
-    return found, int(heads[:, 1].sum(dtype=np.float64))
+    return found, int(counts[:, 1].sum())
 
 
 def _keys(chunk: int, slice_: int, first: int, count: int) -> Keys:
