@@ -28,11 +28,12 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
     except (Exception, SystemExit) as error:
         if isinstance(error, SnailError) and not isinstance(error, MisuseError):
             raise
-        where = (
-            f" on block {block.number} ({block.path}, bytes {block.start:,} to {block.stop:,})"
-            if block is not None
-            else ""
-        )
+        where = ""
+        if block is not None:
+            which = f"{block.path}, bytes {block.start:,} to {block.stop:,}"
+            if block.part >= 0:
+                which = f"part {block.part} of {block.parts} in chunk {block.chunk}"
+            where = f" on block {block.number} ({which})"
         raise ClusterError(
             f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: {error}"
             f"{place_of(error)}"

@@ -54,6 +54,15 @@ def test_error_in_train_has_the_innermost_line_of_the_users_own(number, error, l
     assert text.endswith(f" ({HERE}, line {line_with(line)}, in helper)")
 
 
+def test_error_in_a_tenancy_names_its_part_and_chunk():
+    model, tenancy = Mine(Mine.Settings()), block(1)
+    tenancy.chunk, tenancy.part, tenancy.parts = 7, 2, 3
+    with pytest.raises(ClusterError) as caught, named(model, "train", tenancy):
+        model.train(tenancy)
+    text = str(caught.value)
+    assert text.startswith("Mine.train failed on block 1 (part 2 of 3 in chunk 7): KeyError")
+
+
 def test_error_that_explains_itself_stays_as_it_is():
     model = Mine(Mine.Settings())
     with pytest.raises(ConfigError, match=r"^table 't': dim: "), named(model, "train", block(4)):
