@@ -44,6 +44,12 @@ Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
 
+def are_finite(rows: Floats) -> bool:
+    """Whether no number of these rows is infinite or NaN: kernels that clip scores lose a NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(rows.sum()))
+
+
 class ArrayPool:
     """Arrays of rows, reused from block to block: a new one costs a page fault every 4 KiB.
 

@@ -158,3 +158,10 @@ def test_a_text_of_few_words_does_not_rotate(words: int) -> None:
     else:
         assert found is not None
         assert found.most_parts in {2, 3}
+
+
+def test_rows_that_are_no_numbers_show_in_the_loss() -> None:
+    made = workers_of(SMALL, 2, ALL)
+    made[0].memory.rows["input"][:] = np.nan
+    figures = train_rotating(made, CHUNKS[:1])
+    assert all(np.isnan(one["loss"]) for one in figures)

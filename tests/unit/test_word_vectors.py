@@ -109,6 +109,14 @@ def test_train_on_a_block_of_a_single_known_word_pushes_no_numbers_that_are_none
     assert np.isfinite(model.pull("input", np.arange(3, dtype=np.uint64))).all()
 
 
+@pytest.mark.parametrize("kind", ["skipgram", "cbow"])
+def test_rows_that_have_diverged_show_in_the_loss(make, kind):
+    model = make(replace(SMALL, model=kind))
+    keys = np.arange(len(model.vocabulary), dtype=np.uint64)
+    model.push("input", keys, np.full((len(keys), SMALL.dim), np.nan, np.float32))
+    assert np.isnan(train(model, TEXT)["loss"])
+
+
 def test_train_of_blocks_with_and_without_known_words_in_turns_keeps_its_arrays(make):
     model = make(text=b"the cat sat the cat sat")
     for number, data in enumerate([b"the cat sat", b"zebra", b"", b"the cat sat the", b"cat sat"]):

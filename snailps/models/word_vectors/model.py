@@ -22,6 +22,7 @@ ICML 2012.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -38,7 +39,15 @@ from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
+from snailps.models.local_sgd import (
+    Contention,
+    Copies,
+    Floats,
+    Keys,
+    LocalSgd,
+    RowLayout,
+    are_finite,
+)
 from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import (
     NOISE_POWER,
@@ -311,8 +320,9 @@ class WordVectors(TextModel):
                 for number, part in enumerate(parts)
             ]
         results = [task.result() for task in done]
+        finite = all(are_finite(rows) for rows, *_ in local.values())
         self._push(batch.copies, self._contentions(batch, local, lr_start))
-        figures["loss"] = sum(loss for loss, _ in results)
+        figures["loss"] = sum(loss for loss, _ in results) if finite else math.nan
         figures["examples"] = float(sum(count for _, count in results))
         return figures
 

@@ -17,6 +17,7 @@ Negatives of a pair are drawn from the visiting part of its context.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.worker import Block, Pending
 from snailps.data._key_numbering import WordNumbers
-from snailps.models.local_sgd import ArrayPool, Floats, Keys
+from snailps.models.local_sgd import ArrayPool, Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.gram_copies import GramCopies
@@ -274,7 +275,7 @@ class RotationTrainer:
         ]
         visit.figures = {
             "units": float(share[1] - share[0]),
-            "loss": float(loss),
+            "loss": float(loss) if are_finite(visit.local[0]) else math.nan,
             "examples": float(pairs),
             "lr": rates[1],
         }
