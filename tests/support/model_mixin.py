@@ -150,9 +150,10 @@ class ModelContract:
             with np.load(tmp_path / "tables.npz") as saved:
                 names = {name.rpartition(".")[0] for name in saved}
                 for table in names:
-                    assert len(saved[f"{table}.keys"]) == len(saved[f"{table}.rows"]) > 0
+                    assert len(saved[f"{table}.keys"]) == len(saved[f"{table}.rows"])
                     assert np.isfinite(saved[f"{table}.rows"]).all()
-        assert names == set(self.tables)
+                # That of the texts of a rotation is empty: one worker does not rotate.
+                assert {name for name in names if len(saved[f"{name}.keys"])} == set(self.tables)
         for name in self.results:
             assert (tmp_path / name).stat().st_size > 0
 

@@ -165,3 +165,21 @@ def test_rows_that_are_no_numbers_show_in_the_loss() -> None:
     made[0].memory.rows["input"][:] = np.nan
     figures = train_rotating(made, CHUNKS[:1])
     assert all(np.isnan(one["loss"]) for one in figures)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({}, ["input", "output", "text"]),
+        ({"model": "cbow"}, ["input", "output"]),
+        ({"consistency": "bsp"}, ["input", "output"]),
+        ({"max_steps": 5}, ["input", "output"]),
+    ],
+)
+def test_tables_do_not_depend_on_how_many_workers_there_are(
+    change: dict[str, object], names: list[str]
+) -> None:
+    for workers in (1, 2, 9):
+        worker = WordVectors(replace(SMALL, **change), 1)  # type: ignore[arg-type]
+        worker.workers = workers
+        assert [table.name for table in worker.tables()] == names

@@ -115,7 +115,8 @@ class WordVectors(TextModel):
         make = partial(Table, dim=s.dim, wire=s.wire)
         if s.optimizer == "adagrad":
             make = partial(make, access="adagrad", lr=s.lr, eps=ADAGRAD_EPS)
-        text = (text_table(),) if self.workers > 1 and self._may_rotate(s) else ()
+        # One worker, too: it may go on alone from a checkpoint, or others may join or be lost.
+        text = (text_table(),) if self._may_rotate(s) else ()
         return (
             make("input", init="uniform", scale=1.0 / s.dim, seed=s.seed),
             make("output"),
