@@ -127,5 +127,5 @@ def test_netns_missing_tool_says_what_to_install(repo_root, monkeypatch):
 
     monkeypatch.setattr(netns, "SEARCH", "")
     assert netns.why_not() == (
-        "a capped link needs ip and tc, which cannot be found: apt-get install iproute2"
+        "a network of hosts needs ip and tc, which cannot be found: apt-get install iproute2"
     )
