@@ -29,7 +29,7 @@ help: ## this list
 	@echo "make <target>; the first one takes a minute or two: it makes $(VENV) and compiles"
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
-demo: $(VENV)/.made-run ## train word vectors on a small cluster: two minutes on 2 cores
+demo: $(VENV)/.made-run ## train word vectors on a small cluster: half a minute on 2 cores
 	@$(BIN)/snailps demo $(ARGS) </dev/null
 
 # One more at a time than there are cores: many wait, for processes or for time to pass.
