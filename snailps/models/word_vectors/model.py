@@ -77,6 +77,8 @@ PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 SLICES = 16
 """Slices of an epoch's text for each worker, at least."""
+CHUNKS_OF_JOB = 10_000
+"""Most chunks of a training that rotates: the master has records of all of their tenancies."""
 SEED_MASK = (1 << 64) - 1
 
 Ints = NDArray[np.int32]
@@ -200,6 +202,8 @@ class WordVectors(TextModel):
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         parts = min(most_parts(tokens, workers), by_words)
         chunks = chunks_of(vocabulary, settings, tokens, max(2, min(workers, parts)))
+        if settings.epochs * chunks > CHUNKS_OF_JOB:
+            return None
         return Rotation(chunks, parts)
 
     # --- at a worker -------------------------------------------------------------------------
