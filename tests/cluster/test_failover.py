@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
 from cluster_models import gated_job
 from processes import SNAILPS, Cluster, Gate, environment
 from test_cluster import figures_of
+
+from snailps.cli.status import ask
 
 pytestmark = pytest.mark.limit(240)
 
@@ -41,6 +44,22 @@ def begin(cluster, gate):
     master, servers, workers = cluster.started_at(gate)
     master.wait_line(REDUNDANT, WAIT_S)
     return master, servers, workers
+
+
+def at_rest(cluster):
+    """The shards as the status has them, once each is ready and all servers have as many.
+
+    Until then standbys move, though every shard has one.
+    """
+    until = time.monotonic() + WAIT_S
+    while True:
+        shards = ask(cluster.address, WAIT_S)["shards"]
+        held = Counter(shard[whose] for shard in shards for whose in ("primary", "standby"))
+        ready = all(shard["state"] == "ready" for shard in shards)
+        if ready and len(held) == cluster.servers and len({*held.values()}) == 1:
+            return shards
+        assert time.monotonic() < until, shards
+        time.sleep(0.02)
 
 
 def assert_counted_once(folder, times=1):
@@ -101,7 +120,10 @@ def test_server_killed_while_the_master_exports_is_replaced_by_a_standby(tmp_pat
 @pytest.mark.long
 def test_job_with_both_servers_killed_at_once_says_what_is_gone(tmp_path, job, gate):
     with Cluster(tmp_path, job=job, servers=3, workers=1) as cluster:
-        master, (first, second, _), _ = begin(cluster, gate)
+        master, servers, _ = begin(cluster, gate)
+        shard = at_rest(cluster)[0]
+        by_name = {cluster.name_of(server): server for server in servers}
+        first, second = (by_name[f"server {shard[whose]}"] for whose in ("primary", "standby"))
         second.send(signal.SIGSTOP)  # so that it does nothing in between
         first.send(signal.SIGKILL)
         second.send(signal.SIGKILL)
