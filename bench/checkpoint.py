@@ -227,7 +227,7 @@ def units_in(journal: Path, spans: list[tuple[float, float]]) -> float:
 
 
 def save(
-    folder: Path, rows: int, workers: int, corpus: str
+    folder: Path, rows: int, servers: int, workers: int, corpus: str
 ) -> tuple[dict[str, Any], dict[str, object]]:
     """A training with checkpoints; its figures, and the job."""
     (folder / "journal").mkdir()
@@ -241,7 +241,7 @@ def save(
     if corpus:
         job |= {"worker_class": "wander:Words", "input": corpus, "epochs": 50, "width": DIM}
         job |= {"block_bytes": 1 << 19}
-    cluster = Cluster(job, 1, 2, workers)
+    cluster = Cluster(job, servers, 2, workers)
     spans: list[tuple[float, float]] = []
     speeds = []
     try:
@@ -330,6 +330,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--gb", type=float, default=4.0, help="size of the store, GB")
     parser.add_argument("--corpus", default="", help="a text: fastText trains on it meanwhile")
+    parser.add_argument("--servers", type=int, default=1, help="of two shards each")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", help="on the disk to be measured; default: temporary files")
     parser.add_argument("--no-restore", action="store_true")
@@ -341,7 +342,7 @@ def main() -> None:
         size = int(min(args.gb, 1.5) * 1e9)
         before = disk(folder, size)
         say(f"disk {before}")
-        figures, job = save(folder, rows, args.workers, args.corpus)
+        figures, job = save(folder, rows, args.servers, args.workers, args.corpus)
         after = disk(folder, size)
         say(f"disk {after}")
         speed = max((before[way] + after[way]) / 2 for way in before)

@@ -138,11 +138,15 @@ class Results:
     def _replace(self, table: str, keys: Keys, values: Rows, found: Rows) -> list[Pending]:
         """Starts the pushes that make `values` of rows that are as they were found."""
         state = self.tables[table].access == "adagrad"
-        other = np.flatnonzero((found != values).any(axis=1))
-        keys, number = keys[other], self._numbers[table]
-        parts = [-found[other]] if found[other].any() else []
+        number = self._numbers[table]
+        if not (found[:, 0] != values[:, 0]).all():  # else all rows differ, as they mostly do
+            other = np.flatnonzero((found != values).any(axis=1))
+            keys, values, found = keys[other], values[other], found[other]
+        parts = [values]
+        if found.view(np.bool_).any():  # by bytes: four times as fast as by numbers
+            parts.insert(0, np.negative(found, out=found))
         pushes = []
-        for part in [*parts, values[other]]:
+        for part in parts:
             if state:  # as a difference of weights and state
                 part = np.hstack((part, np.zeros_like(part)))
             pushes.append(self._client.push_async(number, keys, part, state, False))

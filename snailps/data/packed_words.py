@@ -84,6 +84,9 @@ class PackedWords(Sequence[bytes]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
+        if isinstance(other, PackedWords):
+            same = np.array_equal(self.lengths, other.lengths)
+            return same and np.array_equal(self.joined(), other.joined())
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """Atomic files: a file appears complete or not at all.
 
-    chunks of bytes -> hidden file beside the target -> fsync -> rename over the target
+    chunks of bytes -> WriteBehind -> hidden file beside the target -> fsync -> rename over it
 
 A reader never gets a partial model, and an old model survives a failed export.  Must not know what
 is in the file.
@@ -16,12 +16,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO
 
 from snailps.errors import ModelFileError
+from snailps.vectors.write_behind import WriteBehind
 
-# Large enough that the small writes of a dictionary or of text lines cost no system call each;
-# matrix chunks above it go directly to the kernel.
+# Large enough that the small writes of a dictionary or of text lines cost no call each; matrix
+# chunks above it are not copied here.
 _BUFFER_BYTES = 1 << 20
 _serial = itertools.count()
 _unfinished: set[Path] = set()
@@ -33,25 +34,6 @@ def _remove_unfinished() -> None:
     for path in list(_unfinished):
         with suppress(OSError):
             path.unlink()
-
-
-class _Guarded(io.FileIO):
-    """A raw file whose failed writes raise an error with file, cause and remedy.
-
-    Only writes to this file are translated: an OSError that the producer of the data raises (a
-    lost connection, say) passes through unchanged.
-    """
-
-    def __init__(self, descriptor: int, target: Path, bytes_needed: int | None) -> None:
-        super().__init__(descriptor, "w")
-        self._target = target
-        self._bytes_needed = bytes_needed
-
-    def write(self, data: Any) -> int:
-        try:
-            return cast(int, super().write(data))
-        except OSError as error:
-            raise write_error(self._target, error, self._bytes_needed) from error
 
 
 @contextmanager
@@ -92,16 +74,15 @@ def atomic_file(
     except OSError as error:
         raise write_error(target, error, bytes_needed) from error
     _unfinished.add(temporary)
-    raw = _Guarded(descriptor, target, bytes_needed)
+    # Only errors of this file are translated: an OSError that the producer of the data raises (a
+    # lost connection, say) passes through unchanged.
+    raw = WriteBehind(temporary, descriptor, lambda error: write_error(target, error, bytes_needed))
     try:
         with raw:
             file = io.BufferedWriter(raw, _BUFFER_BYTES)
             yield file
             file.flush()
-            try:
-                os.fsync(descriptor)
-            except OSError as error:
-                raise write_error(target, error, bytes_needed) from error
+            raw.sync()
         try:
             temporary.replace(target)
         except OSError as error:

@@ -104,6 +104,8 @@ class BinModel:
         Word rows, then n-gram rows: a read-only view of the mapped file, not aligned to 4 bytes.
     output : float32[n or number of labels, dim]
         The other matrix of the model, mapped likewise.
+    mapped : mmap.mmap
+        The file, for advice on how it will be read.
     """
 
     header: BinHeader
@@ -112,6 +114,7 @@ class BinModel:
     labels: list[bytes]
     input: Float32
     output: Float32
+    mapped: mmap.mmap
 
 
 def write_bin(
@@ -213,7 +216,8 @@ def read_bin(path: str | os.PathLike[str]) -> BinModel:
             f"{path}: damaged: the model ends at byte {offset}, the file at {length}; "
             "fetch or export it again"
         )
-    return BinModel(replace(header, tokens=tokens), words, counts, labels, matrix, output)
+    header = replace(header, tokens=tokens)
+    return BinModel(header, words, counts, labels, matrix, output, mapped)
 
 
 def read_header(path: str | os.PathLike[str]) -> BinHeader:

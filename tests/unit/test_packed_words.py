@@ -104,3 +104,11 @@ def test_words_packed_already_are_not_copied():
 def test_words_index_outside_is_refused(which):
     with pytest.raises(IndexError, match=f"below 6, got {which}"):
         PackedWords.of(LIST)[which]
+
+
+def test_packed_words_are_equal_if_all_words_are():
+    words = PackedWords.of([b"a", b"bc", b"d"])
+    assert words == PackedWords.of([b"x", b"a", b"bc", b"d"])[1:]
+    assert words != PackedWords.of([b"ab", b"c", b"d"])
+    assert words != words[:2]
+    assert words == [b"a", b"bc", b"d"]

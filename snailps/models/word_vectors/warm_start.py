@@ -9,6 +9,7 @@ All of it runs once, at the master, so that the loss of a worker does not write 
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from snailps.models.local_sgd import Floats
 from snailps.models.text_model import BUCKET_KEY, export_rows
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import read_bin, read_header, read_vec, vec_shape
+from snailps.vectors import BinModel, read_bin, read_header, read_vec, vec_shape
 
 PUT_SHARE = 4
 """A piece of rows that are put is so much smaller than one that is pulled: more are in memory, as
@@ -93,21 +94,23 @@ def put_model(results: Results) -> None:
     assert isinstance(s, WordVectorSettings)
     model = read_bin(s.continue_from)
     n = len(model.words)
-    if Vocabulary.from_bytes(results.summary).words[:n] != model.words:
+    if Vocabulary.from_bytes(results.summary).words[:n] != PackedWords.of(model.words):
         raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
-    _put(results, "input", 0, model.input[:n])
-    _put(results, "output", 0, model.output)
+    model.mapped.madvise(mmap.MADV_SEQUENTIAL)
+    _put(results, model, "input", 0, model.input[:n])
+    _put(results, model, "output", 0, model.output)
     if s.maxn:
-        _put(results, "input", BUCKET_KEY, model.input[n:])
+        _put(results, model, "input", BUCKET_KEY, model.input[n:])
 
 
-def _put(results: Results, table: str, first_key: int, rows: Floats) -> None:
-    """Sets rows of a mapped matrix, in pieces, with consecutive keys from `first_key`."""
+def _put(results: Results, model: BinModel, table: str, first_key: int, rows: Floats) -> None:
+    """Sets rows of a matrix of `model`, in pieces, with consecutive keys from `first_key`."""
     step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
 
     def pieces() -> Iterator[tuple[NDArray[np.uint64], Floats]]:
         for at in range(0, len(rows), step):
             piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
+            model.mapped.madvise(mmap.MADV_DONTNEED)  # pages that were read are this process's
             _check_finite(results, piece)
             yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at), piece
 
