@@ -11,9 +11,10 @@ The model and what it leaves out are in docs/scaling.md.  No processes, no clock
 import argparse
 import json
 import math
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from host_figures import link_of, numbers_of, significant
 
 LINK_SHARE = 0.94
 """Payload of TCP over Ethernet, with frames of 1,500 bytes and acknowledgements."""
+HOST_US = 0.001
+"""Of word vectors: each worker looks through the text for its own words, 1 to 4 ns a word that
+subsampling leaves, a third of all."""
 FILE_KEYS = ("about", "summary", "runs")
 
 
@@ -30,7 +34,8 @@ class Measured:
     """Medians of one number of hosts.
 
     `cpu_us`: of servers and workers together, a unit; `busy`: share of the quotas that they used,
-    None without quotas; `mbit`: limit of a wire, None for none.
+    None without quotas; `mbit`: limit of a wire, None for none; `shared`: how much more processor
+    time a unit takes because so many hosts share a machine, whatever they do.
     """
 
     hosts: int
@@ -43,6 +48,12 @@ class Measured:
     busy: float | None
     cores: float
     mbit: float | None
+    shared: float = 1.0
+
+    @property
+    def own_us(self) -> float:
+        """Processor time of a unit on hosts that share no machine."""
+        return self.cpu_us / self.shared
 
 
 @dataclass(frozen=True)
@@ -60,10 +71,12 @@ class Constants:
 
     Attributes
     ----------
-    kernel_us : float
-        Processor time of a unit without any exchange.
+    one_us, kernel_us : float
+        Processor time of a unit without any exchange: of a single host, which has nobody to deal
+        work with, and of each of several.
     host_us : float
-        Processor time of a unit for each further host: what each worker does for the units of all.
+        Processor time of a unit for each of several hosts: what each worker does for the units of
+        all.
     byte_us : float
         Processor time of a byte that is exchanged, at both ends together.
     one_bytes : float
@@ -85,6 +98,7 @@ class Constants:
         How much one more core costs each core of a host: C cores do ``C / (1 + loss (C - 1))``.
     """
 
+    one_us: float
     kernel_us: float
     host_us: float
     byte_us: float
@@ -108,7 +122,7 @@ class Constants:
 
     def cpu_at(self, hosts: int) -> float:
         """Processor time of servers and workers a unit, microseconds."""
-        own_us = self.kernel_us + self.host_us * (hosts - 1)
+        own_us = self.one_us if hosts == 1 else self.kernel_us + self.host_us * hosts
         return own_us + self.byte_us * self.bytes_at(hosts)
 
     def master_seconds(self, hosts: int) -> float:
@@ -195,12 +209,15 @@ def bytes_form(measured: Sequence[Measured]) -> tuple[str, float, float]:
     def error(form: str) -> float:
         return sum((value(*found[form], x) / y - 1) ** 2 for x, y in zip(xs, ys, strict=True))
 
-    # Where both fit, as two points do, the one that promises less.
-    return found["power" if error("power") < error("affine") - 1e-6 else "affine"]
+    # Where both fit, as two points do, what grows by as much with each doubling.
+    return found["affine" if error("affine") < error("power") - 1e-6 else "power"]
 
 
-def fit(measured: Sequence[Measured], core_loss: float = 0.0) -> Constants:
+def fit(measured: Sequence[Measured], core_loss: float = 0.0, host_us: float = 0.0) -> Constants:
     """Constants of measurements; the overlap is of those with a limited link, the rest of others.
+
+    `host_us` is measured elsewhere: a slope of few numbers of hosts on one machine is that of its
+    noise.
 
     Raises
     ------
@@ -212,9 +229,12 @@ def fit(measured: Sequence[Measured], core_loss: float = 0.0) -> Constants:
         raise ValueError("measurements without a limit of the link are needed: --link loopback")
     form, a, b = bytes_form(free)
     byte_us = exchange_us(free)
-    kernel_us, host_us = line(
-        [m.hosts - 1.0 for m in free], [m.cpu_us - byte_us * m.bytes_per_unit for m in free]
-    )
+    kernels = [
+        m.own_us - byte_us * m.bytes_per_unit - (host_us * m.hosts if m.hosts > 1 else 0.0)
+        for m in free
+    ]
+    one_us = [us for m, us in zip(free, kernels, strict=True) if m.hosts == 1]
+    kernel_us = [us for m, us in zip(free, kernels, strict=True) if m.hosts > 1]
     waits = [(math.log2(m.hosts), 1 / min(1.0, m.busy)) for m in free if m.busy]
     wait, wait_log = line(*zip(*waits, strict=True)) if waits else (1.0, 0.0)
     master_host, master_block = shares(
@@ -226,7 +246,8 @@ def fit(measured: Sequence[Measured], core_loss: float = 0.0) -> Constants:
         [float(m.hosts) for m in free], [max(1e-12, m.blocks_per_unit) for m in free]
     )
     constants = Constants(
-        kernel_us=kernel_us, host_us=host_us, byte_us=byte_us, one_bytes=free[0].bytes_per_unit,
+        one_us=statistics.mean(one_us or kernel_us), kernel_us=statistics.mean(kernel_us or one_us),
+        host_us=host_us, byte_us=byte_us, one_bytes=free[0].bytes_per_unit,
         form=form, a=a, b=b, wait=wait, wait_log=wait_log,
         server_share=sum(m.server_us for m in free) / sum(m.cpu_us for m in free),
         master_host=master_host, master_block_us=master_block * 1e6, blocks=blocks,
@@ -239,7 +260,7 @@ def fit(measured: Sequence[Measured], core_loss: float = 0.0) -> Constants:
     ]
     if not overlaps:
         return constants
-    return Constants(**{**asdict(constants), "overlap": sum(overlaps) / len(overlaps)})
+    return replace(constants, overlap=sum(overlaps) / len(overlaps))
 
 
 def exchange_us(measured: Sequence[Measured]) -> float:
@@ -250,8 +271,8 @@ def exchange_us(measured: Sequence[Measured]) -> float:
     moved = sum(m.bytes_per_unit for m in measured)
     if not moved:
         return 0.0
-    most = min(m.cpu_us / m.bytes_per_unit for m in measured if m.bytes_per_unit)
-    return min(2 * sum(m.server_us for m in measured) / moved, most / 2)
+    most = min(m.own_us / m.bytes_per_unit for m in measured if m.bytes_per_unit)
+    return min(2 * sum(m.server_us / m.shared for m in measured) / moved, most / 2)
 
 
 def overlap_of(constants: Constants, m: Measured) -> float | None:
@@ -284,12 +305,12 @@ def network_seconds(bytes_per_unit: float, hosts: int, mbit: float | None) -> fl
 # --- predictions ----------------------------------------------------------------------------------
 
 
-def predict(constants: Constants, hosts: int, host: Host) -> Prediction:
-    """Units/s of so many hosts."""
+def predict(constants: Constants, hosts: int, host: Host, shared: float = 1.0) -> Prediction:
+    """Units/s of so many hosts; `shared` as in `Measured`."""
     cores = host.cores
     if cores > 1:
         cores /= 1 + constants.core_loss * (cores - 1)
-    cpu_us = constants.cpu_at(hosts)
+    cpu_us = constants.cpu_at(hosts) * shared
     cpu_s = cpu_us * 1e-6 * waited(constants, hosts) / (hosts * cores)
     network_s = network_seconds(constants.bytes_at(hosts), hosts, host.mbit)
     short, long = sorted((cpu_s, network_s))
@@ -308,7 +329,7 @@ def errors(constants: Constants, measured: Sequence[Measured]) -> list[dict[str,
     found = []
     for m in sorted(measured, key=lambda m: (m.mbit or math.inf, m.hosts)):
         # Its one shard shares the quota, and the one thread of a worker is never more than a core.
-        guess = predict(constants, m.hosts, Host(m.cores, m.mbit, shards=1))
+        guess = predict(constants, m.hosts, Host(m.cores, m.mbit, shards=1), m.shared)
         found.append(
             {
                 "hosts": m.hosts,
@@ -349,6 +370,21 @@ def measured_of(data: Mapping[str, Any]) -> list[Measured]:
         )
         for s in data["summary"]
     ]  # fmt: skip
+
+
+def sharing(files: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """How much more processor time so many hosts need because they share a machine.
+
+    That is the time of as many clusters of one host that trained at once (`beside`), over that of
+    one alone.  Empty where that was not measured.
+    """
+    summaries = [s for data in files for s in data["summary"]]
+    alone = [s["cpu_us_per_unit"]["all"] for s in summaries if s["hosts"] == 1]
+    found: dict[int, list[float]] = {}
+    for s in summaries:
+        if alone and s.get("beside_cpu_us"):
+            found.setdefault(s["hosts"], []).append(s["beside_cpu_us"] / min(alone))
+    return {hosts: max(1.0, statistics.median(some)) for hosts, some in found.items()}
 
 
 def name_of(data: Mapping[str, Any]) -> str:
@@ -441,6 +477,8 @@ def arguments() -> argparse.Namespace:
     add("--cores", type=float, default=16.0, help="of each of these hosts")
     add("--link", default="10gbit", help="of each of these hosts; none: without limit")
     add("--shards", type=int, default=8, help="of each of these hosts")
+    add("--host-us", type=float, default=HOST_US,
+        help="processor time that a unit costs each worker of several")  # fmt: skip
     add("--core-loss", type=float, default=0.0,
         help="relative cost of one more core: 2 / (speed of two threads / of one) - 1")  # fmt: skip
     add("--svg", type=Path, metavar="PREFIX", help="writes PREFIX-speed-up.svg and two more")
@@ -460,18 +498,19 @@ def main() -> None:
     args = arguments()
     files = [load(path) for path in args.files]
     host = Host(args.cores, args.link, args.shards)
-    groups: dict[str, list[Measured]] = {}
-    units: dict[str, str] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for data in files:
-        about = data["about"]
-        name = name_of({"about": {**about, "link": "none"}})
-        groups.setdefault(name, []).extend(measured_of(data))
-        units[name] = data["summary"][0]["unit"]
+        groups.setdefault(name_of({"about": {**data["about"], "link": "none"}}), []).append(data)
+    units = {name: some[0]["summary"][0]["unit"] for name, some in groups.items()}
     constants: dict[str, Constants] = {}
-    for name, measured in groups.items():
+    for name, some in groups.items():
+        shared = sharing(some)
+        measured = [
+            replace(m, shared=shared.get(m.hosts, 1.0)) for data in some for m in measured_of(data)
+        ]
         chosen = [m for m in measured if args.fit is None or m.hosts in args.fit]
         try:
-            constants[name] = fit(chosen, args.core_loss)
+            constants[name] = fit(chosen, args.core_loss, args.host_us)
         except ValueError as error:
             sys.exit(f"bench: {name}: {error}")
         found = errors(constants[name], measured)

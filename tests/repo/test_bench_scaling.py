@@ -31,9 +31,9 @@ def curves(monkeypatch):
 @pytest.fixture
 def truth(scaling):
     return scaling.Constants(
-        kernel_us=1.5, host_us=0.02, byte_us=0.002, one_bytes=80.0, form="affine", a=60.0, b=8.0,
-        wait=1.02, wait_log=0.03, server_share=0.0, master_host=0.001, master_block_us=700.0,
-        blocks=1e-7, blocks_host=2e-7, overlap=0.75,
+        one_us=1.2, kernel_us=1.5, host_us=0.02, byte_us=0.002, one_bytes=80.0, form="affine",
+        a=60.0, b=8.0, wait=1.02, wait_log=0.03, server_share=0.0, master_host=0.001,
+        master_block_us=700.0, blocks=1e-7, blocks_host=2e-7, overlap=0.75,
     )  # fmt: skip
 
 
@@ -92,26 +92,59 @@ def test_bytes_take_the_form_that_fits(scaling, truth):
     assert scaling.bytes_form(free) == ("affine", pytest.approx(60), pytest.approx(8))
     falling = [replace(m, bytes_per_unit=100 * m.hosts**0.3) for m in free]
     assert scaling.bytes_form(falling) == ("power", pytest.approx(100), pytest.approx(0.3))
-    # Two points fit both: then the one that promises less.
-    assert scaling.bytes_form(falling[:3])[0] == "affine"
+    # Two points fit both: then as much more with each doubling.
+    assert scaling.bytes_form(free[:3])[0] == "power"
     assert scaling.bytes_form(free[:1]) == ("affine", 80, 0)
 
 
 def test_constants_are_found_again(scaling, truth):
     all_ = [measured(scaling, truth, n) for n in (1, 2, 4, 8)]
     all_ += [measured(scaling, truth, n, mbit=100.0) for n in (2, 8)]
-    found = scaling.fit(all_)
-    for name in ("kernel_us", "host_us", "byte_us", "one_bytes", "a", "b", "wait", "wait_log",
-                 "master_host", "master_block_us", "blocks", "blocks_host", "overlap"):  # fmt: skip
+    found = scaling.fit(all_, host_us=truth.host_us)
+    for name in ("one_us", "kernel_us", "host_us", "byte_us", "one_bytes", "a", "b", "wait",
+                 "wait_log", "master_host", "master_block_us", "blocks", "blocks_host",
+                 "overlap"):  # fmt: skip
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=1e-6), name
     assert all(abs(e["error"]) < 1e-9 for e in scaling.errors(found, all_))
 
 
 def test_constants_of_few_hosts_predict_more(scaling, truth):
+    truth = replace(truth, form="power", a=60.0, b=0.2)
     some = [measured(scaling, truth, n) for n in (1, 2, 4)]
-    found = scaling.errors(scaling.fit(some), [*some, measured(scaling, truth, 8)])
+    found = scaling.fit(some, host_us=truth.host_us)
+    found = scaling.errors(found, [*some, measured(scaling, truth, 8)])
     assert [e["hosts"] for e in found] == [1, 2, 4, 8]
     assert found[-1]["error"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.4])
+def test_constants_do_not_depend_on_how_much_the_machine_is_shared(scaling, truth, factor):
+    """Hosts that share caches take longer; the prediction of others does not know it."""
+    free = [measured(scaling, truth, n) for n in (1, 2, 8)]
+    slow = [
+        m
+        if m.hosts == 1
+        else replace(
+            m, shared=factor, cpu_us=m.cpu_us * factor, server_us=m.server_us * factor,
+            units_per_s=m.units_per_s / factor,
+        )
+        for m in free
+    ]  # fmt: skip
+    found = scaling.fit(slow, host_us=truth.host_us)
+    for name in ("one_us", "kernel_us", "byte_us"):
+        assert getattr(found, name) == pytest.approx(getattr(truth, name)), name
+    assert all(abs(e["error"]) < 1e-9 for e in scaling.errors(found, slow))
+
+
+def test_sharing_is_that_of_clusters_that_trained_at_once(scaling):
+    def told(*summaries):
+        return {"summary": list(summaries)}
+
+    one = {"hosts": 1, "cpu_us_per_unit": {"all": 2.0}}
+    two, eight = {"hosts": 2, "beside_cpu_us": 1.9}, {"hosts": 8, "beside_cpu_us": 2.8}
+    assert scaling.sharing([told(one, two), told(eight)]) == {2: 1.0, 8: pytest.approx(1.4)}
+    assert scaling.sharing([told(eight)]) == {}
+    assert scaling.sharing([told(one)]) == {}
 
 
 def test_exchange_takes_twice_what_servers_take_and_at_most_half_of_all(scaling, truth):
@@ -138,7 +171,7 @@ def test_overlap_is_unknown_where_one_part_is_short(scaling, truth):
 
 
 def test_prediction_without_exchange_is_that_of_the_cores(scaling):
-    plain = scaling.Constants(2.0, 0.0, 0.0, 0.0, "affine", 0.0, 0.0)
+    plain = scaling.Constants(2.0, 2.0, 0.0, 0.0, 0.0, "affine", 0.0, 0.0)
     for hosts in (1, 2, 64):
         found = scaling.predict(plain, hosts, scaling.Host(16, None))
         assert found.units_per_s == pytest.approx(hosts * 16 / 2e-6)
@@ -150,7 +183,7 @@ def test_prediction_without_exchange_is_that_of_the_cores(scaling):
 
 
 def test_prediction_of_a_slow_link_is_that_of_the_link(scaling):
-    bound = scaling.Constants(0.001, 0.0, 0.0, 0.0, "affine", 100.0, 0.0)
+    bound = scaling.Constants(0.001, 0.001, 0.0, 0.0, 0.0, "affine", 100.0, 0.0)
     found = scaling.predict(bound, 4, scaling.Host(16, 100.0))
     # 75 of 100 bytes leave their host; each of four links carries 11.75 MB/s.
     assert found.units_per_s == pytest.approx(4 * 100e6 / 8 * 0.94 / 75)
@@ -160,7 +193,7 @@ def test_prediction_of_a_slow_link_is_that_of_the_link(scaling):
 
 
 def test_prediction_without_overlap_adds_both(scaling):
-    both = scaling.Constants(1.0, 0.0, 0.0, 0.0, "affine", 100.0, 0.0)
+    both = scaling.Constants(1.0, 1.0, 0.0, 0.0, 0.0, "affine", 100.0, 0.0)
     host = scaling.Host(1, 100.0)
     computing = scaling.predict(both, 2, scaling.Host(1, None)).units_per_s
     link = 2 * 100e6 / 8 * 0.94 / 50
@@ -170,7 +203,7 @@ def test_prediction_without_overlap_adds_both(scaling):
 
 
 def test_prediction_has_limits_of_shards_and_of_the_master(scaling):
-    many = scaling.Constants(1.0, 0.0, 0.0, 0.0, "affine", 0.0, 0.0, server_share=0.5)
+    many = scaling.Constants(1.0, 1.0, 0.0, 0.0, 0.0, "affine", 0.0, 0.0, server_share=0.5)
     found = scaling.predict(many, 2, scaling.Host(64, None, shards=8))
     assert (found.limit, found.units_per_s) == ("shards", pytest.approx(2 * 8 / 0.5e-6))
     busy = replace(many, server_share=0.0, master_host=0.01, master_block_us=1000.0, blocks=1e-4)
