@@ -238,7 +238,7 @@ class Worker(ModelTables):
         """How the training rotates rows among workers; None (the default): ordinary blocks.
 
         Asked at the master when the training begins, of a job with ``consistency: async``, without
-        `max_steps`, that two or more workers begin; it must return quickly.  Blocks are then given
+        `max_steps`; it must return quickly.  Blocks are then given
         to `deal`, and `prepare` and `train` get tenancies (`Block.part`, `Block.visits`).
 
         Parameters

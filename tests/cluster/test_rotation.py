@@ -95,13 +95,22 @@ def test_rotation_visits_each_pair_of_parts_once(tmp_path, job):
     assert figures["loss_by_epoch"] == [2.0, 2.0]
 
 
-def test_rotation_with_one_worker_is_none(tmp_path, job):
-    job["worker_class"] = "cluster_models:Counter"
-    del job["journal"]
+def test_rotation_of_one_worker_goes_on_with_two_parts_when_another_joins(tmp_path, job):
+    job |= {"gates": tmp_path / "gates"}
+    gate = Gate(tmp_path / "gates", "0-0-1", "visit")
     with Cluster(tmp_path, job=job) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 3
-    assert "chunks" not in figures_of(master)
+        master, *_ = cluster.started_at(gate)
+        another = cluster.start("worker")
+        master.wait_line(rf"process {another.pid}\) waits for worker")
+        gate.open()
+        assert cluster.codes() == [0] * 4
+    assert assert_visited(tmp_path).max() == 1
+    assert_one_holder(tmp_path)
+    figures = figures_of(master)
+    assert (figures["parts_max"], figures["progress"]) == (2, 1.0)
+    notes = [path.read_text().splitlines() for path in (tmp_path / "journal").iterdir()]
+    parts = {line.split()[2]: line.split()[-1] for lines in notes for line in lines}
+    assert (parts["0"], parts["3"]) == ("1", "2")
 
 
 def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):

@@ -143,7 +143,11 @@ class LentVisits:
 
 
 def train_rotating(
-    workers: list[MemoryWorker], texts: list[list[bytes]], epochs: int = 1, at_once: bool = True
+    workers: list[MemoryWorker],
+    texts: list[list[bytes]],
+    epochs: int = 1,
+    at_once: bool = True,
+    visiting: int = 0,
 ) -> list[dict[str, float]]:
     """Trains on chunks, each a list of slices; the figures of all tenancies.
 
@@ -151,6 +155,7 @@ def train_rotating(
     time, visits and all.
     """
     num, total, found = len(workers), epochs * len(texts), []
+    visiting = visiting or 2 * num
     for chunk in range(total):
         slices = texts[chunk % len(texts)]
         shares = (chunk / total, (chunk + 1) / total)
@@ -160,13 +165,13 @@ def train_rotating(
             block = Block(number=seed, seed=seed, progress=shares, **common)  # type: ignore[arg-type]
             block.chunk, block.slice, block.slices, block._data = chunk, at, len(slices), data
             workers[at % num].deal(block)
-        lent = LentParts(2 * num)
+        lent = LentParts(visiting)
         tenancies = []
         for part in range(num):
             seed = 77_000 + num * chunk + part
             block = Block(number=seed, seed=seed, progress=shares, **common)  # type: ignore[arg-type]
             block.chunk, block.slices, block.part, block.parts = chunk, len(slices), part, num
-            block.visiting, block.visits = 2 * num, lent.visits(part, num)  # type: ignore[assignment]
+            block.visiting, block.visits = visiting, lent.visits(part, num)  # type: ignore[assignment]
             tenancies.append(block)
 
         def tenancy(worker: MemoryWorker, block: Block) -> None:

@@ -96,8 +96,7 @@ def test_training_that_asks_for_something_else_does_not_rotate(make_job, setting
     assert job.plan_rotation(2) is None
     job = make_job()
     job.prepare(2)
-    assert job.plan_rotation(1) is None
-    assert job.plan_rotation(2) == Rotation(2, 8)
+    assert [job.plan_rotation(workers) for workers in (1, 2)] == [Rotation(2, 8)] * 2
 
 
 def test_rotation_has_no_more_chunks_than_blocks_nor_parts_than_a_message_takes(make_job):

@@ -158,6 +158,21 @@ def test_parts_are_the_workers_of_that_moment_and_a_change_waits_for_the_chunk_b
     ]  # fmt: skip
 
 
+def test_training_that_one_worker_begins_goes_on_with_two_parts_when_another_joins():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1,))
+    for chunk in range(3):
+        dealt(ledger, chunk)
+    alone = [ledger.take(1) for _ in range(2)]
+    assert [(one.chunk, one.parts, one.visiting) for one in alone] == [(0, 1, 2), (1, 1, 2)]
+    ledger.join(2)
+    assert ledger.take(2) is None  # all chunks are dealt that may be
+    for entry in alone:
+        assert visited(ledger, entry.number, 1) == [0, 1]
+        assert ledger.done(entry.number, 1)
+    both = [ledger.take(node) for node in (1, 2)]
+    assert [(one.chunk, one.part, one.parts) for one in both] == [(2, 0, 2), (2, 1, 2)]
+
+
 def test_parts_are_never_more_than_the_model_has_room_for():
     ledger = ledger_of(most_parts=2, nodes=(1, 2, 3))
     dealt(ledger, 0)

@@ -221,7 +221,7 @@ class Job:
                 )
             return known
         shared = s.consistency == "async" and s.assign != "own" and not s.max_steps
-        if not shared or self.rounds or workers < 2:
+        if not shared or self.rounds:
             return None
         wanted = self.cls.rotation(s, self.input.total_bytes, workers, self.summary or b"")
         if wanted is None:

@@ -117,7 +117,6 @@ class WordVectors(TextModel):
         make = partial(Table, dim=s.dim, wire=s.wire)
         if s.optimizer == "adagrad":
             make = partial(make, access="adagrad", lr=s.lr, eps=ADAGRAD_EPS)
-        # One worker, too: it may go on alone from a checkpoint, or others may join or be lost.
         text = (text_table(),) if self._may_rotate(s) else ()
         return (
             make("input", init="uniform", scale=1.0 / s.dim, seed=s.seed),
@@ -127,11 +126,14 @@ class WordVectors(TextModel):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A slice to deal for several workers that rotate: `SLICES` an epoch and worker."""
+        """A slice to deal for workers that rotate: `SLICES` an epoch and worker.
+
+        One worker has as many as two, so that a chunk has some for others that join.
+        """
         assert isinstance(settings, WordVectorSettings)
-        if workers == 1 or not cls._may_rotate(settings):
+        if not cls._may_rotate(settings):
             return super().block_bytes(settings, total_bytes, workers)
-        return max(512, min(BLOCK_BYTES_MAX, total_bytes // (SLICES * workers)))
+        return max(512, min(BLOCK_BYTES_MAX, total_bytes // (SLICES * max(2, workers))))
 
     @staticmethod
     def _may_rotate(settings: WordVectorSettings) -> bool:
@@ -201,7 +203,10 @@ class WordVectors(TextModel):
             return None
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         parts = min(most_parts(tokens, workers), by_words)
-        chunks = chunks_of(vocabulary, settings, tokens, max(2, min(workers, parts)))
+        chunks = chunks_of(vocabulary, settings, tokens, min(workers, parts))
+        if workers == 1:  # it has the rows of all words of a chunk
+            fits = fit_block(vocabulary, settings, total_bytes // chunks, total_bytes)
+            chunks = max(chunks, -(-total_bytes // max(1, fits)))
         if settings.epochs * chunks > CHUNKS_OF_JOB:
             return None
         return Rotation(chunks, parts)

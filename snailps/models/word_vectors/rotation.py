@@ -1,4 +1,4 @@
-"""Skip-gram by several workers, in which no row has two writers at a time: rotation.
+"""Skip-gram in which no row has two writers at a time: rotation.
 
     deal:    a slice of text -> word ids -> table "text"                 (by any worker, ahead)
     prepare: ids of the chunk -> pairs whose centre word is in the worker's part, sorted

@@ -93,7 +93,6 @@ def chunks_of(
     tokens : float
         Words of an epoch's text.
     workers : int
-        2 or more.
     """
     s = settings
     row_bytes = 2 * 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)  # both ways
@@ -120,7 +119,7 @@ def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, worke
     _, ids = subwords_csr(vocabulary.words.take(words), s.minn, s.maxn, s.bucket)
     uses = np.bincount(ids[ids >= len(words)] - len(words))
     of_all = uses[uses > 0] * (len(vocabulary) / len(words))
-    return float(workers * -np.expm1(of_all * np.log1p(-1.0 / workers)).sum())
+    return float(workers * (1.0 - (1.0 - 1.0 / workers) ** of_all).sum())
 
 
 def most_parts(tokens: float, workers: int) -> int:
