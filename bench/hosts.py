@@ -62,6 +62,9 @@ END_S = 120.0
 """How long processes may take to end after the master."""
 LEAVE_S = 5.0
 """The same for a worker that was killed and started again."""
+BESIDE_S = 30.0
+"""Shortest training of clusters that are compared with hosts of one cluster."""
+BESIDE_FILE = "beside.json"
 PORT = 16831
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 TRAINING = "training"
@@ -85,7 +88,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, default=1, help="of each worker")
     add("--epochs", type=int, help="default: the model's")
     add("--repeat", type=int, default=3, help="runs of each number of hosts, in turns")
-    add("--beside", action="store_true", help="compare with N clusters of one host at once, too")
+    add("--beside", action="store_true",
+        help="compare with N clusters of one host at once, measured once")  # fmt: skip
     add("--seed", type=int, default=1, help="of the first run; the next one has the next")
     add("--kill-every", type=float, default=0.0, help="seconds between kills of a worker")
     add("--similarity", action="append", default=[], type=Path, metavar="FILE")
@@ -474,25 +478,40 @@ def run_once(args: argparse.Namespace, number: int, seed: int) -> dict:
     return figures
 
 
-def beside(args: argparse.Namespace, number: int, seed: int) -> dict[str, float]:
-    """Means of so many clusters of one host, which train at once and know nothing of each other.
-
-    Hosts that share a machine share its caches and its memory's bandwidth, too: one host that has
-    them alone is faster than any of many could be.
-    """
-    own = [sys.executable, __file__, "--hosts", "1", "--repeat", "1", "--json"]
-    own += ["--seed", str(seed), "--core", str(args.core), "--period-ms", str(args.period_ms)]
-    own += ["--link", args.link, "--shards", str(args.shards), "--threads", str(args.threads)]
-    own += ["--replication", "none", "--limit-s", str(args.limit_s)]
-    for name in ("model", "conf", "input", "epochs", "scratch"):
+def one_host(args: argparse.Namespace) -> list[str]:
+    """The command of this bench for a cluster of one host, which has no network and no standby."""
+    own = ["--hosts", "1", "--repeat", "1", "--json"]
+    own += ["--core", str(args.core), "--period-ms", str(args.period_ms)]
+    own += ["--shards", str(args.shards), "--threads", str(args.threads)]
+    for name in ("model", "conf", "input", "epochs"):
         if (value := getattr(args, name)) is not None:
             own += [f"--{name}", str(value)]
     for pair in args.set:
         own += ["--set", pair]
+    return own
+
+
+def beside(args: argparse.Namespace, number: int, train_s: float) -> dict[str, float]:
+    """Means of so many clusters of one host, which train at once and know nothing of each other.
+
+    Hosts that share a machine share its caches and its memory's bandwidth, too: one host that has
+    them alone is faster than any of many could be.  They train for about as long as the hosts of
+    one cluster did.  What other benches beside this one's file have measured is taken from there.
+    """
+    own = one_host(args)
+    file = args.out.with_name(BESIDE_FILE) if args.out else None
+    known = json.loads(file.read_text()) if file and file.exists() else {}
+    key = " ".join([f"{number} x", *own, f"on {machine()}"])
+    if key in known:
+        return known[key]
+    own += ["--set", f"max_seconds={max(BESIDE_S, train_s):.0f}", "--limit-s", str(args.limit_s)]
+    if args.scratch is not None:
+        own += ["--scratch", str(args.scratch)]
     begun = [
-        subprocess.Popen(own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(number)
-    ]
+        subprocess.Popen([sys.executable, __file__, *own, "--seed", str(args.seed + i)],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for i in range(number)
+    ]  # fmt: skip
     try:
         ended = [(child.communicate(timeout=args.limit_s), child.returncode) for child in begun]
     finally:
@@ -507,7 +526,10 @@ def beside(args: argparse.Namespace, number: int, seed: int) -> dict[str, float]
     rate = sum(one["units_per_s"] for one in told) / number
     say(f"{number} clusters of one host at once: {rate:,.0f} each, {rate * number:,.0f} in all")
     cpu = sum(one["cpu_us_per_unit"]["all"] for one in told) / number
-    return {"beside_units_per_s": rate, "beside_cpu_us": cpu}
+    found = {"beside_units_per_s": rate, "beside_cpu_us": cpu}
+    if file:
+        replace_json(file, {**known, key: found})
+    return found
 
 
 def rights(args: argparse.Namespace) -> None:
@@ -555,11 +577,15 @@ def write(args: argparse.Namespace, runs: list[dict]) -> list[dict]:
     numbers = sorted({run["hosts"] for run in runs})
     found = compare(summarise(n, [run for run in runs if run["hosts"] == n]) for n in numbers)
     if args.out:
-        text = json.dumps({"about": about(args), "summary": found, "runs": runs}, indent=1)
-        fresh = args.out.with_name(args.out.name + ".new")
-        fresh.write_text(text + "\n")
-        fresh.replace(args.out)
+        replace_json(args.out, {"about": about(args), "summary": found, "runs": runs})
     return found
+
+
+def replace_json(file: Path, content: dict) -> None:
+    """Writes a file whole, or leaves the old one."""
+    fresh = file.with_name(file.name + ".new")
+    fresh.write_text(json.dumps(content, indent=1) + "\n")
+    fresh.replace(file)
 
 
 def end(signum: int, frame: object) -> None:
@@ -583,10 +609,12 @@ def main() -> None:
             for number in args.hosts if turn % 2 == 0 else args.hosts[::-1]:
                 if any((run["hosts"], run["seed"]) == (number, seed) for run in runs):
                     continue
-                run = run_once(args, number, seed)
-                if args.beside and number > 1:
-                    run |= beside(args, number, seed)
-                runs.append(run)
+                runs.append(run_once(args, number, seed))
+                summaries = write(args, runs)
+        for number in args.hosts if args.beside else []:
+            some = [run for run in runs if run["hosts"] == number]
+            if number > 1 and "beside_cpu_us" not in some[0]:
+                some[0] |= beside(args, number, some[0]["train_s"])
                 summaries = write(args, runs)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import curves
-from host_figures import link_of, numbers_of, significant
+from host_figures import link_of, numbers_of, shown, significant
 
 LINK_SHARE = 0.94
 """Payload of TCP over Ethernet, with frames of 1,500 bytes and acknowledgements."""
@@ -372,29 +372,64 @@ def measured_of(data: Mapping[str, Any]) -> list[Measured]:
     ]  # fmt: skip
 
 
+def compared(files: Sequence[dict[str, Any]]) -> None:
+    """Completes summaries of files that have no run of one host, or of clusters beside each other,
+    by those of other files of the same job: neither has a network, nor a standby.
+
+    `speed_up` and `one_cpu_us` are then against one host, `speed_up_beside` and `beside_cpu_us`
+    against clusters of one host that trained at once.
+    """
+    ones: dict[object, Mapping[str, Any]] = {}
+    besides: dict[object, Mapping[str, Any]] = {}
+    for data in files:
+        for s in data["summary"]:
+            if s["hosts"] == 1 and (link_of(data["about"]["link"])[1] is None):
+                ones[job_of(data)] = s
+            if s.get("beside_cpu_us"):
+                besides[job_of(data), s["hosts"]] = s
+    for data in files:
+        for s in data["summary"]:
+            if one := ones.get(job_of(data)):
+                s["speed_up"] = significant(s["units_per_s"] / one["units_per_s"], 4)
+                s["one_cpu_us"] = one["cpu_us_per_unit"]["all"]
+            if beside := besides.get((job_of(data), s["hosts"])):
+                for name in ("beside_units_per_s", "beside_cpu_us"):
+                    s[name] = beside[name]
+                s["speed_up_beside"] = significant(s["units_per_s"] / s["beside_units_per_s"], 4)
+
+
+def job_of(data: Mapping[str, Any]) -> tuple[object, ...]:
+    """What a file has in common with others whose single hosts did the same."""
+    about = data["about"]
+    return (*(about.get(name) for name in ("model", "conf", "input", "core", "epochs")),)
+
+
 def sharing(files: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """How much more processor time so many hosts need because they share a machine.
 
     That is the time of as many clusters of one host that trained at once (`beside`), over that of
     one alone.  Empty where that was not measured.
     """
-    summaries = [s for data in files for s in data["summary"]]
-    alone = [s["cpu_us_per_unit"]["all"] for s in summaries if s["hosts"] == 1]
     found: dict[int, list[float]] = {}
-    for s in summaries:
-        if alone and s.get("beside_cpu_us"):
-            found.setdefault(s["hosts"], []).append(s["beside_cpu_us"] / min(alone))
+    for s in (s for data in files for s in data["summary"]):
+        if s.get("one_cpu_us") and s.get("beside_cpu_us"):
+            found.setdefault(s["hosts"], []).append(s["beside_cpu_us"] / s["one_cpu_us"])
     return {hosts: max(1.0, statistics.median(some)) for hosts, some in found.items()}
 
 
-def name_of(data: Mapping[str, Any]) -> str:
-    """What a file measured, for a legend."""
+def name_of(data: Mapping[str, Any], *, linked: bool = True) -> str:
+    """What a file measured, for a legend; `linked`: with its link."""
     about = data["about"]
     parts = [about["model"] or Path(about["conf"]).stem]
+    if about.get("input"):
+        parts.append(Path(about["input"]).stem)
     if about["replication"] != "none":
         parts.append(f"replication {about['replication']}")
-    if link_of(about["link"])[1] is not None:
+    if linked and link_of(about["link"])[1] is not None:
         parts.append(about["link"])
+    wires = [pair.partition("=")[2] for pair in about.get("set", ()) if pair.startswith("wire=")]
+    if wires and wires[-1] != "float32":
+        parts.append(f"wire {wires[-1]}")
     return ", ".join(parts)
 
 
@@ -421,6 +456,47 @@ def error_table(found: Sequence[Mapping[str, Any]]) -> str:
             f"{one['error']:+.1%} |"
         )
     return "\n".join(rows)
+
+
+def measured_table(files: Sequence[Mapping[str, Any]]) -> str:
+    """What was measured, as a Markdown table."""
+    rows = [
+        "| | hosts | units/s | speed-up | beside | bytes a unit | us a unit | beside | waits "
+        "| loss |",
+        "|---" * 10 + "|",
+    ]
+    for data in files:
+        name = name_of(data)
+        for s in data["summary"]:
+            all_us, of_one = s["cpu_us_per_unit"]["all"], s.get("beside_cpu_us")
+            busy = s.get("quota_used")
+            cells = [
+                name, s["hosts"], f"{significant(s['units_per_s'], 3):,.0f}",
+                shown(s.get("speed_up"), 2), shown(s.get("speed_up_beside"), 2),
+                shown(s["bytes_per_unit"], 0), shown(all_us, 2),
+                shown(all_us / of_one if of_one else None, 2),
+                shown(1 - busy if busy else None, 2), shown(s.get("train_loss"), 3),
+            ]  # fmt: skip
+            rows.append("| " + " | ".join(map(str, cells)) + " |")
+            name = ""
+    return "\n".join(rows)
+
+
+def filled(text: str, tables: Mapping[str, str]) -> str:
+    """`text` with each table between ``<!-- NAME -->`` and ``<!-- end -->``.
+
+    Raises
+    ------
+    ValueError
+        It has no such place.
+    """
+    for name, content in tables.items():
+        head, mark, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, tail = rest.partition("<!-- end -->")
+        if not end:
+            raise ValueError(f"no place for a table: <!-- {name} --> and <!-- end --> below it")
+        text = f"{head}{mark}\n{content}\n\n{end}{tail}"
+    return text
 
 
 def prediction_table(constants: Constants, hosts: Sequence[int], host: Host) -> str:
@@ -459,7 +535,14 @@ def predicted_chart(
 ) -> str:
     """Curves of real hosts, a constant's name each, both axes logarithmic."""
     series = [
-        curves.Series(name, [(float(n), predict(c, n, host).units_per_s) for n in hosts])
+        curves.Series(
+            name,
+            [
+                (float(n), rate)
+                for n in hosts
+                if (rate := predict(c, n, host).units_per_s)  # 0: the master is busy with hosts
+            ],
+        )
         for name, c in constants.items()
     ]
     link = "" if host.mbit is None else f", {host.mbit / 1000:g} Gbit/s"
@@ -482,6 +565,7 @@ def arguments() -> argparse.Namespace:
     add("--core-loss", type=float, default=0.0,
         help="relative cost of one more core: 2 / (speed of two threads / of one) - 1")  # fmt: skip
     add("--svg", type=Path, metavar="PREFIX", help="writes PREFIX-speed-up.svg and two more")
+    add("--fill", type=Path, metavar="PAGE", help="writes the tables where the page has marks")
     add("--json", action="store_true", help="constants, errors and predictions as JSON")
     args = parser.parse_args()
     try:
@@ -496,13 +580,15 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Fit, test, predict, draw."""
     args = arguments()
-    files = [load(path) for path in args.files]
+    files: list[dict[str, Any]] = [load(path) for path in args.files]
     host = Host(args.cores, args.link, args.shards)
+    compared(files)
     groups: dict[str, list[dict[str, Any]]] = {}
     for data in files:
-        groups.setdefault(name_of({"about": {**data["about"], "link": "none"}}), []).append(data)
+        groups.setdefault(name_of(data, linked=False), []).append(data)
     units = {name: some[0]["summary"][0]["unit"] for name, some in groups.items()}
     constants: dict[str, Constants] = {}
+    tested, predicted = [], []
     for name, some in groups.items():
         shared = sharing(some)
         measured = [
@@ -512,15 +598,29 @@ def main() -> None:
         try:
             constants[name] = fit(chosen, args.core_loss, args.host_us)
         except ValueError as error:
-            sys.exit(f"bench: {name}: {error}")
+            print(f"bench: {name}: {error}", file=sys.stderr)
+            continue
         found = errors(constants[name], measured)
         if args.json:
             guesses = [asdict(predict(constants[name], n, host)) for n in args.hosts]
-            shown = {"name": name, "unit": units[name], "constants": asdict(constants[name])}
-            print(json.dumps({**shown, "errors": found, "predictions": guesses}))
-            continue
-        print(f"{name}: {constants[name]}\n\n{error_table(found)}\n")
-        print(prediction_table(constants[name], args.hosts, host) + "\n")
+            shown_ = {"name": name, "unit": units[name], "constants": asdict(constants[name])}
+            print(json.dumps({**shown_, "errors": found, "predictions": guesses}))
+        tested.append(f"{name}:\n\n{error_table(found)}")
+        predicted.append(f"{name}:\n\n{prediction_table(constants[name], args.hosts, host)}")
+    if not constants:
+        sys.exit("bench: nothing to predict from")
+    tables = {
+        "measured": measured_table(files),
+        "tested": "\n\n".join(tested),
+        "predicted": "\n\n".join(predicted),
+    }
+    if not args.json:
+        print("\n\n".join([*map(str, constants.items()), *tables.values()]))
+    if args.fill:
+        try:
+            args.fill.write_text(filled(args.fill.read_text(), tables))
+        except (OSError, ValueError) as error:
+            sys.exit(f"bench: {args.fill}: {error}")
     if args.svg:
         kinds = {"speed-up": measured_chart(files, "speed-up")}
         for unit in sorted(set(units.values())):

@@ -13,6 +13,7 @@ import pytest
 from processes import PACKAGE
 
 BENCH = PACKAGE / "bench"
+MARKS = ("measured", "tested", "predicted")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -136,15 +137,43 @@ def test_constants_do_not_depend_on_how_much_the_machine_is_shared(scaling, trut
     assert all(abs(e["error"]) < 1e-9 for e in scaling.errors(found, slow))
 
 
-def test_sharing_is_that_of_clusters_that_trained_at_once(scaling):
-    def told(*summaries):
-        return {"summary": list(summaries)}
+def test_files_without_one_host_are_compared_with_that_of_others(scaling, truth):
+    free = data(scaling, truth, [1, 2, 8])
+    one = free["summary"][0]
+    for row, factor in zip(free["summary"][1:], (0.9, 1.4), strict=True):
+        row["beside_cpu_us"] = factor * one["cpu_us_per_unit"]["all"]
+        row["beside_units_per_s"] = one["units_per_s"] / factor
+    capped = data(scaling, truth, [8], "100mbit")
+    other = data(scaling, truth, [8])
+    other["about"]["input"] = "other.txt"
+    scaling.compared([free, capped, other])
+    (row,) = capped["summary"]
+    assert row["speed_up"] == pytest.approx(row["units_per_s"] / one["units_per_s"], rel=1e-3)
+    assert row["speed_up_beside"] == pytest.approx(1.4 * row["speed_up"], rel=1e-3)
+    assert scaling.sharing([free]) == {2: 1.0, 8: pytest.approx(1.4)}
+    assert scaling.sharing([capped]) == {8: pytest.approx(1.4)}
+    assert scaling.sharing([other]) == {}
 
-    one = {"hosts": 1, "cpu_us_per_unit": {"all": 2.0}}
-    two, eight = {"hosts": 2, "beside_cpu_us": 1.9}, {"hosts": 8, "beside_cpu_us": 2.8}
-    assert scaling.sharing([told(one, two), told(eight)]) == {2: 1.0, 8: pytest.approx(1.4)}
-    assert scaling.sharing([told(eight)]) == {}
-    assert scaling.sharing([told(one)]) == {}
+
+def test_names_tell_files_apart(scaling, truth):
+    file = data(scaling, truth, [1])
+    assert scaling.name_of(file) == "word2vec"
+    file["about"] |= {"input": "a/large.txt", "set": ["wire=float32"], "replication": "sync"}
+    assert scaling.name_of(file) == "word2vec, large, replication sync"
+    file["about"] |= {"link": "100mbit", "set": ["wire=float32", "wire=auto"]}
+    assert scaling.name_of(file) == "word2vec, large, replication sync, 100mbit, wire auto"
+    assert "mbit" not in scaling.name_of(file, linked=False)
+
+
+def test_tables_are_written_between_marks(scaling):
+    page = "a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\n<!-- end -->\nc\n"
+    first = scaling.filled(page, {"x": "new", "y": "more"})
+    assert first == (
+        "a\n<!-- x -->\n\nnew\n\n<!-- end -->\nb\n<!-- y -->\n\nmore\n\n<!-- end -->\nc\n"
+    )
+    assert scaling.filled(first, {"x": "new", "y": "more"}) == first
+    with pytest.raises(ValueError, match="no place for a table"):
+        scaling.filled(page, {"z": "new"})
 
 
 def test_exchange_takes_twice_what_servers_take_and_at_most_half_of_all(scaling, truth):
@@ -259,12 +288,16 @@ def test_command_tells_errors_and_predictions_and_draws(scaling, truth, tmp_path
     for link, numbers in (("loopback", [1, 2, 4, 8]), ("100mbit", [2, 8])):
         files.append(tmp_path / f"{link}.json")
         files[-1].write_text(json.dumps(data(scaling, truth, numbers, link)))
+    page = tmp_path / "page.md"
+    marks = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in MARKS)
+    page.write_text(marks)
     command = [sys.executable, str(BENCH / "scaling.py"), *map(str, files), "--hosts", "1,64"]
     done = subprocess.run(
-        [*command, "--svg", str(tmp_path / "s"), "--fit", "1,2,4"], capture_output=True, text=True,
-        timeout=60, check=False,
+        [*command, "--svg", str(tmp_path / "s"), "--fit", "1,2,4", "--fill", str(page)],
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert page.read_text().count("| 64 |") == 1
     assert len([row for row in done.stdout.splitlines() if row.endswith("% |")]) == 6
     assert "| 64 |" in done.stdout
     drawn = sorted(path.name for path in tmp_path.glob("*.svg"))
