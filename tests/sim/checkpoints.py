@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from snailps.master.checkpoint_files import CheckpointFiles
 from tests.sim.memory_disk import View
+from tests.sim.rotation import numbers_done
 
 FOLDER = "/shared/checkpoints"
 
@@ -122,7 +123,7 @@ class Watched(CheckpointFiles):
         """Notes what will be in it, then that it is whole."""
         cluster = self._cluster
         made = Checkpoint(
-            begun.number, self._begun_at, cluster.world.now, snapshot.done, snapshot.clock
+            begun.number, self._begun_at, cluster.world.now, numbers_done(snapshot), snapshot.clock
         )
         cluster.history.all[begun.number] = made
         completed = super().complete(begun, files, snapshot, **about)

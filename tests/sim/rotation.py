@@ -21,16 +21,30 @@ RESIDENT, VISITING, TEXT = 1 << 33, 1 << 34, 1 << 35
 RING, SLICES = 3, 1000
 
 
+def _slices(blocks, chunks):
+    """Slices of each chunk of an epoch; behind the most of them are a chunk's tenancies."""
+    chunks = min(chunks, blocks)
+    return [(n + 1) * blocks // chunks - n * blocks // chunks for n in range(chunks)]
+
+
 def expected_numbers(job):
     """Entries of a rotation: all slices, and the tenancies of as many parts as were decided."""
-    plan, slices = job.plan, job.blocks * job.plan.epochs
-    chunks = min(plan.chunks, job.blocks) * plan.epochs
-    tenancies = [
-        slices + chunk * plan.most_parts + part
-        for chunk in range(chunks)
-        for part in range(job.parts.get(chunk, 1))
-    ]
-    return [*range(slices), *tenancies]
+    slices = _slices(job.blocks, job.plan.chunks)
+    most = max(slices)
+    for chunk, count in enumerate(slices * job.plan.epochs):
+        first = chunk * (most + job.plan.most_parts)
+        yield from range(first, first + count)
+        yield from range(first + most, first + most + job.parts.get(chunk, 1))
+
+
+def numbers_done(snapshot):
+    """Entries that a checkpoint includes, and numbers of none: all those of closed chunks."""
+    told = snapshot.figures.get("rotation")
+    if told is None:
+        return snapshot.done
+    stride = max(_slices(len(snapshot.blocks), told["chunks"])) + told["most_parts"]
+    first = told["extent"]["open"] * stride
+    return [*range(first), *(first + number for number in snapshot.done)]
 
 
 class Rotating:
@@ -68,7 +82,7 @@ class Rotating:
         yield worker.cluster.think_s() * 0.1
         key = TEXT + block.chunk % RING * SLICES + block.slice
         rows = yield from self._pull([key])
-        change = np.full((1, DIM), block.number + 1, np.float32) - rows[key]
+        change = np.full((1, DIM), block.chunk * SLICES + block.slice + 1, np.float32) - rows[key]
         yield from worker._wait(worker._client.push(worker._table, [key], change))
         yield from worker._flush()
         answer = yield from worker._tell(messages.Done("train", block.number, 0, 0.1, {}))
@@ -83,12 +97,8 @@ class Rotating:
         """Reads the slices of a tenancy's chunk."""
         base = TEXT + block.chunk % RING * SLICES
         rows = yield from self._pull(range(base, base + block.slices))
-        blocks = self._job.blocks
-        chunks = min(self._job.plan.chunks, blocks)
-        epoch, place = divmod(block.chunk, chunks)
-        first = epoch * blocks + place * blocks // chunks
         for slice_ in range(block.slices):
-            found, must = float(rows[base + slice_][0]), first + slice_ + 1
+            found, must = float(rows[base + slice_][0]), block.chunk * SLICES + slice_ + 1
             if found != must:
                 self._wrong(
                     f"tenancy {block.number} of chunk {block.chunk} reads {found:g} in the place "

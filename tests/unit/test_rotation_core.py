@@ -369,7 +369,7 @@ def test_master_that_takes_over_knows_what_each_tenancy_had_and_holds(make_job):
     assert world.core.told_phase == "training"
     ledger = world.core.job_controller.job.ledger
     assert isinstance(ledger, RotationLedger)
-    assert ledger.parts == [2]
+    assert ledger.extent["parts"] == [2, 0]
     assert ledger.records.is_done(two.number)
     assert ledger.progress == pytest.approx(1 / 4 + 1 / 16)
     assert world.ask(2, m.Borrow(one.number)).part == 2
@@ -398,14 +398,17 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     world.ask(b, m.Borrow(two.number))
     saved = unpack(pack(job.snapshot(world.now)))
-    assert saved.figures["rotation"] == {"chunks": 2, "most_parts": 8, "parts": [2], "epochs": 1}
+    extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0]}
+    metrics = saved.figures["rotation"].pop("metrics")
+    assert saved.figures["rotation"] == {"chunks": 2, "most_parts": 8, "extent": extent}
+    saved.figures["rotation"]["metrics"] = metrics
     assert saved.units == 30
     assert job.ledger.share(saved.done) == pytest.approx(1 / 4)
     again = make_job(chunks="1")  # what the class says now does not matter
     again.prepare(1)
     assert again.plan_rotation(1, saved) == Rotation(2, 8)
     again.begin_pass("train", 0.0, [9], saved)
-    assert again.ledger.parts == [2]
+    assert again.ledger.extent == extent
     assert again.metrics.units == 30
     assert again.metrics.loss_by_epoch() == [3.0]
     first = [again.lease(9, 0.0) for _ in range(2)]
@@ -419,19 +422,42 @@ def test_checkpoint_goes_on_for_more_epochs_or_fewer(make_job, epochs):
     (a, one), (b, two) = tenants(world)
     for peer, lease, units in ((a, one, 30), (b, two, 12)):
         world.ask(peer, m.Done("train", lease.number, units, 2.0, {"loss": 9.0, "examples": 3.0}))
-    dealt = job.ledger.finished - 2
     saved = unpack(pack(job.snapshot(world.now)))
     again = make_job(epochs=str(epochs))
     again.prepare(2)
     again.begin_pass("train", 0.0, [8, 9], saved)
     ledger = again.ledger
-    first = SLICES * epochs
-    assert ledger.records.done().tolist()[-2:] == [first, first + 1]
-    assert ledger.finished == 2 + (dealt if dealt == SLICES // 2 else SLICES // 2)
+    assert ledger.records.done().tolist() == []  # the chunk is closed
+    assert ledger.finished == 2 + SLICES // 2
     assert (again.metrics.units, again.metrics.loss_by_epoch()[0]) == (42, 3.0)
     assert ledger.progress == pytest.approx(1 / 2 / epochs)
-    assert (ledger.parts, ledger.epoch) == ([2], 0)
+    assert (ledger.extent["open"], ledger.epoch) == (1, 0)
     assert again.lease(8, 0.0).chunk == 1
+
+
+def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
+    job = make_job(epochs="2")
+    world = World(job)
+    for at, (peer, lease) in enumerate(tenants(world) * 3):
+        if at > 1:
+            lease = deals(world, peer)
+        world.ask(peer, m.Done("train", lease.number, 5, 1.0, ANSWER))
+    assert job.ledger.extent["open"] == 3
+    saved = unpack(pack(job.snapshot(world.now)))
+    again = make_job(epochs="1")
+    again.prepare(2)
+    again.begin_pass("train", 0.0, [8, 9], saved)
+    assert again.ledger.over
+    assert again.ledger.progress == 1.0
+
+
+def test_checkpoint_of_an_earlier_rotation_is_refused(make_job):
+    job = make_job()
+    World(job).forms()
+    saved = unpack(pack(job.snapshot(0.0)))
+    del saved.figures["rotation"]["extent"]
+    with pytest.raises(ConfigError, match="begin anew with --fresh"):
+        make_job().plan_rotation(2, saved)
 
 
 def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):

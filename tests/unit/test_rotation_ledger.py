@@ -28,8 +28,7 @@ def ledger_of(blocks=8, epochs=2, chunks=2, most_parts=8, nodes=(1, 2), **more):
 
 def dealt(ledger, chunk, node=1):
     """Deals all slices of a chunk; a worker that may train gets its tenancies first."""
-    start, stop = ledger._slices_of(chunk)
-    for number in range(start, stop):
+    for number in ledger._slices_of(chunk):
         assert ledger.claim(number, node)
         assert ledger.done(number, node)
 
@@ -54,25 +53,43 @@ def test_rotation_of_anything_but_counts_is_refused(wrong):
         Rotation(2, wrong)
 
 
-def test_entries_are_slices_by_epoch_then_tenancies_by_chunk():
+def test_entries_of_a_chunk_are_its_slices_then_its_tenancies():
     ledger = ledger_of(blocks=5, epochs=2, chunks=2)
-    slices = [ledger.entry(number) for number in range(10)]
-    assert [one.chunk for one in slices] == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
-    assert [one.slice for one in slices] == [0, 1, 0, 1, 2, 0, 1, 0, 1, 2]
-    assert [one.slices for one in slices] == [2, 2, 3, 3, 3, 2, 2, 3, 3, 3]
-    assert [one.epoch for one in slices] == [0] * 5 + [1] * 5
+    stride = 3 + 8
+    slices = [ledger.entry(n) for n in (0, 1, *(stride + n for n in range(3)), 2 * stride)]
+    assert [one.chunk for one in slices] == [0, 0, 1, 1, 1, 2]
+    assert [one.slice for one in slices] == [0, 1, 0, 1, 2, 0]
+    assert [one.slices for one in slices] == [2, 2, 3, 3, 3, 2]
+    assert [one.block.start for one in slices] == [0, 10, 20, 30, 40, 0]
+    assert [one.epoch for one in slices] == [0] * 5 + [1]
     assert {one.part for one in slices} == {-1}
     for chunk in range(4):
-        ledger.decide(chunk, 3)
-    tenancy = ledger.entry(10 + 1 * 8 + 2)
+        ledger.decide(chunk, 3)  # the last one is not open
+    tenancy = ledger.entry(stride + 3 + 2)
     assert (tenancy.chunk, tenancy.part, tenancy.parts, tenancy.visiting) == (1, 2, 3, 6)
     assert (tenancy.slice, tenancy.slices, tenancy.epoch) == (-1, 3, 0)
     assert (tenancy.before, tenancy.after) == (0.2, 0.5)
     assert (tenancy.block.path, tenancy.block.start, tenancy.block.stop) == ("", 0, 0)
-    assert ledger.epochs_of(np.array([0, 5, 10 + 8, 10 + 16])).tolist() == [0, 1, 0, 1]
-    assert [ledger.piece(n) is None for n in (-1, 0, 9, 10, 1000)] == [True, False, False] + [
-        True
-    ] * 2
+    assert [ledger.epoch_of(n) for n in (0, 2 * stride - 1, 2 * stride)] == [0, 0, 1]
+    known = [n for n in range(-1, 5 * stride) if ledger.piece(n) is not None]
+    assert known == [0, 1, 11, 12, 13, 22, 23, 33, 34, 35]
+    assert ledger.extent["parts"] == [3, 3, 3]
+
+
+def test_ledger_of_a_million_epochs_has_records_of_the_open_chunks_only():
+    ledger = ledger_of(blocks=2, epochs=10**6, chunks=1, nodes=(1,))
+    for chunk in range(100):
+        dealt(ledger, chunk)
+        tenancy = ledger.take(1)
+        assert (tenancy.epoch, tenancy.part) == (chunk, 0)
+        visited(ledger, tenancy.number, 1)
+        assert ledger.done(tenancy.number, 1, BlockResult(units=5))
+    assert len(ledger.records.known()) <= (CHUNKS_AHEAD + 1) * 10
+    assert len(ledger.extent["parts"]) == CHUNKS_AHEAD + 1
+    assert (ledger.finished, ledger.size) == (300, 3 * 10**6)
+    assert ledger.progress == pytest.approx(1e-4)
+    ledger.records.settle([0, 1, tenancy.number], 1)  # late news of closed chunks
+    assert ledger.records.settled().size == 0
 
 
 def test_tenancy_is_leased_when_all_slices_of_its_chunk_are_done():
@@ -87,7 +104,7 @@ def test_tenancy_is_leased_when_all_slices_of_its_chunk_are_done():
     assert ledger.decided() == []
     assert ledger.done(2, 1)
     tenancy = ledger.take(1)
-    assert (tenancy.number, tenancy.chunk, tenancy.part, tenancy.parts) == (16, 0, 0, 2)
+    assert (tenancy.number, tenancy.chunk, tenancy.part, tenancy.parts) == (4, 0, 0, 2)
     assert ledger.decided() == [(0, 2)]
     assert ledger.decided() == []
     assert ledger.take(2).part == 1
@@ -103,8 +120,8 @@ def test_slices_are_dealt_two_chunks_ahead_and_no_more():
         assert ledger.done(entry.number, 1)
     assert ledger.take(1) is None
     assert "finish" in str(ledger.wait_of(1))
-    assert visited(ledger, 8, 1) == [0, 1]
-    assert ledger.done(8, 1)
+    assert visited(ledger, 1, 1) == [0, 1]
+    assert ledger.done(1, 1)
     assert [ledger.take(1).chunk for _ in range(2)] == [2, 3]
 
 
@@ -325,8 +342,9 @@ def taken_over(ledger, nodes):
     """The ledger of another master, from the journal's snapshot."""
     known = ledger.records.known().copy()
     again = RotationLedger(
-        ledger._blocks, ledger._count // ledger._chunks, ledger.rotation, known, nodes=nodes
-    )
+        ledger._blocks, ledger._count // ledger._chunks, ledger.rotation, known,
+        nodes=nodes, extent=ledger.extent,
+    )  # fmt: skip
     again.resume(ledger.snapshot())
     return again
 
@@ -338,7 +356,7 @@ def test_ledger_goes_on_from_its_snapshot_with_what_workers_claim():
     ledger.borrow(b, 2)
     ledger.done(c, 3)
     again = taken_over(ledger, [1, 2, 3])
-    assert again.parts == [3]
+    assert again.extent["parts"] == [3, 0]
     assert again.claim(a, 1)
     assert again.claim(b, 2)
     assert not again.claim(c, 3)  # it is done
@@ -364,11 +382,10 @@ def test_checkpoint_has_done_tenancies_and_slices_of_open_chunks_are_dealt_again
     dealt(ledger, 1)
     later = ledger.take(1).number
     ledger.done(later, 1, BlockResult(units=7))
-    saved = ledger.records.settled()
-    again = ledger_of(
-        blocks=2, epochs=1, chunks=2, nodes=(8, 9), known=saved, parts=ledger.parts, anew=True
-    )
-    assert again.records.done().tolist() == [0, a, b, c, later]
+    saved = {"known": ledger.settled(), "extent": ledger.extent}
+    again = ledger_of(blocks=2, epochs=1, chunks=2, nodes=(8, 9), **saved)
+    assert again.records.done().tolist() == [later]
+    assert (again.finished, again.size) == (5, ledger.size)
     entry = again.take(8)
     assert (entry.chunk, entry.slice) == (1, 0)
     assert again.take(9) is None
@@ -382,14 +399,29 @@ def test_checkpoint_has_done_tenancies_and_slices_of_open_chunks_are_dealt_again
     assert again.over
 
 
-def test_slices_of_a_chunk_that_is_settled_stay():
+def test_run_with_more_epochs_goes_on_behind_closed_chunks():
     ledger, numbers = tenants(chunks=2)
     for number, node in zip(numbers, (1, 2, 3), strict=True):
         ledger.done(number, node)
-    again = ledger_of(
-        blocks=2, epochs=1, chunks=2, known=ledger.records.settled(), parts=[3], anew=True
-    )
+    saved = {"known": ledger.settled(), "extent": ledger.extent}
+    again = ledger_of(blocks=2, epochs=3, chunks=2, **saved)
     assert again.take(1).chunk == 1
+    assert again.progress == pytest.approx(1 / 6)
+    assert again.finished == 4
+
+
+def test_bad_lines_of_slices_that_a_checkpoint_lacks_are_those_of_open_chunks():
+    ledger, numbers = tenants(chunks=2)
+    assert ledger.bad_lines() == 0
+    slice_ = ledger.take(1).number
+    ledger.done(slice_, 1, BlockResult(bad_lines=3))
+    assert ledger.bad_lines() == 3
+    for number, node in zip(numbers, (1, 2, 3), strict=True):
+        ledger.done(number, node)
+    assert ledger.bad_lines() == 3
+    ledger.take(1)
+    ledger.done(numbers[0] + ledger._stride, 1)
+    assert np.flatnonzero(ledger.settled()["state"]).tolist() == [1]
 
 
 # --- a walk ---------------------------------------------------------------------------------------
@@ -417,7 +449,7 @@ class Site:
         self.done_slices, self.done_tenancies = {}, {}
 
     def number_of(self, chunk, part):
-        return len(self.blocks) * self.epochs + chunk * self.rotation.most_parts + part
+        return self.ledger._number(chunk, part)
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -563,17 +595,20 @@ class Site:
         self.next_node += len(self.nodes)
         ledger = self.ledger
         self.ledger = RotationLedger(
-            self.blocks, self.epochs, self.rotation, ledger.records.settled(),
-            nodes=self.nodes, parts=ledger.parts, anew=True,
+            self.blocks, self.epochs, self.rotation, ledger.settled(),
+            nodes=self.nodes, extent=ledger.extent,
         )  # fmt: skip
         for number in list(self.tenancies):
             self.forget(number)
         self.slices.clear()
         self.refused.clear()
         self.leaving.clear()
-        done = set(self.ledger.records.done().tolist())
-        assert set(self.done_tenancies) <= done
-        self.done_slices = {n: by for n, by in self.done_slices.items() if n in done}
+        opened = self.ledger.extent["open"]
+        done = {n for n in self.done_tenancies if self.ledger.chunk_of(n) >= opened}
+        assert done == set(self.ledger.records.done().tolist())
+        self.done_slices = {
+            n: by for n, by in self.done_slices.items() if self.ledger.chunk_of(n) < opened
+        }
 
     # --- the walk --------------------------------------------------------------------------------
 
@@ -656,6 +691,11 @@ def test_every_pair_of_parts_is_visited_once_and_no_part_has_two_writers(seed):
         for part in range(site.parts[chunk])
     }
     assert set(site.done_tenancies) == expected
-    assert ledger.parts == [site.parts[chunk] for chunk in range(site.count)]
+    assert ledger.extent == {
+        "open": site.count,
+        "tenancies": len(expected),
+        "parts_max": max(site.parts.values()),
+        "parts": [],
+    }
     assert ledger.share(ledger.records.done()) == pytest.approx(1.0)
     assert ledger.finished == ledger.size

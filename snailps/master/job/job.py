@@ -213,7 +213,13 @@ class Job:
         """
         s = self.settings
         if snapshot is not None:
-            known = rotation_of(snapshot.figures.get("rotation"))
+            told = snapshot.figures.get("rotation", {})
+            known = rotation_of(told)
+            if told and "extent" not in told:
+                raise ConfigError(
+                    "the checkpoint is of a rotation by a version between 0.1.0 and this one: "
+                    "begin anew with --fresh"
+                )
             if known is not None and s.max_steps:
                 raise ConfigError(
                     "max_steps: the checkpoint is of a training by rotation, whose steps are no "
@@ -244,12 +250,10 @@ class Job:
             return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
         if rotation is not None:
             told = {} if snapshot is None else snapshot.figures.get("rotation", {})
-            anew = snapshot is not None and snapshot.exact is None
+            extent = told.get("extent")
             return RotationLedger(
-                self.input.blocks, s.epochs, rotation, known,
-                nodes=nodes, parts=told.get("parts", ()), known_epochs=told.get("epochs", 0),
-                anew=anew,
-            )  # fmt: skip
+                self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=extent
+            )
         all_ = (self.input.blocks, s.epochs, s.max_steps, known)
         if self.clocked:
             return BspLedger(*all_, micro_batches=s.micro_batches, nodes=nodes)
@@ -295,7 +299,7 @@ class Job:
         elif clock >= 0:
             records = self.ledger.records.first(clock * self.settings.micro_batches)
         else:
-            records = self.ledger.records.settled()
+            records = self.ledger.settled()
         if exact:
             ledger = self.ledger.snapshot()
             arrays = {name: held for name, held in ledger.items() if isinstance(held, np.ndarray)}
@@ -315,9 +319,12 @@ class Job:
         if isinstance(self.ledger, RotationLedger):
             figures["rotation"] = {
                 **dataclasses.asdict(self.ledger.rotation),
-                "parts": self.ledger.parts,
-                "epochs": self.settings.epochs,
+                "extent": self.ledger.extent,
             }
+            if not exact:
+                bad_lines = self.metrics.bad_lines - self.ledger.bad_lines()
+                metrics = {**self.metrics.snapshot(), "bad_lines": bad_lines}
+                figures["rotation"]["metrics"] = metrics
         if self.rounds:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
@@ -373,7 +380,9 @@ class Job:
             self.diverged, self._reached_in = str(exact["diverged"]), int(exact["reached_in"])
             return
         self.metrics.lr = figures["lr"]
-        if not self.rounds:
+        if "rotation" in figures:
+            self.metrics.resume(figures["rotation"]["metrics"])
+        elif not self.rounds:
             numbers = self.ledger.records.done()
             epochs = self.ledger.epochs_of(numbers)
             self.metrics.count_all(epochs, self.ledger.records.known()[numbers])
@@ -569,7 +578,7 @@ class Job:
         self.metrics.came(max(0, result.units - self.metrics.end_visits(number)), now)
         self.metrics.took(message.seconds)
         self._check_loss(message)
-        self.metrics.count(ledger.entry(number).epoch, result, recent=not had_visits)
+        self.metrics.count(ledger.epoch_of(number), result, recent=not had_visits)
         return True
 
     def gave_back(self, message: messages.GiveBack, node: int, now: float) -> bool:
@@ -581,7 +590,7 @@ class Job:
             return False
         self.metrics.came(message.units, now)
         self._check_loss(message)
-        epoch = ledger.entry(message.number).epoch
+        epoch = ledger.epoch_of(message.number)
         self.metrics.count_visit(message.number, epoch, _result(message))
         return True
 
@@ -711,8 +720,7 @@ class Job:
         if isinstance(self.ledger, BspLedger):
             return {"consistency": "bsp", "clocks": self.ledger.open_clock}
         if isinstance(self.ledger, RotationLedger):
-            parts = self.ledger.parts
-            return {"chunks": self.ledger.rotation.chunks, "parts_max": max(parts, default=0)}
+            return {"chunks": self.ledger.rotation.chunks, "parts_max": self.ledger.parts_max}
         if isinstance(self.ledger, SspLedger) and self.settings.consistency == "ssp":
             return {"consistency": "ssp", "ahead_max": self.ledger.ahead_max}
         return {}

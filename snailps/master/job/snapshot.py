@@ -41,15 +41,16 @@ class JobSnapshot:
     block_bytes : int
         Size that they were cut by.
     records : numpy.ndarray
-        For a checkpoint `OUTCOME` of each block, as `BlockRecords.settled` returns it; for the
-        journal `RECORD`, as `BlockRecords.known` returns it.
+        For a checkpoint `OUTCOME` of each block, as `Ledger.settled` returns it; for the journal
+        `RECORD`, as `BlockRecords.known` returns it.  In a rotation from the first open chunk on.
     summary : bytes or None
         Of the survey.
     clock : int
         In bsp and in rounds: the rows are those of the beginning of this clock.
     figures : dict
         ``lr``, ``survey_s``, ``train_s``, ``wall_s``, ``ticks`` of the job; of one in rounds also
-        ``rounds``, ``units``, ``losses``, as of the beginning of the present round.
+        ``rounds``, ``units``, ``losses``, as of the beginning of the present round; of a rotation
+        ``rotation``: how it is cut, which chunks are open, and for a checkpoint the ``metrics``.
     exact : dict or None
         For JSON: state of ledger and metrics, and what ended or will end the training.
     arrays : dict of str to numpy.ndarray
@@ -74,7 +75,9 @@ class JobSnapshot:
 
     @property
     def units(self) -> int:
-        """Words or examples that these held."""
+        """Words or examples that these held, for a checkpoint."""
+        if "rotation" in self.figures:
+            return int(self.figures["rotation"]["metrics"]["units"])
         return int(self.records["units"].sum())
 
 

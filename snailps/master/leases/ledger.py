@@ -414,6 +414,10 @@ class Ledger:
 
     # --- what is kept of it --------------------------------------------------------------------
 
+    def settled(self) -> NDArray[Any]:
+        """`OUTCOME` of each entry for a checkpoint, zero where it is not settled."""
+        return self.records.settled()
+
     def snapshot(self) -> dict[str, Any]:
         """State beside the records; values for JSON, or arrays.
 

@@ -300,6 +300,17 @@ class BlockRecords:
         self.finished = int(np.count_nonzero(self._states[:count]))
         self._known, self._changed = None, (0, count)
 
+    def forget(self, first: int) -> None:
+        """The range moves on and begins there: forgets the blocks below, all of them settled.
+
+        They still count as finished.
+        """
+        gone = first - self._first
+        kept = self._all[gone:].copy()
+        self._all[: len(kept)], self._all[len(kept) :] = kept, 0
+        self._first, self._end = first, max(0, self._end - gone)
+        self._known, self._changed = None, (0, self._end)
+
     def _change(self, start: int, stop: int) -> None:
         first, last = self._changed
         self._changed = (min(first, start), max(last, stop)) if last else (start, stop)

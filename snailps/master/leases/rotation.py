@@ -3,14 +3,14 @@
     chunk -> slices (a worker each) -> all done -> tenancies (chunk, part), each sticky to a worker
     tenancy -> borrow -> visiting part that no other holds -> give_back -> ... -> all had: done
 
-A policy over the records of `Ledger`, and the holders of visiting parts.  No files, sockets or
-time.  What a model sees of it is in `api/rotation.py`, why it is so in docs/design/rotation.md.
+A policy over the records of the open chunks, and the holders of visiting parts: what a lease costs
+does not grow with the epochs.  No files, sockets or time.  What a model sees of it is in
+`api/rotation.py`, why it is so in docs/design/rotation.md.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +42,26 @@ NO_PART = -1
 
 
 @dataclass(slots=True)
+class _Chunk:
+    """What is left of an open chunk.
+
+    Attributes
+    ----------
+    undealt, undone : int
+        Slices and tenancies that are not done.
+    dealt_to : int
+        Number of the first slice that may wait for a worker.
+    parts : int
+        0: not decided.
+    """
+
+    undealt: int
+    dealt_to: int
+    parts: int = 0
+    undone: int = 0
+
+
+@dataclass(slots=True)
 class _Visited:
     """The visiting parts of a leased tenancy: all that it had, and those that it holds."""
 
@@ -60,20 +80,16 @@ class RotationLedger(Ledger):
         At most as many chunks as blocks.
     nodes : sequence of int
         The workers.
-    parts : sequence of int
-        Parts of the first chunks, where an earlier run has decided them.
-    known_epochs : int
-        How often each block was to be trained then, which decides the numbers of tenancies; 0: the
-        same.
-    anew : bool
-        `known` is of a checkpoint: slices of chunks that are not finished are dealt once more.
+    extent : mapping
+        As of another ledger; empty: the rotation begins.
 
     Notes
     -----
-    Entry ``e * len(blocks) + b`` deals block b in epoch e; behind all of those, entry ``chunk *
-    most_parts + part`` is a tenancy.  Chunk k is the ``k % chunks``-th piece of the blocks of epoch
-    ``k // chunks``.  It has as many parts as there are workers when its first tenancy is leased, at
-    most `most_parts`; `decided` tells of it once.
+    Chunk k is the ``k % chunks``-th piece of the blocks of epoch ``k // chunks``.  Entry ``k *
+    stride + s`` deals its s-th block, entry ``k * stride + slices_most + i`` is its i-th tenancy:
+    numbers do not depend on the epochs.  There are records of the open chunks only, `CHUNKS_AHEAD`
+    behind the first with tenancies left.  A chunk has as many parts as there are workers when its
+    first tenancy is leased, at most `most_parts`; `decided` tells of it once.
 
     A tenancy (k, i) is leased when all slices of k are done, and (k - 1, i) is done or held by the
     same worker; where the parts of k and k - 1 differ, when all tenancies of k - 1 are done.  So no
@@ -89,20 +105,17 @@ class RotationLedger(Ledger):
         known: NDArray[Any] | None = None,
         *,
         nodes: Sequence[int],
-        parts: Sequence[int] = (),
-        known_epochs: int = 0,
-        anew: bool = False,
+        extent: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(blocks, epochs)
         self.rotation = rotation
         self._chunks = rotation.chunks  # of an epoch
-        self._most = rotation.most_parts
         self._count = epochs * self._chunks
-        self._slices = self._next = self._size  # nothing is leased in the order of `Ledger`
+        self._next = self._size  # nothing is leased in the order of `Ledger`
         count = len(self._blocks)
         self._starts = [chunk * count // self._chunks for chunk in range(self._chunks + 1)]
-        self._parts = [0] * self._count
-        self._parts[: len(parts)] = parts[: self._count]
+        self._slices_most = int(np.diff(self._starts).max())
+        self._stride = self._slices_most + rotation.most_parts
         self._workers = dict.fromkeys(nodes)
         self._owners: dict[int, int] = {}  # part -> the worker that keeps its rows
         self._own: dict[int, int] = {}  # the reverse
@@ -110,35 +123,71 @@ class RotationLedger(Ledger):
         self._lent: dict[int, int] = {}  # visiting part -> tenancy
         self._decided: list[tuple[int, int]] = []
         self._changed = True
-        self.records = BlockRecords(self._slices + self._count * self._most)
-        if known is not None:
-            known = self._renumbered(known, count * (known_epochs or epochs))
-            self.records.resume(self._less_dealt(known) if anew else known)
-        self._recount()
+        extent = extent or {"open": 0, "tenancies": 0, "parts_max": 0, "parts": []}
+        self._open = min(int(extent["open"]), self._count)
+        self._closed_tenancies = int(extent["tenancies"])
+        self.parts_max = int(extent["parts_max"])
+        """The most parts of a chunk so far."""
+        self.records = BlockRecords((CHUNKS_AHEAD + 1) * self._stride, self._open * self._stride)
+        if known is not None and self._open < self._count:  # else the run had more epochs
+            self.records.resume(known)
+        self.records.finished += self._closed_slices + self._closed_tenancies
+        self._open_chunks: deque[_Chunk] = deque()
+        self._open_more()
+        for chunk, parts in enumerate(extent["parts"], self._open):
+            self.decide(chunk, int(parts))
+        self._advance()
 
     # --- numbers -------------------------------------------------------------------------------
 
     def is_tenancy(self, number: int) -> bool:
         """Whether a number is that of a tenancy."""
-        return number >= self._slices
+        return number % self._stride >= self._slices_most
 
     def chunk_of(self, number: int) -> int:
         """The chunk of an entry."""
-        if number >= self._slices:
-            return (number - self._slices) // self._most
-        epoch, block = divmod(number, len(self._blocks))
-        return epoch * self._chunks + bisect_right(self._starts, block) - 1
+        return number // self._stride
 
-    def _slices_of(self, chunk: int) -> tuple[int, int]:
-        """Numbers of the first slice of a chunk, and behind the last one."""
-        epoch, place = divmod(chunk, self._chunks)
-        base = epoch * len(self._blocks)
-        return base + self._starts[place], base + self._starts[place + 1]
+    def epoch_of(self, number: int) -> int:
+        """The epoch of an entry."""
+        return self.chunk_of(number) // self._chunks
+
+    def _slices_in(self, chunk: int) -> int:
+        """How many slices a chunk has."""
+        place = chunk % self._chunks
+        return self._starts[place + 1] - self._starts[place]
+
+    def _slices_of(self, chunk: int) -> range:
+        """Numbers of the slices of a chunk."""
+        first = chunk * self._stride
+        return range(first, first + self._slices_in(chunk))
 
     def _tenancies_of(self, chunk: int) -> range:
-        """Numbers of the tenancies of a chunk, as far as its parts are decided."""
-        first = self._slices + chunk * self._most
-        return range(first, first + self._parts[chunk])
+        """Numbers of the tenancies of an open chunk, as far as its parts are decided."""
+        first = self._number(chunk, 0)
+        return range(first, first + self._at(chunk).parts)
+
+    def _number(self, chunk: int, part: int) -> int:
+        return chunk * self._stride + self._slices_most + part
+
+    def _part(self, number: int) -> int:
+        """The part of a tenancy."""
+        return number % self._stride - self._slices_most
+
+    @property
+    def _open_range(self) -> range:
+        """The open chunks."""
+        return range(self._open, self._open + len(self._open_chunks))
+
+    def _at(self, chunk: int) -> _Chunk:
+        """What is left of an open chunk."""
+        assert chunk >= self._open
+        return self._open_chunks[chunk - self._open]
+
+    @property
+    def _closed_slices(self) -> int:
+        epochs, place = divmod(self._open, self._chunks)
+        return epochs * len(self._blocks) + self._starts[place]
 
     def _bytes_before(self, chunk: int) -> int:
         epoch, place = divmod(chunk, self._chunks)
@@ -147,31 +196,28 @@ class RotationLedger(Ledger):
     def entry(self, number: int) -> Entry:
         """A slice or a tenancy; of the latter `before` and `after` are those of its chunk."""
         chunk = self.chunk_of(number)
-        start, stop = self._slices_of(chunk)
-        if number < self._slices:
-            one = super().entry(number)
+        epoch, place = divmod(chunk, self._chunks)
+        start, slices = self._starts[place], self._slices_in(chunk)
+        if not self.is_tenancy(number):
+            slice_ = number % self._stride
+            one = super().entry(epoch * len(self._blocks) + start + slice_)
             return Entry(
                 number, one.block, one.epoch, one.before, one.after,
-                chunk=chunk, slice=number - start, slices=stop - start,
+                chunk=chunk, slice=slice_, slices=slices,
             )  # fmt: skip
-        parts = self._parts[chunk]
+        parts = self._at(chunk).parts
         return Entry(
             number,
-            Block(self._starts[chunk % self._chunks], "", 0, 0),
-            chunk // self._chunks,
+            Block(start, "", 0, 0),
+            epoch,
             self._bytes_before(chunk) / self._total_bytes,
             self._bytes_before(chunk + 1) / self._total_bytes,
             chunk=chunk,
-            slices=stop - start,
-            part=(number - self._slices) % self._most,
+            slices=slices,
+            part=self._part(number),
             parts=parts,
             visiting=VISITING_PER_PART * parts,
         )
-
-    def epochs_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As of `Ledger`."""
-        tenancies = (numbers - self._slices) // self._most // self._chunks
-        return np.where(numbers < self._slices, numbers // len(self._blocks), tenancies)
 
     @property
     def epoch(self) -> int:
@@ -180,7 +226,9 @@ class RotationLedger(Ledger):
 
     def piece(self, number: int) -> Block | None:
         """As of `Ledger`: of a slice."""
-        return super().piece(number) if number < self._slices else None
+        chunk = self.chunk_of(number)
+        there = 0 <= chunk < self._count and number in self._slices_of(chunk)
+        return self.entry(number).block if there else None
 
     # --- leases --------------------------------------------------------------------------------
 
@@ -205,12 +253,12 @@ class RotationLedger(Ledger):
 
     def _tenancy_for(self, node: int) -> int:
         """The tenancy that a worker is to have next; -1: none at present."""
-        held = sum(number >= self._slices for number in self.records.held_by(node))
+        held = sum(map(self.is_tenancy, self.records.held_by(node)))
         if held >= TENANCIES_MAX:
             return -1
-        for chunk in range(self._open, self._count):
-            parts = self._parts[chunk] or self._parts_now()
-            if self._undealt[chunk] or not self._follows(chunk, parts):
+        for chunk in self._open_range:
+            parts = self._at(chunk).parts or self._parts_now()
+            if self._at(chunk).undealt or not self._follows(chunk, parts):
                 break
             own = self._own.get(node, parts)
             if own < parts and self._is_free(chunk, own, node):
@@ -223,14 +271,11 @@ class RotationLedger(Ledger):
         return -1
 
     def _parts_now(self) -> int:
-        return max(1, min(len(self._workers), self._most))
+        return max(1, min(len(self._workers), self.rotation.most_parts))
 
     def _follows(self, chunk: int, parts: int) -> bool:
         """Whether tenancies of a chunk, with so many parts, may begin beside those before."""
-        return chunk == self._open or self._parts[chunk - 1] == parts
-
-    def _number(self, chunk: int, part: int) -> int:
-        return self._slices + chunk * self._most + part
+        return chunk == self._open or self._at(chunk - 1).parts == parts
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:
         """Whether a tenancy may be leased to a worker."""
@@ -243,32 +288,37 @@ class RotationLedger(Ledger):
 
     def _slice_for(self) -> int:
         """The next slice to deal; -1: none at present."""
-        for chunk in range(self._open, min(self._count, self._open + CHUNKS_AHEAD + 1)):
-            _, stop = self._slices_of(chunk)
-            for number in range(self._slice_from[chunk], stop):
+        for chunk in self._open_range:
+            numbers, left = self._slices_of(chunk), self._at(chunk)
+            for number in range(left.dealt_to, numbers.stop):
                 if self.records.is_waiting(number):
-                    self._slice_from[chunk] = number
+                    left.dealt_to = number
                     return number
-            self._slice_from[chunk] = stop
+            left.dealt_to = numbers.stop
         return -1
 
     def _lease(self, number: int, node: int) -> None:
         super()._lease(number, node)
-        if number < self._slices:
+        if not self.is_tenancy(number):
             return
-        chunk, part = divmod(number - self._slices, self._most)
-        if not self._parts[chunk]:
+        chunk, part = self.chunk_of(number), self._part(number)
+        if not self._at(chunk).parts:
             self.decide(chunk, self._parts_now())
-            self._decided.append((chunk, self._parts[chunk]))
+            self._decided.append((chunk, self._at(chunk).parts))
         self._visited[number] = _Visited()
         if node not in self._own and part not in self._owners:
             self._own[node], self._owners[part] = part, node
 
     def decide(self, chunk: int, parts: int) -> None:
-        """So many parts has a chunk."""
-        if not 0 <= chunk < self._count or self._parts[chunk] or not 0 < parts <= self._most:
+        """So many parts has a chunk; nothing happens if it is not open, or is decided."""
+        known = chunk not in self._open_range or self._at(chunk).parts
+        if known or not 0 < parts <= self.rotation.most_parts:
             return
-        self._parts[chunk] = self._undone[chunk] = parts
+        left = self._at(chunk)
+        left.parts = parts
+        numbers = self._tenancies_of(chunk)
+        left.undone = len(self.records.not_done(numbers.start, numbers.stop))
+        self.parts_max = max(self.parts_max, parts)
         for part in [part for part in self._owners if part >= parts]:
             del self._own[self._owners.pop(part)]
 
@@ -280,11 +330,11 @@ class RotationLedger(Ledger):
     def _give_back(self, number: int) -> None:
         super()._give_back(number)
         self._changed = True
-        if number < self._slices:
-            chunk = self.chunk_of(number)
-            self._slice_from[chunk] = min(number, self._slice_from[chunk])
-        else:
+        if self.is_tenancy(number):
             self._free(number)
+        else:
+            left = self._at(self.chunk_of(number))
+            left.dealt_to = min(number, left.dealt_to)
 
     def _free(self, number: int) -> None:
         """A tenancy is not leased any more: what it borrowed is lent to others."""
@@ -293,7 +343,7 @@ class RotationLedger(Ledger):
 
     def cut(self, number: int, node: int) -> bool:
         """A tenancy has ended before it had all parts; False if it is not leased to this worker."""
-        if self.records.holder(number) != node or number < self._slices:
+        if self.records.holder(number) != node or not self.is_tenancy(number):
             return False
         self._give_back(number)
         return True
@@ -302,24 +352,36 @@ class RotationLedger(Ledger):
         node = self.records.finish(number, result)
         self.records.settle([number], node)
         self._changed = True
-        chunk = self.chunk_of(number)
-        if number < self._slices:
-            self._undealt[chunk] -= 1
-        else:
+        left = self._at(self.chunk_of(number))
+        if self.is_tenancy(number):
             self._free(number)
-            self._undone[chunk] -= 1
+            left.undone -= 1
             self._advance()
+        else:
+            left.undealt -= 1
 
     def _advance(self) -> None:
-        """Steps over chunks whose tenancies are all done."""
-        while self._open < self._count and self._parts[self._open] and not self._undone[self._open]:
+        """Closes the chunks whose tenancies are all done: of them only sums are kept."""
+        while self._open_chunks and self._open_chunks[0].parts and not self._open_chunks[0].undone:
+            self._closed_tenancies += self._open_chunks.popleft().parts
             self._open += 1
+            self.records.forget(self._open * self._stride)
+        self._open_more()
+
+    def _open_more(self) -> None:
+        """Opens chunks up to `CHUNKS_AHEAD` behind the first one."""
+        behind = min(self._count, self._open + CHUNKS_AHEAD + 1)
+        for chunk in range(self._open_range.stop, behind):
+            numbers = self._slices_of(chunk)
+            undealt = len(self.records.not_done(numbers.start, numbers.stop))
+            self._open_chunks.append(_Chunk(undealt, numbers.start))
 
     def claim(self, number: int, node: int) -> bool:
         """As of `Ledger`."""
-        if not 0 <= number < self._slices + self._count * self._most:
+        chunk = self.chunk_of(number)
+        if chunk not in self._open_range:
             return False
-        if number >= self._slices and number not in self._tenancies_of(self.chunk_of(number)):
+        if number not in self._slices_of(chunk) and number not in self._tenancies_of(chunk):
             return False
         if self.records.is_waiting(number):
             self._lease(number, node)
@@ -338,7 +400,7 @@ class RotationLedger(Ledger):
 
     def visits_of(self, number: int) -> int:
         """Visiting parts of a tenancy."""
-        return VISITING_PER_PART * self._parts[self.chunk_of(number)]
+        return VISITING_PER_PART * self._at(self.chunk_of(number)).parts
 
     def borrow(self, number: int, node: int) -> int | None:
         """Lends a tenancy its next part; None: others hold all that it lacks.
@@ -351,10 +413,10 @@ class RotationLedger(Ledger):
             The worker does not hold this tenancy.
         """
         visited = self._visits(number, node)
-        visiting, parts = self.visits_of(number), self._parts[self.chunk_of(number)]
+        visiting = self.visits_of(number)
         if self._closed or len(visited.had) == visiting:
             return NO_PART
-        begin = (number - self._slices) % self._most * visiting // parts
+        begin = VISITING_PER_PART * self._part(number)
         for step in range(visiting):
             part = (begin + step) % visiting
             if part not in visited.had and part not in self._lent:
@@ -435,8 +497,9 @@ class RotationLedger(Ledger):
     def blame(self, node: int) -> int:
         """Counts what the worker trained and what it dealt: either may have cost it."""
         held = self.records.held_by(node)
-        slices = [number for number in held if number < self._slices]
-        suspects = [*slices[:1], *held[len(slices) :][:1]]
+        slices = [number for number in held if not self.is_tenancy(number)]
+        tenancies = [number for number in held if self.is_tenancy(number)]
+        suspects = [*slices[:1], *tenancies[:1]]
         guilty = [
             number for number in suspects if self.count_loss(number) >= self.losses_max(number)
         ]
@@ -444,7 +507,7 @@ class RotationLedger(Ledger):
 
     def losses_max(self, number: int) -> int:
         """As of `Ledger`."""
-        return LOSSES_MAX if number < self._slices else TENANCY_LOSSES_MAX
+        return TENANCY_LOSSES_MAX if self.is_tenancy(number) else LOSSES_MAX
 
     # --- waits -----------------------------------------------------------------------------------
 
@@ -456,29 +519,28 @@ class RotationLedger(Ledger):
         chunk = self._open
         while (
             own is not None
-            and chunk + 1 < self._count
-            and not self._undealt[chunk]
+            and chunk + 1 in self._open_range
+            and not self._at(chunk).undealt
             and not self.records.is_waiting(self._number(chunk, own))
         ):
             chunk += 1  # where its own part is next
-        if self._undealt[chunk]:
-            late = self._holders(*self._slices_of(chunk))
-            if late or chunk <= self._open + CHUNKS_AHEAD:
-                return Wait.for_some(late or (ANY_WORKER,), f"deal a slice of chunk {chunk}")
+        if self._at(chunk).undealt:
+            late = self._holders(self._slices_of(chunk))
+            return Wait.for_some(late or (ANY_WORKER,), f"deal a slice of chunk {chunk}")
         tenancies = self._tenancies_of(self._open)
-        late = self._holders(tenancies.start, tenancies.stop) - {node}
+        late = self._holders(tenancies) - {node}
         if late:
             return Wait.for_some(late, f"finish chunk {self._open}")
         for number in tenancies:
-            part = (number - self._slices) % self._most
+            part = self._part(number)
             if self.records.is_waiting(number):
                 owner = self._owners.get(part, ANY_WORKER)
                 return Wait((owner,), f"take part {part} of chunk {self._open}")
         return super().wait_of(node)
 
-    def _holders(self, start: int, stop: int) -> set[int]:
+    def _holders(self, numbers: range) -> set[int]:
         """Workers that have leased entries of a range."""
-        found = {self.records.holder(number) for number in range(start, stop)}
+        found = {self.records.holder(number) for number in numbers}
         return found - {0}
 
     def wait_of_borrow(self, number: int) -> Wait:
@@ -499,17 +561,18 @@ class RotationLedger(Ledger):
     @property
     def size(self) -> int:
         """Entries in all, if no worker comes or goes."""
-        now = self._parts_now()
-        return self._slices + sum(parts or now for parts in self._parts)
+        now, behind = self._parts_now(), self._count - self._open_range.stop
+        parts = [left.parts or now for left in self._open_chunks]
+        return self._size + self._closed_tenancies + sum(parts) + behind * now
 
     @property
     def progress(self) -> float:
         """Share of all bytes: of a chunk those of its tenancies, of these those of their visits."""
         done = float(self._bytes_before(self._open))
-        for chunk in range(self._open, min(self._count, self._open + CHUNKS_AHEAD + 1)):
-            parts = self._parts[chunk]
+        for chunk in self._open_range:
+            parts = self._at(chunk).parts
             if parts:
-                trained = float(parts - self._undone[chunk])
+                trained = float(parts - self._at(chunk).undone)
                 for number in self._tenancies_of(chunk):
                     visited = self._visited.get(number)
                     if visited is not None:
@@ -522,78 +585,60 @@ class RotationLedger(Ledger):
         return self._bytes_before(chunk + 1) - self._bytes_before(chunk)
 
     def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
-        """Share of all bytes that these entries are: tenancies, of their chunks."""
-        all_ = np.asarray(numbers, np.int64)
-        chunks = (all_[all_ >= self._slices] - self._slices) // self._most
-        done = math.fsum(
-            times / self._parts[chunk] * self._chunk_bytes(chunk)
-            for chunk, times in enumerate(np.bincount(chunks).tolist())
-            if times
-        )
+        """Share of all bytes of the closed chunks, and of these tenancies of open ones.
+
+        Numbers count from the first open chunk, as `settled` has them.
+        """
+        done = float(self._bytes_before(self._open))
+        for number in numbers:
+            if self.is_tenancy(number):
+                chunk = self._open + self.chunk_of(number)
+                done += self._chunk_bytes(chunk) / self._at(chunk).parts
         return min(1.0, done / self._total_bytes)
 
-    def snapshot(self) -> dict[str, Any]:
-        """As of `Ledger`."""
-        return {
-            **super().snapshot(),
-            "parts": self.parts,
-            "workers": sorted(self._workers),
-            "owners": sorted(self._owners.items()),
-        }
+    # --- what is kept of it ----------------------------------------------------------------------
 
     @property
-    def parts(self) -> list[int]:
-        """Parts of the first chunks, as far as they are decided."""
-        last = max((chunk for chunk, parts in enumerate(self._parts) if parts), default=-1)
-        return self._parts[: last + 1]
+    def extent(self) -> dict[str, Any]:
+        """Which chunks are open, and what is known of closed ones; values for JSON."""
+        return {
+            "open": self._open,
+            "tenancies": self._closed_tenancies,
+            "parts_max": self.parts_max,
+            "parts": [left.parts for left in self._open_chunks],
+        }
 
-    def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """As of `Ledger`."""
-        super().resume(snapshot)
-        self._parts = [0] * self._count
-        self._parts[: len(snapshot["parts"])] = [int(parts) for parts in snapshot["parts"]]
-        self._workers = dict.fromkeys(int(node) for node in snapshot["workers"])
-        self._owners = {int(part): int(node) for part, node in snapshot["owners"]}
-        self._own = {node: part for part, node in self._owners.items()}
-        self._recount()
-
-    def _recount(self) -> None:
-        """What follows from the records and the parts."""
-        slices = np.zeros(self._count, np.int64)
-        chunks = range(self._count)
-        for chunk in chunks:
-            slices[chunk] = len(self.records.not_done(*self._slices_of(chunk)))
-        self._undealt: list[int] = slices.tolist()
-        self._undone = [self._not_done(self._tenancies_of(chunk)) for chunk in chunks]
-        self._slice_from = [self._slices_of(chunk)[0] for chunk in chunks]
-        self._open = 0
-        self._advance()
-
-    def _not_done(self, numbers: range) -> int:
-        return len(self.records.not_done(numbers.start, numbers.stop))
-
-    def _renumbered(self, known: NDArray[Any], slices: int) -> NDArray[Any]:
-        """Records of a run with so many slices, with the numbers that they have here."""
-        if slices == self._slices:
-            return known
-        moved = np.zeros(self._slices + max(0, len(known) - slices), known.dtype)
-        kept = min(slices, self._slices, len(known))
-        moved[:kept] = known[:kept]
-        moved[self._slices :] = known[slices:]
-        return moved
-
-    def _less_dealt(self, known: NDArray[Any]) -> NDArray[Any]:
-        """Records without the slices of chunks that are not finished.
+    def settled(self) -> NDArray[Any]:
+        """`OUTCOME` of each entry from the first open chunk on, for a checkpoint: without slices.
 
         The rows of a checkpoint are copied after its records: meanwhile the last tenancy of a chunk
         may end, and the rows of its slices be overwritten by those of a later chunk.
         """
-        kept: NDArray[Any] = known.copy()
-        states = np.zeros(self._slices + self._count * self._most, np.uint32)
-        states[: len(known)] = known["state"][: len(states)]
-        for chunk in range(self._count):
-            numbers = self._tenancies_of(chunk)
-            if not len(numbers) or not states[numbers.start : numbers.stop].all():
-                start, stop = self._slices_of(chunk)
-                kept[start:stop] = np.zeros(1, kept.dtype)
-        return kept
+        found = self.records.settled()
+        found[np.arange(len(found)) % self._stride < self._slices_most] = 0
+        return found
+
+    def bad_lines(self) -> int:
+        """Bad lines of the first epoch in slices that a checkpoint does not include."""
+        return sum(
+            self.records.result(number).bad_lines
+            for chunk in self._open_range
+            if chunk < self._chunks
+            for number in self._slices_of(chunk)
+            if self.records.is_done(number)
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """As of `Ledger`, beside `extent`."""
+        return {
+            **super().snapshot(),
+            "workers": sorted(self._workers),
+            "owners": sorted(self._owners.items()),
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """As of `Ledger`."""
+        super().resume(snapshot)
+        self._workers = dict.fromkeys(int(node) for node in snapshot["workers"])
+        self._owners = {int(part): int(node) for part, node in snapshot["owners"]}
+        self._own = {node: part for part, node in self._owners.items()}

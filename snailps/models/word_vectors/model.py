@@ -77,8 +77,6 @@ PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
 SLICES = 16
 """Slices of an epoch's text for each worker, at least."""
-CHUNKS_OF_JOB = 10_000
-"""Most chunks of a training that rotates: the master has records of all of their tenancies."""
 SEED_MASK = (1 << 64) - 1
 
 Ints = NDArray[np.int32]
@@ -207,8 +205,6 @@ class WordVectors(TextModel):
         if workers == 1:  # it has the rows of all words of a chunk
             fits = fit_block(vocabulary, settings, total_bytes // chunks, total_bytes)
             chunks = max(chunks, -(-total_bytes // max(1, fits)))
-        if settings.epochs * chunks > CHUNKS_OF_JOB:
-            return None
         return Rotation(chunks, parts)
 
     # --- at a worker -------------------------------------------------------------------------
