@@ -9,7 +9,7 @@ no block's contents, no lease and no mathematics; `worker.py` derives the base c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -217,6 +217,18 @@ class ModelTables:
         return self._client.backward_async(  # type: ignore[union-attr]
             forward, gradient, forward.wire
         )
+
+    @contextlib.contextmanager
+    def corked(self) -> Iterator[None]:
+        """Inside, asynchronous calls are sent together: when something waits, or at the end.
+
+        For a loop that pulls, pushes and waits: each shard gets several requests in one packet.
+        """
+        self._client.cork()  # type: ignore[union-attr]
+        try:
+            yield
+        finally:
+            self._client.uncork()  # type: ignore[union-attr]
 
     @property
     def shards(self) -> int:

@@ -473,3 +473,37 @@ def test_pull_that_went_ahead_is_corrected_by_the_pushes_it_overtook(cut):
             client.flush()
         rows = client.pull(1, some, np.empty((len(some), 64), np.float32))
         assert np.all(rows == 2 * turn)
+
+
+# --- requests that are sent together -------------------------------------------------------------
+
+
+def test_corked_calls_keep_their_order(shard):
+    client = shard.client()
+    ones = np.ones((1, 4), np.float32)
+    client.cork()
+    pushes = [client.push_async(1, u64([5]), ones) for _ in range(3)]
+    seen = client.pull_async(1, u64([5]), np.empty((1, 4), np.float32))
+    pushes.append(client.push_async(1, u64([5]), ones))
+    assert (seen.wait() == 3).all()
+    client.uncork()
+    client.flush()
+    assert all(push.done for push in pushes)
+
+
+def test_uncork_sends_what_no_caller_waits_for(shard):
+    client = shard.client()
+    client.cork()
+    client.cork()
+    push = client.push_async(1, u64([6]), np.ones((1, 4), np.float32))
+    client.uncork()
+    client.uncork()
+    until = time.monotonic() + LIMIT_S
+    while not push.done and time.monotonic() < until:
+        time.sleep(0.001)
+    assert push.done
+
+
+def test_uncork_without_cork_is_refused(shard):
+    with pytest.raises(MisuseError, match="without cork"):
+        shard.client().uncork()

@@ -18,7 +18,7 @@ from snailps.models.sparse.first_layer import (
     bytes_at_servers,
     bytes_at_worker,
 )  # fmt: skip
-from snailps.models.sparse.net import TABLE, Net, NetSettings
+from snailps.models.sparse.net import SHARE_MIN, TABLE, Net, NetSettings, share_of_batch
 
 COLUMNS = 400
 ACCESS = {"sgd": 1, "adagrad": 2, "adam": 3}
@@ -306,3 +306,26 @@ def test_settings_that_do_not_fit_are_refused_at_the_master(changed, said):
 def test_settings_that_are_none_are_refused(changed, said):
     with pytest.raises(ConfigError, match=said):
         NetSettings(**changed).validate(lambda key: "here")
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"), [(1, 1024), (2, 512), (3, 341), (8, 128), (1000, SHARE_MIN)]
+)
+def test_share_of_batch_keeps_the_sum_of_all_workers_batches(workers, expected):
+    assert share_of_batch(1024, workers) == expected
+
+
+def test_share_of_batch_is_never_more_than_the_batch():
+    assert share_of_batch(10, 4) == 10
+
+
+@pytest.mark.parametrize(("consistency", "batches"), [("async", 2), ("ssp", 2), ("bsp", 1)])
+def test_several_workers_take_smaller_batches(consistency, batches):
+    with Setup(batch_size=128, consistency=consistency) as one:
+        one.model._place, one.model.workers = "servers", 4
+        ptr, keys, values = batch(np.random.default_rng(1), 128, COLUMNS, 7)
+        sent = []
+        step = one.model._step
+        one.model._step = lambda *given: sent.append(given[2]) or step(*given)
+        one.train(libsvm(ptr, keys, values, labels_of(ptr, "logistic")))
+    assert len(sent) == batches

@@ -6,7 +6,8 @@
 Row k of table `TABLE` holds the first layer's weights of feature k.  The dense layers are tensors,
 pulled for each batch; their gradients are pushed.  A worker keeps no parameters, and the optimiser
 of all layers runs at the servers.  With `in_flight` 2 the next batch is requested while this one is
-computed; its Z then lacks this batch's step.
+computed; its Z then lacks this batch's step.  Several workers take smaller batches
+(`share_of_batch`), as they lack each other's steps, too.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ METHODS = ("adagrad", "adam", "ftrl", "sgd")
 LOOKED_AT = 4
 """Batches whose traffic decides where the first layer is computed."""
 BLOCK_BYTES = 8 << 20
+SHARE_MIN = 64
+"""Least examples in a batch of one of many workers: a batch is two messages to every shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,9 @@ class NetSettings(ClassesSettings):
     )
     batch_size: int = setting(
         1024,
-        help="Examples a step.",
-        when="Larger for fewer, longer steps and less traffic an example.",
+        help="Examples a step of all workers together: each takes its share, but at least "
+        f"{SHARE_MIN}.",
+        when="Larger for fewer, longer steps and less processor time an example.",
         unit="examples",
         low=1,
         high=1 << 20,
@@ -233,22 +237,23 @@ class Net(SparseWorker):
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on the block's batches, `in_flight` of them at once."""
         batch: Batch = block.prepared
-        entries, size = _entries(batch), self.settings.batch_size
+        entries, size = _entries(batch), self._batch_size
         edges = [(first, min(len(batch), first + size)) for first in range(0, len(batch), size)]
         if self._place == "auto" and edges:
             self._choose([entries.part(*edge) for edge in edges[:LOOKED_AT]])
         under_way: deque[tuple[Way, tuple[int, int]]] = deque()
         parameters = self._pull_dense()
         loss = weight = 0.0
-        for number in range(len(edges) + self.settings.in_flight - 1):
-            if number < len(edges):
-                under_way.append((self._start(entries.part(*edges[number])), edges[number]))
-            if number + 1 < self.settings.in_flight or not under_way:
-                continue
-            way, edge = under_way.popleft()
-            of_batch = self._step(way, batch, edge, [one.wait() for one in parameters])
-            parameters = self._pull_dense()
-            loss, weight = loss + of_batch[0], weight + of_batch[1]
+        with self.corked():
+            for number in range(len(edges) + self.settings.in_flight - 1):
+                if number < len(edges):
+                    under_way.append((self._start(entries.part(*edges[number])), edges[number]))
+                if number + 1 < self.settings.in_flight or not under_way:
+                    continue
+                way, edge = under_way.popleft()
+                of_batch = self._step(way, batch, edge, [one.wait() for one in parameters])
+                parameters = self._pull_dense()
+                loss, weight = loss + of_batch[0], weight + of_batch[1]
         return {
             "units": float(len(batch)),
             "lr": self.settings.lr,
@@ -261,6 +266,14 @@ class Net(SparseWorker):
         """Waits for the last pushes."""
         self._settle(0)
         self._reader.close()
+
+    @property
+    def _batch_size(self) -> int:
+        """Examples a batch here; with bsp a block is one step, whatever its batches are."""
+        s = self.settings
+        if s.consistency == "bsp":
+            return s.batch_size
+        return share_of_batch(s.batch_size, self.workers)
 
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], rows: Sequence[Floats]
@@ -318,6 +331,16 @@ class Net(SparseWorker):
             there / 1e6,
             here / 1e6,
         )
+
+
+def share_of_batch(batch_size: int, workers: int) -> int:
+    """Examples in a batch of one of so many workers, whose steps do not know of each other.
+
+    The sum of steps that a row or layer takes from the same weights is what diverges: 16 batches of
+    1,024 in flight at 8 workers have a log loss of .4433 after a million clicks, batches of 256
+    .4188 or .4217 (two seeds), of 128 .4181 or .4188, one worker with 1,024 .4190.
+    """
+    return min(batch_size, max(SHARE_MIN, batch_size // workers))
 
 
 def _entries(batch: Batch) -> Entries:

@@ -13,6 +13,7 @@ cdef class Connections:
     cdef object requests            # kept as long as the threads run: they read what it owns
     cdef list names
     cdef void hand_in(self, Request *r, bint wake) noexcept
+    cdef void send_held(self) noexcept
     cdef bint wait_until(self, Request *r, double until_s)
     cdef unanswered_by(self, Request *r)
     cdef why_ended(self)

@@ -170,9 +170,14 @@ cdef class Connections:
     cdef void hand_in(self, Request *r, bint wake) noexcept:
         """Has a request sent; done at once, and failed, when the connections have ended.
 
-        Without `wake` the caller will `wait_until`.
+        Without `wake` a caller will `wait_until` or `send_held`.
         """
         _enqueue(self.core, r, wake)
+
+    cdef void send_held(self) noexcept:
+        """Has sent what was handed in without `wake`."""
+        if self.core.fresh != NULL:
+            _wake_exchange(self.core)
 
     cdef bint wait_until(self, Request *r, double until_s):
         """Waits for an answer and serves the connections meanwhile; False = the time has come."""

@@ -32,6 +32,7 @@ cdef class PendingRequests:
     cdef Py_ssize_t prune_at
     cdef object live_lock
     cdef uint64_t batches           # numbers given to batches so far
+    cdef uint32_t corks             # calls of `Client.cork` that have not ended
     cdef Pending add(self, Pending pending, Request *r)
     cdef send(self, Pending pending)
     cdef wait_alone(self, Pending pending)

@@ -231,7 +231,7 @@ cdef class PendingRequests:
                     self._prune()
                     self.prune_at = 2 * len(self.live)
                 self.live[pending] = None
-        self.connections.hand_in(pending.request, not pending.waits)
+        self.connections.hand_in(pending.request, not (pending.waits or self.corks))
 
     cdef wait_alone(self, Pending pending):
         """Waits for a request of this caller alone; if it gives up, it stays in the list."""
