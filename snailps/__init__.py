@@ -1,7 +1,8 @@
 """snailps: a parameter server for plain CPU machines.
 
 Users need this much: `Worker` to subclass, `Table` and `Tensor`, `JobSettings` and `setting` to
-declare with, `local_cluster` to try it, and the command ``snailps``.  docs/ and examples/ show how.
+declare with, `local_cluster` to try it, `load` to ask what was trained, and the command
+``snailps``.  docs/ and examples/ show how.
 
     snailps.Worker -> first use -> import of snailps.api.worker
 
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from snailps.errors import SnailError
     from snailps.local.cluster import LocalCluster, local_cluster
     from snailps.models.parameters import Parameters
+    from snailps.vectors.label_prediction import LabelModel
+    from snailps.vectors.loading import load
+    from snailps.vectors.query import Vectors
 
 __all__ = [
     "AccessMethod",
     "Block",
     "JobSettings",
+    "LabelModel",
     "LocalCluster",
     "Parameters",
     "Results",
@@ -39,8 +44,10 @@ __all__ = [
     "Stage",
     "Table",
     "Tensor",
+    "Vectors",
     "Worker",
     "__version__",
+    "load",
     "local_cluster",
     "setting",
 ]
@@ -55,6 +62,9 @@ _HOMES = {
     "api.rotation": ("Rotation",),
     "api.tables": ("Table", "Tensor"),
     "api.worker": ("Block", "Results", "Worker"),
+    "vectors.label_prediction": ("LabelModel",),
+    "vectors.loading": ("load",),
+    "vectors.query": ("Vectors",),
 }
 
 

@@ -7,6 +7,7 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
     SnailError
       ConfigError        a setting, a .conf file, an option (exit code 2)
       DataError          the user's input: missing, empty, unreadable, malformed
+        UnknownWord        ... a word that a model has no vector for; a KeyError, too
       ModelFileError     a vector or model file that cannot be read or written
       CheckpointError    a checkpoint that is damaged, of another job, or cannot be written
       WireError          bytes that break the wire format
@@ -86,6 +87,12 @@ class DataError(SnailError):
     """The user's input is missing, empty, unreadable or malformed."""
 
     code = "data"
+
+
+class UnknownWord(DataError, KeyError):
+    """A model has no vector for a word; the text suggests close spellings."""
+
+    __str__ = Exception.__str__  # a KeyError shows its text in quotes
 
 
 class ModelFileError(SnailError):

@@ -3,8 +3,8 @@
     BinHeader + words + counts + chunks of rows -> write_bin -> model.bin
     model.bin -> read_bin -> BinModel (header, words, counts, memory-mapped matrices)
 
-Owns every byte offset of the format (docs/files.md shows them).  Only plain models: a quantised
-(.ftz) or pruned one is recognised and refused.  Must not know what a vector is used for.
+Owns every byte offset of the format (docs/files.md shows them), but those of a quantised matrix
+(quantised.py).  Must not know what a vector is used for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
 from snailps.vectors.atomic import atomic_file, human_bytes
+from snailps.vectors.quantised import KeptGrams, QuantisedRows, read_quantised
 
 MAGIC = 793712314
 VERSION = 12
@@ -47,6 +49,7 @@ _IS_SEPARATOR = np.isin(np.arange(256), list(_SEPARATORS))
 _TOGETHER = 65536
 
 Float32 = npt.NDArray[np.float32]
+Rows: TypeAlias = "Float32 | QuantisedRows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +109,25 @@ class BinModel:
         The other matrix of the model, mapped likewise.
     mapped : mmap.mmap
         The file, for advice on how it will be read.
+    label_counts : int64[number of labels]
+        Occurrences of each label in the training text.
+    pruned : KeptGrams or None
+        Of a pruned model: which n-gram rows were kept.
+
+    Notes
+    -----
+    In a quantised model (.ftz) `input`, and perhaps `output`, are `QuantisedRows`.
     """
 
     header: BinHeader
     words: list[bytes]
     counts: npt.NDArray[np.int64]
     labels: list[bytes]
-    input: Float32
-    output: Float32
+    input: Rows
+    output: Rows
     mapped: mmap.mmap
+    label_counts: npt.NDArray[np.int64]
+    pruned: KeptGrams | None = None
 
 
 def write_bin(
@@ -180,8 +193,18 @@ def write_bin(
             write_rows(file, path, f"{name} matrix", count, header.dim, chunks)
 
 
-def read_bin(path: str | os.PathLike[str]) -> BinModel:
+def read_bin(
+    path: str | os.PathLike[str], *, quantised: bool = False, file: IO[bytes] | None = None
+) -> BinModel:
     """Open a .bin file of ours or of fastText 0.9 without reading its matrices.
+
+    Parameters
+    ----------
+    path : path
+    quantised : bool
+        Whether the matrices may be `QuantisedRows` (a .ftz); else such a file is refused.
+    file : open file, optional
+        What is mapped in the path's place, such as an unpacked copy.
 
     Raises
     ------
@@ -197,31 +220,39 @@ def read_bin(path: str | os.PathLike[str]) -> BinModel:
     it is mapped is not safe.
     """
     try:
-        with open(path, "rb") as file:
-            length = os.fstat(file.fileno()).st_size
+        with open(path, "rb") if file is None else nullcontext(file) as source:
+            length = os.fstat(source.fileno()).st_size
             if length < _HEAD.size:
                 raise _too_short(path, length)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     header = _unpack_header(path, mapped)
-    words, counts, labels, tokens, offset = _read_dictionary(path, mapped)
-    inputs = len(words) + header.bucket
-    matrix, offset = _map_matrix(path, mapped, offset, "input", inputs, header.dim)
+    words, counts, labels, tokens, kept, offset = _read_dictionary(path, mapped)
+    if kept >= 0 and not quantised:
+        raise _quantised(path)
+    n = len(words)
+    pruned = None
+    if kept >= 0:
+        pruned, offset = _read_pruned(path, mapped, offset, kept, header.bucket)
+    inputs = n + (header.bucket if pruned is None else kept)
+    matrix, offset = _map_matrix(path, mapped, offset, "input", inputs, header.dim, quantised)
     # A supervised model has one row per label, every other model one row per word.
-    outputs = len(labels) if header.model == "supervised" else len(words)
-    output, offset = _map_matrix(path, mapped, offset, "output", outputs, header.dim)
+    outputs = len(labels) if header.model == "supervised" else n
+    output, offset = _map_matrix(path, mapped, offset, "output", outputs, header.dim, quantised)
     if offset != length:
         raise ModelFileError(
             f"{path}: damaged: the model ends at byte {offset}, the file at {length}; "
             "fetch or export it again"
         )
     header = replace(header, tokens=tokens)
-    return BinModel(header, words, counts, labels, matrix, output, mapped)
+    return BinModel(header, words, counts[:n], labels, matrix, output, mapped, counts[n:], pruned)
 
 
-def read_header(path: str | os.PathLike[str]) -> BinHeader:
+def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> BinHeader:
     """The training arguments of a .bin file, without its tokens; reads 64 bytes.
+
+    `file` is as in `read_bin`; it is left at its beginning.
 
     Raises
     ------
@@ -229,8 +260,9 @@ def read_header(path: str | os.PathLike[str]) -> BinHeader:
         Not such a file.
     """
     try:
-        with open(path, "rb") as file:
-            start = file.read(_HEAD.size)
+        with open(path, "rb") if file is None else nullcontext(file) as source:
+            start = source.read(_HEAD.size)
+            source.seek(0)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(start) < _HEAD.size:
@@ -370,8 +402,8 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> B
 
 def _read_dictionary(
     path: str | os.PathLike[str], mapped: mmap.mmap
-) -> tuple[list[bytes], npt.NDArray[np.int64], list[bytes], int, int]:
-    """Words, their counts, labels, number of tokens, and the offset behind the last entry."""
+) -> tuple[list[bytes], npt.NDArray[np.int64], list[bytes], int, int, int]:
+    """Words, all counts, labels, tokens, kept n-grams (-1: all), offset behind the last entry."""
     length = len(mapped)
     offset = _HEAD.size + _COUNTS.size
     if length < offset:
@@ -382,13 +414,11 @@ def _read_dictionary(
             f"{path}: damaged dictionary: {nwords} words and {nlabels} labels, {size} entries in "
             f"all, {tokens} tokens; fetch or export it again"
         )
-    if pruned >= 0:
-        raise _quantised(path)
     if size * _ENTRY_BYTES_MIN > length - offset:
         raise _cut_short(path, "dictionary", offset + size * _ENTRY_BYTES_MIN, length)
     words: list[bytes] = []
     labels: list[bytes] = []
-    counts = np.empty(nwords, dtype=np.int64)
+    counts = np.empty(size, dtype=np.int64)
     unpack, tail = _TAIL.unpack_from, _TAIL.size
     for number in range(size):
         end = mapped.find(b"\0", offset)
@@ -400,32 +430,58 @@ def _read_dictionary(
                 f"{path}: damaged dictionary: entry {number} at byte {offset} is of type {kind}; "
                 "fetch or export it again"
             )
-        if number < nwords:
-            words.append(mapped[offset:end])
-            counts[number] = count
-        else:
-            labels.append(mapped[offset:end])
+        (words if number < nwords else labels).append(mapped[offset:end])
+        counts[number] = count
         offset = end + 1 + tail
-    return words, counts, labels, tokens, offset
+    return words, counts, labels, tokens, pruned, offset
+
+
+def _read_pruned(
+    path: str | os.PathLike[str], mapped: mmap.mmap, offset: int, kept: int, bucket: int
+) -> tuple[KeptGrams, int]:
+    """The n-gram rows that were kept: the file lists pairs of bucket and row."""
+    end = offset + 8 * kept
+    if end > len(mapped):
+        raise _cut_short(path, "list of kept n-grams", end, len(mapped))
+    pairs = np.frombuffer(mapped, "<i4", 2 * kept, offset).reshape(kept, 2)
+    if kept and (pairs.min() < 0 or pairs[:, 0].max() >= bucket or pairs[:, 1].max() >= kept):
+        raise ModelFileError(
+            f"{path}: damaged list of kept n-grams: a bucket or row is not below {bucket} or "
+            f"{kept}; fetch or quantise it again"
+        )
+    return KeptGrams(pairs), end
 
 
 def _map_matrix(
-    path: str | os.PathLike[str], mapped: mmap.mmap, offset: int, name: str, rows: int, dim: int
-) -> tuple[Float32, int]:
+    path: str | os.PathLike[str],
+    mapped: mmap.mmap,
+    offset: int,
+    name: str,
+    rows: int,
+    dim: int,
+    quantised: bool,
+) -> tuple[Rows, int]:
     """A view of one matrix, after comparing its shape with the header and the file's length."""
     length = len(mapped)
     if offset + 1 > length:
         raise _cut_short(path, f"{name} matrix", offset + _SHAPE.size, length)
+    matrix: Rows | None = None
     if mapped[offset] != 0:
-        raise _quantised(path)
-    if offset + _SHAPE.size > length:
+        if not quantised:
+            raise _quantised(path)
+        matrix, end = read_quantised(path, mapped, offset + 1, name, dim)
+        found_rows, found_dim = matrix.shape
+    elif offset + _SHAPE.size > length:
         raise _cut_short(path, f"{name} matrix", offset + _SHAPE.size, length)
-    _, found_rows, found_dim = _SHAPE.unpack_from(mapped, offset)
+    else:
+        _, found_rows, found_dim = _SHAPE.unpack_from(mapped, offset)
     if (found_rows, found_dim) != (rows, dim):
         raise ModelFileError(
             f"{path}: damaged: its header declares an {name} matrix of {rows} x {dim}, the "
             f"matrix itself {found_rows} x {found_dim}; fetch or export it again"
         )
+    if matrix is not None:
+        return matrix, end
     offset += _SHAPE.size
     end = offset + 4 * rows * dim
     if end > length:
@@ -450,6 +506,6 @@ def _cut_short(path: str | os.PathLike[str], part: str, needed: int, length: int
 
 def _quantised(path: str | os.PathLike[str]) -> ModelFileError:
     return ModelFileError(
-        f"{path}: a quantised or pruned fastText model (.ftz); only full models can be read. "
-        "Use the .bin it was made from, or print its vectors to a .vec with the official package"
+        f"{path}: a quantised or pruned fastText model (.ftz); here only full models can be read. "
+        "Use the .bin it was made from; snailps.load reads it for queries and predictions"
     )

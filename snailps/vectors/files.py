@@ -1,21 +1,28 @@
-"""Vector files: the text format .vec, NumPy's .npz, and `load` for any of them.
+"""Vector files: the text format .vec, NumPy's .npz, and `load` for files of any program.
 
     words + chunks of float32 rows -> write_vec, write_npz -> model.vec, model.npz
-    model.bin | model.vec | model.npz -> load -> query.Vectors
+    .bin, .ftz, .vec, .npz, word2vec's binary, GloVe's text, each as .gz -> load -> query.Vectors
 
-Owns .vec and .npz; fastText's .bin is in fasttext_bin.py.  `load` checks a file's first bytes, not
-its name.  Must not know how vectors were trained.
+Owns .vec and .npz; fastText's .bin is in fasttext_bin.py, what other programs write in
+foreign_files.py.  `load` checks a file's first bytes, not its name.  Must not know how vectors were
+trained.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
+import mmap
 import os
+import shutil
+import struct
+import tempfile
 import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -29,11 +36,22 @@ from snailps.errors import ModelFileError
 from snailps.kernels import cores
 from snailps.vectors.atomic import atomic_file
 from snailps.vectors.fasttext_bin import MAGIC, check_chunk, check_words, read_bin, write_rows
+from snailps.vectors.foreign_files import (
+    glove_dim,
+    is_rows_alone,
+    is_word2vec_binary,
+    read_glove,
+    read_word2vec,
+    what_is,
+)
 from snailps.vectors.npz import npz_file, write_npy_head
 from snailps.vectors.query import Vectors
 
 Float32 = npt.NDArray[np.float32]
 
+_START_BYTES = 1 << 16
+_GZIP_MAGIC = b"\x1f\x8b"
+_ENDINGS = (".bin", ".ftz", ".vec", ".npz", ".txt", ".bin.gz", ".vec.gz", ".txt.gz", ".weights.npz")
 _BIN_MAGIC = MAGIC.to_bytes(4, "little")
 _ZIP_MAGIC = b"PK\x03\x04"
 _DIM_MAX = 1 << 20
@@ -45,36 +63,92 @@ _LINES_TOGETHER = 4096
 _DEFLATE_RATIO_MAX = 1100
 
 
-def load(path: str | os.PathLike[str]) -> Vectors:
-    """Open a .bin, .vec or .npz file for queries.
+def load(
+    path: str | os.PathLike[str],
+    *,
+    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None = None,
+    file: IO[bytes] | None = None,
+) -> Vectors:
+    """Open a file of vectors for queries; of a classifier, the vectors of its words.
+
+    Parameters
+    ----------
+    path : path
+        fastText's .bin or .ftz, a .vec, word2vec's binary, GloVe's text, our .npz or that of
+        federated averaging; any of them packed by gzip.
+    words : path or sequence of words, optional
+        For a file without words, such as federated averaging's OUTPUT.embedding.txt: the words of
+        its rows, or a text file of them, such as its vocab.txt.
+    file : open file, optional
+        What is read in the path's place, such as an unpacked copy.
 
     Raises
     ------
     ModelFileError
-        Missing, unreadable, of no known format, quantised, damaged or cut short.
+        Missing, unreadable, of another kind, damaged or cut short.
 
     Notes
     -----
-    A .bin is mapped, not read, and answers for unknown words through its subwords.  A .vec or
-    .npz is read into memory (4 x n x dim bytes) and knows only its own words.
+    A .bin and a .npz are mapped, not read; a .bin answers for unknown words through its subwords.
+    Other files are read into memory (4 x n x dim bytes), and a .gz is unpacked into a temporary
+    file first (in TMPDIR) that is gone with the vectors.
     """
-    start = _first_bytes(path)
+    if file is None:
+        with opened(path) as source:
+            return load(path, words=words, file=source)
+    start = file.read(_START_BYTES)
+    file.seek(0)
     if start.startswith(_BIN_MAGIC):
-        model = read_bin(path)
-        header = model.header
-        return Vectors(
-            model.words, model.input, minn=header.minn, maxn=header.maxn, bucket=header.bucket
-        )
+        return Vectors.of_model(read_bin(path, quantised=True, file=file))
     if start.startswith(_ZIP_MAGIC):
-        return _read_npz(path)
-    if start[:1].isdigit():
-        return _read_vec(path)
+        return _read_npz(path, file, words)
+    if is_rows_alone(start):
+        return _read_rows_alone(path, file, words)
+    if dim := glove_dim(start):
+        return Vectors(*read_glove(path, file, dim))
+    if is_word2vec_binary(start):
+        count, dim = vec_shape(path, file)
+        return Vectors(*read_word2vec(path, file, count, dim))
     if not start:
         raise ModelFileError(f"{path}: empty; was the export interrupted?")
+    if found := what_is(start):
+        raise ModelFileError(f"{path}: not a vector file, but {found}")
+    if start[:1].isdigit():
+        return _read_vec(path, file)
     raise ModelFileError(
         f"{path}: not a vector file: expected fastText's .bin, a .vec (text, first line 'words "
-        f"dim') or a .npz, got a file that begins with {start[:8]!r}"
+        "dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
+        f"{start[:8]!r}"
     )
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file to be read, or if its first bytes are gzip's an unpacked copy without a name.
+
+    Raises
+    ------
+    ModelFileError
+        Missing or unreadable; its gzip is damaged; there is no room for the copy.
+    """
+    if not _first_bytes(path).startswith(_GZIP_MAGIC):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with tempfile.TemporaryFile(prefix="snailps-") as copy:
+        try:
+            with gzip.open(path, "rb") as packed:
+                shutil.copyfileobj(packed, copy, 1 << 20)
+            copy.flush()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ModelFileError(f"{path}: cannot be unpacked: {error}; fetch it again") from error
+        except OSError as error:
+            raise ModelFileError(
+                f"{path}: cannot be unpacked into {tempfile.gettempdir()}: "
+                f"{error.strerror or error}; make room, or name another folder by TMPDIR"
+            ) from error
+        copy.seek(0)
+        yield copy
 
 
 def write_vec(
@@ -182,9 +256,9 @@ def _first_bytes(path: str | os.PathLike[str]) -> bytes:
     """The first bytes of a file; if it is missing, the error suggests a similar name."""
     try:
         with open(path, "rb") as file:
-            return file.read(32)
+            return file.read(2)
     except FileNotFoundError as error:
-        longer = [Path(f"{path}{end}") for end in (".bin", ".vec", ".npz")]
+        longer = [Path(f"{path}{end}") for end in _ENDINGS]
         beside = [one for one in longer if one.is_file()]
         hint = f"; did you mean {beside[0]}?" if beside else "; check the path"
         raise ModelFileError(f"{path}: no such file{hint}") from error
@@ -194,21 +268,25 @@ def _first_bytes(path: str | os.PathLike[str]) -> bytes:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def vec_shape(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Number of words and dimension in the first line of a .vec file.
+def vec_shape(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> tuple[int, int]:
+    """Number of words and dimension in the first line of a .vec file; `file` is as in `load`.
 
     Raises
     ------
     ModelFileError
         Missing, unreadable, or not such a file.
     """
-    _first_bytes(path)
-    with open(path, "rb") as file:
+    if file is None:
+        _first_bytes(path)
+    with open(path, "rb") if file is None else nullcontext(file) as source:
+        source.seek(0)
         # A header is two short numbers; the bound limits the read of a binary file.
-        return _parse_vec_header(path, file.readline(64), os.fstat(file.fileno()).st_size)
+        return _parse_vec_header(path, source.readline(64), os.fstat(source.fileno()).st_size)
 
 
-def read_vec(path: str | os.PathLike[str]) -> Iterator[tuple[list[bytes], Float32]]:
+def read_vec(
+    path: str | os.PathLike[str], file: IO[bytes] | None = None
+) -> Iterator[tuple[list[bytes], Float32]]:
     """Words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand.
 
     Raises
@@ -216,14 +294,15 @@ def read_vec(path: str | os.PathLike[str]) -> Iterator[tuple[list[bytes], Float3
     ModelFileError
         The file is unreadable, damaged or cut short.
     """
-    count, dim = vec_shape(path)
+    count, dim = vec_shape(path, file)
     done = 0
     try:
-        with open(path, "rb") as file:
-            file.readline()
+        with open(path, "rb") if file is None else nullcontext(file) as source:
+            source.seek(0)
+            source.readline()
             while done < count:
                 wanted = min(_LINES_TOGETHER, count - done)
-                lines = [line for _ in range(wanted) if (line := file.readline())]
+                lines = [line for _ in range(wanted) if (line := source.readline())]
                 if len(lines) < wanted:
                     raise ModelFileError(
                         f"{path}: cut short: its first line announces {count} words, "
@@ -239,7 +318,7 @@ def read_vec(path: str | os.PathLike[str]) -> Iterator[tuple[list[bytes], Float3
                 rows = _parse_lines(path, lines, done, dim, words)
                 yield words, rows
                 done += wanted
-            if file.read(65536).strip():
+            if source.read(65536).strip():
                 raise ModelFileError(
                     f"{path}: more lines than the {count} words that its first line announces; "
                     "correct that number or fetch the file again"
@@ -248,10 +327,10 @@ def read_vec(path: str | os.PathLike[str]) -> Iterator[tuple[list[bytes], Float3
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _read_vec(path: str | os.PathLike[str]) -> Vectors:
-    matrix = np.empty(vec_shape(path), dtype=np.float32)
+def _read_vec(path: str | os.PathLike[str], file: IO[bytes]) -> Vectors:
+    matrix = np.empty(vec_shape(path, file), dtype=np.float32)
     words: list[bytes] = []
-    for part, rows in read_vec(path):
+    for part, rows in read_vec(path, file):
         matrix[len(words) : len(words) + len(part)] = rows
         words += part
     return Vectors(words, matrix)
@@ -322,31 +401,112 @@ def _is_number(text: bytes) -> bool:
     return True
 
 
-def _read_npz(path: str | os.PathLike[str]) -> Vectors:
+def _read_npz(
+    path: str | os.PathLike[str],
+    file: IO[bytes],
+    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None,
+) -> Vectors:
+    """Words and rows of our .npz, or of federated averaging's, whose rows are the `embedding`."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            text = _read_member(path, archive, "words", np.dtype(np.uint8), 1)
-            matrix = _read_member(path, archive, "vectors", np.dtype("<f4"), 2)
+        with zipfile.ZipFile(file) as archive:
+            names = set(archive.namelist())
+            if "vectors.npy" not in names:
+                _refuse_others(path, archive, names)
+            rows = "vectors" if "vectors.npy" in names else "embedding"
+            text = None
+            if "words.npy" in names or rows == "vectors":
+                text = _read_member(path, file, archive, "words", np.dtype(np.uint8), 1)
+            matrix = _read_member(path, file, archive, rows, np.dtype("<f4"), 2)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise ModelFileError(
             f"{path}: damaged or cut short ({error}); fetch or export it again"
         ) from error
-    words = text.tobytes().split(b"\n")
-    if len(words) != len(matrix):
+    vectors = matrix.astype(np.float32, copy=False)
+    if text is None:
+        return _with_words(path, vectors, words)
+    listed = text.tobytes().split(b"\n")
+    if len(listed) != len(vectors):
         raise ModelFileError(
-            f"{path}: has {len(words)} words but {len(matrix)} vectors; export it again"
+            f"{path}: has {len(listed)} words but {len(vectors)} vectors; export it again"
         )
-    return Vectors(words, matrix.astype(np.float32, copy=False))
+    return Vectors(listed, vectors)
+
+
+def _refuse_others(path: str | os.PathLike[str], archive: zipfile.ZipFile, names: set[str]) -> None:
+    """Refuses an archive that is neither ours with vectors nor federated averaging's."""
+    if "about.npy" in names:
+        raise ModelFileError(
+            f"{path}: not a vector file, but a model of examples or images, as snailps train "
+            "logistic, fm, sparse_net and mlp write it: snailps predict and snailps test read it"
+        )
+    if any(name.endswith("data.pkl") for name in names):
+        raise ModelFileError(
+            f"{path}: not a vector file, but one of PyTorch (torch.load): write its weights and "
+            "words by snailps.Vectors(words, weights).save('vectors.npz')"
+        )
+    if not {"embedding.npy", "output.npy", "round.npy"} <= names:
+        raise ModelFileError(
+            f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
+            f"got {sorted(archive.namelist())[:8]}; it is not a vector file of ours"
+        )
+
+
+def _read_rows_alone(
+    path: str | os.PathLike[str],
+    file: IO[bytes],
+    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None,
+) -> Vectors:
+    """Rows of a text without words, as federated averaging writes them."""
+    try:
+        matrix = np.loadtxt(file, np.float32, ndmin=2, comments=None)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{path}: expected lines of equally many numbers: {error}; export it again"
+        ) from error
+    return _with_words(path, matrix, words)
+
+
+def _with_words(
+    path: str | os.PathLike[str],
+    matrix: Float32,
+    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None,
+) -> Vectors:
+    """Rows of a file without words, and the words that were given for them."""
+    if words is None:
+        raise ModelFileError(
+            f"{path}: {len(matrix):,} vectors of federated averaging without their words: give "
+            "the vocabulary of the job's data_dir too, snailps.load(path, words='FOLDER/vocab.txt')"
+        )
+    listed: Sequence[str] | Sequence[bytes]
+    if isinstance(words, (str, os.PathLike)):
+        try:
+            listed = Path(words).read_bytes().split()
+        except OSError as error:
+            raise ModelFileError(
+                f"{words}: cannot be read as a list of words: {error.strerror or error}"
+            ) from error
+    else:
+        listed = words
+    if len(listed) != len(matrix):
+        raise ModelFileError(
+            f"{path}: has {len(matrix):,} vectors, but there are {len(listed):,} words: are they "
+            "of another job?"
+        )
+    return Vectors(listed, matrix)
 
 
 def _read_member(
     path: str | os.PathLike[str],
+    file: IO[bytes],
     archive: zipfile.ZipFile,
     name: str,
     dtype: np.dtype[np.generic],
     ndim: int,
 ) -> npt.NDArray[np.generic]:
-    """One array of the archive, its header validated against the size of the file."""
+    """One array of the archive, its header validated against the size of the file.
+
+    An array that is not compressed is mapped, after its checksum has been compared.
+    """
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError as error:
@@ -356,7 +516,7 @@ def _read_member(
         ) from error
     stored = info.compress_type == zipfile.ZIP_STORED
     size_max = info.compress_size * (1 if stored else _DEFLATE_RATIO_MAX)
-    if info.file_size > size_max or info.compress_size > Path(path).stat().st_size:
+    if info.file_size > size_max or info.compress_size > os.fstat(file.fileno()).st_size:
         raise ModelFileError(f"{path}: damaged: '{name}' announces {info.file_size} bytes")
     with archive.open(info) as member:
         try:
@@ -381,9 +541,24 @@ def _read_member(
                 f"{path}: damaged: '{name}' announces {list(shape)} values "
                 f"in {info.file_size} bytes"
             )
+        if stored:
+            while member.read(1 << 20):  # to the end, where the checksum is compared
+                pass
+            at = _data_offset(file, info) + head.tell()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if at + size * dtype.itemsize > len(mapped):
+                raise EOFError(f"'{name}' ends behind the file")
+            return np.frombuffer(mapped, dtype, size, at).reshape(shape)
         array = np.empty(shape, dtype=dtype)
         _read_into(member, head.read(), array.reshape(-1).view(np.uint8).data)
     return array
+
+
+def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Where a member's bytes begin: behind its own header, a name and what else it has."""
+    file.seek(info.header_offset + 26)
+    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+    return int(info.header_offset + 30 + name_bytes + extra_bytes)
 
 
 def _read_into(member: IO[bytes], start: bytes, buffer: memoryview) -> None:

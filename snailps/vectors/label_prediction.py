@@ -1,6 +1,6 @@
 """A trained classifier: predicts labels of lines, and evaluates predictions.
 
-    .bin (ours or fastText's) -> LabelModel -> predict -> labels and probabilities per line
+    .bin, .ftz (ours or fastText's) -> LabelModel -> predict -> labels and probabilities per line
     labelled text -> evaluate_labels -> precision and recall, in total and per label
 
 Must not know training or printing.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from snailps.data._labelled import LineReader, Lines
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.quantised import QuantisedRows
 
 _SCORES_MAX = 1 << 22
 """Scores that are computed at once: 16 MiB."""
@@ -82,7 +83,7 @@ class LabelScores:
 
 
 class LabelModel:
-    """A classifier read from a .bin file.
+    """A classifier read from a .bin or a quantised .ftz file.
 
     Attributes
     ----------
@@ -92,8 +93,8 @@ class LabelModel:
         With softmax the probabilities of all labels add up to 1.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens a model.
+    def __init__(self, path: str | os.PathLike[str], *, file: IO[bytes] | None = None) -> None:
+        """Opens a model; `file` is as in `read_bin`.
 
         Raises
         ------
@@ -104,7 +105,7 @@ class LabelModel:
         -----
         Label rows are read, word rows are mapped and paged in on access.
         """
-        model = read_bin(path)
+        model = read_bin(path, quantised=True, file=file)
         header = model.header
         if header.model != "supervised":
             raise ModelFileError(
@@ -123,8 +124,10 @@ class LabelModel:
             )
         self.labels = model.labels
         self.loss = header.loss
+        self._words = len(model.words)
+        self._pruned = model.pruned
         self._input = model.input
-        self._output = np.array(model.output)
+        self._output = np.array(model.output[:])
         try:
             self._reader = LineReader(
                 model.words,
@@ -137,6 +140,13 @@ class LabelModel:
             )
         except ValueError as error:
             raise ModelFileError(f"{path}: damaged: {error}; fetch or export it again") from error
+
+    def __repr__(self) -> str:
+        quantised = ", quantised" if isinstance(self._input, QuantisedRows) else ""
+        return (
+            f"LabelModel({len(self.labels):,} labels, {self._words:,} words, "
+            f"dim {self._output.shape[1]}, {self.loss}{quantised})"
+        )
 
     def predict(self, text: bytes, k: int = 1, threshold: float = 0.0) -> list[list[Prediction]]:
         """The best labels of each line.
@@ -162,13 +172,26 @@ class LabelModel:
         """
         if text and not text.endswith(b"\n"):
             text += b"\n"
-        lines = self._reader.read(text)
+        lines = self._read(text)
         answers: list[list[Prediction]] = []
         for order, chances in self._best(lines, k):
             for labels, found in zip(order.tolist(), chances.tolist(), strict=True):
                 both = zip(labels, found, strict=True)
                 answers.append([Prediction(self.labels[i], p) for i, p in both if p >= threshold])
         return answers
+
+    def _read(self, text: bytes) -> Lines:
+        """Features and labels of lines, without n-grams that a pruned model has no rows for."""
+        lines = self._reader.read(text)
+        if self._pruned is None:
+            return lines
+        first = np.int32(self._words)
+        features = lines.features
+        grams = features >= first
+        features[grams] = self._pruned.rows(features[grams] - first) + first
+        kept = ~grams | (features >= first)
+        ends = np.concatenate(([0], np.cumsum(kept)))
+        return lines._replace(feature_ptr=ends[lines.feature_ptr], features=features[kept])
 
     def _best(
         self, lines: Lines, k: int
@@ -213,7 +236,7 @@ class LabelModel:
 
     def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
         """Adds the counts of the lines of a labelled text to `sums`."""
-        lines = self._reader.read(text)
+        lines = self._read(text)
         first = 0
         for order, chances in self._best(lines, k):
             n = len(order)

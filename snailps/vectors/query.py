@@ -2,24 +2,39 @@
 
     words + rows (word rows, then n-gram rows) -> Vectors -> numbers and words
 
-Owns the counterparts of fastText's ``get_word_vector``, ``get_nearest_neighbors`` and
-``get_analogies``, with the same results.  Must not know files, training or printing.
+Owns the counterparts of fastText's ``get_word_vector``, ``get_nearest_neighbors``,
+``get_analogies`` and ``get_sentence_vector``, and of gensim's ``most_similar`` and
+``doesnt_match``, with the same results.  Must not know formats of files, training or printing.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from snailps.data._subwords import subword_ids
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import ConfigError, DataError, ModelFileError, UnknownWord
+from snailps.vectors.extras import optional_module
+from snailps.vectors.fasttext_bin import BinModel
+from snailps.vectors.quantised import KeptGrams, QuantisedRows
+from snailps.vectors.search import IndexReport, NeighbourIndex, nearest_rows
+
+if TYPE_CHECKING:
+    import pandas
+    from gensim.models import KeyedVectors
+    from matplotlib.axes import Axes
 
 Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
+Query: TypeAlias = "str | bytes | Float32 | Sequence[float]"
+"""A word, or a vector of dim numbers."""
 
 # The end-of-line token: an ordinary word in every list, but not suggested as a spelling.
 _EOS = b"</s>"
@@ -46,22 +61,92 @@ def to_text(word: bytes) -> str:
     return word.decode("utf-8", "surrogateescape")
 
 
+def _unit(vector: Float32) -> Float32:
+    """A vector at length 1; a zero vector stays zero."""
+    norm = np.float32(np.linalg.norm(vector))
+    return np.divide(vector, norm, dtype=np.float32) if norm > 0 else vector
+
+
+def _items(given: Any) -> list[Any]:
+    """The items of a question: one word, one vector, or what a list of them holds."""
+    if given is None:
+        return []
+    if isinstance(given, (str, bytes)):
+        return [given]
+    if hasattr(given, "__array__"):  # NumPy's arrays, columns of pandas, tensors
+        array = np.asarray(given)
+        return [array] if array.ndim == 1 and array.dtype.kind in "fiu" else list(array)
+    if not isinstance(given, Iterable):
+        raise DataError(f"expected a word, a vector, or a list of both, got {given!r}")
+    items = list(given)
+    return [items] if items and isinstance(items[0], Real) else items
+
+
+def _weighted(item: Any, sign: float) -> tuple[Any, float]:
+    """An item of a question and its weight: that of a pair, else `sign`."""
+    pair = isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Real)
+    if pair and not isinstance(item[0], Real):
+        return item[0], float(item[1])
+    return item, sign
+
+
+class Words(Sequence[str]):
+    """The words of a model as text, in the order of its rows; they are decoded when asked for."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Sequence[bytes]) -> None:
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, which: int) -> str: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[str]: ...
+    def __getitem__(self, which: int | slice) -> str | list[str]:
+        if isinstance(which, slice):
+            return [to_text(word) for word in self._raw[which]]
+        return to_text(self._raw[which])
+
+    def __iter__(self) -> Iterator[str]:
+        return map(to_text, self._raw)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:3]))
+        return f"<{len(self):,} words: {shown}{', ...' if len(self) > 3 else ''}>"
+
+
 class Vectors:
-    """Word vectors, for queries.
+    """Word vectors: a mapping of words to vectors, with searches for near ones.
+
+    `snailps.load` makes one from a file.
 
     Parameters
     ----------
-    words : sequence of bytes, n of them
+    words : sequence of str or bytes, n of them
         If a word occurs twice, its first row counts.
     rows : float32[n, dim] or float32[n + bucket, dim]
         One row per word, followed by one per n-gram bucket if the model has subwords.  Kept, not
-        copied; may be a memory map, of which only accessed rows are read.
+        copied; may be a memory map, of which only accessed rows are read, or `QuantisedRows`.
     minn, maxn, bucket : int
         Subword settings of the model; ``maxn = 0`` means none.
+    pruned : KeptGrams, optional
+        Of a pruned model: which n-gram rows were kept; `rows` has no others.
 
     Attributes
     ----------
-    words : list of bytes
+    words : Sequence[str]
+        In the order of the rows, normally most frequent first.  Bytes that are not UTF-8 become
+        lone surrogates, as in `os.fsdecode`.
     dim : int
     has_subwords : bool
         Whether words that were never seen have a vector.
@@ -69,45 +154,142 @@ class Vectors:
     Notes
     -----
     A word's vector is the mean of its own row and its n-gram rows, summed in that order.  The
-    first neighbour query composes and normalises all n vectors once (4 x n x dim bytes, kept).
-    Reading from several threads is safe; the first query may then be computed twice.
+    first search composes and normalises all n vectors once (4 x n x dim bytes, kept), and so does
+    `vectors` of a model with subwords.  Reading from several threads is safe; what is kept may
+    then be computed twice.
 
     References
     ----------
     Bojanowski, Grave, Joulin, Mikolov, "Enriching Word Vectors with Subword Information", 2017.
+
+    Examples
+    --------
+    >>> rows = np.array([[0, 2], [3, 0], [0, -1], [1, 1]], dtype=np.float32)
+    >>> wv = Vectors(["north", "east", "south", "northeast"], rows)
+    >>> wv
+    Vectors(4 words, dim 2)
+    >>> wv["east"]
+    array([3., 0.], dtype=float32)
+    >>> wv[["north", "south"]].shape
+    (2, 2)
+    >>> "west" in wv, len(wv), list(wv)[:2]
+    (False, 4, ['north', 'east'])
+    >>> wv["norht"]
+    Traceback (most recent call last):
+    ...
+    snailps.errors.UnknownWord: the word 'norht' is not in the model, ...did you mean north...?
     """
 
     def __init__(
         self,
-        words: Sequence[bytes],
-        rows: Float32,
+        words: Sequence[str] | Sequence[bytes],
+        rows: Float32 | QuantisedRows,
         *,
         minn: int = 0,
         maxn: int = 0,
         bucket: int = 0,
+        pruned: KeptGrams | None = None,
     ) -> None:
-        self.words = list(words)
+        self._raw = [to_bytes(word) for word in words]
         self.has_subwords = bucket > 0 and maxn > 0 and maxn >= minn
-        expected = len(self.words) + (bucket if self.has_subwords else 0)
-        if rows.ndim != 2 or len(rows) < expected or not self.words:
+        grams = 0
+        if self.has_subwords:
+            grams = bucket if pruned is None else len(pruned)
+        expected = len(self._raw) + grams
+        if rows.ndim != 2 or len(rows) < expected or not self._raw:
             raise ModelFileError(
-                f"expected at least one word and {expected} rows for {len(self.words)} words and "
+                f"expected at least one word and {expected} rows for {len(self._raw)} words and "
                 f"{bucket} buckets, got an array of shape {list(rows.shape)}"
             )
         self.dim = int(rows.shape[1])
         self._rows = rows
         self._subwords = (minn, maxn, bucket)
+        self._pruned = pruned
+        self._model: BinModel | None = None
+        self._near: NeighbourIndex | None = None
+
+    @classmethod
+    def of_model(cls, model: BinModel) -> Vectors:
+        """The vectors of a .bin file's words; those of a classifier are its inputs."""
+        header = model.header
+        vectors = cls(
+            model.words,
+            model.input,
+            minn=header.minn,
+            maxn=header.maxn,
+            bucket=header.bucket,
+            pruned=model.pruned,
+        )
+        vectors._model = model
+        return vectors
+
+    def __repr__(self) -> str:
+        minn, maxn, _ = self._subwords
+        subwords = f", subwords {minn} to {maxn}" if self.has_subwords else ""
+        quantised = ", quantised" if isinstance(self._rows, QuantisedRows) else ""
+        return f"Vectors({len(self):,} words, dim {self.dim}{subwords}{quantised})"
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self._raw)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.words)
 
     def __contains__(self, word: object) -> bool:
+        """Whether a word is one of the model's; others may have a vector by their subwords."""
         return isinstance(word, (str, bytes)) and to_bytes(word) in self.index
+
+    def __getitem__(self, words: str | bytes | Iterable[str | bytes]) -> Float32:
+        """The vector of a word, float32[dim], or of several, float32[k, dim]; copies.
+
+        Raises
+        ------
+        UnknownWord
+            A `DataError` and a `KeyError`: the model does not have a word and cannot compose it.
+        """
+        if isinstance(words, (str, bytes)):
+            return self.vector(words)
+        if not isinstance(words, Iterable):
+            raise DataError(
+                f"expected a word or a list of words, got {words!r}; rows by number are "
+                "wv.vectors[number], their words wv.words[number]"
+            )
+        found = [self.vector(word) for word in words]
+        return np.stack(found) if found else np.empty((0, self.dim), np.float32)
+
+    @property
+    def words(self) -> Words:
+        """All words as text; see the class."""
+        return Words(self._raw)
+
+    @property
+    def raw_words(self) -> Sequence[bytes]:
+        """All words as they are in the file: what writers of files take."""
+        return self._raw
+
+    @cached_property
+    def vectors(self) -> Float32:
+        """The vectors of all words in order, float32[n, dim], read-only.
+
+        A view of the mapped file where that has them as they are (a model without subwords);
+        else composed once and kept.
+        """
+        n = len(self._raw)
+        if isinstance(self._rows, QuantisedRows) or self.has_subwords:
+            matrix = np.empty((n, self.dim), np.float32)
+            done = 0
+            for chunk in self.chunks():
+                matrix[done : done + len(chunk)] = chunk
+                done += len(chunk)
+        else:
+            matrix = self._rows[:n].view()
+        matrix.flags.writeable = False
+        return matrix
 
     @cached_property
     def index(self) -> dict[bytes, int]:
         """Number of the (first) row of each word."""
-        last_wins = zip(reversed(self.words), range(len(self.words) - 1, -1, -1), strict=True)
+        last_wins = zip(reversed(self._raw), range(len(self._raw) - 1, -1, -1), strict=True)
         return dict(last_wins)
 
     @cached_property
@@ -119,14 +301,14 @@ class Vectors:
         ModelFileError
             A vector holds NaN or an infinity.
         """
-        matrix = np.empty((len(self.words), self.dim), dtype=np.float32)
+        matrix = np.empty((len(self._raw), self.dim), dtype=np.float32)
         done = 0
         for chunk in self.chunks():
             norms = np.sqrt(np.einsum("ij,ij->i", chunk, chunk))
             if not np.isfinite(norms).all():
                 bad = done + int(np.argmin(np.isfinite(norms)))
                 raise ModelFileError(
-                    f"the vector of {to_text(self.words[bad])!r} is not finite: the training "
+                    f"the vector of {to_text(self._raw[bad])!r} is not finite: the training "
                     "diverged or the file is damaged; train again with a lower learning rate"
                 )
             norms[norms == 0] = 1
@@ -139,15 +321,16 @@ class Vectors:
 
         Input of `files.write_vec`, so that a .bin is converted to a .vec in little memory.
         """
-        if not self.has_subwords:
+        if not self.has_subwords or "vectors" in self.__dict__:
+            rows = self.__dict__.get("vectors", self._rows)
             step = max(1, _GATHER_ROWS * 100 // self.dim)
-            for start in range(0, len(self.words), step):
+            for start in range(0, len(self._raw), step):
                 # A copy: rows of a mapped file are not aligned, which slows every later step.
-                yield np.array(self._rows[start : min(start + step, len(self.words))])
+                yield np.array(rows[start : min(start + step, len(self._raw))])
             return
-        parts: list[npt.NDArray[np.int32]] = []
+        parts: list[Int32] = []
         gathered = 0
-        for number, word in enumerate(self.words):
+        for number, word in enumerate(self._raw):
             parts.append(self._known_ids(number, word))
             gathered += len(parts[-1])
             if gathered >= _GATHER_ROWS:
@@ -161,14 +344,111 @@ class Vectors:
 
         Raises
         ------
-        DataError
+        UnknownWord
             The model does not have the word and cannot compose it; suggests close spellings.
         """
+        if not isinstance(word, (str, bytes)):
+            raise DataError(f"expected a word, as str or bytes, got {word!r}")
         raw = to_bytes(word)
         number = self.index.get(raw)
         if number is None:
             return self._mean(self._unknown_ids(raw))
         return self._mean(self._known_ids(number, raw))
+
+    def most_similar(
+        self,
+        positive: Query | Iterable[Query | tuple[Query, float]] = (),
+        negative: Query | Iterable[Query | tuple[Query, float]] = (),
+        *,
+        topn: int = 10,
+        restrict_vocab: int | Collection[str | bytes] | None = None,
+    ) -> list[Neighbour]:
+        """The words nearest to some words or vectors and far from others, best first.
+
+        Parameters
+        ----------
+        positive, negative : a word, a vector float32[dim], or a list of both
+            Words enter at length 1, vectors at their own.  An item of a list may be a pair of one
+            of these and its weight.
+        topn : int
+            Words wanted, at least 1.
+        restrict_vocab : int or collection of words, optional
+            Answer only with the so many first (most frequent) words, or only with these words;
+            those that the model lacks are passed over.
+
+        Returns
+        -------
+        list of Neighbour
+            Word and cosine, -1 to 1.  Words of the question are no answers.
+
+        Raises
+        ------
+        UnknownWord
+            A word has no vector.
+        DataError
+            Nothing was asked, a vector is of another length or not finite, `topn` is below 1, or
+            `restrict_vocab` leaves no word.
+
+        Notes
+        -----
+        The results are those of gensim's `KeyedVectors.most_similar`.  2 x n x dim operations; an
+        index (`build_index`) is used unless the vocabulary is restricted.
+
+        Examples
+        --------
+        >>> rows = np.array([[0, 2], [3, 0], [0, -1], [1, 1]], dtype=np.float32)
+        >>> wv = Vectors(["north", "east", "south", "northeast"], rows)
+        >>> wv.most_similar("north", topn=1)
+        [Neighbour(word='northeast', score=0.70710...)]
+        >>> [word for word, _ in wv.most_similar(["north", "east"], ["south"])]
+        ['northeast']
+        >>> wv.most_similar(np.array([1, -9]), topn=1, restrict_vocab=["east", "south"])[0].word
+        'south'
+        """
+        query, asked = self._mean_query(positive, negative)
+        banned = [self.index[word] for word in dict.fromkeys(asked) if word in self.index]
+        numbers, scores = self._search(query[None], topn, len(banned), restrict_vocab)
+        found = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
+        answers = [(number, score) for number, score in found if number not in banned]
+        return [Neighbour(to_text(self._raw[i]), score) for i, score in answers[:topn]]
+
+    def nearest(self, queries: Float32 | Iterable[Query], topn: int = 10) -> tuple[Int32, Float32]:
+        """The words nearest to each of many queries.
+
+        Parameters
+        ----------
+        queries : float[q, dim], or a list of q words and vectors
+        topn : int
+            Words wanted per query, at least 1; k below is the smaller of this and n.
+
+        Returns
+        -------
+        numbers : int32[q, k]
+            Of the words, nearest first: ``wv.words[number]``.  A word is its own nearest one.
+        scores : float32[q, k]
+            Cosines, -1 to 1; equal ones by rising number.
+
+        Raises
+        ------
+        UnknownWord, DataError
+            As `most_similar`.
+
+        Notes
+        -----
+        Matrix products of bounded size: 2 x q x n x dim operations, some 40 MB of memory besides
+        the normalised vectors and the results.
+
+        Examples
+        --------
+        >>> wv = Vectors(["north", "east", "south"], np.float32([[0, 2], [3, 0], [0, -1]]))
+        >>> numbers, scores = wv.nearest([[1.0, 2.0], [2.0, -1.0]], topn=2)
+        >>> [[wv.words[i] for i in row] for row in numbers]
+        [['north', 'east'], ['east', 'south']]
+        """
+        matrix = self._query_matrix(queries)
+        norms = np.linalg.norm(matrix, axis=1)
+        norms[norms == 0] = 1
+        return self._search(matrix / norms[:, None], topn, 0, None)
 
     def neighbours(self, word: str | bytes, k: int = 10) -> list[Neighbour]:
         """The `k` words nearest by cosine, best first, without the word itself.
@@ -180,11 +460,80 @@ class Vectors:
         """
         return self._nearest(self.vector(word), k, [word])
 
-    def similarity(self, a: str | bytes, b: str | bytes) -> float:
-        """Cosine of two words' vectors, -1 to 1; 0 if one of them is zero."""
-        first, second = self.vector(a), self.vector(b)
+    def similarity(self, a: Query, b: Query) -> float:
+        """Cosine of two words' vectors (or of vectors), -1 to 1; 0 if one of them is zero.
+
+        Examples
+        --------
+        >>> wv = Vectors(["north", "east", "south"], np.float32([[0, 2], [3, 0], [0, -1]]))
+        >>> wv.similarity("north", "south"), wv.similarity("east", [1, 0])
+        (-1.0, 1.0)
+        """
+        first, second = self._vector_of(a), self._vector_of(b)
         norms = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
         return float(first @ second) / norms if norms > 0 else 0.0
+
+    def doesnt_match(self, words: Iterable[str | bytes]) -> str:
+        """The word that fits the others least: the farthest from the mean of their unit vectors.
+
+        Raises
+        ------
+        UnknownWord
+            A word has no vector.  (gensim passes over such words with a warning.)
+        DataError
+            There are no words.
+
+        Examples
+        --------
+        >>> rows = np.array([[0, 2], [3, 0], [0, -1], [1, 1]], dtype=np.float32)
+        >>> wv = Vectors(["north", "east", "south", "northeast"], rows)
+        >>> wv.doesnt_match(["north", "northeast", "east", "south"])
+        'south'
+        """
+        asked = [words] if isinstance(words, (str, bytes)) else list(words)
+        if not asked:
+            raise DataError("expected some words of which one does not match, got none")
+        units = np.stack([_unit(self.vector(word)) for word in asked])
+        scores = (units @ _unit(units.mean(axis=0))).tolist()
+        texts = [to_text(to_bytes(word)) for word in asked]
+        return min(zip(scores, texts, strict=True))[1]
+
+    def sentence_vector(self, text: str | bytes) -> Float32:
+        """The mean of the unit vectors of a line's words, float32[dim].
+
+        Words without a vector, and zero vectors, are left out; zeros if none is left.  The numbers
+        are those of the official package's ``get_sentence_vector`` for word vectors.
+
+        Raises
+        ------
+        DataError
+            The text has more than one line.
+
+        Examples
+        --------
+        >>> wv = Vectors(["north", "east", "south"], np.float32([[0, 2], [3, 0], [0, -1]]))
+        >>> wv.sentence_vector("north by east")
+        array([0.5, 0.5], dtype=float32)
+        """
+        raw = to_bytes(text)
+        if b"\n" in raw.rstrip(b"\n"):
+            raise DataError(
+                "expected one line of text, got several: give them one by one, as in "
+                "[wv.sentence_vector(line) for line in text.splitlines()]"
+            )
+        total = np.zeros(self.dim, np.float32)
+        count = 0
+        for word in raw.split():
+            try:
+                vector = self.vector(word)
+            except UnknownWord:
+                continue
+            norm = np.linalg.norm(vector)
+            if norm > 0:
+                total += vector / norm
+                count += 1
+        total /= np.float32(max(count, 1))
+        return total
 
     def analogy(
         self, a: str | bytes, b: str | bytes, c: str | bytes, k: int = 10
@@ -207,12 +556,256 @@ class Vectors:
         cased = [form for form in (text.lower(), text.title(), text.upper()) if form in self]
         near = [
             to_text(known)
-            for known in self.words[:_SPELLING_WORDS]
+            for known in self._raw[:_SPELLING_WORDS]
             if abs(len(known) - len(text)) <= 2 and known != _EOS
         ]
         found = dict.fromkeys(cased + difflib.get_close_matches(text, near, n=k))
         found.pop(text, None)
         return list(found)[:k]
+
+    def build_index(
+        self,
+        *,
+        connectivity: int = 16,
+        expansion_build: int = 128,
+        expansion: int = 128,
+        threads: int = 0,
+    ) -> IndexReport:
+        """Builds a graph by which `most_similar` and `nearest` search faster, and nearly as well.
+
+        Until then, and after `drop_index`, the search is exact.  Needs ``snailps[index]``.
+
+        Parameters
+        ----------
+        connectivity : int
+            Links of a word, at least 2.  More: better recall, more memory.
+        expansion_build, expansion : int
+            Candidates while the graph is built, and while it is searched, at least 1.  More:
+            better recall, slower.
+        threads : int
+            For building; 0: one per core.
+
+        Returns
+        -------
+        IndexReport
+            With the recall, measured on words of the model.  Scores stay exact.
+
+        Raises
+        ------
+        ConfigError
+            usearch is not installed, or a number is too small.
+
+        Notes
+        -----
+        Worth its time for many queries of more than some 100,000 words.  Memory: a second copy of
+        the normalised vectors and 8 x connectivity bytes a word and more.  With more than one
+        thread the graph is another one each time.
+        """
+        for name, value, least in (
+            ("connectivity", connectivity, 2),
+            ("expansion_build", expansion_build, 1),
+            ("expansion", expansion, 1),
+            ("threads", threads, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"{name}: expected at least {least}, got {value}")
+        self._near = NeighbourIndex(
+            self.normalised,
+            connectivity=connectivity,
+            expansion_build=expansion_build,
+            expansion=expansion,
+            threads=threads,
+        )
+        return self._near.report()
+
+    def drop_index(self) -> None:
+        """Searches are exact again, and the memory of the index is free."""
+        self._near = None
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame of n rows, named by the words, and dim columns of float32; a copy.
+
+        Needs pandas.
+        """
+        pandas = optional_module("pandas", "to_pandas", "pandas")
+        # Of objects: other types of text refuse lone surrogates.
+        names = pandas.Index(list(self.words), dtype=object, name="word")
+        return pandas.DataFrame(np.array(self.vectors), index=names)
+
+    def to_gensim(self) -> KeyedVectors:
+        """gensim's KeyedVectors with the same words and vectors, and the counts if known; a copy.
+
+        It has the words of the model only: no vectors by subwords for others.  Needs gensim.
+        """
+        gensim = optional_module("gensim.models", "to_gensim", "gensim")
+        vectors = gensim.KeyedVectors(self.dim)
+        first = np.fromiter(self.index.values(), np.int64, len(self.index))
+        first.sort()
+        words = [to_text(self._raw[i]) for i in first.tolist()]
+        vectors.add_vectors(words, self.vectors[first])
+        if self._model is not None:
+            for word, count in zip(words, self._model.counts[first].tolist(), strict=True):
+                vectors.set_vecattr(word, "count", count)
+        return vectors
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file of the format that its name ends in.
+
+        ``.npz``: words and vectors at full precision; ``.vec``: text with five digits; ``.bin``:
+        fastText's, with subwords, of vectors that were loaded from such a file.
+
+        Raises
+        ------
+        ModelFileError
+            Another ending, a folder that is missing or full, a word that the format cannot hold,
+            or a .bin of vectors without the rest of a fastText model.
+        """
+        from snailps.vectors.saving import save_vectors
+
+        save_vectors(path, self._raw, self.chunks(), self.dim, self._model)
+
+    def plot(
+        self,
+        words: str | Iterable[str] | None = None,
+        *,
+        count: int = 60,
+        ax: Axes | None = None,
+        labels: bool = True,
+    ) -> Axes:
+        """A map of words: the plane in which their unit vectors differ most (PCA).
+
+        Parameters
+        ----------
+        words : str or list of str, optional
+            What is shown: a word and those nearest to it, or these words; left out: the most
+            frequent words.
+        count : int
+            Number of words where they are not given, 2 to 1,000.
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure if left out.
+        labels : bool
+            Whether words are written beside their points.
+
+        Returns
+        -------
+        matplotlib Axes
+            With the shares of the variance in the labels of its axes.
+
+        Raises
+        ------
+        UnknownWord
+            A word has no vector.
+        ConfigError
+            matplotlib is not installed: ``pip install 'snailps[plot]'``.
+        DataError
+            There are fewer than two words.
+
+        Examples
+        --------
+        >>> ax = wv.plot("king", count=30)  # doctest: +SKIP
+        >>> ax.figure.savefig("king.png")  # doctest: +SKIP
+        """
+        from snailps.vectors.word_map import draw_map
+
+        if not 2 <= count <= 1000:
+            raise DataError(f"count: expected 2 to 1,000 words, got {count}")
+        if words is None:
+            names = [word for word in self.words[: count + 1] if word != "</s>"][:count]
+        elif isinstance(words, str):
+            names = [words, *(word for word, _ in self.most_similar(words, topn=count - 1))]
+        else:
+            names = list(dict.fromkeys(words))
+        if len(names) < 2:
+            raise DataError(f"a map needs at least two words, got {len(names)}")
+        units = np.stack([_unit(self.vector(word)) for word in names])
+        return draw_map(names, units, ax, labels)
+
+    def _search(
+        self,
+        queries: Float32,
+        topn: int,
+        more: int,
+        restrict: int | Collection[str | bytes] | None,
+    ) -> tuple[Int32, Float32]:
+        """Numbers and cosines of the `topn + more` words (or all) nearest to unit queries."""
+        if topn < 1:
+            raise DataError(f"topn: expected at least 1 neighbour, got {topn}")
+        k = topn + more
+        if restrict is None and self._near is not None:
+            return self._near.search(queries, min(k, len(self._raw)))
+        matrix = self.normalised
+        if restrict is None:
+            return nearest_rows(matrix, queries, min(k, len(matrix)))
+        if isinstance(restrict, int):
+            if restrict < 1:
+                raise DataError(f"restrict_vocab: expected at least 1 word, got {restrict}")
+            return nearest_rows(matrix[:restrict], queries, min(k, restrict, len(matrix)))
+        if isinstance(restrict, (str, bytes)):
+            raise DataError(
+                f"restrict_vocab: expected a number or a list of words, got {restrict!r}"
+            )
+        known = {self.index[raw] for raw in map(to_bytes, restrict) if raw in self.index}
+        if not known:
+            raise DataError(
+                f"restrict_vocab: none of its {len(restrict):,} words is in the model; check "
+                "their spelling and case"
+            )
+        rows = np.array(sorted(known), np.int32)
+        numbers, scores = nearest_rows(matrix[rows], queries, min(k, len(rows)))
+        return rows[numbers], scores
+
+    def _mean_query(self, positive: Any, negative: Any) -> tuple[Float32, list[bytes]]:
+        """The unit mean of a question's items, float32[dim], and the words in it."""
+        total = np.zeros(self.dim, np.float32)
+        weights = 0.0
+        words: list[bytes] = []
+        for given, sign in ((positive, 1.0), (negative, -1.0)):
+            for one in _items(given):
+                item, weight = _weighted(one, sign)
+                vector = self._vector_of(item)
+                if isinstance(item, (str, bytes)):
+                    words.append(to_bytes(item))
+                    vector = _unit(vector)
+                total += np.float32(weight) * vector
+                weights += abs(weight)
+        if not weights:
+            raise DataError(
+                "expected a word or a vector to search for, got none: "
+                "wv.most_similar('king') or wv.most_similar(['king', 'woman'], ['man'])"
+            )
+        return _unit(total / np.float32(weights)), words
+
+    def _vector_of(self, item: Any) -> Float32:
+        """The vector of a word, or a vector after a check."""
+        if isinstance(item, (str, bytes)):
+            return self.vector(item)
+        return self._checked(item, 1)
+
+    def _query_matrix(self, queries: Any) -> Float32:
+        """Queries of any form as float32[q, dim]."""
+        items = _items(queries)
+        if any(isinstance(item, (str, bytes)) for item in items):
+            return np.stack([self._vector_of(item) for item in items])
+        if not isinstance(queries, np.ndarray) or queries.ndim != 2:
+            queries = items or np.empty((0, self.dim))
+        return self._checked(queries, 2)
+
+    def _checked(self, given: Any, ndim: int) -> Float32:
+        """An array of vectors of this model's length, with finite values, as float32."""
+        try:
+            array = np.asarray(given, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"expected words or vectors of {self.dim} numbers, got {given!r:.80}"
+            ) from None
+        if array.ndim != ndim or array.shape[-1] != self.dim:
+            raise DataError(
+                f"expected a vector of {self.dim} numbers, got an array of shape "
+                f"{list(array.shape)}: is it of another model?"
+            )
+        if not np.isfinite(array).all():
+            raise DataError("a vector to search for has values that are not finite")
+        return array
 
     def _nearest(self, query: Float32, k: int, banned: Iterable[str | bytes]) -> list[Neighbour]:
         if k < 1:
@@ -230,31 +823,43 @@ class Vectors:
         # By score; equal scores in order of frequency.
         best = best[np.lexsort((best, -scores[best]))][:k]
         return [
-            Neighbour(to_text(self.words[number]), float(scores[number]))
+            Neighbour(to_text(self._raw[number]), float(scores[number]))
             for number in best.tolist()
             if scores[number] != -np.inf
         ]
 
-    def _known_ids(self, number: int, word: bytes) -> npt.NDArray[np.int32]:
+    def _known_ids(self, number: int, word: bytes) -> Int32:
         """Rows whose mean is the vector of a word of the model: its own, then its n-grams'."""
         own = np.array([number], dtype=np.int32)
         if not self.has_subwords:
             return own
-        return np.concatenate([own, subword_ids(word, *self._subwords, len(self.words))])
+        return np.concatenate([own, self._gram_ids(word)])
 
-    def _unknown_ids(self, word: bytes) -> npt.NDArray[np.int32]:
+    def _gram_ids(self, word: bytes) -> Int32:
+        """Rows of a word's n-grams."""
+        ids = subword_ids(word, *self._subwords, len(self._raw))
+        if self._pruned is None:
+            return ids
+        first = np.int32(len(self._raw))
+        rows = self._pruned.rows(ids - first) + first
+        kept: Int32 = rows[rows >= first]
+        return kept
+
+    def _unknown_ids(self, raw: bytes) -> Int32:
         """Rows of the n-grams of a word that the model never saw."""
         if self.has_subwords:
-            ids = subword_ids(word, *self._subwords, len(self.words))
+            ids = self._gram_ids(raw)
             if len(ids):
                 return ids
             letters = max(self._subwords[0], 1)
             reason = f"is not in the model, and has no n-grams of {letters} or more letters"
+            if self._pruned is not None:
+                reason += " that were kept when the model was pruned"
         else:
             reason = "is not in the model, which has no subwords to compose it from"
-        close = self.close_spellings(word)
+        close = self.close_spellings(raw)
         hint = f"; did you mean {' or '.join(close)}?" if close else "; check its spelling and case"
-        raise DataError(f"the word {to_text(word)!r} {reason}{hint}")
+        raise UnknownWord(f"the word {to_text(raw)!r} {reason}{hint}")
 
     def _mean(self, ids: npt.NDArray[np.int32]) -> Float32:
         """Mean of some rows, float32[dim]."""

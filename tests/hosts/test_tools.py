@@ -125,9 +125,7 @@ def test_five_hosts_train_and_lose_one_and_stop_and_have_good_vectors(hosts, whe
 def judge(path: Path) -> None:
     """Whether words lie closest to those of their own group; a quarter would by chance."""
     vectors = load(path)
-    words = [word for word in vectors.words if word != b"</s>"]
+    words = [word for word in vectors.words if word != "</s>"]
     assert len(words) == 80
-    near = [
-        near.word[:3] == word[:3].decode() for word in words for near in vectors.neighbours(word, 5)
-    ]
+    near = [near.word[:3] == word[:3] for word in words for near in vectors.neighbours(word, 5)]
     assert sum(near) / len(near) > 0.8

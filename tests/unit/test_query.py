@@ -81,7 +81,7 @@ def test_similarity_is_the_official_neighbours_score(both):
 
 def test_vec_of_a_bin_gives_the_same_neighbours(both, tmp_path):
     ours, theirs = both
-    write_vec(tmp_path / "m.vec", ours.words, ours.chunks(), ours.dim)
+    write_vec(tmp_path / "m.vec", ours.raw_words, ours.chunks(), ours.dim)
     text = load(tmp_path / "m.vec")
     word = theirs.get_words()[7]
     scores = [score for _, score in text.neighbours(word)]

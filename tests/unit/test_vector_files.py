@@ -37,7 +37,7 @@ def test_load_vec_with_trailing_blanks_and_carriage_returns_gives_its_numbers(tm
     path = tmp_path / "m.vec"
     path.write_bytes(b"2 3\r\nun 1 2 3 \r\ndeux  4 5e1 -6 \r\n")
     vectors = load(path)
-    assert vectors.words == [b"un", b"deux"]
+    assert vectors.words == ["un", "deux"]
     assert vectors.vector("deux").tolist() == [4, 50, -6]
 
 
@@ -50,7 +50,7 @@ def test_write_vec_then_load_keeps_five_digits(rows, tmp_path_factory):
     words = [b"w%d" % number for number in range(len(rows))]
     write_vec(path, words, [rows], 3)
     vectors = load(path)
-    assert vectors.words == words
+    assert vectors.raw_words == words
     np.testing.assert_allclose(next(vectors.chunks()), rows, rtol=5.1e-5, atol=1e-44)
 
 
@@ -59,7 +59,7 @@ def test_load_vec_of_many_blocks_of_lines_keeps_their_order(tmp_path):
     words = [b"w%d" % number for number in range(9000)]
     write_vec(tmp_path / "m.vec", words, np.array_split(rows, 7), 2)
     vectors = load(tmp_path / "m.vec")
-    assert vectors.words == words
+    assert vectors.raw_words == words
     np.testing.assert_allclose(next(vectors.chunks()), rows, rtol=5.1e-5)
 
 
@@ -112,7 +112,7 @@ def test_load_npz_gives_the_rows_bit_by_bit(tmp_path):
     rows = rows_of(len(WORDS))
     write_npz(tmp_path / "m.npz", WORDS, [rows], 8)
     vectors = load(tmp_path / "m.npz")
-    assert vectors.words == WORDS
+    assert vectors.raw_words == WORDS
     np.testing.assert_array_equal(next(vectors.chunks()), rows)
 
 

@@ -98,7 +98,7 @@ def put_model(results: Results) -> None:
         raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
     model.mapped.madvise(mmap.MADV_SEQUENTIAL)
     _put(results, model, "input", 0, model.input[:n])
-    _put(results, model, "output", 0, model.output)
+    _put(results, model, "output", 0, model.output[:])
     if s.maxn:
         _put(results, model, "input", BUCKET_KEY, model.input[n:])
 

@@ -1,0 +1,41 @@
+"""Packages that some functions need and an installation may lack.
+
+    name -> optional_module -> module, or an error that says what to install
+
+They are imported at the first use: `import snailps` needs none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from snailps.errors import ConfigError
+
+
+def optional_module(name: str, what: str, requirement: str) -> Any:
+    """Imports a module.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``matplotlib.pyplot``.
+    what : str
+        What needs it, for the error.
+    requirement : str
+        What ``pip install`` takes, such as ``snailps[plot]``.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed, or fails to load.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        said = f"'{requirement}'" if "[" in requirement else requirement
+        lacking = f"which is not installed: pip install {said}"
+        if not isinstance(error, ModuleNotFoundError) or error.name != package:
+            lacking = f"which cannot be loaded ({error}); install it again: pip install {said}"
+        raise ConfigError(f"{what} needs {package}, {lacking}") from error

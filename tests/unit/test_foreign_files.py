@@ -1,0 +1,331 @@
+"""Vector files of other programs, and what is no vector file: by first bytes, packed, damaged."""
+
+import gzip
+import io
+import os
+import struct
+import zipfile
+
+import numpy as np
+import official_fasttext
+import pytest
+
+import snailps
+from snailps.errors import DataError, ModelFileError
+from snailps.vectors import LabelModel, Vectors, read_bin
+from snailps.vectors.files import load
+
+WORDS = ["the", "größe", "日本", "1", "-", "a"]
+ROWS = np.random.default_rng(5).normal(size=(6, 5)).astype(np.float32)
+
+
+def word2vec(newline=b"\n", rows=ROWS, words=WORDS):
+    """The bytes of word2vec's binary: of the original program, or without newlines of gensim."""
+    parts = [b"%d %d\n" % rows.shape]
+    for word, row in zip(words, rows, strict=True):
+        parts += [word.encode(), b" ", row.tobytes(), newline]
+    return b"".join(parts)
+
+
+def glove(words=WORDS):
+    lines = (" ".join([w, *map(repr, r.tolist())]) for w, r in zip(words, ROWS, strict=True))
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+KINDS = {
+    "word2vec": word2vec(),
+    "word2vec of gensim": word2vec(b""),
+    "glove": glove(),
+    "text": b"6 5\n" + glove(),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_load_gives_the_words_and_rows_of_other_programs(tmp_path, kind, packed):
+    path = tmp_path / "vectors"
+    path.write_bytes(gzip.compress(KINDS[kind]) if packed else KINDS[kind])
+    wv = snailps.load(path)
+    assert isinstance(wv, Vectors)
+    assert wv.words == WORDS
+    np.testing.assert_array_equal(wv.vectors, ROWS)
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-38, -1.0, struct.unpack("<f", b"\n \n\0")[0]])
+def test_load_word2vec_with_odd_first_value_is_binary(tmp_path, first):
+    rows = ROWS.copy()
+    rows[0] = first
+    (tmp_path / "m").write_bytes(word2vec(rows=rows))
+    np.testing.assert_array_equal(load(tmp_path / "m").vectors, rows)
+
+
+def test_load_word2vec_cut_anywhere_is_refused(tmp_path):
+    whole = word2vec(b"")
+    for length in range(len(whole)):
+        (tmp_path / "m").write_bytes(whole[:length])
+        with pytest.raises(ModelFileError):
+            load(tmp_path / "m")
+    (tmp_path / "m").write_bytes(whole + b"more")
+    with pytest.raises(ModelFileError, match="goes on behind the 6 words"):
+        load(tmp_path / "m")
+
+
+def test_load_word2vec_with_a_damaged_word_says_where(tmp_path):
+    (tmp_path / "m").write_bytes(word2vec(words=["the", "", *WORDS[2:]]))
+    with pytest.raises(ModelFileError, match=r"at byte 28, where word 2 of 6 begins"):
+        load(tmp_path / "m")
+
+
+def test_load_glove_keeps_blanks_in_words(tmp_path):
+    words = ["the", ". . .", "at name@domain.com", *WORDS[3:]]
+    (tmp_path / "m.txt").write_bytes(glove(words))
+    wv = load(tmp_path / "m.txt")
+    assert wv.words == words
+    np.testing.assert_array_equal(wv.vectors, ROWS)
+
+
+def test_load_glove_of_many_lines_keeps_their_order(tmp_path):
+    (tmp_path / "m").write_bytes(b"".join(b"w%d %d.5 0\n" % (n, n) for n in range(9000)))
+    wv = load(tmp_path / "m")
+    assert wv.words[::1000] == [f"w{n}" for n in range(0, 9000, 1000)]
+    assert wv.vectors[:, 0].tolist() == [n + 0.5 for n in range(9000)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"a 1.5 2\nb 3\n", "line 2: expected a word and 2 numbers, .* got b'b 3"),
+        (b"a 1.5 2\nb 3 x\n", "line 2: expected a word and 2 numbers"),
+        (b"a 1.5 2\n\nb 3 4\n", "line 2: expected a word and 2 numbers"),
+        (b"a 1.5 2\nb 3 4.", "line 2 has no end"),
+    ],
+)
+def test_load_damaged_glove_says_where(tmp_path, text, message):
+    (tmp_path / "m").write_bytes(text)
+    with pytest.raises(ModelFileError, match=message):
+        load(tmp_path / "m")
+
+
+# --- packed files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bin", "vec", "npz"])
+def test_load_packed_files_of_ours(tmp_path, kind):
+    path, _ = official_fasttext.train(tmp_path)
+    whole = load(path)
+    if kind != "bin":
+        path = tmp_path / f"m.{kind}"
+        whole.save(path)
+    packed = tmp_path / f"m.{kind}.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes(), 1))
+    wv = snailps.load(packed)
+    assert repr(wv) == repr(load(path))
+    np.testing.assert_array_equal(wv.vectors, load(path).vectors)
+
+
+def test_load_packed_file_cut_short_or_without_room_says_so(tmp_path, monkeypatch):
+    path = tmp_path / "m.vec.gz"
+    path.write_bytes(gzip.compress(KINDS["text"])[:-20])
+    with pytest.raises(ModelFileError, match=r"cannot be unpacked: .*; fetch it again"):
+        load(path)
+
+    def full(source, copy, length):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(ModelFileError, match="No space left on device; make room, or name another"):
+        load(path)
+
+
+# --- federated averaging ------------------------------------------------------------------------
+
+
+def federated(path, words=None):
+    said = {} if words is None else {"words": np.frombuffer("\n".join(words).encode(), np.uint8)}
+    np.savez(
+        path, embedding=ROWS, output=ROWS, bias=ROWS[:, 0], round=np.int64(3), **said
+    )  # fmt: skip
+
+
+def test_load_federated_vectors_takes_their_words(tmp_path):
+    federated(tmp_path / "with.npz", WORDS)
+    assert load(tmp_path / "with.npz").words == WORDS
+    federated(tmp_path / "m.npz")
+    (tmp_path / "vocab.txt").write_text(" ".join(WORDS[:3]) + "\n" + "\n".join(WORDS[3:]))
+    for words in (WORDS, tmp_path / "vocab.txt", str(tmp_path / "vocab.txt")):
+        wv = snailps.load(tmp_path / "m.npz", words=words)
+        assert wv.words == WORDS
+        np.testing.assert_array_equal(wv.vectors, ROWS)
+
+
+def test_load_federated_text_takes_their_words(tmp_path):
+    path = tmp_path / "m.embedding.txt"
+    path.write_text("".join(" ".join(f"{v:.6f}" for v in row) + "\n" for row in ROWS))
+    wv = snailps.load(path, words=WORDS)
+    np.testing.assert_allclose(wv.vectors, ROWS, atol=1e-6)
+    with pytest.raises(ModelFileError, match=r"without their words.*words='FOLDER/vocab\.txt'"):
+        snailps.load(path)
+    path.write_text("0.1 0.2\n0.3\n")
+    with pytest.raises(ModelFileError, match="equally many numbers"):
+        snailps.load(path, words=WORDS)
+
+
+def test_load_federated_vectors_with_wrong_words_says_so(tmp_path):
+    federated(tmp_path / "m.npz")
+    with pytest.raises(ModelFileError, match=r"6 vectors of federated averaging without their"):
+        snailps.load(tmp_path / "m.npz")
+    with pytest.raises(ModelFileError, match="6 vectors, but there are 2 words"):
+        snailps.load(tmp_path / "m.npz", words=["a", "b"])
+    with pytest.raises(ModelFileError, match=r"vocab\.txt: cannot be read as a list of words"):
+        snailps.load(tmp_path / "m.npz", words=tmp_path / "vocab.txt")
+    with pytest.raises(DataError, match="expected the words of a file's rows, got none"):
+        snailps.load(tmp_path / "m.npz", words=[])
+
+
+# --- what is no vector file ---------------------------------------------------------------------
+
+
+def npz_of(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def zip_of(name):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, b"x")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (b"\x80\x04\x95abc", r"a Python pickle.*save_word2vec_format"),
+        (b"\x93NUMPY\x01\0", r"a NumPy array.*snailps\.Vectors\(words"),
+        (b"PAR1\x15", "a Parquet table"),
+        (b"\x89HDF\r\n", "an HDF5 file"),
+        (b"BZh91AY", "packed with bzip2"),
+        (b"\xfd7zXZ\0", "packed with xz"),
+        (b"\x28\xb5\x2f\xfd\0", "packed with zstd"),
+        (b"\0\0\x08\x03\0\0", "idx format: snailps train mlp"),
+        (b'{"data_name": "moby"}\n', "a history of federated averaging: snailps fedavg plot"),
+        (b'{"a": 1}\n', "JSON"),
+        (b"solver_type L2R_LR\n", "LIBLINEAR"),
+        (b"word __label__a b\n", "labelled text: snailps train classifier"),
+        (b"+1 3:0.5 7:1\n", "LIBSVM's .*snailps train logistic"),
+        (b"0 1:3:0.5 2:7:1\n", "LIBFFM's"),
+        (b"it was the best of times\nit was the worst\n", "text: snailps train fasttext"),
+        (b"\x7fELF\x02\x01\x01\0\0\0", "expected fastText's .bin.* begins with b'.x7fELF"),
+        (npz_of(about=np.zeros(3, np.uint8), weights=ROWS), "snailps predict and snailps test"),
+        (zip_of("archive/data.pkl"), "one of PyTorch"),
+        (npz_of(x=ROWS), "expected arrays 'words'"),
+        (b"", "empty"),
+    ],
+)
+def test_load_of_another_kind_says_what_it_is_and_what_reads_it(tmp_path, start, message):
+    (tmp_path / "m").write_bytes(start)
+    with pytest.raises(ModelFileError, match=message):
+        snailps.load(tmp_path / "m")
+
+
+def test_load_a_folder_or_a_missing_file_says_so(tmp_path):
+    with pytest.raises(ModelFileError, match="a folder"):
+        snailps.load(tmp_path)
+    (tmp_path / "m.ftz").write_bytes(b"x")
+    with pytest.raises(ModelFileError, match=r"did you mean .*m\.ftz\?"):
+        snailps.load(tmp_path / "m")
+
+
+# --- quantised models ---------------------------------------------------------------------------
+
+QUANTISED = {
+    "plain": ({}, {}),
+    "norms": ({"loss": "ova"}, {"qnorm": True, "dsub": 5}),
+    "pruned": ({"minn": 2, "maxn": 4, "bucket": 3000, "wordNgrams": 2},
+               {"cutoff": 300, "qnorm": True}),
+    "output": ({"labels": 260}, {"qout": True}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=QUANTISED)
+def quantised(request, tmp_path_factory):
+    """(path of the .ftz, the package's own model, lines) of one kind."""
+    settings, how = QUANTISED[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    settings = dict(settings)
+    labels = settings.pop("labels", 5)
+    random = np.random.default_rng(1)
+    names = official_fasttext.SYLLABLES
+    lines = []
+    for number in range(520):
+        label = number % labels
+        words = ["".join(random.choice(names, random.integers(1, 4))) for _ in range(5)]
+        lines.append(" ".join([f"__label__l{label}", names[label % 10] * 2, *words]))
+    text = folder / "text"
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    wanted = {"dim": 12, "epoch": 3, "lr": 0.5, "thread": 1, "verbose": 0}
+    model = official_fasttext.module().train_supervised(str(text), **{**wanted, **settings})
+    model.quantize(str(text), thread=1, verbose=0, **how)
+    path = folder / "m.ftz"
+    model.save_model(str(path))
+    return path, model, lines
+
+
+def test_quantised_classifier_predicts_what_the_official_one_does(quantised):
+    path, theirs, lines = quantised
+    ours = snailps.load(path)
+    assert isinstance(ours, LabelModel)
+    assert repr(ours).endswith(", quantised)")
+    lines = [*lines[:40], "", "unseen words", "日本 größer"]
+    found = ours.predict("".join(f"{line}\n" for line in lines).encode(), k=len(ours.labels))
+    for line, mine in zip(lines, found, strict=True):
+        expected = {name: p for p, name in theirs.f.predict(line + "\n", -1, 0.0, "strict")}
+        for label, p in mine:
+            # fastText adds 1e-5, and reads the logistic function of `ova` from a table.
+            assert p == pytest.approx(expected[label.decode()], abs=2e-5 + 0.008 * (ours.loss == "ova"))  # fmt: skip  # noqa: E501
+
+
+def test_quantised_vectors_are_the_official_ones(quantised):
+    path, theirs, _ = quantised
+    ours = load(path)
+    assert ours.words == theirs.get_words()
+    expected = np.array([theirs.get_word_vector(word) for word in ours.words])
+    np.testing.assert_allclose(ours.vectors, expected, atol=1e-6)
+    if ours.has_subwords:
+        np.testing.assert_allclose(ours["kalomi"], theirs.get_word_vector("kalomi"), atol=1e-6)
+    else:
+        with pytest.raises(KeyError, match="no subwords"):
+            ours["unseen"]
+    assert ours.most_similar(ours.words[1], topn=3)[0].score <= 1.0001
+    with pytest.raises(ModelFileError, match=r"a quantised model, whose \.ftz is smaller"):
+        ours.save(path.parent / "m.bin")
+
+
+def test_quantised_model_cut_anywhere_is_refused(quantised, tmp_path):
+    path, _, _ = quantised
+    whole = path.read_bytes()
+    for length in [*range(0, len(whole), 97), len(whole) - 1]:
+        (tmp_path / "cut").write_bytes(whole[:length])
+        with pytest.raises(ModelFileError):
+            load(tmp_path / "cut")
+
+
+def test_quantised_model_with_changed_bytes_is_refused_or_read(quantised, tmp_path):
+    path, _, _ = quantised
+    whole = path.read_bytes()
+    random = np.random.default_rng(2)
+    for at in random.integers(0, len(whole), 60).tolist():
+        changed = bytearray(whole)
+        changed[at] ^= int(random.integers(1, 256))
+        (tmp_path / "m").write_bytes(changed)
+        try:
+            load(tmp_path / "m")
+        except ModelFileError:
+            continue
+
+
+def test_read_bin_refuses_quantised_models_where_all_rows_are_needed(quantised):
+    with pytest.raises(ModelFileError, match=r"here only full models.*snailps\.load"):
+        read_bin(quantised[0])
+    assert os.fspath(quantised[0]).endswith(".ftz")
