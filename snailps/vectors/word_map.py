@@ -72,11 +72,11 @@ def draw_map(words: Sequence[str], vectors: Float32, ax: Axes | None, labels: bo
     Raises
     ------
     ConfigError
-        matplotlib is not installed.
+        matplotlib is not installed, and no Axes were given.
     """
-    pyplot = optional_module("matplotlib.pyplot", "a map of words", "snailps[plot]")
     points, shares = principal_plane(vectors)
     if ax is None:
+        pyplot = optional_module("matplotlib.pyplot", "a map of words", "snailps[plot]")
         _, ax = pyplot.subplots(figsize=(8, 6), layout="constrained")
     assert ax is not None
     ax.scatter(points[:, 0], points[:, 1], s=12, alpha=0.7)

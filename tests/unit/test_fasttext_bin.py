@@ -121,7 +121,7 @@ def test_read_bin_of_supervised_model_leaves_its_labels_out(tmp_path):
     model.quantize(str(text), retrain=False)
     model.save_model(str(tmp_path / "m.ftz"))
     with pytest.raises(ModelFileError, match="quantised"):
-        load(tmp_path / "m.ftz")
+        read_bin(tmp_path / "m.ftz")
 
 
 def test_load_bin_cut_anywhere_is_refused(tmp_path):
