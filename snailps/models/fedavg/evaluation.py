@@ -147,6 +147,7 @@ class RoundEvaluator:
         with atomic_file(paths["weights.npz"]) as file:
             np.savez(
                 file,
+                words=np.frombuffer(b"\n".join(self._words), np.uint8),
                 embedding=embedding,
                 output=weights,
                 bias=biases,
