@@ -14,6 +14,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectorSettings
 from snailps.models.word_vectors.gram_copies import GramCopies
+from snailps.models.word_vectors.resident_rows import ResidentRows
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
 KEYS = np.array([0, 2, BUCKET_KEY + 3, BUCKET_KEY + 7], np.uint64)
@@ -33,17 +34,19 @@ def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int
     by_bucket = np.zeros(SETTINGS.bucket, np.int32)
     for bucket, number in sharers.items():
         by_bucket[bucket] = number
+    resident = ResidentRows(worker, len(KEYS))
     tenancy = SimpleNamespace(
         centres=np.repeat(np.arange(2, dtype=np.int32), groups),
         present=np.array([0, 2]),
         bag_ptr=np.array([0, 2, 4]),
         bag_rows=np.array([0, 2, 1, 3], np.int32),
         parts=SimpleNamespace(sharers=by_bucket),
+        resident=resident,
+        keys=KEYS,
+        rows=resident.place(KEYS),
     )
-    made = GramCopies(worker, KEYS, worker._rotating._trained)
-    block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5))
-    made.count_steps(tenancy, block)  # type: ignore[arg-type]
-    return made
+    block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5), chunk=0)
+    return GramCopies(worker, tenancy, block)  # type: ignore[arg-type]
 
 
 def stored(worker: MemoryWorker) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +145,47 @@ def test_parts_are_lent_to_one_tenancy_at_a_time() -> None:
     assert first != second
     one.give_back(0, {})
     assert two.borrow() is not None
+
+
+def test_rows_of_a_part_are_pulled_once_while_its_worker_keeps_it() -> None:
+    made = workers_of(SMALL, 2, ALL)
+    memory = made[0].memory
+    pulled: dict[int, set[int]] = {0: set(), 1: set()}
+    for number, worker in enumerate(made):
+
+        def pull(
+            table: str, keys: np.ndarray, *more: Any, own: Any = pulled[number], **rest: Any
+        ) -> Any:
+            if table == "input":
+                assert own.isdisjoint(keys.tolist())
+                own.update(keys.tolist())
+            return MemoryWorker.pull(made[0], table, keys, *more)
+
+        worker.pull = pull  # type: ignore[method-assign]
+    train_rotating(made, CHUNKS, epochs=3)
+    assert pulled[0].isdisjoint(pulled[1])
+    assert len(pulled[0] | pulled[1]) == len(made[0].vocabulary)
+    for worker in made:
+        _, resident = worker._rotating._residents  # type: ignore[misc]
+        keys = np.array(sorted(pulled[made.index(worker)]), np.uint64)
+        rows = resident.place(keys)
+        np.testing.assert_allclose(resident.packed(rows), memory.pull("input", keys), atol=1e-6)
+
+
+@pytest.mark.parametrize("maxn", [0, 3])
+def test_rows_that_are_kept_train_as_those_that_are_pulled_again(maxn: int) -> None:
+    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn)
+    chunks = [[text(40, 1)], [text(40, 2).replace(b"t1", b"u1")]]
+    found = []
+    for memory in (1 << 31, 1 << 10):  # room for no row but those of a chunk
+        limited = replace(settings, worker_memory=memory)
+        made = workers_of(limited, 1, b"".join(chunks[0] + chunks[1]))
+        train_rotating(made, chunks, epochs=2)
+        found.append((made[0].memory.rows, made[0].memory.moved["input"]))
+    (kept, less), (anew, more) = found
+    assert less < more
+    for table in ("input", "output"):
+        np.testing.assert_allclose(kept[table], anew[table], atol=1e-3)
 
 
 @pytest.mark.parametrize("words", [4, 12, 60])

@@ -1,7 +1,7 @@
 """A tenancy's input rows: its words' own, which nobody else has, and copies of n-grams' rows.
 
-    keys -> PULL -> trained rows;  exchange: share of the delta -> PUSH, PULL behind it -> merged
-    close: last deltas -> PUSH, acknowledged
+    resident rows -> exchange: share of the delta -> PUSH, PULL behind it -> merged
+                  -> close: last deltas -> PUSH, acknowledged
 
 Words of several resident parts have an n-gram, so several workers train copies of its row.  A copy
 is exchanged when all workers together are expected to have made `STEPS_APART` steps on the row; the
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Pending
-from snailps.models.local_sgd import ArrayPool, Floats, Keys
+from snailps.models.local_sgd import Floats
 from snailps.models.text_model import BUCKET_KEY
 
 if TYPE_CHECKING:
@@ -44,55 +44,50 @@ class GramCopies:
     Parameters
     ----------
     model : WordVectors
-    keys : uint64 array
-        Of the rows, each once.
-    arrays : ArrayPool
-        Of trained rows.
+    tenancy : Tenancy
+    block : Block
 
     Attributes
     ----------
     local : tuple of arrays
-        Rows to train, and AdaGrad's squares behind them.
+        Resident rows to train, and AdaGrad's squares behind them.
     turns : int
         How often in a visit `exchange` is to be called.
     """
 
-    def __init__(self, model: WordVectors, keys: Keys, arrays: ArrayPool) -> None:
-        self._model, self._keys, self._arrays = model, keys, arrays
-        self._sgd = model.sgd
-        self._base: Floats = model.sgd.pull_rows("input", keys).wait()
-        self.local = tuple(arrays.take(len(keys)) for _ in range(model.sgd.layout.arrays))
-        model.sgd.in_threads(model.sgd.layout.load, self._base, *self.local)
+    def __init__(self, model: WordVectors, tenancy: Tenancy, block: Block) -> None:
+        self._model, self._sgd = model, model.sgd
+        self._keys, self._rows, self._resident = tenancy.keys, tenancy.rows, tenancy.resident
         self._every = np.zeros(0, np.int64)  # turns between two exchanges
         self._way = np.zeros(0)
-        self._sharers = np.zeros(0, np.int32)
-        self._sent = np.zeros(len(keys), np.int64)  # turn of the last exchange
+        self._sharers = np.ones(len(self._keys), np.int32)
+        words = int(np.searchsorted(self._keys, BUCKET_KEY))
+        buckets = (self._keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
+        self._sharers[words:] = tenancy.parts.sharers[buckets]
+        self._sent = np.zeros(len(self._keys), np.int64)  # turn of the last exchange
         self._number = self._last = 0
         self.turns = 1
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
+        shared = self._sharers > 1
+        self._resident.open(block.chunk, self._keys, self._rows, shared)
+        self.local = self._resident.local
+        if shared.any():
+            self._count_steps(tenancy, block)
 
-    def count_steps(self, tenancy: Tenancy, block: Block) -> None:
-        """Finds which rows have copies elsewhere, how often and by which share they travel."""
+    def _count_steps(self, tenancy: Tenancy, block: Block) -> None:
+        """Finds how often and by which share rows travel that have copies elsewhere."""
         s = self._model.settings
-        if s.maxn == 0:
-            return
         groups = np.bincount(tenancy.centres, minlength=len(tenancy.present))
         sizes = np.diff(tenancy.bag_ptr)
-        rows, num = tenancy.bag_rows, len(self._keys)
-        own = np.bincount(rows, np.repeat(groups, sizes), num)
-        way = np.bincount(rows, np.repeat(groups / np.maximum(sizes, 1), sizes), num)
-        words = int(np.searchsorted(self._keys, BUCKET_KEY))
-        sharers = np.ones(len(self._keys), np.int32)
-        sharers[words:] = tenancy.parts.sharers[
-            (self._keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
-        ]
+        bag_rows, rows, sharers = tenancy.bag_rows, self._rows, self._sharers
+        own = np.bincount(bag_rows, np.repeat(groups, sizes))[rows]
+        way = np.bincount(bag_rows, np.repeat(groups / np.maximum(sizes, 1), sizes))[rows]
         self.turns = max(1, min(TURNS_MAX, len(tenancy.centres) // (block.visiting * TURN_GROUPS)))
         turns = self._last = block.visiting * self.turns
         apart = STEPS_APART / np.maximum(own * sharers, 1e-9) * turns
         self._every = np.clip(apart, 1, turns).astype(np.int64)
         self._every[sharers < 2] = turns + 1  # never
         self._way = CURVATURE * s.lr * (1.0 - block.progress[0]) * way / turns
-        self._sharers = sharers
 
     def exchange(self, number: int) -> None:
         """After turn `number`, from 1 on: merges what has come, starts to exchange what is due.
@@ -106,7 +101,7 @@ class GramCopies:
         due = np.flatnonzero(number - self._sent >= self._every)
         if not len(due):
             return
-        now = self._packed(due)
+        now = self._resident.packed(self._rows[due])
         push = self._push(due, now)
         pull = self._model.pull_async("input", self._keys[due], state=self._sgd.state)
         self._open = (due, now, push, pull)
@@ -114,34 +109,24 @@ class GramCopies:
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""
         self._merge(wait=True)
-        base, layout = self._base, self._sgd.layout
-        self._sgd.in_threads(layout.subtract, base, *self.local)
-        if len(self._every):
-            base[:, : layout.dim] *= self._shares(np.arange(len(self._keys)))[:, None]
-        self._model.push_async("input", self._keys, base, state=self._sgd.state).wait()
-        self._sgd.packed.give(base)
-        for array in self.local:
-            self._arrays.give(array)
+        shares = self._shares(np.arange(len(self._keys))) if len(self._every) else None
+        self._resident.close(self._keys, self._rows, shares)
 
-    def _push(self, rows: NDArray[np.int64], now: Floats) -> Pending:
+    def _push(self, due: NDArray[np.int64], now: Floats) -> Pending:
         """Starts to push shares of the deltas; squares add up as they are."""
-        deltas = now - self._base[rows]
-        deltas[:, : self._sgd.layout.dim] *= self._shares(rows)[:, None]
-        self._sent[rows] = self._number
-        return self._model.push_async("input", self._keys[rows], deltas, state=self._sgd.state)
+        deltas = now - self._resident.base[self._rows[due]]
+        deltas[:, : self._sgd.layout.dim] *= self._shares(due)[:, None]
+        self._sent[due] = self._number
+        return self._model.push_async("input", self._keys[due], deltas, state=self._sgd.state)
 
-    def _shares(self, rows: NDArray[np.int64]) -> Floats:
+    def _shares(self, places: NDArray[np.int64]) -> Floats:
         """Share of each delta to push, by the steps since the row was sent before."""
-        way = np.maximum(self._way[rows] * (self._number - self._sent[rows]), 1e-9)
-        sharers = self._sharers[rows]
+        way = np.maximum(self._way[places] * (self._number - self._sent[places]), 1e-9)
+        sharers = self._sharers[places]
         shares: Floats = (-np.expm1(-way * sharers) / (sharers * -np.expm1(-way))).astype(
             np.float32
         )
         return shares
-
-    def _packed(self, rows: NDArray[np.int64]) -> Floats:
-        dim = self._sgd.layout.dim
-        return np.concatenate([array[rows, :dim] for array in self.local], axis=1)
 
     def _merge(self, wait: bool) -> bool:
         """Takes merged rows, and adds this worker's steps since it sent its own.
@@ -150,15 +135,15 @@ class GramCopies:
         """
         if self._open is None:
             return True
-        rows, sent, push, pull = self._open
+        due, sent, push, pull = self._open
         if not (wait or (push.done and pull.done)):
             return False
         push.wait()
         merged = pull.wait()
-        dim = self._sgd.layout.dim
+        dim, rows = self._sgd.layout.dim, self._rows[due]
         for part, array in enumerate(self.local):
             columns = slice(part * dim, (part + 1) * dim)
             array[rows, :dim] += merged[:, columns] - sent[:, columns]
-        self._base[rows] = merged
+        self._resident.base[rows] = merged
         self._open = None
         return True

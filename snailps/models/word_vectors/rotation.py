@@ -2,7 +2,7 @@
 
     deal:    a slice of text -> word ids -> table "text"                 (by any worker, ahead)
     prepare: ids of the chunk -> pairs whose centre word is in the worker's part, sorted
-    train:   resident input rows <- PULL; then for each visiting part of the output rows:
+    train:   resident input rows, new ones by PULL; then for each visiting part of the output rows:
              borrow -> PULL -> kernel threads -> PUSH -> give back;  resident deltas -> PUSH
 
 Words are dealt into resident parts, one a worker, for their input rows, and into twice as many
@@ -31,8 +31,9 @@ from snailps.api.worker import Block, Pending
 from snailps.data._key_numbering import WordNumbers
 from snailps.models.local_sgd import ArrayPool, Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
+from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.gram_copies import GramCopies
+from snailps.models.word_vectors.resident_rows import ResidentRows
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
 from snailps.models.word_vectors.skip_gram import BUNDLE
 from snailps.models.word_vectors.word_parts import deal, sharers_of_grams
@@ -80,6 +81,10 @@ class Tenancy:
         As `kernels.sort_pairs` returns them; centres are numbered among `present`.
     present : int64 array
         Words that are centres, ascending.
+    resident : ResidentRows
+        The input rows of the part; `bag_rows` are places there.
+    keys, rows : arrays
+        Of all input rows that are trained: their keys, and their places.
     words : int
         Words of the text that count as this tenancy's.
     """
@@ -92,7 +97,9 @@ class Tenancy:
     present: NDArray[np.int64]
     bag_ptr: NDArray[np.int64]
     bag_rows: Ints
-    input_keys: Keys
+    resident: ResidentRows
+    keys: Keys
+    rows: NDArray[np.int64]
     words: int
 
 
@@ -126,9 +133,8 @@ class RotationTrainer:
         self._keep = model.vocabulary.keep_probability(model.settings.sample)
         self._noise = model.vocabulary.noise(NOISE_POWER)
         self._parts: dict[tuple[int, int], Parts] = {}
-        # One pool would hand large arrays of input rows to small visits.
         self._trained = ArrayPool(model.sgd.layout.make)
-        self._inputs = ArrayPool(model.sgd.layout.make)
+        self._residents: tuple[tuple[int, int, int], ResidentRows] | None = None
         # A thread that borrows waits for other workers, so another one gives back.
         self._ahead = ThreadPoolExecutor(1, "snailps-borrow")
         self._behind = ThreadPoolExecutor(1, "snailps-give-back")
@@ -167,12 +173,31 @@ class RotationTrainer:
         present = np.flatnonzero(seen)
         place = np.empty(len(seen), np.int32)
         place[present] = np.arange(len(present), dtype=np.int32)
-        bag_ptr, bag_rows, input_keys = self._model.bags(present)
+        bag_ptr, bag_rows, keys = self._model.bags(present)
+        resident, rows = self._place(block, keys)
         before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
         return Tenancy(
-            parts, place[centres], starts, contexts, bounds, present, bag_ptr, bag_rows, input_keys,
-            after - before,
+            parts, place[centres], starts, contexts, bounds, present, bag_ptr,
+            rows[bag_rows].astype(np.int32), resident, keys, rows, after - before,
         )  # fmt: skip
+
+    def _place(self, block: Block, keys: Keys) -> tuple[ResidentRows, NDArray[np.int64]]:
+        """Places of these input rows: where the part's are, if it was here in the chunk before."""
+        resident = rows = None
+        if self._residents is not None:
+            before, resident = self._residents
+            if before == (block.chunk - 1, block.part, block.parts):
+                rows = resident.place(keys)
+        if resident is None or rows is None:
+            s = self._model.settings
+            parts = self._parts_of(block.parts, block.visiting)
+            all_ = np.count_nonzero(parts.resident == block.part) + np.count_nonzero(parts.sharers)
+            fits = int(s.worker_memory / (4 * COPIES * self._model.sgd.layout.width))
+            resident = ResidentRows(self._model, max(len(keys), min(int(all_), fits)))
+            rows = resident.place(keys)
+            assert rows is not None
+        self._residents = (block.chunk, block.part, block.parts), resident
+        return resident, rows
 
     def _parts_of(self, parts: int, visiting: int) -> Parts:
         """The dealing for so many parts; remembered, as it changes only when workers come or go."""
@@ -203,8 +228,7 @@ class RotationTrainer:
         tenancy: Tenancy = block.prepared
         totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
         coming = self._ahead.submit(self._borrow, block, tenancy)
-        inputs = GramCopies(self._model, tenancy.input_keys, self._inputs)
-        inputs.count_steps(tenancy, block)
+        inputs = GramCopies(self._model, tenancy, block)
         sgd = self._model.sgd
         returned: list[Future[None]] = []
         number = 0
