@@ -41,6 +41,11 @@ def workers_of(settings: WordVectorSettings, num: int, data: bytes) -> list[Memo
     return [MemoryWorker(settings, known, tables) for _ in range(num)]
 
 
+def workers_of_tables(worker: MemoryWorker) -> list[MemoryWorker]:
+    """A worker that has pulled nothing yet, with the tables of another one."""
+    return [MemoryWorker(worker.settings, worker.vocabulary, worker.memory)]
+
+
 CHUNKS = [[text(40, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
 ALL = b"".join(b"".join(slices) for slices in CHUNKS)
 
@@ -207,6 +212,16 @@ def test_rows_that_are_no_numbers_show_in_the_loss() -> None:
     made[0].memory.rows["input"][:] = np.nan
     figures = train_rotating(made, CHUNKS[:1])
     assert all(np.isnan(one["loss"]) for one in figures)
+
+
+@pytest.mark.parametrize("change", [{}, {"loss": "nce"}, {"maxn": 3, "minn": 2}])
+def test_rows_that_grow_without_bound_show_in_the_loss(change: dict[str, object]) -> None:
+    made = workers_of(replace(SMALL, **change), 1, ALL)  # type: ignore[arg-type]
+    assert all(np.isfinite(one["loss"]) for one in train_rotating(made, CHUNKS))
+    made[0].memory.rows["input"] *= -300  # finite, and wrong of all pairs
+    made[0].memory.rows["output"] *= 300
+    made = workers_of_tables(made[0])
+    assert [one["loss"] for one in train_rotating(made, CHUNKS[:1])] == [np.inf]
 
 
 @pytest.mark.parametrize(

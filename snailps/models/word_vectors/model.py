@@ -75,6 +75,12 @@ ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
 many gradients that their sums of squares would make the steps of a lower rate too short."""
 PART_WINDOWS = 50
 """Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
+LOSS_DIVERGED = 4.0
+"""Mean loss of a block or visit, in that of untrained rows, from which the training has diverged:
+rows may then grow huge and stay finite.  3 MB of text, words: below 0.9 with lr 0.05, between 9 and
+20 with 0.2."""
+PAIRS_JUDGED = 1000
+"""Least pairs that a mean loss says so much of."""
 SLICES = 16
 """Slices of an epoch's text for each worker, at least."""
 SEED_MASK = (1 << 64) - 1
@@ -218,6 +224,9 @@ class WordVectors(TextModel):
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
         self.noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
+        logit = np.zeros(1) if self.noise_log is None else self.noise_log
+        at_first = np.logaddexp(0, logit) + s.negatives * np.logaddexp(0, -logit)
+        self._loss_untrained = float((noise * at_first).sum() / noise.sum())
         self._contention: WordContention | None = None
         self.workers_changed()
         squares = s.optimizer == "adagrad"
@@ -328,9 +337,23 @@ class WordVectors(TextModel):
         results = [task.result() for task in done]
         finite = all(are_finite(rows) for rows, *_ in local.values())
         self._push(batch.copies, self._contentions(batch, local, lr_start))
-        figures["loss"] = sum(loss for loss, _ in results) if finite else math.nan
-        figures["examples"] = float(sum(count for _, count in results))
+        figures |= self.judged(results, finite)
         return figures
+
+    def judged(self, results: Sequence[tuple[float, int]], finite: bool) -> dict[str, float]:
+        """Loss and examples of a block or visit, from those of its parts; no number if it diverged.
+
+        Parameters
+        ----------
+        results : sequence of tuple
+            Loss and pairs of each part.
+        finite : bool
+            Whether its rows are.
+        """
+        loss, pairs = sum(loss for loss, _ in results), sum(count for _, count in results)
+        if pairs >= PAIRS_JUDGED and loss > LOSS_DIVERGED * self._loss_untrained * pairs:
+            loss = math.inf
+        return {"loss": float(loss) if finite else math.nan, "examples": float(pairs)}
 
     def _rates(self, block: Block) -> tuple[float, float]:
         """Learning rate at the begin and at the end of a block."""

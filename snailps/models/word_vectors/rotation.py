@@ -17,7 +17,6 @@ Negatives of a pair are drawn from the visiting part of its context.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -283,15 +282,11 @@ class RotationTrainer:
         rates = [s.lr * (1.0 - begin - step * (number + at)) for at in (0, 1)]
         first, last = visit.groups.start, visit.groups.stop
         edges = np.linspace(first, last, inputs.turns + 1).astype(int).tolist()
-        loss, pairs = 0.0, 0
+        results: list[tuple[float, int]] = []
         for turn, (a, b) in enumerate(itertools.pairwise(edges)):
             lr = [rates[0] + (rates[1] - rates[0]) * (turn + at) / inputs.turns for at in (0, 1)]
             seed = block.seed + visit.part * 0x9E3779B97F4A7C15 + (turn << 32)
-            for part_loss, count in self._train_groups(
-                tenancy, visit, inputs.local, a, b, lr, seed
-            ):
-                loss += part_loss
-                pairs += count
+            results += self._train_groups(tenancy, visit, inputs.local, a, b, lr, seed)
             inputs.exchange(number * inputs.turns + turn + 1)
         share = [
             int(tenancy.words * tenancy.starts[at] / max(1, tenancy.starts[-1]))
@@ -299,9 +294,8 @@ class RotationTrainer:
         ]
         visit.figures = {
             "units": float(share[1] - share[0]),
-            "loss": float(loss) if are_finite(visit.local[0]) else math.nan,
-            "examples": float(pairs),
             "lr": rates[1],
+            **self._model.judged(results, are_finite(visit.local[0])),
         }
 
     def _train_groups(
