@@ -246,10 +246,11 @@ class Membership:
         self._welcome(event, member)
         self._epoch = max(self._epoch, message.epoch)
         if self.route is not None:
-            if message.epoch == self.route.epoch and not self._formed:
+            has_it = message.epoch == self.route.epoch and not self._formed
+            if not known and (has_it or not member.late):  # the others are noted once they joined
+                self._note_member(member)
+            if has_it:
                 member.acknowledged = member.joined = True
-                if not known:
-                    self._note_member(member)
             else:
                 self._send_route(member, now)
         return member

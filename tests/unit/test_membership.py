@@ -369,6 +369,16 @@ def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over
     assert after.check()
 
 
+def test_server_that_comes_back_behind_the_route_of_a_takeover_is_known_to_the_next():
+    """It registered with the first master, and the second one had its servers without it."""
+    cluster = Cluster(facts=[Fact("numbers", {"until": 1024})])
+    nodes = [cluster.register(role) for role in ("server", "server", "worker")]
+    cluster.check()
+    back = cluster.rejoin(9, "server", 0)
+    members = [data["number"] for kind, data in cluster.facts if kind == "member"]
+    assert members == [*(member.number for member in nodes), back.number]
+
+
 # --- a master that takes over --------------------------------------------------------------------
 
 
