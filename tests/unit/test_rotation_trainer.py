@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -191,6 +193,34 @@ def test_rows_that_are_kept_train_as_those_that_are_pulled_again(maxn: int) -> N
     assert less < more
     for table in ("input", "output"):
         np.testing.assert_allclose(kept[table], anew[table], atol=1e-3)
+
+
+class Failing(MemoryWorker):
+    """Its first push of output rows is not acknowledged."""
+
+    pushes = 0
+
+    def push_async(self, table: str, keys: Any, values: Any, *, state: bool = False) -> Any:
+        if table != "output":
+            return super().push_async(table, keys, values, state=state)
+        self.pushes += 1
+        if self.pushes == 1:
+            self.failed = Event()
+            return SimpleNamespace(wait=self._fails, done=True)
+        assert self.failed.wait(60)
+        return super().push_async(table, keys, values, state=state)
+
+    def _fails(self) -> None:
+        self.failed.set()
+        raise OSError("planted: the push fails")
+
+
+def test_a_push_that_fails_ends_the_tenancy_in_the_next_visits() -> None:
+    known = vocabulary_of(ALL)
+    worker = Failing(SMALL, known, MemoryTables(SMALL, len(known)))
+    with pytest.raises(OSError, match="planted"):
+        train_rotating([worker], CHUNKS[:1], visiting=16)
+    assert worker.pushes < 16
 
 
 @pytest.mark.parametrize("words", [4, 12, 60])

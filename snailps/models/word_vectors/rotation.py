@@ -17,6 +17,7 @@ Negatives of a pair are drawn from the visiting part of its context.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -229,9 +230,11 @@ class RotationTrainer:
         coming = self._ahead.submit(self._borrow, block, tenancy)
         inputs = GramCopies(self._model, tenancy, block)
         sgd = self._model.sgd
-        returned: list[Future[None]] = []
+        returned: deque[Future[None]] = deque()
         number = 0
         while (visit := coming.result()) is not None:
+            while returned and returned[0].done():
+                returned.popleft().result()  # raises if its push has failed
             coming = self._ahead.submit(self._borrow, block, tenancy)
             self._train_visit(block, tenancy, visit, inputs, number)
             sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
