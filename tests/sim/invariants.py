@@ -135,7 +135,7 @@ def blocks_trained(cluster):
     for job in results(cluster):
         plan, reported = job.plan, job.books.reported
         numbers = range(0 if plan.rounds else job.blocks * plan.epochs)
-        if job.parts:
+        if job.tenants:
             numbers = expected_numbers(job)
         missing = [number for number in numbers if number not in reported]
         if missing and not cluster.interrupted:
@@ -274,6 +274,27 @@ def watch_answer(shard, data, answer):
             f"{shard.server.name} takes a push of worker {incarnation}, which is fenced at "
             f"shard {number}"
         )
+
+
+def watch_lent(master, answer):
+    """In a rotation no part has two writers at the shards.
+
+    Whatever the master leases or lends was perhaps a lost worker's, which may live and push: by
+    then every shard has answered that it refuses that.
+    """
+    leased = isinstance(answer, messages.Leased) and answer.chunk >= 0
+    if not leased and not (isinstance(answer, messages.Borrowed) and answer.part >= 0):
+        return
+    members, cluster = master.core.members, master.cluster
+    for number in cluster.job.tenants:
+        if not members.gone.get(number):
+            continue
+        for shard in range(len(members.route.shards)):
+            if (number, shard) not in cluster.fenced:
+                raise AssertionError(
+                    f"{answer} is given while worker {number}, which is lost, may still push to "
+                    f"shard {shard}"
+                )
 
 
 def who_waits(cluster):

@@ -169,6 +169,8 @@ class JobRun:
     closed : list of Round
     parts : dict
         In a rotation, by chunk: how many parts it has.
+    tenants : set
+        In a rotation: workers that the master has leased something to.
     rows : dict
         What the rows must be after the rounds that are closed.
     """
@@ -187,6 +189,7 @@ class JobRun:
     begun: dict = field(default_factory=dict)
     closed: list = field(default_factory=list)
     parts: dict = field(default_factory=dict)
+    tenants: set = field(default_factory=set)
     rows: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -199,6 +202,7 @@ class JobRun:
     def go_on(self, done, clock):
         """A training begins where these blocks are trained; its workers are other ones."""
         self._begin()
+        self.tenants.clear()
         self.summary = None
         self.books.go_on(done, clock)
 

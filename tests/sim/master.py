@@ -26,6 +26,7 @@ from snailps.master.leases import BspLedger
 from snailps.master.takeover import life_of, unended
 from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
+from tests.sim import invariants
 from tests.sim.client import Client
 from tests.sim.control import MasterEnd
 from tests.sim.memory_disk import PowerCut
@@ -423,8 +424,11 @@ class Master(Process):
                 job = self.core.job_controller.job
                 run = self.cluster.job_at(job.settings.output)
                 run.blocks = len(job.input.blocks)
+                if effect.answer.chunk >= 0:
+                    run.tenants.add(node)
                 if job.pass_ == "train":
                     run.lease(effect.answer, node, job.ledger, self.cluster)
+            invariants.watch_lent(self, effect.answer)
             peer.reply(request, effect.answer)
 
     def _close_peer(self, effect):
