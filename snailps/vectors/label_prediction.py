@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -22,10 +23,13 @@ from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.quantised import QuantisedRows
+from snailps.vectors.query import Vectors, one_line
 
 _SCORES_MAX = 1 << 22
 """Scores that are computed at once: 16 MiB."""
 _READ_BYTES = 1 << 20
+_COUNT_MAX = 10**15
+"""fastText's bound on counts in its tree of labels."""
 
 
 class Prediction(NamedTuple):
@@ -89,8 +93,9 @@ class LabelModel:
     ----------
     labels : list of bytes
         By falling count in the training text.
-    loss : {"softmax", "ova", "ns"}
-        With softmax the probabilities of all labels add up to 1.
+    loss : {"softmax", "ova", "ns", "hs"}
+        With softmax, and with the hierarchical one (hs, only fastText's own models), the
+        probabilities of all labels add up to 1.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, file: IO[bytes] | None = None) -> None:
@@ -99,7 +104,7 @@ class LabelModel:
         Raises
         ------
         ModelFileError
-            Missing, damaged, not a classifier, or one with hierarchical softmax.
+            Missing, damaged, or not a classifier.
 
         Notes
         -----
@@ -112,11 +117,6 @@ class LabelModel:
                 f"{path}: holds word vectors ({header.model}), not a classifier: query it with "
                 "snailps nn, or train one with snailps train classifier"
             )
-        if header.loss == "hs":
-            raise ModelFileError(
-                f"{path}: was trained with hierarchical softmax (hs), which snailps does not have: "
-                "train it with softmax, ova or ns, or query it with the official fasttext package"
-            )
         if header.bucket == 0 and (header.maxn > 0 or header.word_ngrams > 1):
             raise ModelFileError(
                 f"{path}: damaged header: n-grams (maxn {header.maxn}, wordNgrams "
@@ -124,10 +124,14 @@ class LabelModel:
             )
         self.labels = model.labels
         self.loss = header.loss
+        if header.loss == "hs" and not 0 <= model.label_counts.min() < _COUNT_MAX:
+            raise ModelFileError(f"{path}: damaged counts of labels; fetch or export it again")
+        self._model = model
         self._words = len(model.words)
         self._pruned = model.pruned
         self._input = model.input
         self._output = np.array(model.output[:])
+        self._tree = _label_tree(model.label_counts) if header.loss == "hs" else None
         try:
             self._reader = LineReader(
                 model.words,
@@ -147,6 +151,26 @@ class LabelModel:
             f"LabelModel({len(self.labels):,} labels, {self._words:,} words, "
             f"dim {self._output.shape[1]}, {self.loss}{quantised})"
         )
+
+    @cached_property
+    def wv(self) -> Vectors:
+        """The vectors of the words of the training text."""
+        return Vectors.of_model(self._model)
+
+    def sentence_vector(self, text: str | bytes) -> NDArray[np.float32]:
+        """What a line is classified by, float32[dim]: the mean of its features' rows.
+
+        The numbers are those of the official package's ``get_sentence_vector`` for classifiers:
+        words, their n-grams and the end of the line; zeros if none of them is known.
+
+        Raises
+        ------
+        DataError
+            The text has more than one line.
+        """
+        line = one_line(text) + b"\n"
+        hidden: NDArray[np.float32] = self._hidden(self._read(line), 0, 1)[0]
+        return hidden
 
     def predict(self, text: bytes, k: int = 1, threshold: float = 0.0) -> list[list[Prediction]]:
         """The best labels of each line.
@@ -216,6 +240,21 @@ class LabelModel:
 
     def _probabilities(self, lines: Lines, first: int, step: int) -> NDArray[np.float32]:
         """Probability of every label, (lines, labels), for up to `step` lines from `first` on."""
+        hidden = self._hidden(lines, first, step)
+        scores: NDArray[np.float32] = hidden @ self._output.T
+        if self._tree is not None:
+            scores = _leaf_probabilities(self._tree, scores)
+        elif self.loss == "softmax":
+            scores -= scores.max(axis=1, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= scores.sum(axis=1, keepdims=True)
+        else:
+            scores = _logistic(scores)
+        scores[np.diff(lines.feature_ptr[first : first + step + 1]) == 0] = np.nan
+        return scores
+
+    def _hidden(self, lines: Lines, first: int, step: int) -> NDArray[np.float32]:
+        """Mean of the rows of each line's features, (lines, dim)."""
         ptr = lines.feature_ptr[first : first + step + 1]
         features = lines.features[ptr[0] : ptr[-1]]
         used, rows = np.unique(features, return_inverse=True)
@@ -223,16 +262,7 @@ class LabelModel:
         kernels.bag_means(
             np.array(self._input[used], np.float32), ptr - ptr[0], rows.astype(np.int32), hidden
         )
-        scores: NDArray[np.float32] = hidden @ self._output.T
-        if self.loss == "softmax":
-            scores -= scores.max(axis=1, keepdims=True)
-            np.exp(scores, out=scores)
-            scores /= scores.sum(axis=1, keepdims=True)
-        else:
-            np.exp(-np.clip(scores, -80, 80), out=scores)
-            np.reciprocal(scores + np.float32(1), out=scores)
-        scores[np.diff(ptr) == 0] = np.nan
-        return scores
+        return hidden
 
     def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
         """Adds the counts of the lines of a labelled text to `sums`."""
@@ -258,6 +288,55 @@ class LabelModel:
             right = told[np.isin(told, pairs)]
             sums.right += np.bincount(right % number, minlength=number)
             first += n
+
+
+def _logistic(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    chances: NDArray[np.float32] = np.exp(-np.clip(scores, -80, 80))
+    np.reciprocal(chances + np.float32(1), out=chances)
+    return chances
+
+
+def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """fastText's Huffman tree of the labels, of falling counts.
+
+    Returns
+    -------
+    int64 (labels - 1, 2)
+        The left and right child of each inner node, the root last.  Numbers below the number of
+        labels are labels, the others inner nodes in this order.
+    """
+    labels = len(counts)
+    # Inner nodes that are not made yet are rarer than none.
+    sizes = [*counts.tolist(), *[_COUNT_MAX] * (labels - 1)]
+    children = np.empty((labels - 1, 2), np.int64)
+    leaf, node = labels - 1, labels
+    for made in range(labels, 2 * labels - 1):
+        for side in range(2):
+            if leaf >= 0 and sizes[leaf] < sizes[node]:
+                children[made - labels, side] = leaf
+                leaf -= 1
+            else:
+                children[made - labels, side] = node
+                node += 1
+        sizes[made] = sum(sizes[child] for child in children[made - labels].tolist())
+    return children
+
+
+def _leaf_probabilities(
+    children: NDArray[np.int64], scores: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Probability of each label, (lines, labels): the product of the turns that lead to it.
+
+    `scores` of an inner node are those of its going right, in the columns of the inner nodes.
+    """
+    labels = len(children) + 1
+    right = _logistic(scores[:, : labels - 1])
+    chances = np.ones((len(scores), 2 * labels - 1), np.float32)
+    for inner in range(labels - 2, -1, -1):
+        here = chances[:, labels + inner]
+        chances[:, children[inner, 0]] = here * (1 - right[:, inner])
+        chances[:, children[inner, 1]] = here * right[:, inner]
+    return np.ascontiguousarray(chances[:, :labels])
 
 
 class _Sums:

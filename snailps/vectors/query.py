@@ -61,6 +61,24 @@ def to_text(word: bytes) -> str:
     return word.decode("utf-8", "surrogateescape")
 
 
+def one_line(text: str | bytes) -> bytes:
+    """The bytes of a line, without its end.
+
+    Raises
+    ------
+    DataError
+        It is more than one line.
+    """
+    raw = to_bytes(text)
+    line = raw[:-1] if raw.endswith(b"\n") else raw
+    if b"\n" in line:
+        raise DataError(
+            "expected one line of text, got several: give them one by one, as in "
+            "[wv.sentence_vector(line) for line in text.splitlines()]"
+        )
+    return line
+
+
 def _unit(vector: Float32) -> Float32:
     """A vector at length 1; a zero vector stays zero."""
     norm = np.float32(np.linalg.norm(vector))
@@ -515,15 +533,9 @@ class Vectors:
         >>> wv.sentence_vector("north by east")
         array([0.5, 0.5], dtype=float32)
         """
-        raw = to_bytes(text)
-        if b"\n" in raw.rstrip(b"\n"):
-            raise DataError(
-                "expected one line of text, got several: give them one by one, as in "
-                "[wv.sentence_vector(line) for line in text.splitlines()]"
-            )
         total = np.zeros(self.dim, np.float32)
         count = 0
-        for word in raw.split():
+        for word in one_line(text).split():
             try:
                 vector = self.vector(word)
             except UnknownWord:

@@ -114,14 +114,51 @@ def official_label_counts(path, labels):
     return sorted((words.count(f"__label__l{k}") for k in range(labels)), reverse=True)
 
 
-def test_model_with_hierarchical_softmax_is_refused_in_a_sentence(tmp_path):
-    text = write_labelled(tmp_path / "text", 60)
+@pytest.mark.parametrize("labels", [1, 2, 3, 8])
+def test_model_with_hierarchical_softmax_predicts_as_the_official_one(tmp_path, labels):
+    text = write_labelled(tmp_path / "text", 200, max(labels, 3))
+    if labels < 3:
+        lines = text.read_text(encoding="utf-8").replace("__label__l2", "").splitlines()
+        kept = [line.replace("__label__l1", "") if labels == 1 else line for line in lines]
+        text.write_text("\n".join(kept) + "\n", encoding="utf-8")
     model = official_fasttext.module().train_supervised(
-        str(text), dim=4, thread=1, verbose=0, loss="hs"
+        str(text), dim=4, thread=1, verbose=0, loss="hs", lr=1.0
     )
     model.save_model(str(tmp_path / "m.bin"))
-    with pytest.raises(ModelFileError, match="hierarchical softmax"):
+    ours = LabelModel(tmp_path / "m.bin")
+    assert len(ours.labels) == labels
+    lines = text.read_text(encoding="utf-8").splitlines()[:50]
+    lines += [line for line in UNSEEN if "</s>" not in line]
+    found = ours.predict("".join(f"{line}\n" for line in lines).encode(), k=labels)
+    for line, mine in zip(lines, found, strict=True):
+        expected = {name: p for p, name in model.f.predict(line + "\n", -1, 0.0, "strict")}
+        for label, chance in mine:
+            # fastText adds 1e-5 at each turn.
+            assert chance == pytest.approx(expected[label.decode()], abs=1e-4)
+        assert not mine or sum(chance for _, chance in mine) == pytest.approx(1, abs=1e-5)
+
+
+def test_model_with_damaged_counts_of_labels_is_refused(tmp_path):
+    rows = np.ones((2, 3), np.float32)
+    header = BinHeader(dim=3, model="supervised", loss="hs")
+    counts = [10**16, 10**16]
+    write_bin(tmp_path / "m.bin", header, [b"a"], [1], [rows[:1]], [rows], [b"x", b"y"], counts)
+    with pytest.raises(ModelFileError, match="damaged counts of labels"):
         LabelModel(tmp_path / "m.bin")
+
+
+def test_sentence_and_word_vectors_are_the_official_ones(official):
+    _, path, theirs = official
+    ours = LabelModel(path)
+    for line in ["ka lo mi", "kaka größer", "", "completely unseen", "ka lo </s> mi"]:
+        np.testing.assert_allclose(
+            ours.sentence_vector(line), theirs.get_sentence_vector(line), atol=1e-6
+        )
+    word = ours.wv.words[2]
+    np.testing.assert_allclose(ours.wv[word], theirs.get_word_vector(word), atol=1e-7)
+    with pytest.raises(DataError, match="expected one line"):
+        ours.sentence_vector("ka\nlo")
+    assert repr(ours).startswith(f"LabelModel({len(ours.labels)} labels, ")
 
 
 def test_model_of_word_vectors_is_refused_in_a_sentence(tmp_path):
