@@ -44,7 +44,7 @@ from snailps.vectors.foreign_files import (
     read_word2vec,
     what_is,
 )
-from snailps.vectors.npz import npz_file, write_npy_head
+from snailps.vectors.npz import npz_file, settings_of, write_npy_head
 from snailps.vectors.query import Vectors
 
 Float32 = npt.NDArray[np.float32]
@@ -263,7 +263,10 @@ def _first_bytes(path: str | os.PathLike[str]) -> bytes:
         hint = f"; did you mean {beside[0]}?" if beside else "; check the path"
         raise ModelFileError(f"{path}: no such file{hint}") from error
     except IsADirectoryError as error:
-        raise ModelFileError(f"{path}: a folder; give the path of a model in it") from error
+        hint = "give the path of a model in it"
+        if (Path(path) / "manifest.json").is_file():
+            hint = "it looks like a checkpoint: snailps checkpoint export makes a model of it"
+        raise ModelFileError(f"{path}: a folder; {hint}") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -435,10 +438,7 @@ def _read_npz(
 def _refuse_others(path: str | os.PathLike[str], archive: zipfile.ZipFile, names: set[str]) -> None:
     """Refuses an archive that is neither ours with vectors nor federated averaging's."""
     if "about.npy" in names:
-        raise ModelFileError(
-            f"{path}: not a vector file, but a model of examples or images, as snailps train "
-            "logistic, fm, sparse_net and mlp write it: snailps predict and snailps test read it"
-        )
+        raise ModelFileError(f"{path}: not a vector file, but {_model_of(archive)}")
     if any(name.endswith("data.pkl") for name in names):
         raise ModelFileError(
             f"{path}: not a vector file, but one of PyTorch (torch.load): write its weights and "
@@ -449,6 +449,19 @@ def _refuse_others(path: str | os.PathLike[str], archive: zipfile.ZipFile, names
             f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
             f"got {sorted(archive.namelist())[:8]}; it is not a vector file of ours"
         )
+
+
+def _model_of(archive: zipfile.ZipFile) -> str:
+    """What a .npz of ours with a description is, and what reads it."""
+    try:
+        with archive.open("about.npy") as member:
+            about = np.lib.format.read_array(member, allow_pickle=False)
+        made_by = str(settings_of(about)["worker_class"])
+    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return "a model of another version: read it with the program that wrote it"
+    if made_by.startswith("snailps.models.mlp"):
+        return "a net of snailps train mlp: snailps.models.mlp.files.read_npz(path) reads it"
+    return f"a sparse model ({made_by}): snailps predict MODEL.npz FILE predicts with it"
 
 
 def _read_rows_alone(

@@ -241,6 +241,10 @@ class Vectors:
         vectors._model = model
         return vectors
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: with the rows, without an index and `save` as .bin."""
+        return {**self.__dict__, "_model": None, "_near": None}
+
     def __repr__(self) -> str:
         minn, maxn, _ = self._subwords
         subwords = f", subwords {minn} to {maxn}" if self.has_subwords else ""
@@ -387,7 +391,7 @@ class Vectors:
         ----------
         positive, negative : a word, a vector float32[dim], or a list of both
             Words enter at length 1, vectors at their own.  An item of a list may be a pair of one
-            of these and its weight.
+            of these and its weight, which counts as it is among the negative ones, too.
         topn : int
             Words wanted, at least 1.
         restrict_vocab : int or collection of words, optional

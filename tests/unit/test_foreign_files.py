@@ -14,6 +14,7 @@ import snailps
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors import LabelModel, Vectors, read_bin
 from snailps.vectors.files import load
+from snailps.vectors.npz import about
 
 WORDS = ["the", "größe", "日本", "1", "-", "a"]
 ROWS = np.random.default_rng(5).normal(size=(6, 5)).astype(np.float32)
@@ -217,7 +218,12 @@ def zip_of(name):
         (b"0 1:3:0.5 2:7:1\n", "LIBFFM's"),
         (b"it was the best of times\nit was the worst\n", "text: snailps train fasttext"),
         (b"\x7fELF\x02\x01\x01\0\0\0", "expected fastText's .bin.* begins with b'.x7fELF"),
-        (npz_of(about=np.zeros(3, np.uint8), weights=ROWS), "snailps predict and snailps test"),
+        (npz_of(about=np.zeros(3, np.uint8), weights=ROWS), "a model of another version"),
+        (
+            npz_of(about=about({"worker_class": "snailps.models.sparse.fm:FM"})),
+            r"a sparse model \(snailps.models.sparse.fm:FM\): snailps predict MODEL\.npz",
+        ),
+        (npz_of(about=about({"worker_class": "snailps.models.mlp:Mlp"})), "a net of .*read_npz"),
         (zip_of("archive/data.pkl"), "one of PyTorch"),
         (npz_of(x=ROWS), "expected arrays 'words'"),
         (b"", "empty"),
@@ -231,6 +237,9 @@ def test_load_of_another_kind_says_what_it_is_and_what_reads_it(tmp_path, start,
 
 def test_load_a_folder_or_a_missing_file_says_so(tmp_path):
     with pytest.raises(ModelFileError, match="a folder"):
+        snailps.load(tmp_path)
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(ModelFileError, match="a checkpoint: snailps checkpoint export"):
         snailps.load(tmp_path)
     (tmp_path / "m.ftz").write_bytes(b"x")
     with pytest.raises(ModelFileError, match=r"did you mean .*m\.ftz\?"):

@@ -1,8 +1,10 @@
 """Vectors as an object: subscripts, searches as gensim's, batches, conversions, a map."""
 
+import copy
 import doctest
 import os
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import official_fasttext
@@ -303,6 +305,46 @@ def test_index_finds_what_the_exact_search_finds(drawn):
     assert wv.most_similar(["w3", "w4"]) == exact[0]
 
 
+class OddIndex:
+    """usearch's Index as far as it is called; finds all but row 1, the last of a batch no more."""
+
+    memory_usage = 4_000_000
+
+    def __init__(self, **options):
+        assert options["ndim"] == 9
+
+    def add(self, keys, matrix, threads):
+        assert keys.tolist() == list(range(300))
+        self.matrix = np.delete(matrix, 1, axis=0)
+        self.keys = np.delete(keys, 1)
+
+    def search(self, queries, k):
+        order = np.argsort(-(queries @ self.matrix.T), axis=1)[:, :k][:, ::-1]
+        counts = np.full(len(queries), min(k, 299))
+        counts[len(queries) // 2] = 1
+        return SimpleNamespace(keys=self.keys[order], counts=counts)
+
+
+def test_index_that_finds_too_few_or_in_another_order_is_completed(drawn, monkeypatch):
+    monkeypatch.setattr(
+        "snailps.vectors.search.optional_module", lambda *names: SimpleNamespace(Index=OddIndex)
+    )
+    wv = Vectors(drawn.words, drawn.vectors)
+    exact = wv.nearest(wv.vectors[:40], topn=3)
+    report = wv.build_index()
+    assert 0.9 < report.recall < 1
+    assert repr(report).startswith("IndexReport(300 words, recall 0.9")
+    numbers, scores = wv.nearest(wv.vectors[:40], topn=3)
+    found = ~(exact[0] == 1).any(axis=1)
+    assert found[20]
+    np.testing.assert_array_equal(numbers[found], exact[0][found])
+    np.testing.assert_allclose(scores[found], exact[1][found], atol=1e-6)
+    np.testing.assert_allclose(
+        scores, np.take_along_axis(wv.normalised[:40] @ wv.normalised.T, numbers, 1), atol=1e-6
+    )
+    assert len(wv.most_similar("w5", topn=2)) == 2
+
+
 def test_index_with_a_wrong_setting_says_so(drawn):
     with pytest.raises(ConfigError, match="connectivity: expected at least 2, got 1"):
         drawn.build_index(connectivity=1)
@@ -398,6 +440,15 @@ def test_writers_and_save_give_the_same_bytes(compass, tmp_path):
     compass.save(tmp_path / "a.vec")
     write_vec(tmp_path / "b.vec", compass.raw_words, compass.chunks(), 2)
     assert (tmp_path / "a.vec").read_bytes() == (tmp_path / "b.vec").read_bytes()
+
+
+def test_copies_and_pickles_keep_the_vectors(both):
+    ours, _ = both
+    for again in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        np.testing.assert_array_equal(again["kalomiro"], ours["kalomiro"])
+        np.testing.assert_array_equal(again.vectors, ours.vectors)
+        with pytest.raises(ModelFileError, match="a whole fastText model"):
+            again.save("m.bin")
 
 
 # --- a map --------------------------------------------------------------------------------------
