@@ -9,7 +9,7 @@ A row is pulled when it is first needed, and not with every block.  Several work
 a row; each exchanges its copy after as many of its own steps as the steps of all workers since
 the last exchange may go before the copies disagree.  So a frequent row travels often, a rare one
 once a round, and traffic falls as steps get shorter.  A single worker only pushes.  No optimizer,
-no text: a `Motion` says how far steps go.
+no text: a `Motion` says how far steps go.  The arithmetic is `kernels/_row_exchange.pyx`.
 
 Exchange of a row: with `base` the row as the server had it, a worker pushes ``share x (local -
 base)`` and pulls the row behind that, so that the answer includes it.  Then ``local += answer -
@@ -35,48 +35,36 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
 from snailps.api.worker import Pending
 from snailps.data._key_numbering import KeptNumbers
-from snailps.models.local_sgd import Floats, Keys, LocalSgd, share_of_delta
+from snailps.kernels._row_exchange import Motion, RowExchange
+from snailps.models.local_sgd import Floats, Keys, LocalSgd
 
 CACHE_BYTES = 512 << 20
 """Memory of one table's kept rows and their numbering: 5.8 million features of a linear model with
 FTRL, 600,000 rows of 100 columns."""
 KEY_BYTES = 64
-"""Memory of a key beside its row: itself, its part of the hash table at its emptiest, and what is
-measured about it."""
-DRIFT = 3.0
-"""Steps of all workers x rate x curvature after which a row is exchanged.  8 workers, 300,000
-clicks, log loss above that of one worker: .0005 at 3, .0017 at 10 (with 1.0 rows an example less
-to exchange), .0004 at 1 (with 3 rows more)."""
-STEPS_MIN = 3
+"""Memory of a key beside its row: its part of the hash table at its emptiest, and its record."""
+DRIFT = 2.0
+"""Steps of all workers x rate x curvature after which a row is exchanged.  What this and others are
+worth is in docs/design/shared-rows.md."""
+STEPS_MIN = 5
 """Own steps on a row between two exchanges, at least: rows that few examples use have long first
-steps, but an exchange costs as much as 40 steps of a linear model.  The loss above is .0015 at 8.
-"""
-CORRELATION = 0.3
-"""Part of a step's curvature that all workers have in common.  `share_of_delta` takes the steps of
-an example's features as one step; those of other features differ from worker to worker."""
-FAR_OF_ALL = 2.0
-"""Steps of all workers x rate x curvature from which half of a delta's rest is given up, of a row
-that every example uses (a bias would swing to and fro otherwise: with AdaGrad on a9a, 8 workers,
-100 examples between exchanges, log loss .371 without this, .325 with it)."""
+steps, but an exchange costs as much as some steps of a linear model."""
 FAR = 10.0
-"""The same of any row, if first steps on rare rows are as long as later ones (AdaGrad, SGD)."""
-ONE_STEP = 1.01
-"""Up to so many steps (estimated) a delta is pushed whole."""
+"""Steps of all workers x rate x curvature from which half of a delta's rest is given up, of any
+row, if first steps on rare rows are as long as later ones (AdaGrad, SGD)."""
 MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
 """Rows, the most frequent ones, that are exchanged between rounds."""
 SPAN_MIN = 16
 """Examples between two calls of `exchange`, at least."""
-STALE = 5.0
+STALE = 30.0
 """Price of an exchange's time beside that of rows that wait for it: spans are the root of this x
 what an exchange costs (in examples) x the shortest interval of a row, if that is longer than the
 interval."""
@@ -84,66 +72,15 @@ LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
 """Rows of one request; frequent rows are exchanged again once all chunks of a round are merged."""
-QUIET_MAX = 3
-"""A row that no other worker has changed is pulled with every 2nd, 4th, then 8th exchange."""
+
+SGD = 1  # of abi/_row_ops.h
 
 Ids = NDArray[np.int32]
 
 
-class Motion(Protocol):
-    """What a model knows about its steps.
-
-    Attributes
-    ----------
-    far : float
-        See `FAR`; infinite if steps on rare rows add up however many workers make them.
-    """
-
-    far: float
-
-    def steps(self, rows: Floats, deltas: Floats, counts: Floats) -> Floats:
-        """Rate x curvature x steps of packed rows: how far this worker has moved them.
-
-        Parameters
-        ----------
-        rows, deltas : numpy.ndarray
-            float32 (n, width): packed rows as trained, and their changes.
-        counts : numpy.ndarray
-            float32 (n, 1): number of steps.
-
-        Returns
-        -------
-        numpy.ndarray
-            float32 (n, 1), or a number for each column that `scale` scales.
-        """
-
-    def scale(self, rows: Floats, deltas: Floats, shares: Floats) -> None:
-        """Reduces deltas to shares, of the shape that `steps` returns, in place.
-
-        Sums that add up however many workers there are (AdaGrad's, FTRL's n) stay whole.
-        """
-
-
-class Curvature:
-    """Motion of rows without state, of one curvature: the default.
-
-    Parameters
-    ----------
-    a_step : float
-        Rate x curvature of the loss in a row, for a step.
-    """
-
-    def __init__(self, a_step: float) -> None:
-        self.a_step, self.far = a_step, FAR
-
-    def steps(self, rows: Floats, deltas: Floats, counts: Floats) -> Floats:
-        """The same for all rows."""
-        steps: Floats = counts * np.float32(self.a_step)
-        return steps
-
-    def scale(self, rows: Floats, deltas: Floats, shares: Floats) -> None:
-        """All columns alike."""
-        deltas *= shares
+def of_curvature(dim: int) -> Motion:
+    """Motion of rows without state that all have the curvature `Motion.a_step`, at first 0."""
+    return Motion(SGD, dim, far=FAR)
 
 
 @dataclass(slots=True)
@@ -178,15 +115,9 @@ class _Places:
         self.room = min(max(1, room), (1 << 30) - 1)
         self.numbers = KeptNumbers(self.room)
         self.pulling = False  # whether own deltas of earlier places have arrived
-        width = sgd.layout.width
-        self.keys = np.empty(self.room, np.uint64)
-        self.rows = sgd.layout.make(self.room)
-        self.base = np.empty((self.room, width), np.float32)
-        self.counts = np.zeros(self.room, np.float32)
-        self.examples = 0.0  # of the counts
-        self.last = np.empty(self.room, np.float32)  # exchange, in thousands of examples
-        self.rest = np.zeros(self.room, np.float32)  # steps that were not pushed
-        self.quiet = np.zeros(self.room, np.uint8)
+        layout = sgd.layout
+        self.rows = layout.make(self.room)
+        self.exchange = RowExchange(self.rows, layout.dim, layout.parts)
         self.used = 0  # of all blocks that are trained or being trained
 
     def find(self, keys: Keys) -> Found:
@@ -206,6 +137,8 @@ class KeptRows:
         Places in use, this block's included.
     new : slice
         Places of rows that it uses first.
+    new_keys : numpy.ndarray
+        uint64: their keys.
     pull : Pending or None
         Of these; None if there are none, or they are pulled by `ready`.
     touched : numpy.ndarray
@@ -217,6 +150,7 @@ class KeptRows:
     places: _Places
     row_num: int
     new: slice
+    new_keys: Keys
     pull: Pending | None
     touched: Ids
     closes: bool
@@ -231,16 +165,15 @@ class KeptRows:
 class _Exchange:
     """Rows on their way: pushed, and perhaps pulled behind that.
 
-    `pulled` are the places that come back, `expected` their packed rows if nobody else changes
-    them, `given_up` what their local copies lose.
+    `pulled` are the places that come back, `given_up` what the local copies of those at `given_at`
+    lose.
     """
 
     push: Pending
-    deltas: Floats
     pull: Pending | None
     pulled: Ids
-    expected: Floats
-    given_up: Floats | None
+    given_up: Floats
+    given_at: Ids
 
 
 class SharedRows:
@@ -304,6 +237,7 @@ class SharedRows:
         self._rounds = 0
         self._hot = np.empty(0, np.int32)
         self._due = np.empty(0, np.float64)
+        self._interval = np.empty(0, np.float64)
         self._shortest = 0.0  # interval of any row
         self._example_s = self._exchange_s = 0.0
         self._left_at: float | None = None
@@ -338,7 +272,6 @@ class SharedRows:
             numbered = self._number(found)
             assert numbered is not None
         places, keys, new = self._asked, numbered[0], numbered[1]
-        places.keys[new] = keys
         pull = None
         if len(keys) and places.pulling:
             pull = self._sgd.pull_rows(self._table, keys)
@@ -348,7 +281,7 @@ class SharedRows:
         closes = self._blocks % self._round_blocks == 0
         if closes:
             places.numbers.begin_round()
-        return KeptRows(places, new.stop, new, pull, touched, closes)
+        return KeptRows(places, new.stop, new, keys, pull, touched, closes)
 
     def _number(self, found: Sequence[Found]) -> tuple[Keys, slice] | None:
         """New keys and their places; None: there is no room for them."""
@@ -370,13 +303,12 @@ class SharedRows:
         if new.stop > new.start:
             pull = kept.pull
             if pull is None:
-                keys = places.keys[new]
-                out = sgd.packed.take(len(keys))
-                pull = sgd.worker.pull_async(self._table, keys, out, state=sgd.state)
+                out = sgd.packed.take(len(kept.new_keys))
+                pull = sgd.worker.pull_async(self._table, kept.new_keys, out, state=sgd.state)
             pulled = pull.wait()
-            sgd.in_threads(sgd.layout.load, pulled, places.rows[new])
-            places.base[new] = pulled
-            places.last[new] = self._now / 1000
+            numbers = np.arange(new.start, new.stop, dtype=np.int32)
+            load = partial(places.exchange.load, now=self._now)
+            sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
         self._touched.append(kept.touched)
@@ -410,39 +342,27 @@ class SharedRows:
         kept = self._kept
         if self.workers < 2 or examples == 0:
             return
-        counts = kept.counts[: kept.used]
-        counts *= MEMORY
-        if 4 * len(places) < len(counts):
-            np.add.at(counts, places, np.float32(1) if weights is None else weights)
-        else:
-            counts += np.bincount(places, weights, minlength=len(counts))
-        kept.examples = MEMORY * kept.examples + examples
+        kept.exchange.count(places, examples, MEMORY, weights)
         if self._rounds == 0:
             self._round_examples = examples / share * self._round_blocks
         self._choose()
 
     def _choose(self) -> None:
         """Chooses the rows that are exchanged between rounds, and when."""
-        kept, counts = self._kept, self._kept.counts[: self._kept.used]
+        kept, known = self._kept, self._kept.exchange
         # Of rows that a round exchanges as often nothing is to be gained.
-        least = 2 * self._steps_min * kept.examples / max(1.0, self._round_examples)
-        hot = np.flatnonzero(counts > max(least, 1.0)).astype(np.int32)
+        least = 2 * self._steps_min * known.examples / max(1.0, self._round_examples)
+        hot = known.frequent(kept.used, max(least, 1.0))
         if len(hot) > HOT_MAX:
-            top = np.argpartition(counts[hot], len(hot) - HOT_MAX)[-HOT_MAX:]
+            top = np.argpartition(known.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
             hot = hot[np.sort(top)]
-        self._hot, self._shortest = hot, 0.0
-        if len(hot) == 0:
-            return
-        rows = self._packed(hot)
-        one = np.ones((len(hot), 1), np.float32)
-        step = self.motion.steps(rows, np.zeros_like(rows), one).max(axis=1)
-        steps = np.maximum(self._steps_min, DRIFT / np.maximum(step * self.workers, 1e-9))
-        interval = steps * (kept.examples / counts[hot])
+        interval, last = known.intervals(
+            self.motion, hot, workers=self.workers, drift=DRIFT, steps_min=self._steps_min
+        )
         few = interval < self._round_examples / 2
-        self._hot, interval = hot[few], interval[few]
-        self._due = kept.last[self._hot] * 1000.0 + interval
-        if len(self._hot):
-            self._shortest = float(interval.min())
+        self._hot, self._interval = hot[few], interval[few]
+        self._due = last[few] + self._interval
+        self._shortest = float(self._interval.min()) if len(self._hot) else 0.0
 
     def span(self) -> int:
         """Number of examples to train before the next `exchange`."""
@@ -467,13 +387,10 @@ class SharedRows:
         if not self._on_way and len(self._hot):
             at = np.flatnonzero(self._due <= self._now)
             if len(at):
-                hot = self._hot[at]
-                kept = self._kept
-                since = self._now - kept.last[hot] * 1000.0
-                self._send(hot, answers=True)
+                self._send(self._hot[at], answers=True)
                 self._waited = 0
                 # The interval stays what it was chosen to be; `saw` measures again.
-                self._due[at] = self._now + np.maximum(self._due[at] - self._now + since, 1.0)
+                self._due[at] = self._now + self._interval[at]
         self._left_at = self._seconds()
         self._exchange_s = _mean(self._exchange_s, self._left_at - begin)
 
@@ -501,7 +418,7 @@ class SharedRows:
         if not self._touched:
             return
         self._settle()
-        touched = np.concatenate(self._touched)
+        touched = np.sort(np.concatenate(self._touched))  # memory is visited in order
         self._touched = []
         if not answers:
             self._send(touched, answers=False)
@@ -513,65 +430,30 @@ class SharedRows:
         """Pushes shares of the deltas of rows, and starts to pull them behind that."""
         if len(places) == 0:
             return
-        kept, sgd, layout = self._kept, self._sgd, self._sgd.layout
-        base = kept.base[places]
-        deltas = sgd.packed.take(len(places))
-        deltas[:] = base
-        take = partial(kernels.take_changes, kept.rows, dim=layout.dim, parts=layout.parts)
-        self._in_threads(take, places, deltas)
-        given_up = None
-        if self.workers > 1:
-            given_up = self._share(places, base, deltas)
-        base += deltas
-        kept.base[places] = base
-        kept.last[places] = self._now / 1000
-        keys = kept.keys[places]
+        kept, sgd = self._kept.exchange, self._sgd
+        keys, deltas = np.empty(len(places), np.uint64), sgd.packed.take(len(places))
+        send = partial(kept.send, self.motion, workers=self.workers, now=self._now, giving=answers)
+        given_up, given_at = deltas[:0], places[:0]
+        if answers or len(places) < CHUNK_ROWS:
+            given_up, given_at = send(places, keys, deltas)
+        else:
+            sgd.in_threads(send, places, keys, deltas)
         push = sgd.worker.push_async(self._table, keys, deltas, state=sgd.state)
-        pull, pulled, expected = None, places[:0], base[:0]
+        pull, pulled = None, places[:0]
         if answers:
-            pulled, expected = places, base
+            pulled = places
             if not quiet_too:
-                every = (1 << kept.quiet[places].astype(np.int32)) - 1
-                loud = ((places + self._rounds) & every) == 0
-                pulled, expected, keys = places[loud], base[loud], keys[loud]
-                given_up = None if given_up is None else given_up[loud]
+                loud = kept.loud(places, self._rounds)
+                if len(loud) < len(places):
+                    at = np.searchsorted(loud, given_at)
+                    still = loud[np.minimum(at, len(loud) - 1)] == given_at if len(loud) else at < 0
+                    given_up, given_at = given_up[still], at[still].astype(np.int32)
+                    pulled, keys = places[loud], keys[loud]
             if len(pulled):
                 out = sgd.packed.take(len(pulled))
                 pull = sgd.worker.pull_async(self._table, keys, out, state=sgd.state)
         self.exchanged += len(places)
-        self._on_way.append(_Exchange(push, deltas, pull, pulled, expected, given_up))
-
-    def _share(self, places: Ids, base: Floats, deltas: Floats) -> Floats | None:
-        """Reduces deltas to the share that is pushed; what the local copies give up of the rest."""
-        kept = self._kept
-        since = self._now - kept.last[places] * np.float32(1000)
-        counts = kept.counts[places] * (since / max(1.0, kept.examples)).astype(np.float32)
-        counts = np.maximum(counts, 1) + kept.rest[places]
-        kept.rest[places] = 0
-        # A row with one step is probably no other worker's: it is pushed whole.
-        shared = np.flatnonzero(counts > ONE_STEP)
-        if len(shared) == 0:
-            return None
-        places, counts = places[shared], counts[shared][:, None]
-        reduced = deltas[shared]
-        rows = base[shared] + reduced
-        own = self.motion.steps(rows, reduced, counts)
-        beyond = np.maximum(own.max(axis=1, keepdims=True) * np.float32(self.workers) - 1, 0)
-        common = np.minimum(kept.counts[places] / np.float32(max(1.0, kept.examples)), 1)[:, None]
-        held = 1 / (
-            1 + np.square(beyond * common / FAR_OF_ALL) + np.square(beyond / self.motion.far)
-        )
-        own = own * (np.float32(CORRELATION) * held + (1 - held))
-        others = own * ((counts - 1) / counts * np.float32(self.workers - 1))
-        shares = share_of_delta(own, others)
-        self.motion.scale(rows, reduced, shares)
-        kept.rest[places] = counts[:, 0] * (1 - shares.mean(axis=1)) * held[:, 0]
-        given_up = None
-        if beyond.any():
-            given_up = np.zeros_like(deltas)
-            given_up[shared] = (deltas[shared] - reduced) * (1 - held)
-        deltas[shared] = reduced
-        return given_up
+        self._on_way.append(_Exchange(push, pull, pulled, given_up, given_at))
 
     def _settle(self, *, wait: bool = True) -> None:
         """Merges answers in the order of the requests; all of them, or what has arrived."""
@@ -584,44 +466,12 @@ class SharedRows:
             if first.pull is not None:
                 self._merge(first, first.pull.wait())
 
-    def _merge(self, exchange: _Exchange, merged: Floats) -> None:
+    def _merge(self, exchange: _Exchange, answers: Floats) -> None:
         """Adds what other workers have done to kept rows."""
-        kept, sgd, layout = self._kept, self._sgd, self._sgd.layout
-        places, expected, given_up = exchange.pulled, exchange.expected, exchange.given_up
-        kept.base[places] = merged
-        # What follows from the state is rounded differently here and there.
-        first = 0 if sgd.derive is None else layout.dim
-        changes = (merged[:, first:] != expected[:, first:]).any(axis=1)
-        kept.quiet[places] = np.where(changes, 0, np.minimum(kept.quiet[places] + 1, QUIET_MAX))
-        if given_up is not None:
-            expected += given_up
-            changes |= given_up.any(axis=1)
-        changed = np.flatnonzero(changes)
-        others = places[changed]
-        rows = sgd.packed.take(len(others))
-        take = partial(kernels.take_rows, kept.rows, dim=layout.dim, parts=layout.parts)
-        self._in_threads(take, others, rows)
-        rows += merged[changed] - expected[changed]
-        if sgd.derive is not None:
-            sgd.derive(rows)
-        trained = kept.rows.reshape(-1, layout.parts, layout.stride)
-        trained[others, :, : layout.dim] = rows.reshape(-1, layout.parts, layout.dim)
-        sgd.packed.give(rows)
-        sgd.packed.give(merged)
-
-    def _packed(self, places: Ids) -> Floats:
-        """Packed rows of places."""
-        layout = self._sgd.layout
-        rows = np.empty((len(places), layout.width), np.float32)
-        kernels.take_rows(self._kept.rows, places, rows, layout.dim, layout.parts)
-        return rows
-
-    def _in_threads(self, function: Callable[..., object], places: Ids, rows: Floats) -> None:
-        """Calls a row-wise function, in threads where that is worth their start."""
-        if len(places) < CHUNK_ROWS:
-            function(places, rows)
-        else:
-            self._sgd.in_threads(function, places, rows)
+        self._kept.exchange.merge(
+            self.motion, exchange.pulled, answers, exchange.given_up, exchange.given_at
+        )
+        self._sgd.packed.give(answers)
 
 
 def _mean(mean: float, value: float) -> float:

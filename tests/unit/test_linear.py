@@ -155,10 +155,11 @@ def shifted(text, by):
 
 def keep(model, rows):
     """Has a worker keep at most so many rows; none: as with bsp."""
+    motion = model.shared_rows.motion
     model.shared_rows = None
     if rows:
         model.shared_rows = SharedRows(
-            model.sgd, TABLE, model._motion, room=rows, round_blocks=ROUND_BLOCKS
+            model.sgd, TABLE, motion, room=rows, round_blocks=ROUND_BLOCKS
         )
 
 
@@ -241,7 +242,7 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     prepared = model.prepare(block_of("1 5:1 6:1 7:1 8:1\n"))
     (batch,) = prepared.batches
     assert batch.keys.tolist() == [5, BIAS_KEY]
-    assert prepared.kept.places.keys[batch.places].tolist() == [5]
+    assert prepared.kept.new_keys[batch.places].tolist() == [5]
     prepared.kept.pull.wait()
 
 

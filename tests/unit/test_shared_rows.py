@@ -9,8 +9,9 @@ from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snailps.kernels._row_exchange import QUIET_MAX
 from snailps.models.local_sgd import LocalSgd, RowLayout
-from snailps.models.shared_rows import LATE, QUIET_MAX, SPAN_MIN, Curvature, SharedRows
+from snailps.models.shared_rows import DRIFT, LATE, SPAN_MIN, SharedRows, of_curvature
 
 DIM = 3
 IDS = 14
@@ -87,8 +88,10 @@ class Worker:
     def __init__(self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0):
         self.client = Client(store, workers)
         self.sgd = LocalSgd(self.client, RowLayout.padded(DIM))
+        motion = of_curvature(DIM)
+        motion.a_step = a_step
         self.shared = SharedRows(
-            self.sgd, "a", Curvature(a_step), room=room, round_blocks=round_blocks,
+            self.sgd, "a", motion, room=room, round_blocks=round_blocks,
             seconds=lambda: 0.0,
         )  # fmt: skip
 
@@ -238,7 +241,7 @@ def test_intervals_grow_as_steps_get_shorter():
         worker = Worker(Store(), workers=4, round_blocks=1000, a_step=a_step)
         worker.train(worker.ask([1]), 1, spans=10, examples=10)
         spans.append(worker.shared.span())
-    assert spans == [SPAN_MIN, 75, pytest.approx(750, abs=1)]
+    assert spans == [SPAN_MIN, *(pytest.approx(DRIFT / step / 4, abs=1) for step in (0.01, 0.001))]
 
 
 def test_training_waits_for_an_answer_that_is_late():

@@ -34,7 +34,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
-from snailps.models.shared_rows import Curvature, KeptRows, SharedRows
+from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
 from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
 from snailps.vectors import BinHeader, write_bin
 
@@ -163,7 +163,7 @@ class Classifier(TextModel):
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
         self._shared: tuple[SharedRows, SharedRows] | None = None
         if s.consistency == "async":
-            self._motions = Curvature(0.0), Curvature(0.0)
+            self._motions = of_curvature(s.dim), of_curvature(s.dim)
             inputs, outputs = (
                 SharedRows(self.sgd, table, motion, round_blocks=ROUND_BLOCKS)
                 for table, motion in zip(("input", "output"), self._motions, strict=True)

@@ -9,15 +9,16 @@ This module estimates how far a block moves each row; `local_sgd.share_of_delta`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from snailps.kernels._row_exchange import Motion
 from snailps.models.local_sgd import share_of_delta
 from snailps.models.shared_rows import FAR
 from snailps.models.sparse.batch import Batch, Floats
-from snailps.models.sparse.settings import SparseSettings
+from snailps.models.sparse.settings import METHODS, SparseSettings
 
 CURVATURE = 0.2
 """Curvature of an example's log loss: P(yes) P(no) for typical predictions."""
@@ -174,30 +175,26 @@ class Shares:
         return float(squares.mean()) / n
 
 
-class SparseMotion:
-    """`shared_rows.Motion` of packed rows of sparse examples.
+def motion_of(shares: Shares) -> Motion:
+    """`shared_rows` measures and scales kept rows by this; `set_step` says how far a step goes.
 
-    Parameters
-    ----------
-    shares : Shares
-        Its `stride` does not count: packed rows have no padding.
-
-    Attributes
-    ----------
-    step : Step
-        Of the block that is being trained.
+    Its sums are those of `Shares.steps` and `Shares.take`.
     """
-
-    def __init__(self, shares: Shares) -> None:
-        self._shares = replace(shares, stride=shares.dim)
+    s = shares.settings
+    return Motion(
+        METHODS[s.method],
+        shares.dim,
+        outputs=shares.outputs,
         # FTRL's sums of squares shorten the sum of several workers' first steps, too.
-        self.far = np.inf if shares.settings.method == "ftrl" else FAR
-        self.step = Step(0.0, 0.0, 0.0)
+        far=np.inf if s.method == "ftrl" else FAR,
+        least=s.beta if s.method == "ftrl" else shares.eps,
+        lr=s.lr,
+        l1=s.l1,
+        l2=s.l2,
+        beta=s.beta,
+    )
 
-    def steps(self, rows: Floats, deltas: Floats, counts: Floats) -> Floats:
-        """As `Shares.steps`."""
-        return self._shares.steps(self.step, rows, deltas, counts)
 
-    def scale(self, rows: Floats, deltas: Floats, shares: Floats) -> None:
-        """As `Shares.take`."""
-        self._shares.take(rows, deltas, shares)
+def set_step(motion: Motion, step: Step) -> None:
+    """Makes a motion that of a block's steps."""
+    motion.a_step, motion.a_factor_step = step.together, step.rate * step.features

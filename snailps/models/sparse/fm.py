@@ -31,6 +31,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models.local_sgd import RowLayout
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import METHODS, SparseSettings
 from snailps.models.sparse.worker import SparseWorker
 
@@ -135,10 +136,13 @@ class FactorizationMachine(SparseWorker):
         return (self.table(s.dim, init="factors", scale=s.scale, **own),)
 
     def setup(self) -> None:
-        """Adapts the shares to factors."""
+        """Sets the number of rows that each thread has a copy of."""
         super().setup()
-        self.shares = replace(self.shares, outputs=1, eps=self.settings.eps)
         self._hot = max(1, HOT_FLOATS // self.sgd.layout.trained_width)
+
+    def make_shares(self, table: Table, layout: RowLayout) -> Shares:
+        """One output; the other numbers are factors."""
+        return replace(super().make_shares(table, layout), outputs=1, eps=self.settings.eps)
 
     def row_layout(self, table: Table) -> RowLayout:
         """Each part starts on a cache line's boundary."""

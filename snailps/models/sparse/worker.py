@@ -43,7 +43,7 @@ from snailps.models.sparse.batch import (
     batch_reader,
     check_classes,
 )
-from snailps.models.sparse.delta_shares import Shares, SparseMotion
+from snailps.models.sparse.delta_shares import Shares, motion_of, set_step
 from snailps.models.sparse.settings import (
     METHODS,
     ClassesSettings,
@@ -62,7 +62,7 @@ ROUND_BLOCKS = 4
 block, 580,000 every four."""
 BLOCK_BYTES_SMALL = 256 << 10
 """Size below which the lease of a block costs more than a hundredth of its training."""
-SAMPLE = 1 << 18
+SAMPLE = 1 << 16
 """Entries of a block whose steps are counted, at most: a counted one costs half a step."""
 EPS = 1e-8
 """Epsilon of AdaGrad, the default of tables."""
@@ -264,15 +264,7 @@ class SparseWorker(Worker):
         s = self.settings
         _, table = self._find(TABLE)
         layout = self.row_layout(table)
-        self.shares = Shares(
-            s,
-            self.workers,
-            s.loss,
-            table.dim,
-            stride=layout.stride,
-            outputs=table.dim,
-            eps=EPS,
-        )
+        self.shares = self.make_shares(table, layout)
         keeps = self.keeps_rows(s)
         self.prefetch = 2 if keeps else 1
         self._reader = batch_reader(
@@ -289,14 +281,18 @@ class SparseWorker(Worker):
         self.sgd = LocalSgd(self, layout, state=True, derive=derive)
         self.shared_rows = None
         if keeps:
-            self._motion = SparseMotion(self.shares)
             self.shared_rows = SharedRows(
                 self.sgd,
                 TABLE,
-                self._motion,
+                motion_of(self.shares),
                 round_blocks=ROUND_BLOCKS,
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
             )
+
+    def make_shares(self, table: Table, layout: RowLayout) -> Shares:
+        """Scaling of deltas; all numbers of a row are weights of outputs, unless overridden."""
+        s, dim = self.settings, table.dim
+        return Shares(s, self.workers, s.loss, dim, stride=layout.stride, outputs=dim, eps=EPS)
 
     def row_layout(self, table: Table) -> RowLayout:
         """Layout of rows that `train_part` takes: packed, unless overridden."""
@@ -403,7 +399,7 @@ class SparseWorker(Worker):
             bias = batches[0].bias
             moved = np.zeros(rows.shape[1], np.float32)  # of the bias, by this worker
             seen = None if self._bias_mean is None else self._bias_mean * np.float32(units)
-            self._motion.step = self.shares.step_of(batches, seen, rates[0])
+            set_step(shared.motion, self.shares.step_of(batches, seen, rates[0]))
             self._count(batches, units, shared)
             done = 0
             for batch in batches:

@@ -1,0 +1,414 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Owns what is known of kept rows beside the rows themselves, and the arithmetic of their exchange.
+
+    rows as trained, bases, counts of steps -> RowExchange.send -> deltas to push, their keys
+    answers -> RowExchange.merge -> rows as trained, bases
+    examples, steps -> RowExchange.count -> RowExchange.intervals -> when to exchange a row
+
+`Motion` says how far steps go.  One pass over the rows each, without the GIL; memory moves are what
+it costs, so what belongs to a row, but its count, is one record.  No tables, no requests:
+`models/shared_rows.py` has these.  A NumPy twin is in tests/support/twins/row_exchange.py.
+"""
+from libc.math cimport expf, sqrtf
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row_to_write, fetch_to_write
+from snailps.abi._row_ops cimport ACCESS_ADAGRAD, ACCESS_FTRL, ACCESS_SGD
+
+cdef extern from "kernels/_optimizers.h" nogil:
+    ctypedef struct FtrlBy "snail_ftrl_by":
+        float per_rate
+        float base
+        float l1
+    FtrlBy ftrl_of "snail_ftrl_of"(float rate, float l1, float l2, float beta)
+    float ftrl_weight "snail_ftrl_weight"(float z, float root, const FtrlBy *by)
+
+cdef enum:
+    AHEAD = 16                  # rows, whose places are known, asked for ahead
+    RECORD = 4                  # floats of Record
+    C_QUIET_MAX = 3
+cdef float C_CORRELATION = 0.3, C_FAR_OF_ALL = 2.0, C_ONE_STEP = 1.01, LEAST_OWN = 1e-4
+
+CORRELATION = C_CORRELATION
+FAR_OF_ALL = C_FAR_OF_ALL
+ONE_STEP = C_ONE_STEP
+QUIET_MAX = C_QUIET_MAX
+
+cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
+    uint32_t key[2]
+    float last                  # exchange, in examples
+    float rest                  # steps that were not pushed
+
+
+cdef class Motion:
+    """How far steps move rows; see `_row_exchange.pyi`."""
+
+    cdef int method
+    cdef int64_t dim, outputs, parts
+    cdef float far, least, lr, l1, l2, beta
+    cdef public float a_step, a_factor_step
+    cdef FtrlBy ftrl
+
+    def __init__(self, int method, Py_ssize_t dim, *, Py_ssize_t outputs=0, float far,
+                 float least=0, float lr=1, float l1=0, float l2=0, float beta=0):
+        if method not in (ACCESS_SGD, ACCESS_ADAGRAD, ACCESS_FTRL):
+            raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
+        if dim < 1 or not 0 <= outputs <= dim or not lr > 0:
+            raise ValueError(f"expected dim of 1 or more, outputs up to dim, lr above 0; got {dim}, "
+                             f"{outputs}, {lr}")
+        self.method, self.dim, self.outputs, self.far, self.least = method, dim, outputs, far, least
+        self.lr, self.l1, self.l2, self.beta = lr, l1, l2, beta
+        self.parts = 3 if method == ACCESS_FTRL else 2 if method == ACCESS_ADAGRAD else 1
+        self.ftrl = ftrl_of(lr, l1, l2, beta)
+
+
+# ---- a row -------------------------------------------------------------------------------------
+
+cdef inline float root_of(Motion motion, const float *row, int64_t stride,
+                          int64_t column) noexcept nogil:
+    """What divides a column's steps: the root of its sum of squared gradients."""
+    return sqrtf(row[(motion.parts - 1) * stride + column]) + motion.least
+
+
+cdef float longest(Motion motion, const float *row, int64_t stride, const float *delta,
+                   float count, float *own, float *factor) noexcept nogil:
+    """How far `count` steps have moved a row: of each output and of all factors; the longest.
+
+    The curvature in a factor differs from row to row and grows with the factors: sums of squared
+    gradients measure it (`delta`; NULL: no step yet).  All numbers of a factor move together, too.
+    """
+    cdef int64_t j, dim = motion.dim
+    cdef float most = 0, sum = 0
+    cdef const float *squares
+    if motion.method == ACCESS_SGD:
+        factor[0] = count * motion.a_step
+        for j in range(motion.outputs):
+            own[j] = factor[0]
+        return factor[0]
+    for j in range(motion.outputs):
+        own[j] = count * motion.a_step / root_of(motion, row, stride, j)
+        most = max(most, own[j])
+    if motion.outputs < dim and delta != NULL:
+        squares = delta + (motion.parts - 1) * dim
+        for j in range(motion.outputs, dim):
+            sum += squares[j] / root_of(motion, row, stride, j)
+        factor[0] = sum * motion.a_factor_step
+        most = max(most, factor[0])
+    else:
+        factor[0] = 0
+    return most
+
+
+cdef inline float mean_left(float x) noexcept nogil:
+    """(1 - exp(-x)) / x, 0 < x; the series is right to 1e-6 where the difference is not."""
+    if x < 0.25:
+        return 1 - x * (0.5 - x * (<float>(1 / 6.) - x * (<float>(1 / 24.) - x * <float>(1 / 120.))))
+    return (1 - expf(-x)) / x
+
+
+cdef inline float share_of(float own, float others) noexcept nogil:
+    """`local_sgd.share_of_delta`."""
+    own = max(own, LEAST_OWN)
+    return mean_left(own + others) / mean_left(own)
+
+
+cdef inline void reduce(Motion motion, const float *row, int64_t stride, float *delta, int64_t j,
+                        float lost) noexcept nogil:
+    """Takes a part of a column's delta away: sums that add up stay, FTRL's z fits the weight."""
+    cdef float taken = delta[j] * lost, wanted, z
+    delta[j] -= taken
+    if motion.method == ACCESS_FTRL:
+        wanted = row[j] - taken
+        if wanted != 0:
+            z = -wanted * ((motion.beta + sqrtf(row[2 * stride + j])) / motion.lr + motion.l2)
+            z -= motion.l1 if wanted > 0 else -motion.l1
+            delta[motion.dim + j] += z - row[stride + j]
+
+
+cdef class RowExchange:
+    """Bases, keys and measurements of rows; see `_row_exchange.pyi`."""
+
+    cdef float[:, ::1] rows
+    cdef float[:, ::1] records
+    cdef float[::1] counts
+    cdef uint8_t[::1] quiet     # answers without a change
+    cdef int64_t dim, parts, stride, width
+    cdef readonly double examples
+    cdef double weight          # of one step in `counts`: grows instead of their decay
+
+    def __init__(self, float[:, ::1] rows not None, Py_ssize_t dim, Py_ssize_t parts):
+        if dim < 1 or parts < 1 or rows.shape[1] % parts or rows.shape[1] // parts < dim:
+            raise ValueError(f"rows must have {parts} parts of at least {dim} columns, got "
+                             f"{rows.shape[1]} columns")
+        self.rows, self.dim, self.parts = rows, dim, parts
+        self.stride, self.width = rows.shape[1] // parts, dim * parts
+        # Pages are taken when they are first written.
+        self.records = np.empty((rows.shape[0], RECORD + self.width), np.float32)
+        self.quiet = np.zeros(rows.shape[0], np.uint8)
+        self.counts = np.zeros(rows.shape[0], np.float32)
+        self.weight = 1
+
+    cdef object check(self, const int32_t[::1] places, Py_ssize_t packed, Py_ssize_t width,
+                      Motion motion):
+        cdef Py_ssize_t i
+        cdef int bad = 0
+        cdef Py_ssize_t room = self.rows.shape[0]
+        with nogil:
+            for i in range(places.shape[0]):
+                bad |= not 0 <= places[i] < room
+        if bad:
+            raise ValueError(f"places must lie in 0..{room - 1}")
+        if packed >= 0 and (packed != places.shape[0] or width != self.width):
+            raise ValueError(f"packed rows must be ({places.shape[0]}, {self.width}), got "
+                             f"({packed}, {width})")
+        if motion is not None and (motion.dim != self.dim or motion.parts != self.parts):
+            raise ValueError(f"the motion is of {motion.parts} parts of {motion.dim}, the rows are "
+                             f"of {self.parts} parts of {self.dim}")
+
+    cdef inline Record *record(self, int64_t place) noexcept nogil:
+        return <Record *>&self.records[place, 0]
+
+    cdef inline float *base(self, int64_t place) noexcept nogil:
+        return &self.records[place, RECORD]
+
+    cdef inline void fetch(self, int64_t place) noexcept nogil:
+        fetch_row_to_write(<char *>&self.rows[place, 0], 4 * <uint32_t>self.rows.shape[1],
+                           FETCH_AT_CLIENT)
+        fetch_row_to_write(<char *>&self.records[place, 0], 4 * <uint32_t>self.records.shape[1],
+                           FETCH_AT_CLIENT)
+
+    def load(self, const int32_t[::1] places not None, const uint64_t[::1] keys not None,
+             const float[:, ::1] packed not None, double now):
+        cdef Py_ssize_t i, n = keys.shape[0]
+        cdef int64_t p, j
+        cdef Record *of
+        cdef float *base
+        cdef float *row
+        cdef const float *from_
+        self.check(places, packed.shape[0], packed.shape[1], None)
+        if n != places.shape[0]:
+            raise ValueError(f"expected a key for each of {places.shape[0]} places, got {n}")
+        with nogil:
+            for i in range(n):
+                of, base, row = self.record(places[i]), self.base(places[i]), &self.rows[places[i], 0]
+                of.last, of.rest = <float>now, 0
+                memcpy(of.key, &keys[i], sizeof(uint64_t))
+                from_ = &packed[i, 0]
+                for j in range(self.width):
+                    base[j] = from_[j]
+                for p in range(self.parts):
+                    for j in range(self.dim):
+                        row[p * self.stride + j] = from_[p * self.dim + j]
+                    memset(row + p * self.stride + self.dim, 0, (self.stride - self.dim) * sizeof(float))
+
+    # ---- frequencies ---------------------------------------------------------------------------
+
+    def count(self, const int32_t[::1] places not None, Py_ssize_t examples, float memory,
+              const float[::1] weights=None):
+        cdef Py_ssize_t i, n = places.shape[0]
+        cdef float one
+        self.check(places, -1, 0, None)
+        if weights is not None and weights.shape[0] != n:
+            raise ValueError(f"expected a weight for each of {n} places, got {weights.shape[0]}")
+        if not 0 < memory <= 1:
+            raise ValueError(f"memory must be above 0 and at most 1, got {memory}")
+        self.weight /= memory
+        self.examples = memory * self.examples + examples
+        if self.weight > 1e12:
+            array = np.asarray(self.counts)
+            array *= np.float32(1 / self.weight)
+            self.weight = 1
+        one = <float>self.weight
+        with nogil:
+            if weights is None:
+                for i in range(n):
+                    if i + AHEAD < n:
+                        fetch_to_write(&self.counts[places[i + AHEAD]])
+                    self.counts[places[i]] += one
+            else:
+                for i in range(n):
+                    if i + AHEAD < n:
+                        fetch_to_write(&self.counts[places[i + AHEAD]])
+                    self.counts[places[i]] += one * weights[i]
+
+    def frequent(self, Py_ssize_t used, double least):
+        cdef Py_ssize_t i, found = 0
+        cdef float bound = <float>(least * self.weight)
+        if not 0 <= used <= self.counts.shape[0]:
+            raise ValueError(f"expected at most {self.counts.shape[0]} places, got {used}")
+        array = np.empty(used, np.int32)
+        cdef int32_t[::1] out = array
+        with nogil:
+            for i in range(used):
+                if self.counts[i] > bound:
+                    out[found] = <int32_t>i
+                    found += 1
+        return array[:found].copy()
+
+    def counted(self, const int32_t[::1] places not None):
+        self.check(places, -1, 0, None)
+        return np.asarray(self.counts)[np.asarray(places)] / np.float32(self.weight)
+
+    def intervals(self, Motion motion not None, const int32_t[::1] places not None, *, int workers,
+                  float drift, float steps_min):
+        cdef Py_ssize_t i, n = places.shape[0]
+        cdef float factor, step
+        self.check(places, -1, 0, motion)
+        interval_array, last_array = np.empty(n), np.empty(n)
+        own_array = np.empty(max(1, motion.outputs), np.float32)
+        cdef double[::1] intervals = interval_array, last = last_array
+        cdef float[::1] own = own_array
+        cdef double per_count = self.examples * self.weight
+        with nogil:
+            for i in range(n):
+                if i + AHEAD < n:
+                    fetch(self.record(places[i + AHEAD]))
+                    fetch(&self.rows[places[i + AHEAD], 0])
+                step = longest(motion, &self.rows[places[i], 0], self.stride, NULL, 1, &own[0],
+                               &factor)
+                step = max(steps_min, drift / max(step * workers, <float>1e-9))
+                intervals[i] = step * per_count / self.counts[places[i]]
+                last[i] = self.record(places[i]).last
+        return interval_array, last_array
+
+    # ---- exchange ------------------------------------------------------------------------------
+
+    def send(self, Motion motion not None, const int32_t[::1] places not None,
+             uint64_t[::1] keys not None, float[:, ::1] deltas not None, *, int workers, double now,
+             bint giving):
+        cdef Py_ssize_t i, n = places.shape[0], given_num = 0
+        cdef int64_t p, j
+        cdef Record *of
+        cdef float *base
+        cdef const float *row
+        cdef float *delta
+        cdef float count, share, held
+        self.check(places, deltas.shape[0], deltas.shape[1], motion)
+        if keys.shape[0] != n:
+            raise ValueError(f"expected room for {n} keys, got {keys.shape[0]}")
+        own_array = np.empty(max(1, motion.outputs), np.float32)
+        given_array = np.empty((n if giving else 0, self.width), np.float32)
+        at_array = np.empty(len(given_array), np.int32)
+        cdef float[::1] own = own_array
+        cdef float[:, ::1] given = given_array
+        cdef int32_t[::1] given_at = at_array
+        with nogil:
+            for i in range(n):
+                if i + AHEAD < n:
+                    self.fetch(places[i + AHEAD])
+                    fetch(&self.counts[places[i + AHEAD]])
+                of, base, row = self.record(places[i]), self.base(places[i]), &self.rows[places[i], 0]
+                delta = &deltas[i, 0]
+                memcpy(&keys[i], of.key, sizeof(uint64_t))
+                for p in range(self.parts):
+                    for j in range(self.dim):
+                        delta[p * self.dim + j] = row[p * self.stride + j] - base[p * self.dim + j]
+                if workers > 1:
+                    count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
+                    held = self.share(motion, row, delta, workers, min(count, <float>1),
+                                      max(<float>(count * (now - of.last)), <float>1), of, &own[0],
+                                      &given[given_num, 0] if giving else NULL)
+                    if held < 1 and giving:
+                        given_at[given_num] = <int32_t>i
+                        given_num += 1
+                of.last = <float>now
+                for j in range(self.width):
+                    base[j] += delta[j]
+        return given_array[:given_num], at_array[:given_num]
+
+    cdef float share(self, Motion motion, const float *row, float *delta, int workers, float common,
+                     float count, Record *of, float *own, float *given) noexcept nogil:
+        """Reduces a delta to the share that is pushed; what part of the rest the local copy holds.
+
+        Writes what it gives up to `given`, unless that is NULL, if it does not hold all.  `common`
+        is the part of the examples that use the row, `count` that of own steps since the last
+        exchange.
+        """
+        cdef int64_t j
+        cdef float factor, beyond, held, mixed, others, share, sum = 0
+        count += of.rest
+        of.rest = 0
+        # A row with one step is probably no other worker's: it is pushed whole.
+        if count <= C_ONE_STEP:
+            return 1
+        beyond = longest(motion, row, self.stride, delta, count, own, &factor) * workers - 1
+        held = 1
+        if beyond > 0:
+            held /= 1 + (beyond * common / C_FAR_OF_ALL) ** 2 + (beyond / motion.far) ** 2
+            if given != NULL:
+                memcpy(given, delta, self.width * sizeof(float))
+        mixed = C_CORRELATION * held + (1 - held)
+        others = (count - 1) / count * (workers - 1)
+        for j in range(motion.outputs):
+            share = share_of(own[j] * mixed, own[j] * mixed * others)
+            sum += share
+            reduce(motion, row, self.stride, delta, j, 1 - share)
+        if motion.outputs < self.dim:
+            share = share_of(factor * mixed, factor * mixed * others)
+            sum += share * (self.dim - motion.outputs)
+            for j in range(motion.outputs, self.dim):
+                reduce(motion, row, self.stride, delta, j, 1 - share)
+        of.rest = count * (1 - sum / self.dim) * held
+        if beyond > 0 and given != NULL:
+            for j in range(self.width):
+                given[j] = (given[j] - delta[j]) * (1 - held)
+        return held
+
+    def loud(self, const int32_t[::1] places not None, Py_ssize_t round):
+        cdef Py_ssize_t i, found = 0
+        self.check(places, -1, 0, None)
+        array = np.empty(places.shape[0], np.int32)
+        cdef int32_t[::1] out = array
+        with nogil:
+            for i in range(places.shape[0]):
+                if ((places[i] + round) & ((1 << self.quiet[places[i]]) - 1)) == 0:
+                    out[found] = <int32_t>i
+                    found += 1
+        return array[:found]
+
+    def merge(self, Motion motion not None, const int32_t[::1] places not None,
+              const float[:, ::1] answers not None, const float[:, ::1] given not None,
+              const int32_t[::1] given_at not None):
+        cdef Py_ssize_t i, n = places.shape[0], next_given = 0, given_num = given_at.shape[0]
+        cdef int64_t p, j, first
+        cdef Record *of
+        cdef float *base
+        cdef float *row
+        cdef const float *answer
+        cdef bint changed, gives
+        self.check(places, answers.shape[0], answers.shape[1], motion)
+        if given.shape[0] != given_num or (given_num and given.shape[1] != self.width):
+            raise ValueError(f"given must be ({given_num}, {self.width}), got ({given.shape[0]}, "
+                             f"{given.shape[1]})")
+        # What follows from the state is rounded differently here and there.
+        first = self.dim if motion.method == ACCESS_FTRL else 0
+        with nogil:
+            for i in range(n):
+                if i + AHEAD < n:
+                    self.fetch(places[i + AHEAD])
+                of, base, row = self.record(places[i]), self.base(places[i]), &self.rows[places[i], 0]
+                answer = &answers[i, 0]
+                changed = False
+                for j in range(first, self.width):
+                    changed |= answer[j] != base[j]
+                self.quiet[places[i]] = 0 if changed else min(self.quiet[places[i]] + 1, <int>C_QUIET_MAX)
+                gives = next_given < given_num and given_at[next_given] == i
+                if not changed and not gives:
+                    continue
+                for p in range(self.parts):
+                    for j in range(self.dim):
+                        row[p * self.stride + j] += answer[p * self.dim + j] - base[p * self.dim + j]
+                if gives:
+                    for p in range(self.parts):
+                        for j in range(self.dim):
+                            row[p * self.stride + j] -= given[next_given, p * self.dim + j]
+                    next_given += 1
+                for j in range(self.width):
+                    base[j] = answer[j]
+                if motion.method == ACCESS_FTRL:
+                    for j in range(self.dim):
+                        row[j] = ftrl_weight(row[self.stride + j], sqrtf(row[2 * self.stride + j]),
+                                             &motion.ftrl)

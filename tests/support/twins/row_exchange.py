@@ -1,0 +1,83 @@
+"""NumPy twin of kernels/_row_exchange.pyx: what is pushed of kept rows, what answers make of them.
+
+Rows are packed: parts of `dim` columns without padding.
+"""
+
+import numpy as np
+
+from snailps.kernels._row_exchange import CORRELATION, FAR_OF_ALL, ONE_STEP, QUIET_MAX
+from snailps.models.local_sgd import share_of_delta
+
+
+class Curvature:
+    """Motion of rows without state: one curvature."""
+
+    def __init__(self, a_step, far):
+        self.a_step, self.far = a_step, far
+
+    def steps(self, rows, deltas, counts):
+        return counts * np.float32(self.a_step)
+
+    def scale(self, rows, deltas, shares):
+        deltas *= shares
+
+
+class SparseMotion:
+    """Motion of packed rows of sparse examples, by `Shares` whose stride is its dim."""
+
+    def __init__(self, shares, step, far):
+        self.shares, self.step, self.far = shares, step, far
+
+    def steps(self, rows, deltas, counts):
+        return self.shares.steps(self.step, rows, deltas, counts)
+
+    def scale(self, rows, deltas, shares):
+        self.shares.take(rows, deltas, shares)
+
+
+class RowExchange:
+    """All rows at once; a motion as above, counts since the last exchange from the caller."""
+
+    def __init__(self, rows, base, motion, derive=None, dim=0):
+        self.rows, self.base, self.motion = rows, base, motion
+        self.derive, self.first = derive, dim if derive is not None else 0
+        self.rest = np.zeros(len(rows), np.float32)
+        self.quiet = np.zeros(len(rows), np.uint8)
+
+    def send(self, counts, common, workers):
+        """Deltas, and what the local copies give up of the rest."""
+        deltas = self.rows - self.base
+        given_up = np.zeros_like(deltas)
+        if workers > 1:
+            self._share(np.maximum(counts, 1) + self.rest, common, workers, deltas, given_up)
+        self.base += deltas
+        return deltas, given_up
+
+    def _share(self, counts, common, workers, deltas, given_up):
+        self.rest[:] = 0
+        shared = np.flatnonzero(counts > ONE_STEP)
+        if len(shared) == 0:
+            return
+        counts, common = counts[shared][:, None], common[shared][:, None]
+        reduced, rows = deltas[shared], self.rows[shared]
+        own = self.motion.steps(rows, reduced, counts)
+        beyond = np.maximum(own.max(axis=1, keepdims=True) * np.float32(workers) - 1, 0)
+        held = 1 / (
+            1 + np.square(beyond * common / FAR_OF_ALL) + np.square(beyond / self.motion.far)
+        )
+        own = own * (np.float32(CORRELATION) * held + (1 - held))
+        shares = share_of_delta(own, own * ((counts - 1) / counts * np.float32(workers - 1)))
+        self.motion.scale(rows, reduced, shares)
+        self.rest[shared] = counts[:, 0] * (1 - shares.mean(axis=1)) * held[:, 0]
+        given_up[shared] = (deltas[shared] - reduced) * (1 - held)
+        deltas[shared] = reduced
+
+    def merge(self, answers, given_up):
+        changes = (answers[:, self.first :] != self.base[:, self.first :]).any(axis=1)
+        self.quiet = np.where(changes, 0, np.minimum(self.quiet + 1, QUIET_MAX))
+        changes |= given_up.any(axis=1)
+        moved = self.rows + (answers - self.base - given_up)
+        if self.derive is not None:
+            self.derive(moved)
+        self.rows[changes] = moved[changes]
+        self.base = answers.copy()

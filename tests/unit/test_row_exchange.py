@@ -1,0 +1,188 @@
+"""kernels._row_exchange: what is pushed of kept rows, against its NumPy twin."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from cases import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from twins import row_exchange as twin
+
+from snailps import kernels
+from snailps.kernels._row_exchange import QUIET_MAX, Motion, RowExchange
+from snailps.models.local_sgd import RowLayout
+from snailps.models.sparse.delta_shares import Shares, Step, motion_of, set_step
+from snailps.models.sparse.fm import FmSettings
+from snailps.models.sparse.linear import LinearSettings
+
+ROWS = 40
+EXAMPLES = 100
+STEP = Step(0.1, 12.0, 0.4)
+EVERY = np.arange(ROWS, dtype=np.int32)
+KEYS = np.arange(ROWS, dtype=np.uint64) * np.uint64(977)
+
+
+class Case:
+    """Rows of a model that were trained for a while, here and in the twin."""
+
+    def __init__(self, model, method, padded, seed, workers=8):
+        self.rng, self.workers = np.random.default_rng(seed), workers
+        if model == "plain":
+            self.dim, parts = 5, 1
+            self.motion = Motion(1, self.dim, far=10.0)
+            self.motion.a_step = 0.3
+            motion = twin.Curvature(0.3, 10.0)
+        else:
+            own = {"optimizer": method, "lr": 0.1, "l2": 0.01}
+            settings = FmSettings(factors=4, **own) if model == "fm" else LinearSettings(**own)
+            self.dim = settings.dim if model == "fm" else 3
+            parts = {"sgd": 1, "adagrad": 2, "ftrl": 3}[method]
+            outputs = 1 if model == "fm" else self.dim
+            shares = Shares(
+                settings, workers, "logistic", self.dim, stride=self.dim, outputs=outputs, eps=1e-6
+            )
+            self.motion = motion_of(shares)
+            set_step(self.motion, STEP)
+            motion = twin.SparseMotion(shares, STEP, np.inf if method == "ftrl" else 10.0)
+        derive = None
+        if method == "ftrl" and model != "plain":
+            derive = self.derive = partial(
+                kernels.ftrl_weights, outputs=self.dim, lr=0.1, l1=settings.l1, l2=0.01, beta=1.0
+            )
+        self.layout = RowLayout.padded(self.dim, parts) if padded else RowLayout(
+            self.dim, parts, self.dim
+        )  # fmt: skip
+        self.rows = self.layout.make(ROWS)
+        self.kept = RowExchange(self.rows, self.dim, parts)
+        start = np.abs(self.rng.normal(size=(ROWS, self.layout.width))).astype(np.float32)
+        if derive is not None:
+            derive(start)
+        self.kept.load(EVERY, KEYS, start, 0.0)
+        self.counts = self.rng.integers(0, 30, ROWS)
+        self.kept.count(np.repeat(EVERY, self.counts), EXAMPLES, 0.75)
+        self.twin = twin.RowExchange(start.copy(), start.copy(), motion, derive, self.dim)
+
+    def packed(self):
+        out = np.empty((ROWS, self.layout.width), np.float32)
+        kernels.take_rows(self.rows, EVERY, out, self.layout.dim, self.layout.parts)
+        return out
+
+    def train(self):
+        """The same steps here and there; sums of squares only grow."""
+        steps = np.abs(self.rng.normal(size=self.twin.rows.shape)).astype(np.float32)
+        self.twin.rows += steps
+        if self.twin.derive is not None:
+            self.twin.derive(self.twin.rows)
+        self.layout.load(self.twin.rows, self.rows)
+
+    def send(self, now, since):
+        keys, deltas = np.empty(ROWS, np.uint64), np.empty_like(self.twin.rows)
+        places = self.rng.permutation(ROWS).astype(np.int32)
+        given, at = self.kept.send(
+            self.motion, places, keys, deltas, workers=self.workers, now=now, giving=True
+        )
+        np.testing.assert_array_equal(keys, KEYS[places])
+        whole = np.zeros_like(deltas)
+        whole[places[at]] = given
+        frequency = (self.counts / EXAMPLES).astype(np.float32)
+        counts = frequency * np.float32(since)
+        expected, given_up = self.twin.send(counts, np.minimum(frequency, 1), self.workers)
+        close = partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4)
+        close(deltas, expected[places])
+        close(whole, given_up)
+        return places, given, at, given_up
+
+
+def check_against_twin(case):
+    now = 0.0
+    for since in (30.0, 200.0, 1.0):
+        case.train()
+        now += since
+        places, given, at, given_up = case.send(now, since)
+        others = case.rng.normal(size=case.twin.base.shape).astype(np.float32)
+        others[:, case.dim :] = np.abs(others[:, case.dim :])
+        others[case.rng.random(ROWS) < 0.5] = 0
+        answers = case.twin.base + others
+        if case.twin.derive is not None:
+            case.twin.derive(answers)
+        case.kept.merge(case.motion, places, answers[places], given, at)
+        case.twin.merge(answers, given_up)
+        np.testing.assert_allclose(case.packed(), case.twin.rows, rtol=5e-3, atol=2e-3)
+        case.layout.load(case.twin.rows, case.rows)
+
+
+@examples(10)
+@given(st.integers(0, 1000), st.sampled_from([1, 2, 8]), st.booleans())
+@pytest.mark.parametrize("method", ["sgd", "adagrad", "ftrl"])
+@pytest.mark.parametrize("model", ["linear", "fm"])
+def test_exchange_of_sparse_rows_equals_twin(model, method, seed, workers, padded):
+    check_against_twin(Case(model, method, padded, seed, workers))
+
+
+@examples(10)
+@given(st.integers(0, 1000), st.sampled_from([1, 2, 8]))
+def test_exchange_of_rows_without_state_equals_twin(seed, workers):
+    check_against_twin(Case("plain", "sgd", True, seed, workers))
+
+
+def kept_rows(n=4):
+    rows = np.zeros((n, 1), np.float32)
+    kept = RowExchange(rows, 1, 1)
+    kept.load(EVERY[:n], KEYS[:n], rows.copy(), 0.0)
+    motion = Motion(1, 1, far=10.0)
+    motion.a_step = 0.1
+    return rows, kept, motion
+
+
+def test_interval_is_drift_of_all_workers_or_least_own_steps():
+    _, kept, motion = kept_rows()
+    kept.count(np.repeat(EVERY[:3], (100, 10, 1)), 100, 0.75)
+    np.testing.assert_array_equal(kept.frequent(4, 5.0), [0, 1])
+    intervals, last = kept.intervals(motion, EVERY[:2], workers=4, drift=2.0, steps_min=3)
+    np.testing.assert_allclose(intervals, [5, 50], rtol=1e-5)
+    intervals, _ = kept.intervals(motion, EVERY[:2], workers=4, drift=0.1, steps_min=3)
+    np.testing.assert_allclose(intervals, [3, 30], rtol=1e-5)
+    np.testing.assert_array_equal(last, [0, 0])
+
+
+def test_counts_of_earlier_blocks_weigh_less():
+    _, kept, _ = kept_rows()
+    for _ in range(300):  # so many that weights grow beyond their bound
+        kept.count(EVERY[:1], 2, 0.75)
+    assert kept.examples == pytest.approx(8)
+    np.testing.assert_allclose(kept.counted(EVERY[:2]), [4, 0], rtol=1e-4)
+    kept.count(EVERY[1:2], 2, 0.75, np.float32([0.5]))
+    np.testing.assert_allclose(kept.counted(EVERY[:2]), [3, 0.5], rtol=1e-4)
+
+
+def test_row_that_comes_back_as_expected_is_loud_more_and_more_rarely():
+    rows, kept, motion = kept_rows(1)
+    nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
+    pulled = []
+    for number in range(40):
+        loud = kept.loud(EVERY[:1], number)
+        pulled += [number] * len(loud)
+        if len(loud):
+            kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
+    assert np.diff(pulled)[-1] == 1 << QUIET_MAX
+    assert len(pulled) < 10
+
+
+@pytest.mark.parametrize(("places", "width"), [([4], 1), ([-1], 1), ([0, 1], 1), ([0], 2)], ids=str)
+def test_places_out_of_range_and_arrays_that_do_not_fit_are_refused(places, width):
+    _, kept, motion = kept_rows()
+    places = np.array(places, np.int32)
+    keys, deltas = np.zeros(1, np.uint64), np.zeros((1, width), np.float32)
+    with pytest.raises(ValueError, match="must"):
+        kept.send(motion, places, keys, deltas, workers=2, now=1.0, giving=False)
+    with pytest.raises(ValueError, match="must"):
+        kept.merge(motion, places, deltas, deltas[:0], places[:0])
+
+
+def test_motion_of_other_rows_is_refused():
+    _, kept, _ = kept_rows()
+    with pytest.raises(ValueError, match="the motion is of 3 parts of 1"):
+        kept.intervals(Motion(4, 1, far=1.0), EVERY[:1], workers=2, drift=1.0, steps_min=1)
+    with pytest.raises(ValueError, match="method must be"):
+        Motion(3, 1, far=1.0)
