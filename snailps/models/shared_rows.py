@@ -49,10 +49,10 @@ CACHE_BYTES = 512 << 20
 FTRL, 600,000 rows of 100 columns."""
 KEY_BYTES = 64
 """Memory of a key beside its row: its part of the hash table at its emptiest, and its record."""
-DRIFT = 2.0
+DRIFT = 3.0
 """Steps of all workers x rate x curvature after which a row is exchanged.  What this and others are
 worth is in docs/design/shared-rows.md."""
-STEPS_MIN = 5
+STEPS_MIN = 4
 """Own steps on a row between two exchanges, at least: rows that few examples use have long first
 steps, but an exchange costs as much as some steps of a linear model."""
 FAR = 10.0
@@ -64,10 +64,13 @@ HOT_MAX = 1 << 17
 """Rows, the most frequent ones, that are exchanged between rounds."""
 SPAN_MIN = 16
 """Examples between two calls of `exchange`, at least."""
-STALE = 30.0
+STALE = 20.0
 """Price of an exchange's time beside that of rows that wait for it: spans are the root of this x
 what an exchange costs (in examples) x the shortest interval of a row, if that is longer than the
 interval."""
+SPANS_MIN = 32
+"""Part of the examples so far that such a span may be: first steps are long, and small data should
+not be trained in a few spans."""
 LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
@@ -193,6 +196,8 @@ class SharedRows:
         Blocks of a round.
     steps_min : float
         Own steps on a row between two exchanges, at least.
+    drift : float
+        See `DRIFT`.
     seconds : callable
         Measures how much time exchanges take.
 
@@ -212,13 +217,14 @@ class SharedRows:
         room: int = 0,
         round_blocks: int = 1,
         steps_min: float = STEPS_MIN,
+        drift: float = DRIFT,
         seconds: Callable[[], float] | None = None,
     ) -> None:
         self._sgd, self._table, self.motion = sgd, table, motion
         layout = sgd.layout
         row_bytes = 4 * (layout.trained_width + layout.width) + KEY_BYTES
         self._room = room or CACHE_BYTES // row_bytes
-        self._round_blocks, self._steps_min = round_blocks, steps_min
+        self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
@@ -357,7 +363,7 @@ class SharedRows:
             top = np.argpartition(known.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
             hot = hot[np.sort(top)]
         interval, last = known.intervals(
-            self.motion, hot, workers=self.workers, drift=DRIFT, steps_min=self._steps_min
+            self.motion, hot, workers=self.workers, drift=self._drift, steps_min=self._steps_min
         )
         few = interval < self._round_examples / 2
         self._hot, self._interval = hot[few], interval[few]
@@ -369,7 +375,8 @@ class SharedRows:
         if self.workers < 2 or len(self._hot) == 0:
             return 1 << 30
         cost = self._exchange_s / self._example_s if self._example_s > 0 else 0.0
-        return int(max(SPAN_MIN, self._shortest, (STALE * cost * self._shortest) ** 0.5))
+        cheap = (STALE * cost * self._shortest) ** 0.5
+        return int(max(SPAN_MIN, self._shortest, min(cheap, self._now / SPANS_MIN)))
 
     def exchange(self, examples: int) -> None:
         """Merges what has arrived, and sends the rows that are due, after a span of examples.

@@ -168,11 +168,11 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
     model._seen.clear()
     batches.append(model.prepare(block_of(TEXT)))
     numbered = []
+    known = batches[0].kept[0].new_keys  # of places from 0
     for batch in batches:
         keys = batch.input_keys
         assert len(set(keys.tolist())) == len(keys)
-        of_input, _ = batch.kept
-        numbered.append(of_input.places.keys[batch.examples.lines.features].tolist())
+        numbered.append(known[batch.examples.lines.features].tolist())
         for kept in batch.kept:
             if kept.pull is not None:
                 kept.pull.wait()
@@ -202,8 +202,8 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
     batch = model.prepare(block_of(b"__label__3 word\n__label__7 word\n"))
     assert len(batch.output_keys) <= 2 + 2 * 2
     labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
-    of_output = batch.kept[1].places
-    assert of_output.keys[batch.examples.lines.labels].tolist() == labels.tolist()
+    known = batch.kept[1].new_keys  # of places from 0
+    assert known[batch.examples.lines.labels].tolist() == labels.tolist()
     assert len(batch.examples.noise) == 4
     for kept in batch.kept:
         kept.pull.wait()

@@ -34,7 +34,7 @@ from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
 from snailps.errors import DataError
 from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
-from snailps.models.shared_rows import STEPS_MIN, Found, KeptRows, SharedRows
+from snailps.models.shared_rows import DRIFT, STEPS_MIN, Found, KeptRows, SharedRows
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
     BIAS_KEY,
@@ -60,8 +60,9 @@ numbers of features and copies of rows no longer fit in the cores' caches."""
 ROUND_BLOCKS = 4
 """Blocks after which all kept rows are pushed.  Clicks with 39 features, one worker: 290,000 rows a
 block, 580,000 every four."""
-BLOCK_BYTES_SMALL = 256 << 10
-"""Size below which the lease of a block costs more than a hundredth of its training."""
+BLOCK_BYTES_SMALL = 1 << 20
+"""Size below which the lease of a block costs more than a tenth of its training.  A block takes a
+worker about 1 ms beside its training, as much as 100 KB of text."""
 SAMPLE = 1 << 16
 """Entries of a block whose steps are counted, at most: a counted one costs half a step."""
 EPS = 1e-8
@@ -97,6 +98,8 @@ class SparseWorker(Worker):
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
+    drift: ClassVar[float] = DRIFT
+    """See `shared_rows`."""
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -190,6 +193,9 @@ class SparseWorker(Worker):
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A tenth of an epoch, for several workers a twentieth of each one's share.
 
+        Where that is less than what pays for a lease, a block is more: up to a worker's share of
+        an epoch, if there are so many epochs that each worker has 20 blocks.
+
         If rows are copied for each block, an eightieth of that share, because the copies grow
         stale: 5 M clicks, 4 workers, log loss .40806 at a twentieth of an epoch in flight at all
         workers, .40749 at a fortieth and .40733 at an eightieth; one worker .40743.
@@ -198,8 +204,8 @@ class SparseWorker(Worker):
         if workers == 1:
             share = total_bytes // 10
         elif cls.keeps_rows(settings):
-            least = min(BLOCK_BYTES_SMALL, total_bytes // (5 * workers))
-            share = max(total_bytes // (20 * workers), least)
+            parts = max(1, min(5, 20 // settings.epochs)) * workers
+            share = max(total_bytes // (20 * workers), min(BLOCK_BYTES_SMALL, total_bytes // parts))
         else:
             share = total_bytes // (80 * workers)
         return max(512, min(BLOCK_BYTES_MAX, share))
@@ -287,6 +293,7 @@ class SparseWorker(Worker):
                 motion_of(self.shares),
                 round_blocks=ROUND_BLOCKS,
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
+                drift=self.drift,
             )
 
     def make_shares(self, table: Table, layout: RowLayout) -> Shares:
