@@ -56,6 +56,8 @@ ALIASES = {"linear": "logistic"}
 WORD_VECTORS = ("word2vec", "fasttext")
 SAMPLE_S = 0.25
 ASK_S = 30.0
+ASK_TRAINING_S = 2.0
+"""Between two looks at a training: for each the master asks the workers what they wait for."""
 FORM_S = 300.0
 """Python starts slowly on a fifth of a core."""
 END_S = 120.0
@@ -209,8 +211,11 @@ class Hosts:
         """Waits for the end; the master's figures."""
         until = time.monotonic() + limit_s
         next_kill = None
+        phase, next_ask = "", 0.0
         while True:
-            phase = self._ask()
+            if time.monotonic() >= next_ask:
+                phase = self._ask()
+                next_ask = time.monotonic() + (ASK_TRAINING_S if phase == TRAINING else 0.0)
             now = self._sample(phase)
             if self.processes[0].has_ended():
                 break

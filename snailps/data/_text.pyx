@@ -37,6 +37,7 @@ cdef extern from *:
 
 cdef enum:
     HUGE_PAGE = 2 << 20
+    MERGED_TOGETHER = 1 << 16
 
 SENTENCE_END = b"</s>"
 DUMP_MAGIC = b"SNWC"
@@ -86,17 +87,21 @@ cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) ex
 cdef int slots_make(WordTable *table) except -1:
     """Empty slots for `words_max` words, in place of those that there are."""
     cdef uint64_t slots_num = 2
+    cdef int64_t words_max
     cdef void *memory = NULL
     while slots_num < 2 * <uint64_t>table.words_max:
         slots_num *= 2
+    # First the old ones go: their words are in `starts`.  Without slots a table has no room.
+    free(table.slots)
+    table.slots = NULL
     if slots_num * sizeof(Slot) < 2 * HUGE_PAGE:
         memory = calloc(slots_num, sizeof(Slot))
     elif posix_memalign(&memory, HUGE_PAGE, slots_num * sizeof(Slot)) == 0:
         huge(memory, slots_num * sizeof(Slot))
         memset(memory, 0, slots_num * sizeof(Slot))
     if memory == NULL:
-        raise MemoryError(f"no memory for a table of {table.words_max} words")
-    free(table.slots)
+        words_max, table.words_max = table.words_max, 0
+        raise MemoryError(f"no memory for a table of {words_max} words")
     table.slots = <Slot *>memory
     table.slot_mask = slots_num - 1
     return 0
@@ -263,9 +268,9 @@ cdef class WordCounter:
     def dump(self):
         """The counter as bytes for `merge`, in the layout of `packing`."""
         with self.lock:
-            text = np.empty(self.table.arena_used, dtype=np.uint8)
-            starts = np.empty(self.table.words + 1, dtype=np.uint64)
-            copy_words(&self.table, text, starts)
+            # Views: `pack` makes the only copy.  A view of no bytes is refused, so it has one more.
+            text = np.asarray(<uint8_t[:self.table.arena_used + 1]>self.table.arena)[:-1]
+            starts = np.asarray(<uint64_t[:self.table.words + 1]>self.table.starts)
             return pack(DUMP_MAGIC, self.counts_array[:self.table.words], starts[1:], text,
                         self.tokens)
 
@@ -287,14 +292,22 @@ cdef class WordCounter:
         cdef const uint64_t[::1] start = np.concatenate((np.zeros(1, np.uint64), ends))
         cdef const uint8_t[::1] arena = text
         cdef int64_t words = more.shape[0]
+        cdef int64_t at = 0
+        cdef int64_t some
         if words == 0:
             return
         with self.lock:
             if self.tokens + tokens > 1 << 62:
                 raise DataError("cannot merge word counts: their sum exceeds 2^62")
-            self._reserve(words + BATCH, arena.shape[0])
-            with nogil:
-                add_counts(&self.table, &self.count_of[0], &arena[0], &start[0], &more[0], words)
+            # Most words of a later part are known: only what is new makes the table larger.
+            some = MERGED_TOGETHER if self.table.words else words
+            while at < words:
+                some = min(some, words - at)
+                self._reserve(some + BATCH, start[at + some] - start[at])
+                with nogil:
+                    add_counts(&self.table, &self.count_of[0], &arena[0], &start[at], &more[at],
+                               some)
+                at += some
             self.tokens += tokens
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 VERSION = 1
 SEPARATORS = b" \n\r\t\v\f\0"
 HEADER_BYTES = 32
+_PIECE = 1 << 20
 
 
 class Packed(NamedTuple):
@@ -96,7 +97,9 @@ def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
     counted = int(counts.sum())
     if counted > tokens or (complete and counted != tokens):
         raise _refusal(part, f"the counts add up to {counted}, the tokens are {tokens}")
-    if np.isin(text, np.frombuffer(SEPARATORS, np.uint8)).any():
+    separators = np.frombuffer(SEPARATORS, np.uint8)
+    # In pieces: NumPy looks bytes up as numbers of 8 bytes.
+    if any(np.isin(text[at : at + _PIECE], separators).any() for at in range(0, len(text), _PIECE)):
         raise _refusal(part, "a word has a separator in it")
     return Packed(counts, ends, text, tokens)
 

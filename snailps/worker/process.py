@@ -295,22 +295,33 @@ class WorkerProcess(Node):
         units, seconds = 0, 0.0
         while True:
             lease = self._leased("survey", held=max(1, part.size_bytes) if numbers else 0)
-            begin = time.monotonic()
             if lease is not None:
-                block = self._block(lease, "survey", model, scratch)
-                with named(model, "survey", block):
-                    part.add(block)
-                numbers.append(block.number)
-                units, seconds = units + len(block.data), seconds + time.monotonic() - begin
+                begin = time.monotonic()
+                units += self._survey_block(lease, part, model, scratch)
+                numbers.append(lease.number)
+                seconds += time.monotonic() - begin
             elif numbers:
-                with named(model, "survey"):
-                    found = checked_bytes(part.take())
-                self._done(
-                    messages.Done("survey", numbers[-1], units, seconds, {}, found, numbers[:-1])
-                )
+                # No name here keeps the bytes, or a block's, while the next part is counted.
+                self._done(self._part_done(part, model, numbers, units, seconds))
                 numbers, units, seconds = [], 0, 0.0
             else:
                 return
+
+    def _survey_block(
+        self, lease: messages.Leased, part: SurveyPart, model: Worker, scratch: Scratch
+    ) -> int:
+        """Adds a block to the part; its bytes."""
+        block = self._block(lease, "survey", model, scratch)
+        with named(model, "survey", block):
+            part.add(block)
+        return len(block.data)
+
+    def _part_done(
+        self, part: SurveyPart, model: Worker, numbers: list[int], units: int, seconds: float
+    ) -> messages.Done:
+        with named(model, "survey"):
+            found = checked_bytes(part.take())
+        return messages.Done("survey", numbers[-1], units, seconds, {}, found, numbers[:-1])
 
     def _train(self, model: Worker, scratch: Scratch) -> None:
         with ThreadPoolExecutor(1, "snailps-prepare") as helper:

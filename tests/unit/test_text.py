@@ -1,6 +1,7 @@
 """data._text: tokens, counts and ids, against plain Python twins and the official fastText."""
 
 import threading
+import tracemalloc
 
 import fasttext
 import numpy as np
@@ -293,3 +294,30 @@ def test_lexicon_without_words_encodes_to_nothing():
     ids, tokens = lexicon.encode(b"a b\n", np.ones(0, np.float32))
     assert ids.tolist() == []
     assert tokens == 3
+
+
+def test_merging_known_words_takes_no_memory():
+    """A part of a survey has mostly words that the master knows: they need no room twice."""
+    words = 300_000  # several pieces of a merge, and just above a power of 2
+    part = counted(b" ".join(b"%d" % i for i in range(words))).dump()
+    counter = WordCounter()
+    counter.merge(part)
+    tracemalloc.start()
+    counter.merge(part)
+    more = counted(b"0 1 2 new").dump()
+    counter.merge(more)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000  # a larger table would have 4 MB of counts
+    assert len(counter) == words + 1
+    assert counter.counts()[:4].tolist() == [3, 3, 3, 2]
+    assert (counter.counts()[4:words] == 2).all()
+    assert counter.counts()[-1] == 1
+    assert list(counter.words()[-2:]) == [b"%d" % (words - 1), b"new"]
+    assert counter.tokens == 2 * words + 4
+
+
+def test_dump_of_nothing_is_merged_as_nothing():
+    counter = counted(b"a b")
+    counter.merge(WordCounter().dump())
+    assert list(counter.words()) == [b"a", b"b"]

@@ -13,7 +13,7 @@ from snailps.transport.frame import CONTROL_BODY_MAX
 
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
 """It travels in one message."""
-PART_BYTES = 64 << 20
+PART_BYTES = 24 << 20
 """A worker sends a part of this size when it has its turn."""
 PART_BYTES_MAX = 2 * PART_BYTES
 """A worker with such a part waits for its turn, and counts nothing more."""
