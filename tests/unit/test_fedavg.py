@@ -13,6 +13,7 @@ from snailps.data.pipeline import MisuseError
 from snailps.errors import ConfigError, DataError
 from snailps.master.job.settings import job_settings
 from snailps.models.fedavg import FedAvg, FedAvgSettings
+from snailps.models.fedavg.evaluation import RoundEvaluator
 from snailps.models.fedavg.feeds import Feeds, stages_of
 from snailps.models.fedavg.network import Network, plain_output, sum_into
 from snailps.models.fedavg.plotting import label_of, plot_histories, read_history
@@ -371,3 +372,45 @@ def test_plot_draws_a_picture(tmp_path):
 
 def test_settings_class_is_of_the_model():
     assert FedAvg.Settings is FedAvgSettings
+
+
+# --- files of a run ------------------------------------------------------------------------------
+
+
+class Tables:
+    """`Results` of an evaluator: arrays of zeros, or of NaN."""
+
+    def __init__(self, settings, seconds, value=0.0):
+        self.settings, self.figures, self._value = settings, {"train_s": seconds}, value
+
+    def pull(self, table, keys):
+        width = (
+            self.settings.dim if table == "embedding" else (self.settings.dim + 1) * kernels.PANEL
+        )
+        return np.full((len(keys), width), self._value, np.float32)
+
+
+def saved_round(folder):
+    with np.load(folder / "out.weights.npz") as saved:
+        return int(saved["round"])
+
+
+def test_arrays_are_written_once_a_second_and_at_the_end(folder):
+    evaluator = RoundEvaluator(settings_of(folder, output=str(folder / "out")))
+    found = []
+    for round_, seconds in enumerate((0.1, 0.2, 1.3, 1.4)):
+        evaluator.look(Tables(evaluator._settings, seconds), round_)
+        evaluator._wait()
+        lines = read_history(folder / "out.history.jsonl")[1]
+        found.append((saved_round(folder), len(lines)))
+    assert found == [(1, 1), (1, 2), (3, 3), (3, 4)]
+    assert len(evaluator.finish()) == 3
+    assert saved_round(folder) == 4
+
+
+def test_arrays_of_the_last_good_round_are_written_when_a_loss_is_no_number(folder):
+    evaluator = RoundEvaluator(settings_of(folder, output=str(folder / "out")))
+    for round_, value in enumerate((0.0, 0.0, np.nan)):
+        evaluator.look(Tables(evaluator._settings, 0.1, value), round_)
+    evaluator._wait()
+    assert saved_round(folder) == 2

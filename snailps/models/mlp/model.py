@@ -34,7 +34,7 @@ from snailps.models.sparse import metrics
 BATCHES_MAX = 16
 """Maximum number of batches in a block; a lease costs a message to the master."""
 JUDGED = 2000
-"""Test examples evaluated at a time."""
+"""Test examples evaluated at a time, and as many in each look during the training."""
 
 
 @dataclass(slots=True)
@@ -235,21 +235,26 @@ def _global_step(results: Results) -> int:
 
 
 def _look(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
-    figures = _judged(results)
+    figures = _judged(results, JUDGED)
     shown = [(name, round(figures[name], 4)) for name in ("accuracy", "log_loss")]
     return {"test": [*shown, ("step", float(_global_step(results)))]}
 
 
-def _judged(results: Results) -> dict[str, Any]:
-    """Loss and accuracy on the test files."""
+def _judged(results: Results, most: int = 0) -> dict[str, Any]:
+    """Loss and accuracy on the test files, or on at most so many of their examples.
+
+    Scoring an example is a third of training on it, so a look at ten times 10,000 examples would
+    take the master longer than the workers take for half an epoch of MNIST.
+    """
     s = results.settings
     assert isinstance(s, MlpSettings)
     arrays, judge = pulled(results, s.tensors), metrics.judge_of("multinomial")
     scratch = Scratch(s.scratch_dir, s.scratch_bytes)
     try:
         test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
-        for first in range(0, len(test), JUDGED):
-            numbers = np.arange(first, min(len(test), first + JUDGED))
+        chosen = np.arange(0, len(test), -(-len(test) // most) if most else 1)
+        for first in range(0, len(chosen), JUDGED):
+            numbers = chosen[first : first + JUDGED]
             found = files.scores(s, arrays, test.rows(numbers))
             judge.add(test.labels[numbers].astype(np.float32), found)
     finally:
