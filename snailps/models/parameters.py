@@ -110,10 +110,11 @@ class Parameters:
         if last is not None and clock >= 0 and last.clock == clock:
             return last
         vector = self._free.popleft() if self._free else Vector(self._tensors)
-        parts = [
-            self._worker.pull_async(tensor.name, keys, rows)
-            for tensor, keys, rows in zip(self._tensors, self._keys, vector.rows, strict=True)
-        ]
+        with self._worker.corked():
+            parts = [
+                self._worker.pull_async(tensor.name, keys, rows)
+                for tensor, keys, rows in zip(self._tensors, self._keys, vector.rows, strict=True)
+            ]
         self._last = Pull(clock, vector, parts)
         return self._last
 
@@ -132,10 +133,13 @@ class Parameters:
     def push(self, gradients: Vector) -> None:
         """Starts to push a vector of `blank`, which the caller must not use again."""
         self.settle(1)
-        parts = [
-            self._worker.push_async(tensor.name, keys, rows)
-            for tensor, keys, rows in zip(self._tensors, self._keys, gradients.rows, strict=True)
-        ]
+        with self._worker.corked():
+            parts = [
+                self._worker.push_async(tensor.name, keys, rows)
+                for tensor, keys, rows in zip(
+                    self._tensors, self._keys, gradients.rows, strict=True
+                )
+            ]
         self._pushes.append((gradients, parts))
 
     def settle(self, kept: int = 0) -> None:

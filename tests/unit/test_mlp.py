@@ -1,6 +1,7 @@
 """models.mlp: gradients, steps, files of multilayer perceptrons; models.parameters."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from snailps.data.blocks import Source
 from snailps.data.idx import order
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
+from snailps.models.mlp.model import _judged
 from snailps.models.mlp.settings import FIRST, adopted
 from snailps.models.parameters import Parameters, Vector
 
@@ -361,3 +363,12 @@ def test_file_that_is_no_net_is_refused(settings, tmp_path):
     files.write_npz(str(path), settings(), arrays, 0)
     with pytest.raises(ModelFileError, match="expected arrays"):
         read_npz(path)
+
+
+@pytest.mark.parametrize(("most", "examples"), [(0, COUNT), (50, 44), (1000, COUNT)])
+def test_look_takes_some_test_examples_evenly(settings, tmp_path, monkeypatch, most, examples):
+    s = settings(test=(str(tmp_path / "x"),), test_labels=(str(tmp_path / "y"),))
+    rng = np.random.default_rng(2)
+    arrays = {one.name: rng.normal(size=one.shape).astype(np.float32) for one in s.tensors}
+    monkeypatch.setattr("snailps.models.mlp.model.pulled", lambda results, tensors: arrays)
+    assert _judged(SimpleNamespace(settings=s), most)["examples"] == examples
