@@ -13,6 +13,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #include "_jobs.h"
 #include "_optimizers.h"
@@ -50,6 +53,40 @@ typedef int32_t snail_quad_index __attribute__((vector_size(16)));
 
 SNAIL_INLINE snail_vec snail_load(const float *p) { return *(const snail_vec *)p; }
 SNAIL_INLINE void snail_store(float *p, snail_vec v) { *(snail_vec *)p = v; }
+
+/* ---- AdaGrad: rows[d] += rate * g / (sqrt(squares[d] + g * g) + epsilon) --------------------- */
+
+/* 1 / (sqrt(x) + epsilon), x >= 0, epsilon > 0.  Root and division proper take longer than all else of a
+ * step, so wide registers estimate both and take a step of Newton's method each: to 1e-6. */
+SNAIL_INLINE snail_vec snail_inverse_root(snail_vec x, float epsilon) {
+#if defined(__AVX__)
+    const snail_vec above = x + 1e-30f; /* the root of 0 is 0 times something finite */
+#if defined(__AVX512F__)
+    snail_vec inverse = (snail_vec)_mm512_rsqrt14_ps((__m512)above);
+#else
+    snail_vec inverse = (snail_vec)_mm256_rsqrt_ps((__m256)above);
+#endif
+    const snail_vec root = x * inverse * (1.5f - 0.5f * above * inverse * inverse) + epsilon;
+#if defined(__AVX512F__)
+    inverse = (snail_vec)_mm512_rcp14_ps((__m512)root);
+#else
+    inverse = (snail_vec)_mm256_rcp_ps((__m256)root);
+#endif
+    return inverse * (2.0f - root * inverse);
+#else
+    snail_vec root;
+    for (int i = 0; i < SNAIL_LANES; i++) root[i] = sqrtf(x[i]);
+    return 1.0f / (root + epsilon);
+#endif
+}
+
+/* A step of some weights, whose sums of squares are `squares`; returns the weights. */
+SNAIL_INLINE snail_vec snail_adagrad_step(snail_vec weights, float *squares, snail_vec g, float rate,
+                                          float epsilon) {
+    const snail_vec total = snail_load(squares) + g * g;
+    snail_store(squares, total);
+    return weights + rate * g * snail_inverse_root(total, epsilon);
+}
 
 /* ---- scores: out[r][lane] = sum over d of rows[r][d] * across[d][lane] ---------------------- */
 

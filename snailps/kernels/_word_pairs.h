@@ -186,16 +186,21 @@ SNAIL_INLINE void snail_meet(const int num, const float *restrict hidden, float 
     }
 }
 
-/* The same with AdaGrad, whose gradients have no rate in them. */
-SNAIL_INLINE void snail_meet_adagrad(const snail_pairs_job *job, const float *restrict hidden,
-                                     float *restrict row, float pull, float *restrict gradient,
-                                     float rate) {
-    float *restrict squares = job->output_squares + (row - job->outputs);
-    const int64_t stride = job->stride;
-    const float epsilon = job->epsilon;
-    for (int64_t d = 0; d < stride; d++) {
-        gradient[d] += pull * row[d];
-        snail_adagrad(&row[d], &squares[d], pull * hidden[d], -rate, epsilon);
+/* The same with AdaGrad, whose gradients have no rate in them; the rows are all different. */
+SNAIL_INLINE void snail_meet_adagrad(const snail_pairs_job *job, const int num,
+                                     const float *restrict hidden, float *const *rows,
+                                     const float *pull, float *restrict gradient, float rate) {
+    for (int64_t d = 0; d < job->stride; d += SNAIL_LANES) {
+        const snail_vec h = snail_load(hidden + d);
+        snail_vec sum = snail_load(gradient + d);
+        for (int r = 0; r < num; r++) {
+            const snail_vec x = snail_load(rows[r] + d);
+            sum += pull[r] * x;
+            float *squares = job->output_squares + (rows[r] - job->outputs);
+            snail_store(rows[r] + d,
+                        snail_adagrad_step(x, squares + d, pull[r] * h, rate, job->epsilon));
+        }
+        snail_store(gradient + d, sum);
     }
 }
 
@@ -241,8 +246,7 @@ SNAIL_INLINE void snail_train_some(const snail_pairs_job *job, const int32_t *co
     }
     snail_judge_contexts(score, logit, num, job->output_squares ? 1.0f : rate, loss);
     if (job->output_squares) {
-        for (int i = 0; i < num; i++)
-            snail_meet_adagrad(job, hidden, rows[i], score[i], gradient, rate);
+        snail_meet_adagrad(job, num, hidden, rows, score, gradient, rate);
         return;
     }
     for (int i = 0; i < num; i += SNAIL_TILE)

@@ -170,8 +170,9 @@ static void snail_prefetch_group(const snail_words_job *job, const snail_group *
 /* A step of AdaGrad of a row, up along `value`. */
 static void snail_adagrad_up(int64_t stride, float *restrict row, float *restrict squares,
                              const float *restrict value, float rate, float epsilon) {
-    for (int64_t d = 0; d < stride; d++)
-        snail_adagrad(&row[d], &squares[d], value[d], -rate, epsilon);
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES)
+        snail_store(row + d, snail_adagrad_step(snail_load(row + d), squares + d,
+                                                snail_load(value + d), rate, epsilon));
 }
 
 /* A step of each row of a bag; plain gradients have the rate in them already. */
