@@ -1,6 +1,7 @@
 """Rotation in real processes: no part has two writers, and each visit takes place."""
 
 import signal
+import time
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,8 @@ from processes import Cluster, Gate
 from rotation_models import PART_KEYS
 from test_cluster import figures_of
 from test_master_dies import Mortal
+
+from snailps.cli.status import ask
 
 LINES = 400
 INTERRUPTED = 130
@@ -66,13 +69,13 @@ def assert_one_holder(tmp_path):
     spans = defaultdict(list)
     for path in (tmp_path / "journal").iterdir():
         lines = [line.split() for line in path.read_text().splitlines()]
-        last = max(float(time) for time, *_ in lines)
+        last = max(float(at) for at, *_ in lines)
         held = {}
-        for time, what, chunk, part, visiting, _ in lines:
+        for at, what, chunk, part, visiting, _ in lines:
             if what == "borrows":
-                held[chunk, part, visiting] = float(time)
+                held[chunk, part, visiting] = float(at)
             else:
-                spans[visiting].append((held.pop((chunk, part, visiting)), float(time)))
+                spans[visiting].append((held.pop((chunk, part, visiting)), float(at)))
         for (_, _, visiting), since in held.items():  # it was killed, not before its last line
             spans[visiting].append((since, last))
     for taken in spans.values():
@@ -143,6 +146,14 @@ def _waits_at(process, gate):
     return any(file.readlink() == gate.path for file in files)
 
 
+def await_node(cluster, wanted):
+    """Waits until the status has such a node."""
+    until = time.monotonic() + 60
+    while not any(map(wanted, nodes := ask(cluster.address, 5.0)["nodes"])):
+        assert time.monotonic() < until, nodes
+        time.sleep(0.02)
+
+
 def test_rotation_survives_its_master(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover"}
     gates = [Gate(tmp_path / "gates", "0-1-2", "visit"), Gate(tmp_path / "gates", "2-3", "slice")]
@@ -152,6 +163,68 @@ def test_rotation_survives_its_master(tmp_path, job):
     assert counts.max() == 1
     assert_one_holder(tmp_path)
     assert figures_of(master)["examples"] == len(counts)
+
+
+def test_rotation_of_one_worker_grows_and_shrinks_to_one_again(tmp_path, job):
+    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
+    joins = Gate(tmp_path / "gates", "1-0-1", "visit")
+    dies = Gate(tmp_path / "gates", "4-1-2", "visit")
+    with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
+        master, _, (first,) = cluster.started_at(joins)
+        second = cluster.start("worker")
+        master.wait_line(rf"process {second.pid}\) registered")
+        joins.open()
+        dies.meet()
+        victim = next(w for w in (first, second) if _waits_at(w, dies))
+        victim.send(signal.SIGKILL)
+        dies.open()
+        codes = cluster.codes()
+        assert [code for code in codes if code] == [-signal.SIGKILL]
+    counts = assert_visited(tmp_path, lost=4, chunks=8)
+    assert 8 * 2 < len(counts) < 8 * 2 * 4  # one worker, two workers, one worker
+    assert_one_holder(tmp_path)
+    figures = figures_of(master)
+    assert (figures["parts_max"], figures["examples"]) == (2, len(counts))
+
+
+def test_rotation_loses_a_worker_with_two_tenancies(tmp_path, job):
+    """It stands in a visit of one and has prepared the next: both are leased again."""
+    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover"}
+    gate = Gate(tmp_path / "gates", "0-0-3", "visit")
+    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master, _, workers = cluster.started_at(gate)
+        victim = next(w for w in workers if _waits_at(w, gate))
+        number = int(cluster.name_of(victim).split()[1])
+        await_node(cluster, lambda node: node["id"] == number and node["leased"] == 2)
+        victim.send(signal.SIGKILL)
+        gate.open()
+        assert "2 blocks to be leased again" in master.wait_line("is lost")
+        codes = cluster.codes()
+        assert [code for code in codes if code] == [-signal.SIGKILL]
+    assert_visited(tmp_path, lost=4)
+    assert_one_holder(tmp_path)
+
+
+def test_master_killed_while_a_rotation_waits_for_other_parts(tmp_path, job):
+    """A worker has joined: tenancies of the next chunk, of three parts, wait for those of two."""
+    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
+    gates = [Gate(tmp_path / "gates", f"2-{part}-0", "visit") for part in (0, 1)]
+    with Mortal(tmp_path, job=job, servers=2, workers=2) as cluster:
+        master = cluster.begin()
+        gates[0].meet()
+        third = cluster.start("worker")
+        master.wait_line(rf"process {third.pid}\) registered")
+        gates[1].meet()
+        await_node(cluster, lambda node: "finish chunk 2" in node["waits"])
+        master = cluster.kill(master)
+        master.wait_line("took over from the previous master")
+        for gate in gates:
+            gate.open()
+        cluster.ends_well()
+    counts = assert_visited(tmp_path, chunks=8)
+    assert counts.max() == 1
+    assert_one_holder(tmp_path)
+    assert figures_of(master)["parts_max"] == 3
 
 
 def test_rotation_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path, job):

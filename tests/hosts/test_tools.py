@@ -95,7 +95,7 @@ def test_five_hosts_train_and_lose_one_and_stop_and_have_good_vectors(hosts, whe
     dead = hosts.addresses[3]
     said = tools("distribute", "--copy", str(text))
     assert all(f"{address}: snailps" in said for address in hosts.addresses)
-    job = ["dim=16", "min_count=1", "sample=1", "bucket=1000", "epochs=100000", "lr=0.1"]
+    job = ["dim=16", "min_count=1", "sample=1", "bucket=1000", "epochs=100000"]
     words = ["input=data/corpus.txt", "output=out/model", "master_time_out=300", *job]
     assert tools("start", *words).count("started, process") == 6
     assert tools("start", *words).count("runs already") == 6
