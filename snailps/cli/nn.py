@@ -17,7 +17,8 @@ import typer
 from snailps.cli.printing import print_rows
 from snailps.errors import DataError
 from snailps.vectors.files import load
-from snailps.vectors.query import Vectors, to_text
+from snailps.vectors.query import Vectors
+from snailps.vectors.words import to_text
 
 COLUMNS = ("word", "neighbour", "cosine")
 

@@ -18,7 +18,7 @@ import typer
 from snailps.cli.printing import print_figures, print_json, print_rows
 from snailps.errors import ConfigError
 from snailps.vectors.label_prediction import LabelModel
-from snailps.vectors.query import to_text
+from snailps.vectors.words import to_text
 
 COLUMNS = ("line", "label", "probability")
 _LINES_BYTES = 1 << 16

@@ -16,7 +16,7 @@ import typer
 from snailps.cli.predict import KOption, ThresholdOption
 from snailps.cli.printing import Cell, print_json, print_rows
 from snailps.vectors.label_prediction import LabelModel, LabelScores, evaluate_labels
-from snailps.vectors.query import to_text
+from snailps.vectors.words import to_text
 
 COLUMNS = ("label", "lines", "said", "precision", "recall")
 

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.errors import DataError
-from snailps.vectors.query import Vectors, to_bytes, to_text
+from snailps.vectors.query import Vectors
+from snailps.vectors.words import to_bytes, to_text
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]

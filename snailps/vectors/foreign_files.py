@@ -96,7 +96,7 @@ def read_word2vec(
     Notes
     -----
     After the first line: each word, a blank, dim float32; the original program adds a newline.
-    Some 1.5 s per million words of dim 300.
+    Some 2 s per million words of dim 300.
     """
     length = os.fstat(file.fileno()).st_size
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -23,7 +23,8 @@ from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.quantised import QuantisedRows
-from snailps.vectors.query import Vectors, one_line
+from snailps.vectors.query import Vectors
+from snailps.vectors.words import one_line
 
 _SCORES_MAX = 1 << 22
 """Scores that are computed at once: 16 MiB."""

@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from snailps.vectors.extras import optional_module
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.quantised import KeptGrams, QuantisedRows
 from snailps.vectors.search import IndexReport, NeighbourIndex, nearest_rows
+from snailps.vectors.words import Words, one_line, to_bytes, to_text
 
 if TYPE_CHECKING:
     import pandas
@@ -49,34 +50,6 @@ class Neighbour(NamedTuple):
 
     word: str
     score: float
-
-
-def to_bytes(word: str | bytes) -> bytes:
-    """The bytes of a word; the inverse of `to_text`."""
-    return word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")
-
-
-def to_text(word: bytes) -> str:
-    """A word as text; bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`."""
-    return word.decode("utf-8", "surrogateescape")
-
-
-def one_line(text: str | bytes) -> bytes:
-    """The bytes of a line, without its end.
-
-    Raises
-    ------
-    DataError
-        It is more than one line.
-    """
-    raw = to_bytes(text)
-    line = raw[:-1] if raw.endswith(b"\n") else raw
-    if b"\n" in line:
-        raise DataError(
-            "expected one line of text, got several: give them one by one, as in "
-            "[wv.sentence_vector(line) for line in text.splitlines()]"
-        )
-    return line
 
 
 def _unit(vector: Float32) -> Float32:
@@ -106,41 +79,6 @@ def _weighted(item: Any, sign: float) -> tuple[Any, float]:
     if pair and not isinstance(item[0], Real):
         return item[0], float(item[1])
     return item, sign
-
-
-class Words(Sequence[str]):
-    """The words of a model as text, in the order of its rows; they are decoded when asked for."""
-
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: Sequence[bytes]) -> None:
-        self._raw = raw
-
-    def __len__(self) -> int:
-        return len(self._raw)
-
-    @overload
-    def __getitem__(self, which: int) -> str: ...
-    @overload
-    def __getitem__(self, which: slice) -> list[str]: ...
-    def __getitem__(self, which: int | slice) -> str | list[str]:
-        if isinstance(which, slice):
-            return [to_text(word) for word in self._raw[which]]
-        return to_text(self._raw[which])
-
-    def __iter__(self) -> Iterator[str]:
-        return map(to_text, self._raw)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self[:3]))
-        return f"<{len(self):,} words: {shown}{', ...' if len(self) > 3 else ''}>"
 
 
 class Vectors:
@@ -613,9 +551,10 @@ class Vectors:
 
         Notes
         -----
-        Worth its time for many queries of more than some 100,000 words.  Memory: a second copy of
-        the normalised vectors and 8 x connectivity bytes a word and more.  With more than one
-        thread the graph is another one each time.
+        Worth its time for many queries of some 100,000 words and more: the exact search takes 2.5
+        ns a word and query at dim 100 on one core (25 ns for a query alone), building the graph
+        0.1 ms a word.  Memory: a second copy of the normalised vectors, and 28 x connectivity
+        bytes a word.  With more than one thread the graph is another one each time.
         """
         for name, value, least in (
             ("connectivity", connectivity, 2),
@@ -752,10 +691,11 @@ class Vectors:
         matrix = self.normalised
         if restrict is None:
             return nearest_rows(matrix, queries, min(k, len(matrix)))
-        if isinstance(restrict, int):
+        if isinstance(restrict, (int, np.integer)):
             if restrict < 1:
                 raise DataError(f"restrict_vocab: expected at least 1 word, got {restrict}")
-            return nearest_rows(matrix[:restrict], queries, min(k, restrict, len(matrix)))
+            first = matrix[:restrict]
+            return nearest_rows(first, queries, min(k, len(first)))
         if isinstance(restrict, (str, bytes)):
             raise DataError(
                 f"restrict_vocab: expected a number or a list of words, got {restrict!r}"

@@ -6,7 +6,8 @@ import pytest
 
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.files import load, write_vec
-from snailps.vectors.query import Neighbour, Vectors, to_bytes, to_text
+from snailps.vectors.query import Neighbour, Vectors
+from snailps.vectors.words import to_bytes, to_text
 
 COMPASS = {"north": [0, 2], "east": [3, 0], "south": [0, -1], "northeast": [1, 1], "zero": [0, 0]}
 

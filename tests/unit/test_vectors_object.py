@@ -190,6 +190,7 @@ def test_most_similar_beside_gensim_itself(drawn):
 def test_most_similar_of_more_words_than_there_are_gives_all_others(compass):
     assert len(compass.most_similar("north", topn=99)) == 3
     assert len(compass.most_similar("north", topn=99, restrict_vocab=2)) == 1
+    assert len(compass.most_similar("north", restrict_vocab=np.int64(3))) == 2
     assert compass.most_similar("north", restrict_vocab=["north"]) == []
 
 

@@ -23,7 +23,7 @@ from snailps.models.local_sgd import Floats, Keys
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import BinHeader, Vectors, write_bin, write_npz, write_vec
-from snailps.vectors.query import to_bytes
+from snailps.vectors.words import to_bytes
 
 WORDS_TOGETHER = 5_000
 """Words whose bags are pulled at a time: some 30,000 rows."""
