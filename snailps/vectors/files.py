@@ -487,8 +487,8 @@ def _with_words(
     """Rows of a file without words, and the words that were given for them."""
     if words is None:
         raise ModelFileError(
-            f"{path}: {len(matrix):,} vectors of federated averaging without their words: give "
-            "the vocabulary of the job's data_dir too, snailps.load(path, words='FOLDER/vocab.txt')"
+            f"{path}: {len(matrix):,} vectors without their words, as federated averaging "
+            "writes them: give its data_dir's too, snailps.load(path, words='FOLDER/vocab.txt')"
         )
     listed: Sequence[str] | Sequence[bytes]
     if isinstance(words, (str, os.PathLike)):

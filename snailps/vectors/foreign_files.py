@@ -57,7 +57,7 @@ def what_is(start: bytes) -> str:
             return meaning
     if start[:1].isdigit():
         return ""
-    text = start.rpartition(b" ")[0]
+    text = start[: max(start.rfind(b" "), start.rfind(b"\n"), 0)]  # whole characters
     try:
         text.decode()
     except UnicodeDecodeError:
