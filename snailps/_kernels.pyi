@@ -73,6 +73,7 @@ class Kernels:
         inputs: Floats, outputs: Floats, dim: int, tokens: Ints, bag_ptr: Longs | Ints,
         bag_rows: Ints, noise: Ints, noise_logit: Floats, *,
         window: int, negatives: int, lr_start: float, lr_stop: float, seed: int,
+        targets: tuple[Ints, Ints] | None = None,
         squares: tuple[Floats, Floats] | None = None, eps: float = 1e-8,
     ) -> tuple[float, int]:  # fmt: skip
         """Train CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
@@ -107,6 +108,11 @@ class Kernels:
             Learning rate at the first and after the last token; linear between.
         seed
             uint64; the same seed, tokens and rows give the same result (one thread, same build).
+        targets
+            Two arrays int32[t]: places in `tokens` of the centres to train, in the order of
+            training, none a sentence end, and the row of `outputs` of each.  All tokens are
+            contexts.  The rate runs from the first target to the last one.  None: all words, in
+            the order of the text.
         squares
             For AdaGrad: sums of squared gradients so far, of the shapes of `inputs` and `outputs`,
             changed as they are.  A group of 16 centres makes one gradient of a row each time that

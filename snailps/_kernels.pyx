@@ -289,13 +289,13 @@ cdef class Kernels:
                     const int32_t[::1] tokens, bag_ptr, const int32_t[::1] bag_rows,
                     const int32_t[::1] noise, const float[::1] noise_logit, *,
                     int window, int negatives, float lr_start, float lr_stop, uint64_t seed,
-                    squares=None, float eps=1e-8):
+                    targets=None, squares=None, float eps=1e-8):
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
         cdef Py_ssize_t out_num = outputs.shape[0]
         self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
         self.check_bags(pointers, bag_rows, inputs.shape[0], 1)
-        if word_num > out_num:
+        if targets is None and word_num > out_num:
             raise ValueError(
                 f"outputs ({out_num} rows) must have a row a word ({word_num})")
         if not 1 <= window <= C_WINDOW_MAX:
@@ -309,7 +309,22 @@ cdef class Kernels:
         cdef char *scratch
         cdef double loss = 0
         cdef int64_t examples = 0
+        cdef const int32_t[::1] places, rows
         memset(&job, 0, sizeof(job))
+        if targets is not None:
+            places, rows = targets
+            if places.shape[0] != rows.shape[0]:
+                raise ValueError(f"targets must be as many places as rows, got {places.shape[0]} "
+                                 f"and {rows.shape[0]}")
+            if not self.in_range(places, 0, tokens.shape[0]) \
+                    or not self.in_range(rows, 0, out_num):
+                raise ValueError(f"targets must be places in the {tokens.shape[0]} tokens, and rows "
+                                 f"of the {out_num} outputs")
+            if places.shape[0] == 0:
+                return 0.0, 0
+            job.targets = &places[0]
+            job.target_rows = &rows[0]
+            job.target_num = places.shape[0]
         self.take_squares(inputs, outputs, squares, eps, &job.input_squares, &job.output_squares)
         job.epsilon = eps
         job.inputs = &inputs[0, 0]

@@ -29,11 +29,14 @@ typedef struct {          /* word vectors, CBOW */
     float *input_squares; /* AdaGrad's state beside them, or NULL: plain steps */
     float *output_squares;
     const int32_t *tokens;
+    const int32_t *targets;     /* places of the centres, or NULL: all tokens */
+    const int32_t *target_rows; /* of `outputs`, of each target */
     const int64_t *bag_ptr;
     const int32_t *bag_rows;
     const int32_t *noise;
     const float *noise_logit;
     int64_t token_num;
+    int64_t target_num;
     uint64_t noise_num;
     int64_t stride;
     int dim;

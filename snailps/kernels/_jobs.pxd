@@ -26,11 +26,14 @@ cdef extern from "kernels/_jobs.h" nogil:
         float *input_squares
         float *output_squares
         const int32_t *tokens
+        const int32_t *targets
+        const int32_t *target_rows
         const int64_t *bag_ptr
         const int32_t *bag_rows
         const int32_t *noise
         const float *noise_logit
         int64_t token_num
+        int64_t target_num
         uint64_t noise_num
         int64_t stride
         int dim

@@ -11,6 +11,10 @@
  *
  * With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
  * that row: its elements' squares are added up, and the step divided by their root.
+ *
+ * With a list of targets (a rotation: those of one visiting part) the lanes are the next 16 of these,
+ * from anywhere in the text.  They share no contexts, so each lane sums the rows around it by itself,
+ * and steps them by itself.
  */
 #ifndef SNAILPS_WORD_VECTORS_H
 #define SNAILPS_WORD_VECTORS_H
@@ -40,7 +44,7 @@ typedef struct { /* which words meet in one group; slots are the tokens in reach
     int end[SNAIL_GROUP];   /* begin = end = 0 in unused lanes */
     int contexts[SNAIL_GROUP];
     int shared[SNAIL_SHARED]; /* noise words */
-    int *slot;                /* words */
+    int *slot;                /* words; with targets slots are tokens */
 } snail_group;
 
 typedef struct { /* rows are `stride` floats; row_max = slots + SHARED, rounded up to a tile */
@@ -98,6 +102,12 @@ SNAIL_INLINE void snail_trim_group(snail_group *g, int slots, int lanes, int sen
     g->lane_num = lanes;
 }
 
+/* The noise words of a group, from draw k on. */
+SNAIL_INLINE void snail_draw_shared(const snail_words_job *job, snail_group *g, uint64_t k) {
+    for (uint64_t i = 0; i < SNAIL_SHARED; i++)
+        g->shared[i] = job->noise[snail_below(snail_draw(job->stream, k + i), job->noise_num)];
+}
+
 /* The group whose first centre is the first word at or behind `start`.
  *
  * It ends early where a centre would come again.  All lanes start from the same vectors, so a word
@@ -139,9 +149,39 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group
         g->slot[slots++] = tokens[right++];
     g->next = at;
     snail_trim_group(g, slots, lanes, sentence_lane);
-    for (uint64_t i = 0; i < SNAIL_SHARED; i++)
-        g->shared[i] = job->noise[snail_below(snail_draw(job->stream, k + SNAIL_GROUP + i),
-                                              job->noise_num)];
+    snail_draw_shared(job, g, k + SNAIL_GROUP);
+}
+
+/* The same of a list of targets: the lanes are number `start` and what follows it. */
+static SNAIL_APART void snail_plan_targets(const snail_words_job *job, snail_group *g,
+                                           int64_t start, uint64_t number) {
+    const int32_t *tokens = job->tokens;
+    const uint64_t k = number * (SNAIL_GROUP + SNAIL_SHARED);
+    int lanes = 0;
+    for (int64_t t = start; t < job->target_num && lanes < SNAIL_GROUP; t++, lanes++) {
+        const int at = job->targets[t], row = job->target_rows[t];
+        const int reach =
+            1 + (int)snail_below(snail_draw(job->stream, k + (uint64_t)lanes), (uint64_t)job->window);
+        int begin = at, end = at + 1, repeats = 0;
+        for (int i = 0; i < lanes; i++) repeats += g->centre[i] == row;
+        if (repeats == SNAIL_REPEAT) break;
+        while (begin > 0 && at - begin < reach && tokens[begin - 1] >= 0) begin--;
+        while (end < job->token_num && end - at <= reach && tokens[end] >= 0) end++;
+        g->centre[lanes] = row;
+        g->own[lanes] = at;
+        g->begin[lanes] = begin;
+        g->end[lanes] = end;
+        g->contexts[lanes] = end - begin - 1;
+    }
+    for (int i = lanes; i < SNAIL_GROUP; i++) {
+        g->centre[i] = -1;
+        g->own[i] = g->begin[i] = g->end[i] = g->contexts[i] = 0;
+    }
+    g->slot_num = 0;
+    g->lane_num = lanes;
+    g->first = start;
+    g->next = start + lanes;
+    snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
 SNAIL_INLINE void snail_prefetch_bag(const snail_words_job *job, int word) {
@@ -163,6 +203,16 @@ static void snail_prefetch_group(const snail_words_job *job, const snail_group *
     for (int i = 0; i < SNAIL_SHARED; i++) snail_prefetch_output(job, g->shared[i]);
     for (int i = 0; i < g->slot_num; i++) snail_prefetch_bag(job, g->slot[i]);
     for (int i = 0; i < g->lane_num; i++) snail_prefetch_output(job, g->centre[i]);
+}
+
+/* The part of this that a lane has, where there are targets: a few rows at a time, because a core
+ * waits where more lines are asked for than it has buffers for. */
+SNAIL_INLINE void snail_prefetch_target(const snail_words_job *job, const snail_group *g, int i) {
+    for (int t = i; t < SNAIL_SHARED; t += SNAIL_GROUP) snail_prefetch_output(job, g->shared[t]);
+    if (i >= g->lane_num) return;
+    snail_prefetch_output(job, g->centre[i]);
+    for (int at = g->begin[i]; at < g->end[i]; at++)
+        if (at != g->own[i]) snail_prefetch_bag(job, job->tokens[at]);
 }
 
 /* ---- one group -------------------------------------------------------------------------------- */
@@ -254,6 +304,34 @@ static void snail_spread_cbow(const snail_words_job *job, const snail_group *g, 
     for (int j = 0; j < g->slot_num; j++) snail_add_to_bag(job, g->slot[j], s->bag_row[j], rate);
 }
 
+/* Hidden vectors of targets, lane by lane. */
+static void snail_hide_targets(const snail_words_job *job, const snail_group *g, snail_words *s) {
+    const int64_t stride = job->stride;
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        float *restrict hidden = s->hidden_row[i], *restrict bag = s->bag_row[0];
+        int rows = 0;
+        memset(hidden, 0, (size_t)stride * sizeof(float));
+        for (int at = g->begin[i]; at < g->end[i]; at++) {
+            if (at == g->own[i]) continue;
+            rows += snail_sum_bag(job, job->tokens[at], bag);
+            for (int64_t d = 0; d < stride; d++) hidden[d] += bag[d];
+        }
+        const float share = rows > 0 ? 1.0f / (float)rows : 0;
+        for (int64_t d = 0; d < stride; d++) hidden[d] *= share;
+    }
+}
+
+/* Adds the gradient of each target to every row of every bag around it; asks for the next group's. */
+static void snail_spread_targets(const snail_words_job *job, const snail_group *g,
+                                 const snail_group *ahead, snail_words *s, float rate) {
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        snail_prefetch_target(job, ahead, i);
+        for (int at = g->begin[i]; at < g->end[i]; at++)
+            if (at != g->own[i])
+                snail_add_to_bag(job, job->tokens[at], s->hidden_gradient_row[i], rate);
+    }
+}
+
 /* Scores in `coef` become coefficients: noise, centres, fill; returns the loss. */
 static double snail_judge_group(const snail_words_job *job, const snail_group *g, snail_words *s,
                                 int rows, float share, float factor) {
@@ -312,11 +390,14 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, sn
 
 /* Trains one group; returns its loss.  All rows are read before the first one changes. */
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
-                                            snail_words *s, float rate) {
+                                            const snail_group *ahead, snail_words *s, float rate) {
     const int stride = (int)job->stride;
     const float share = job->negatives / SNAIL_SHARED;
     const int rows = (SNAIL_SHARED + g->lane_num + SNAIL_TILE - 1) / SNAIL_TILE * SNAIL_TILE;
-    snail_hide_cbow(job, g, s);
+    if (job->targets)
+        snail_hide_targets(job, g, s);
+    else
+        snail_hide_cbow(job, g, s);
     for (int t = 0; t < SNAIL_SHARED; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
     for (int j = 0; j < g->lane_num; j++)
         s->rows[SNAIL_SHARED + j] = job->outputs + g->centre[j] * job->stride;
@@ -326,7 +407,10 @@ static SNAIL_APART double snail_train_group(const snail_words_job *job, const sn
     const double loss = snail_judge_group(job, g, s, rows, share, job->output_squares ? 1 : rate);
     snail_hidden_gradients(job, g, s);
     snail_step_rows(job, g, s, rows, rate);
-    snail_spread_cbow(job, g, s, rate);
+    if (job->targets)
+        snail_spread_targets(job, g, ahead, s, rate);
+    else
+        snail_spread_cbow(job, g, s, rate);
     return loss;
 }
 
@@ -366,12 +450,24 @@ static int64_t snail_words_scratch(const snail_words_job *job) {
     return snail_lay_out_words(NULL, job, &s);
 }
 
-/* Walks over the tokens, one group ahead with planning and prefetching. */
+/* Plans the group behind another one, and asks for its rows. */
+SNAIL_INLINE void snail_plan_ahead(const snail_words_job *job, snail_group *g, int64_t start,
+                                   uint64_t number) {
+    if (job->targets) {
+        snail_plan_targets(job, g, start, number); /* asked for in snail_spread_targets */
+        return;
+    }
+    snail_plan_group(job, g, start, number);
+    snail_prefetch_group(job, g);
+}
+
+/* Walks over the tokens or the targets, one group ahead with planning and prefetching. */
 static void snail_train_words(const snail_words_job *job, char *scratch, double *loss,
                               int64_t *examples) {
     snail_words s;
     snail_group *now = &s.groups[0], *ahead = &s.groups[1];
-    const float slope = (job->rate_stop - job->rate_start) / (float)job->token_num;
+    const int64_t num = job->targets ? job->target_num : job->token_num;
+    const float slope = (job->rate_stop - job->rate_start) / (float)num;
     snail_lay_out_words(scratch, job, &s);
     for (int i = 0; i < SNAIL_GROUP; i++) {
         s.hidden_row[i] = s.hidden + i * job->stride;
@@ -380,15 +476,14 @@ static void snail_train_words(const snail_words_job *job, char *scratch, double 
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
     for (int i = 0; i < SNAIL_GROUP + 2 * job->window + SNAIL_TILE; i++)
         s.bag_row[i] = s.bags + i * job->stride;
-    snail_plan_group(job, now, 0, 0);
+    snail_plan_ahead(job, now, 0, 0);
     for (uint64_t number = 1; now->lane_num > 0; number++) {
         int64_t found = 0;
-        snail_plan_group(job, ahead, now->next, number);
-        snail_prefetch_group(job, ahead);
+        snail_plan_ahead(job, ahead, now->next, number);
         for (int i = 0; i < now->lane_num; i++) found += now->contexts[i] > 0;
         if (found > 0) {
             const float rate = job->rate_start + slope * (float)now->first;
-            *loss += snail_train_group(job, now, &s, rate);
+            *loss += snail_train_group(job, now, ahead, &s, rate);
             *examples += found;
         }
         snail_group *swap = now;

@@ -13,7 +13,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectorSettings
-from snailps.models.word_vectors.gram_copies import GramCopies
+from snailps.models.word_vectors.gram_copies import GramCopies, sharing_of_grams
 from snailps.models.word_vectors.resident_rows import ResidentRows
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
@@ -46,7 +46,8 @@ def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int
         rows=resident.place(KEYS),
     )
     block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5), chunk=0)
-    return GramCopies(worker, tenancy, block)  # type: ignore[arg-type]
+    sharing = sharing_of_grams(worker.settings, tenancy, block)  # type: ignore[arg-type]
+    return GramCopies(worker, tenancy, block, sharing)  # type: ignore[arg-type]
 
 
 def stored(worker: MemoryWorker) -> np.ndarray:

@@ -321,6 +321,45 @@ def test_train_words_any_shape_equals_twin(
     assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
 
 
+@builds
+@pytest.mark.parametrize(
+    ("subwords", "nce", "window"), [(0, True, 5), (0, False, 2), (6, False, 5)]
+)
+def test_train_words_with_targets_equals_twin(build, subwords, nce, window):
+    toy = Toy(subwords=subwords, nce=nce)
+    rng = np.random.default_rng(5)
+    words = np.flatnonzero(toy.tokens >= 0)
+    chosen = rng.permutation(words)[:100].astype(np.int32)  # in any order, each with any row
+    targets = chosen, rng.permutation(len(toy.outputs)).astype(np.int32)[toy.tokens[chosen]]
+    changed = {"targets": targets, "window": window}
+    assert_close(toy.train(build, **changed), toy.twin(**changed), toy.dim)
+
+
+@pytest.mark.parametrize("subwords", [0, 6])
+def test_train_words_with_all_places_as_targets_is_the_order_of_the_text(subwords):
+    toy = Toy(subwords=subwords)
+    at = np.flatnonzero(toy.tokens >= 0).astype(np.int32)
+    rate = {"lr_start": 0.05, "lr_stop": 0.05}
+    got = toy.train(targets=(at, toy.tokens[at]), **rate)
+    assert_close(got, [x[:, : toy.dim] if np.ndim(x) else x for x in toy.train(**rate)], toy.dim)
+
+
+def test_train_words_without_targets_among_them_trains_nothing():
+    toy, none = Toy(), np.zeros(0, np.int32)
+    inputs, outputs, loss, count = toy.train(targets=(none, none))
+    assert (loss, count) == (0, 0)
+    np.testing.assert_array_equal(inputs, toy.inputs)
+    np.testing.assert_array_equal(outputs, toy.outputs)
+
+
+@pytest.mark.parametrize(
+    ("places", "rows"), [([0, 300], [1, 1]), ([-1], [1]), ([0], [46]), ([0], [-1]), ([0, 1], [1])]
+)
+def test_train_words_with_targets_that_do_not_fit_is_refused(places, rows):
+    with pytest.raises(ValueError, match="targets must be"):
+        Toy().train(targets=(np.array(places, np.int32), np.array(rows, np.int32)))
+
+
 def trained_with_adagrad(toy, build=kernels.BUILD, begin=0.0, **changed):
     """(inputs, outputs, loss, examples, squares of inputs, of outputs), and the twin's."""
     inputs, outputs, *squares = (
@@ -349,6 +388,25 @@ def test_train_words_with_adagrad_equals_twin(build, subwords, dim, begin):
         assert (sums[:, :dim] >= begin).all()
         assert not sums[:, dim:].any()
         assert not rows[:, dim:].any()
+
+
+@builds
+def test_train_words_with_adagrad_and_targets_steps_for_each_window(build):
+    toy = Toy(words=20, tokens=30, subwords=0)
+    toy.tokens[:] = -1
+    toy.tokens[0::3], toy.tokens[1::3] = np.arange(10), np.arange(10, 20)  # sentences of two words
+    at = np.flatnonzero(toy.tokens >= 0).astype(np.int32)
+    rate = {"lr_start": 0.05, "lr_stop": 0.05}
+    want, _ = trained_with_adagrad(toy, build, **rate)  # each word is in one window only
+    rows = [kernels.padded(len(x), toy.dim) for x in (toy.inputs, toy.outputs) * 2]
+    rows[0][:], rows[1][:] = toy.inputs, toy.outputs
+    loss, count = kernels.load(build).train_words(
+        *rows[:2], *toy.arguments()[2:], **SETTINGS | rate, eps=0.1, squares=tuple(rows[2:]),
+        targets=(at, toy.tokens[at]),
+    )  # fmt: skip
+    assert (loss, count) == (pytest.approx(want[2]), want[3])
+    for one, other in zip(rows, (*want[:2], *want[4:]), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_train_words_with_adagrad_leaves_what_has_no_gradient():

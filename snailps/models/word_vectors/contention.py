@@ -3,7 +3,8 @@
     vocabulary, settings -> WordContention -> steps_elsewhere: expected of the others, by row
     a trained block -> curvatures_of: curvature of the loss in input rows and in output rows
 
-`local_sgd.Contention` scales deltas with them.  No pulls or pushes.
+Where nothing rotates (`bsp`, `ssp`, `max_steps`, texts of few words), `local_sgd.Contention` scales
+deltas with them; rotating CBOW exchanges input rows by the steps.  No pulls or pushes.
 """
 
 from __future__ import annotations

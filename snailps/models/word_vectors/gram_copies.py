@@ -16,18 +16,21 @@ share is the quotient.  It is 1 for one worker and for few steps, 1 / t for many
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Pending
-from snailps.models.local_sgd import Floats
+from snailps.models.local_sgd import Floats, Keys
 from snailps.models.text_model import BUCKET_KEY
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
+    from snailps.models.word_vectors.resident_rows import ResidentRows
     from snailps.models.word_vectors.rotation import Tenancy
+    from snailps.models.word_vectors.settings import WordVectorSettings
 
 STEPS_APART = 300.0
 TURNS_MAX = 16
@@ -38,14 +41,64 @@ CURVATURE = 4.0
 of the learning rate.  That of one of its n rows is an n-th of it."""
 
 
+class InputRows(Protocol):
+    """Of a tenancy: all input rows that are trained, words first."""
+
+    keys: Keys
+    rows: NDArray[np.int64]
+    resident: ResidentRows
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How often and by which share the rows of a tenancy travel.
+
+    Attributes
+    ----------
+    sharers : array
+        Of each row: steps of all workers over those of this one; 1: nobody else has it.
+    own, way : float64 array
+        Steps of this worker in the tenancy, and rate x curvature of all of them.
+    steps_apart : float
+        Steps of all workers between two exchanges.
+    turns : int
+        How often in a visit rows may be exchanged.
+    """
+
+    sharers: NDArray[Any]
+    own: NDArray[Any]
+    way: NDArray[Any]
+    steps_apart: float
+    turns: int
+
+
+def sharing_of_grams(settings: WordVectorSettings, tenancy: Tenancy, block: Block) -> Sharing:
+    """Of skip-gram: parts share rows of n-grams, and step as often as each other."""
+    keys, rows = tenancy.keys, tenancy.rows
+    sharers = np.ones(len(keys), np.int32)
+    words = int(np.searchsorted(keys, BUCKET_KEY))
+    buckets = (keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
+    sharers[words:] = tenancy.parts.sharers[buckets]
+    if (sharers < 2).all():
+        return Sharing(sharers, np.zeros(len(keys)), np.zeros(len(keys)), STEPS_APART, 1)
+    groups = np.bincount(tenancy.centres, minlength=len(tenancy.present))
+    sizes = np.diff(tenancy.bag_ptr)
+    own = np.bincount(tenancy.bag_rows, np.repeat(groups, sizes))[rows]
+    way = np.bincount(tenancy.bag_rows, np.repeat(groups / np.maximum(sizes, 1), sizes))[rows]
+    rate = CURVATURE * settings.lr * (1.0 - block.progress[0])
+    turns = max(1, min(TURNS_MAX, len(tenancy.centres) // (block.visiting * TURN_GROUPS)))
+    return Sharing(sharers, own, rate * way, STEPS_APART, turns)
+
+
 class GramCopies:
     """The input rows of one tenancy.
 
     Parameters
     ----------
     model : WordVectors
-    tenancy : Tenancy
+    tenancy : InputRows
     block : Block
+    sharing : Sharing
 
     Attributes
     ----------
@@ -55,39 +108,24 @@ class GramCopies:
         How often in a visit `exchange` is to be called.
     """
 
-    def __init__(self, model: WordVectors, tenancy: Tenancy, block: Block) -> None:
+    def __init__(
+        self, model: WordVectors, tenancy: InputRows, block: Block, sharing: Sharing
+    ) -> None:
         self._model, self._sgd = model, model.sgd
         self._keys, self._rows, self._resident = tenancy.keys, tenancy.rows, tenancy.resident
-        self._every = np.zeros(0, np.int64)  # turns between two exchanges
-        self._way = np.zeros(0)
-        self._sharers = np.ones(len(self._keys), np.int32)
-        words = int(np.searchsorted(self._keys, BUCKET_KEY))
-        buckets = (self._keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
-        self._sharers[words:] = tenancy.parts.sharers[buckets]
-        self._sent = np.zeros(len(self._keys), np.int64)  # turn of the last exchange
-        self._number = self._last = 0
-        self.turns = 1
-        self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
+        self._sharers, self.turns = sharing.sharers, sharing.turns
         shared = self._sharers > 1
+        self._alone = not shared.any()
+        last = self._last = block.visiting * self.turns
+        apart = sharing.steps_apart / np.maximum(sharing.own * self._sharers, 1e-9) * last
+        self._every = np.clip(apart, 1, last).astype(np.int64)  # turns between two exchanges
+        self._every[~shared] = last + 1  # never
+        self._way = sharing.way / last
+        self._sent = np.zeros(len(self._keys), np.int64)  # turn of the last exchange
+        self._number = 0
+        self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
         self._resident.open(block.chunk, self._keys, self._rows, shared)
         self.local = self._resident.local
-        if shared.any():
-            self._count_steps(tenancy, block)
-
-    def _count_steps(self, tenancy: Tenancy, block: Block) -> None:
-        """Finds how often and by which share rows travel that have copies elsewhere."""
-        s = self._model.settings
-        groups = np.bincount(tenancy.centres, minlength=len(tenancy.present))
-        sizes = np.diff(tenancy.bag_ptr)
-        bag_rows, rows, sharers = tenancy.bag_rows, self._rows, self._sharers
-        own = np.bincount(bag_rows, np.repeat(groups, sizes))[rows]
-        way = np.bincount(bag_rows, np.repeat(groups / np.maximum(sizes, 1), sizes))[rows]
-        self.turns = max(1, min(TURNS_MAX, len(tenancy.centres) // (block.visiting * TURN_GROUPS)))
-        turns = self._last = block.visiting * self.turns
-        apart = STEPS_APART / np.maximum(own * sharers, 1e-9) * turns
-        self._every = np.clip(apart, 1, turns).astype(np.int64)
-        self._every[sharers < 2] = turns + 1  # never
-        self._way = CURVATURE * s.lr * (1.0 - block.progress[0]) * way / turns
 
     def exchange(self, number: int) -> None:
         """After turn `number`, from 1 on: merges what has come, starts to exchange what is due.
@@ -96,7 +134,7 @@ class GramCopies:
         network rows are exchanged less often, by smaller shares.
         """
         self._number = number
-        if not self._merge(wait=False) or number >= self._last or not len(self._every):
+        if not self._merge(wait=False) or number >= self._last or self._alone:
             return
         due = np.flatnonzero(number - self._sent >= self._every)
         if not len(due):
@@ -109,7 +147,7 @@ class GramCopies:
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""
         self._merge(wait=True)
-        shares = self._shares(np.arange(len(self._keys))) if len(self._every) else None
+        shares = None if self._alone else self._shares(np.arange(len(self._keys)))
         self._resident.close(self._keys, self._rows, shares)
 
     def _push(self, due: NDArray[np.int64], now: Floats) -> Pending:

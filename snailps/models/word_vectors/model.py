@@ -56,9 +56,10 @@ from snailps.models.word_vectors.block_size import (
     pool_size,
     tokens_per_byte,
 )
+from snailps.models.word_vectors.cbow import CbowTenancy, CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.export import neighbours, write_files
-from snailps.models.word_vectors.rotation import RotationTrainer, Tenancy
+from snailps.models.word_vectors.rotation import SkipGramTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
 from snailps.models.word_vectors.skip_gram import BUNDLE, deal_centres
@@ -67,9 +68,9 @@ from snailps.models.word_vectors.word_parts import chunks_of, most_parts, parts_
 
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0
-"""Expected steps of the other workers on a row, in the time of a block, from which it is pulled
-again when the block begins: some five of its words in their text.  8 workers, 1 epoch of 17 M
-words: loss of held-out text 2.198 at 6 and at 30, 4.3 without pulling any again."""
+"""Where nothing rotates: expected steps of the other workers on a row, in the time of a block, from
+which it is pulled again when the block begins: some five of its words in their text.  8 workers, 1
+epoch of 17 M words: loss of held-out text 2.198 at 6 and at 30, 4.3 without pulling any again."""
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
 """Default rates of AdaGrad; they fall to 0 as that of plain steps does.  Rows of subwords get so
 many gradients that their sums of squares would make the steps of a lower rate too short."""
@@ -135,14 +136,15 @@ class WordVectors(TextModel):
         One worker has as many as two, so that a chunk has some for others that join.
         """
         assert isinstance(settings, WordVectorSettings)
-        if not cls._may_rotate(settings):
+        if not cls._may_rotate(settings, workers):
             return super().block_bytes(settings, total_bytes, workers)
         return max(512, min(BLOCK_BYTES_MAX, total_bytes // (SLICES * max(2, workers))))
 
     @staticmethod
-    def _may_rotate(settings: WordVectorSettings) -> bool:
-        asynchronous = settings.consistency == "async" and not settings.max_steps
-        return asynchronous and settings.model == "skipgram"
+    def _may_rotate(settings: WordVectorSettings, workers: int = 2) -> bool:
+        if workers == 1 and settings.model == "cbow" and settings.maxn:
+            return False
+        return settings.consistency == "async" and not settings.max_steps
 
     @classmethod
     def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
@@ -193,13 +195,14 @@ class WordVectors(TextModel):
     def rotation(
         cls, settings: JobSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """Skip-gram rotates the owners of its rows; CBOW's inputs are rows of several words.
+        """None for a text of so few words that a part's are no sample of all negatives.
 
-        Neither does a text of so few words that a part's are no sample of all negatives.
+        Nor does one worker with CBOW and subwords rotate: in the order of the text windows share
+        the sums of their bags, which takes a third less time.
         """
         assert isinstance(settings, WordVectorSettings)
         vocabulary = Vocabulary.from_bytes(summary)
-        if not cls._may_rotate(settings) or len(vocabulary) >= IDS_END:
+        if not cls._may_rotate(settings, workers) or len(vocabulary) >= IDS_END:
             return None
         kept = vocabulary.counts.astype(np.float64) * vocabulary.keep_probability(settings.sample)
         by_words = parts_by_words(kept)
@@ -207,10 +210,12 @@ class WordVectors(TextModel):
             return None
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         parts = min(most_parts(tokens, workers), by_words)
-        chunks = chunks_of(vocabulary, settings, tokens, min(workers, parts))
-        if workers == 1:  # it has the rows of all words of a chunk
-            fits = fit_block(vocabulary, settings, total_bytes // chunks, total_bytes)
-            chunks = max(chunks, -(-total_bytes // max(1, fits)))
+        sharers = min(workers, parts)
+        chunks = chunks_of(vocabulary, settings, tokens, sharers)
+        if settings.model == "cbow" or workers == 1:  # a worker has the rows of all words it meets
+            share = total_bytes // sharers
+            fits = fit_block(vocabulary, settings, share // chunks, total_bytes)
+            chunks = max(chunks, -(-share // max(1, fits)))
         return Rotation(chunks, parts)
 
     # --- at a worker -------------------------------------------------------------------------
@@ -250,10 +255,10 @@ class WordVectors(TextModel):
         super().finish()
 
     @cached_property
-    def _rotating(self) -> RotationTrainer:
-        return RotationTrainer(self)
+    def _rotating(self) -> SkipGramTrainer | CbowTrainer:
+        return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> _Batch | Tenancy:
+    def prepare(self, block: Block) -> _Batch | Tenancy | CbowTenancy:
         """Numbers the block's words and rows locally and starts to pull the rows."""
         if block.part >= 0:
             return self._rotating.prepare(block)

@@ -17,11 +17,12 @@ Negatives of a pair are drawn from the visiting part of its context.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from snailps.data._key_numbering import WordNumbers
 from snailps.models.local_sgd import ArrayPool, Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE, draw
-from snailps.models.word_vectors.gram_copies import GramCopies
+from snailps.models.word_vectors.gram_copies import GramCopies, InputRows, Sharing, sharing_of_grams
 from snailps.models.word_vectors.resident_rows import ResidentRows
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
 from snailps.models.word_vectors.skip_gram import BUNDLE
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int32]
 THREAD_GROUPS = 128
 """Least groups of pairs for a thread of its own."""
-_MASK64 = (1 << 64) - 1
+MASK64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,10 @@ class Tenancy:
     rows: NDArray[np.int64]
     words: int
 
+    def words_before(self, group: int) -> int:
+        """Words that count as trained when so many groups are: by their pairs."""
+        return int(self.words * self.starts[group] / max(1, self.starts[-1]))
+
 
 @dataclass(slots=True)
 class Visit:
@@ -118,7 +123,29 @@ class Visit:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-class RotationTrainer:
+class SortedTenancy(InputRows, Protocol):
+    """A prepared tenancy, as a trainer of any model knows it.
+
+    Attributes
+    ----------
+    bounds : int64 array
+        Groups of visiting part p are number ``bounds[p]`` to ``bounds[p + 1] - 1``.
+    words : int
+        Words of the text that count as this tenancy's.
+    """
+
+    parts: Parts
+    bounds: NDArray[np.int64]
+    words: int
+
+    def words_before(self, group: int) -> int:
+        """Words that count as trained when so many groups are."""
+
+
+T = TypeVar("T", bound=SortedTenancy)
+
+
+class RotationTrainer(ABC, Generic[T]):
     """Deals slices, prepares and trains tenancies for a `WordVectors` worker.
 
     Parameters
@@ -153,33 +180,9 @@ class RotationTrainer:
 
     # --- a tenancy, prepared while another one trains ------------------------------------------
 
-    def prepare(self, block: Block) -> Tenancy:
-        """Reads the chunk and sorts the pairs of this part."""
-        s, parts = self._model.settings, self._parts_of(block.parts, block.visiting)
-        ids, words = shared_text.get_chunk(self._model, block.chunk, block.slices)
-        centres, starts, contexts, bounds = kernels.sort_pairs(
-            ids,
-            s.window,
-            (s.seed * 0x9E3779B97F4A7C15 + block.chunk) & _MASK64,
-            BUNDLE,
-            resident=parts.resident,
-            part=block.part,
-            visiting=parts.visiting,
-            parts=block.visiting,
-        )
-        del ids
-        seen = np.zeros(len(self._vocabulary), np.bool_)
-        seen[centres] = True
-        present = np.flatnonzero(seen)
-        place = np.empty(len(seen), np.int32)
-        place[present] = np.arange(len(present), dtype=np.int32)
-        bag_ptr, bag_rows, keys = self._model.bags(present)
-        resident, rows = self._place(block, keys)
-        before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
-        return Tenancy(
-            parts, place[centres], starts, contexts, bounds, present, bag_ptr,
-            rows[bag_rows].astype(np.int32), resident, keys, rows, after - before,
-        )  # fmt: skip
+    @abstractmethod
+    def prepare(self, block: Block) -> T:
+        """Reads the chunk and sorts what this part is to train by visiting part."""
 
     def _place(self, block: Block, keys: Keys) -> tuple[ResidentRows, NDArray[np.int64]]:
         """Places of these input rows: where the part's are, if it was here in the chunk before."""
@@ -190,10 +193,8 @@ class RotationTrainer:
                 rows = resident.place(keys)
         if resident is None or rows is None:
             s = self._model.settings
-            parts = self._parts_of(block.parts, block.visiting)
-            all_ = np.count_nonzero(parts.resident == block.part) + np.count_nonzero(parts.sharers)
             fits = int(s.worker_memory / (4 * COPIES * self._model.sgd.layout.width))
-            resident = ResidentRows(self._model, max(len(keys), min(int(all_), fits)))
+            resident = ResidentRows(self._model, max(len(keys), min(self._rows_of(block), fits)))
             rows = resident.place(keys)
             assert rows is not None
         self._residents = (block.chunk, block.part, block.parts), resident
@@ -225,10 +226,10 @@ class RotationTrainer:
 
     def train(self, block: Block) -> dict[str, float]:
         """Trains a tenancy: all its visits, in the order in which the master lends the parts."""
-        tenancy: Tenancy = block.prepared
+        tenancy: T = block.prepared
         totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
         coming = self._ahead.submit(self._borrow, block, tenancy)
-        inputs = GramCopies(self._model, tenancy, block)
+        inputs = GramCopies(self._model, tenancy, block, self._sharing(block, tenancy))
         sgd = self._model.sgd
         returned: deque[Future[None]] = deque()
         number = 0
@@ -251,20 +252,19 @@ class RotationTrainer:
             totals["units"] = float(tenancy.words)  # of a text without pairs, too
         return totals
 
-    def _borrow(self, block: Block, tenancy: Tenancy) -> Visit | None:
+    def _borrow(self, block: Block, tenancy: T) -> Visit | None:
         """Waits for a visiting part and for its rows; None when this tenancy has had all."""
         part = block.visits.borrow()
         if part is None:
             return None
         model, parts = self._model, tenancy.parts
         groups = slice(int(tenancy.bounds[part]), int(tenancy.bounds[part + 1]))
-        first, last = int(tenancy.starts[groups.start]), int(tenancy.starts[groups.stop])
         pool = (groups.stop - groups.start) * kernels.SHARED // kernels.GROUP // NOISE_REUSE
         if groups.stop > groups.start:
             pool = max(pool, kernels.SHARED)
-        drawn = draw(parts.noise_sums[part], pool, (block.seed + part) & _MASK64)
+        drawn = draw(parts.noise_sums[part], pool, (block.seed + part) & MASK64)
         words, contexts, noise = self._numbers.number(
-            tenancy.contexts[first:last], parts.words[part][drawn]
+            self._contexts_of(tenancy, groups), parts.words[part][drawn]
         )
         keys = words.astype(np.uint64)
         packed = model.sgd.pull_rows("output", keys).wait()
@@ -276,7 +276,7 @@ class RotationTrainer:
         return Visit(part, groups, keys, contexts, noise, logit, packed, local)
 
     def _train_visit(
-        self, block: Block, tenancy: Tenancy, visit: Visit, inputs: GramCopies, number: int
+        self, block: Block, tenancy: T, visit: Visit, inputs: GramCopies, number: int
     ) -> None:
         """Trains the pairs of a visit, and notes its figures."""
         s = self._model.settings
@@ -291,15 +291,86 @@ class RotationTrainer:
             seed = block.seed + visit.part * 0x9E3779B97F4A7C15 + (turn << 32)
             results += self._train_groups(tenancy, visit, inputs.local, a, b, lr, seed)
             inputs.exchange(number * inputs.turns + turn + 1)
-        share = [
-            int(tenancy.words * tenancy.starts[at] / max(1, tenancy.starts[-1]))
-            for at in (first, last)
-        ]
         visit.figures = {
-            "units": float(share[1] - share[0]),
+            "units": float(tenancy.words_before(last) - tenancy.words_before(first)),
             "lr": rates[1],
             **self._model.judged(results, are_finite(visit.local[0])),
         }
+
+    @abstractmethod
+    def _rows_of(self, block: Block) -> int:
+        """Input rows of a part at most."""
+
+    @abstractmethod
+    def _sharing(self, block: Block, tenancy: T) -> Sharing:
+        """How the input rows of a tenancy travel."""
+
+    @abstractmethod
+    def _contexts_of(self, tenancy: T, groups: slice) -> Ints:
+        """Words whose output rows some groups of a visit need, in their order."""
+
+    @abstractmethod
+    def _train_groups(
+        self,
+        tenancy: T,
+        visit: Visit,
+        inputs: tuple[Floats, ...],
+        first: int,
+        last: int,
+        rates: list[float],
+        seed: int,
+    ) -> list[tuple[float, int]]:
+        """Trains groups `first` to `last - 1` in threads: loss and examples of each thread."""
+
+    def _give_back(self, block: Block, visit: Visit, push: Pending) -> None:
+        """Gives a part back once its deltas are acknowledged."""
+        self._model.sgd.packed.give(push.wait())
+        for array in visit.local:
+            self._trained.give(array)
+        block.visits.give_back(visit.part, visit.figures)
+
+
+class SkipGramTrainer(RotationTrainer[Tenancy]):
+    """Skip-gram: a tenancy has the pairs whose centre is in its resident part."""
+
+    def prepare(self, block: Block) -> Tenancy:
+        """Reads the chunk and sorts the pairs of this part."""
+        s, parts = self._model.settings, self._parts_of(block.parts, block.visiting)
+        ids, words = shared_text.get_chunk(self._model, block.chunk, block.slices)
+        centres, starts, contexts, bounds = kernels.sort_pairs(
+            ids,
+            s.window,
+            (s.seed * 0x9E3779B97F4A7C15 + block.chunk) & MASK64,
+            BUNDLE,
+            resident=parts.resident,
+            part=block.part,
+            visiting=parts.visiting,
+            parts=block.visiting,
+        )
+        del ids
+        seen = np.zeros(len(self._vocabulary), np.bool_)
+        seen[centres] = True
+        present = np.flatnonzero(seen)
+        place = np.empty(len(seen), np.int32)
+        place[present] = np.arange(len(present), dtype=np.int32)
+        bag_ptr, bag_rows, keys = self._model.bags(present)
+        resident, rows = self._place(block, keys)
+        before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
+        return Tenancy(
+            parts, place[centres], starts, contexts, bounds, present, bag_ptr,
+            rows[bag_rows].astype(np.int32), resident, keys, rows, after - before,
+        )  # fmt: skip
+
+    def _sharing(self, block: Block, tenancy: Tenancy) -> Sharing:
+        return sharing_of_grams(self._model.settings, tenancy, block)
+
+    def _rows_of(self, block: Block) -> int:
+        parts = self._parts_of(block.parts, block.visiting)
+        own = np.count_nonzero(parts.resident == block.part)
+        return int(own + np.count_nonzero(parts.sharers))
+
+    def _contexts_of(self, tenancy: Tenancy, groups: slice) -> Ints:
+        return tenancy.contexts[tenancy.starts[groups.start] : tenancy.starts[groups.stop]]
 
     def _train_groups(
         self,
@@ -332,7 +403,7 @@ class RotationTrainer:
                 negatives=s.negatives,
                 lr_start=rates[0],
                 lr_stop=rates[1],
-                seed=(seed + at) & _MASK64,
+                seed=(seed + at) & MASK64,
                 squares=(inputs[1], visit.local[1]) if sgd.state else None,
                 eps=ADAGRAD_EPS,
             )
@@ -340,10 +411,3 @@ class RotationTrainer:
             if b > a
         ]
         return [task.result() for task in tasks]
-
-    def _give_back(self, block: Block, visit: Visit, push: Pending) -> None:
-        """Gives a part back once its deltas are acknowledged."""
-        self._model.sgd.packed.give(push.wait())
-        for array in visit.local:
-            self._trained.give(array)
-        block.visits.give_back(visit.part, visit.figures)

@@ -10,7 +10,6 @@ three chunks later.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -59,22 +58,37 @@ def put_slice(worker: Worker, chunk: int, slice_: int, ids: Ints, words: int) ->
     worker.push(TEXT, keys, rows)
 
 
-def get_chunk(worker: Worker, chunk: int, slices: int) -> tuple[Ints, int]:
-    """All ids of a chunk, slice after slice, and the number of its words."""
+def get_chunk(
+    worker: Worker, chunk: int, slices: int, part: int = 0, parts: int = 1
+) -> tuple[Ints, int]:
+    """Ids of a chunk, slice after slice, and the number of its words.
+
+    With `parts`, one of so many consecutive shares, equal by ids to one: reads only its rows.
+    """
     heads = worker.pull(TEXT, np.concatenate([_keys(chunk, at, 0, 1) for at in range(slices)]))
     counts = heads[:, :4:2].astype(np.int64) * _COUNT_BASE + heads[:, 1:4:2].astype(np.int64)
-    sizes = counts[:, 0].tolist()
-    found = np.empty(sum(sizes), np.int32)
-    ends = list(itertools.accumulate(sizes))
-    for some in _batches(sizes):
-        keys = [_keys(chunk, at, 1, -(-sizes[at] // ROW_IDS)) for at in some]
+    total, words = counts.sum(0).tolist()
+    first, last = (total * at // parts for at in (part, part + 1))
+    ends = counts[:, 0].cumsum()
+    begins = np.clip(first - ends + counts[:, 0], 0, counts[:, 0]).tolist()  # of each slice
+    stops = np.clip(last - ends + counts[:, 0], 0, counts[:, 0]).tolist()
+    found = np.empty(last - first, np.int32)
+    filled = 0
+    for some in _batches([stop - begin for begin, stop in zip(begins, stops, strict=True)]):
+        spans = [(begins[at] // ROW_IDS, -(-stops[at] // ROW_IDS)) for at in some]
+        keys = [
+            _keys(chunk, at, 1 + a, max(0, b - a)) for at, (a, b) in zip(some, spans, strict=True)
+        ]
         rows = worker.pull(TEXT, np.concatenate(keys))
-        first = 0
-        for at, own in zip(some, keys, strict=True):
-            size = sizes[at]
-            found[ends[at] - size : ends[at]] = rows[first : first + len(own)].ravel()[:size]
-            first += len(own)
-    return found, int(counts[:, 1].sum())
+        row = 0
+        for at, (a, _), own in zip(some, spans, keys, strict=True):
+            size = stops[at] - begins[at]
+            skip = begins[at] - a * ROW_IDS
+            ids = rows[row : row + len(own)].ravel()[skip : skip + size]
+            found[filled : filled + size] = ids
+            row += len(own)
+            filled += size
+    return found, words * (part + 1) // parts - words * part // parts
 
 
 def _keys(chunk: int, slice_: int, first: int, count: int) -> Keys:

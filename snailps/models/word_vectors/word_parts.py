@@ -27,6 +27,10 @@ BYTES_A_WORD = 75.0
 one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34."""
 BYTES_A_WORD_GRAMS = 150.0
 """The same with input rows of n-grams, without what is exchanged in the course of a chunk."""
+BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
+"""The same of CBOW, without what is exchanged in the course of a chunk: each worker has nearly all
+rows, inputs and outputs.  Few workers have as many chunks as four: large visits train better."""
+CBOW_WORKERS_MIN = 4
 VISIT_WORDS = 10_000
 """Least words of a visit on average: some 25 ms of one core."""
 VISIT_WORDS_MIN = 2000
@@ -96,18 +100,30 @@ def chunks_of(
     """
     s = settings
     row_bytes = 2 * 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)  # both ways
-    rows = float(workers * len(vocabulary))
-    bytes_a_word = BYTES_A_WORD
-    if s.maxn:
-        rows += grams_of_workers(vocabulary, s, workers)
-        bytes_a_word = BYTES_A_WORD_GRAMS
-    by_traffic = bytes_a_word * tokens / (rows * row_bytes)
+    by_traffic = _bytes_a_word(s) * tokens / (_rows_of_workers(vocabulary, s, workers) * row_bytes)
     by_visits = tokens / (2 * workers * workers * VISIT_WORDS)
     kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
     pairs = tokens * kept / vocabulary.tokens * (s.window + 1) / workers
     by_memory = PAIRS_SHARE * PAIR_BYTES * pairs / s.worker_memory
     wanted = max(1.0, min(by_traffic, by_visits, CHUNKS_MAX), by_memory)
     return round(wanted)
+
+
+def _bytes_a_word(s: WordVectorSettings) -> float:
+    """Traffic that chunks are made for."""
+    if s.model == "cbow":
+        return BYTES_A_WORD_CBOW_GRAMS if s.maxn else BYTES_A_WORD_CBOW
+    return BYTES_A_WORD_GRAMS if s.maxn else BYTES_A_WORD
+
+
+def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int) -> float:
+    """Rows that all workers together have in the course of a chunk, and that others have, too."""
+    if s.model == "cbow":
+        workers = max(CBOW_WORKERS_MIN, workers)
+        grams = grams_of_workers(vocabulary, s, 1) if s.maxn else 0.0
+        return workers * (2.0 * len(vocabulary) + grams)
+    words = float(workers * len(vocabulary))
+    return words + (grams_of_workers(vocabulary, s, workers) if s.maxn else 0.0)
 
 
 def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:

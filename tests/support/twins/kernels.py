@@ -104,16 +104,18 @@ def draw(seed: int, k: int, bound: int) -> int:
     return (mix64((hash_key(seed) + GOLDEN * (k + 1)) & MASK) >> 32) * bound >> 32
 
 
-def places(tokens, window: int, noise, seed: int):
-    """Yields (first token, [(centre, its contexts)], noise words) a group, of places of tokens."""
-    words = [i for i, t in enumerate(tokens) if t >= 0]
+def places(tokens, window: int, noise, seed: int, targets=None):
+    """Yields (first token, [(centre, its contexts)], noise words) a group, of places of tokens.
+
+    With targets (places, rows) the first one is the number of a target.
+    """
+    words = [i for i, t in enumerate(tokens) if t >= 0] if targets is None else targets[0].tolist()
+    rows = [tokens[i] for i in words] if targets is None else targets[1].tolist()
     begin = number = 0
     while begin < len(words):
         k = number * (GROUP + SHARED)
         end = begin
-        while end < min(begin + GROUP, len(words)):
-            if tokens[words[end]] in [tokens[i] for i in words[begin:end]]:
-                break
+        while end < min(begin + GROUP, len(words)) and rows[end] not in rows[begin:end]:
             end += 1
         lanes = []
         for lane, at in enumerate(words[begin:end]):
@@ -127,14 +129,18 @@ def places(tokens, window: int, noise, seed: int):
                     around.append(other)
             lanes.append((at, around))
         shared = [int(noise[draw(seed, k + GROUP + t, len(noise))]) for t in range(SHARED)]
-        yield words[begin], lanes, shared
+        yield words[begin] if targets is None else begin, lanes, shared
         begin, number = end, number + 1
 
 
-def groups(tokens, window: int, noise, seed: int):
-    """The same with words for places."""
-    for first, lanes, shared in places(tokens, window, noise, seed):
-        words = [(int(tokens[at]), [int(tokens[i]) for i in around]) for at, around in lanes]
+def groups(tokens, window: int, noise, seed: int, targets=None):
+    """The same with words for places; with rows for targets."""
+    for first, lanes, shared in places(tokens, window, noise, seed, targets):
+        rows = tokens[[at for at, _ in lanes]] if targets is None else targets[1][first:]
+        words = [
+            (int(row), [int(tokens[i]) for i in around])
+            for row, (_, around) in zip(rows, lanes, strict=False)
+        ]
         yield first, words, shared
 
 
@@ -167,7 +173,7 @@ def group_loss(inputs, outputs, lanes, shared, bag, logit, negatives: int) -> fl
 
 
 def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_logit, *,
-                window, negatives, lr_start, lr_stop, seed):  # fmt: skip
+                window, negatives, lr_start, lr_stop, seed, targets=None):  # fmt: skip
     """float64 copies of (inputs, outputs), trained, then loss_sum and the number of examples."""
     inputs = inputs[:, :dim].astype(np.float64)
     outputs = outputs[:, :dim].astype(np.float64)
@@ -176,8 +182,9 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
     def bag(word):
         return bag_rows[bag_ptr[word] : bag_ptr[word + 1]]
 
-    for first, lanes, shared in groups(tokens, window, noise, seed):
-        rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
+    num = len(tokens if targets is None else targets[0])
+    for first, lanes, shared in groups(tokens, window, noise, seed, targets):
+        rate = lr_start + (lr_stop - lr_start) * first / num
         old_in, old_out = inputs.copy(), outputs.copy()
         for words, positives in examples(lanes):
             rows, hidden, met, sign, weight, truth = lane_terms(

@@ -1,0 +1,201 @@
+"""CBOW by several workers, in which no output row has two writers at a time: rotation.
+
+    prepare: this part's share of the chunk's text -> its places, sorted by the visiting part of
+             the word there: the targets of each visit
+    train:   input rows <- PULL; then for each visiting part of the output rows:
+             borrow -> PULL -> kernel threads, exchanges of input rows -> PUSH -> give back
+
+A window has one target and several inputs.  Output rows are dealt by target into visiting parts, as
+those of skip-gram are.  Its inputs are words of all parts, so nothing is resident: a tenancy is a
+share of the text, and all input rows are copies, which workers exchange by rate (`gram_copies`).
+
+Negatives of a target are drawn from its visiting part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.worker import Block
+from snailps.models.local_sgd import Floats, Keys
+from snailps.models.word_vectors import shared_text
+from snailps.models.word_vectors.contention import WordContention, steps_a_word
+from snailps.models.word_vectors.gram_copies import Sharing
+from snailps.models.word_vectors.resident_rows import ResidentRows
+from snailps.models.word_vectors.rotation import MASK64, Parts, RotationTrainer, Visit
+from snailps.models.word_vectors.settings import ADAGRAD_EPS
+
+Ints = NDArray[np.int32]
+
+CURVATURE = 0.05
+"""Share of its way to the optimum that the hidden vector of a window goes in a step, a unit of the
+learning rate.  Loss of held-out text with 8 workers, rows 50 steps apart: 2.212 with sums (0) and
+2.216 at 0.1; it matters where rates are high, or a network so slow that rows travel rarely."""
+STEPS_APART = 100.0
+"""Steps of all workers on a word's row, in the midst of a training, between two exchanges; rows of
+n-grams as many more times as a word has rows: a step moves the hidden vector by that less."""
+BEGIN_APART, END_APART = 0.3, 2.7
+"""Times these at the begin and at the end of a training: what workers know of each other's steps
+counts most while vectors grow."""
+THREAD_TARGETS = 1000
+"""Least targets for a thread of its own."""
+TURN_TARGETS = 1000
+"""Least targets between two exchanges."""
+TURNS_MAX = 16
+
+
+@dataclass(slots=True)
+class CbowTenancy:
+    """A prepared tenancy: a share of a text, and its targets by visiting part.
+
+    Attributes
+    ----------
+    tokens : int32 array
+        Words of the share, numbered among `present`; -1 ends a sentence.
+    targets, target_words : int32 array
+        Places of the targets in `tokens`, those of each visiting part in the order of the text;
+        their words' numbers in the vocabulary.
+    bounds : int64 array
+        Targets of visiting part p are number ``bounds[p]`` to ``bounds[p + 1] - 1``.
+    present : int64 array
+        Words of the share, ascending.
+    resident, keys, rows
+        Its input rows, as in `rotation.Tenancy`.
+    words : int
+        Words of the text that count as this tenancy's.
+    """
+
+    parts: Parts
+    tokens: Ints
+    targets: Ints
+    target_words: Ints
+    bounds: NDArray[np.int64]
+    present: NDArray[np.int64]
+    bag_ptr: NDArray[np.int64]
+    bag_rows: Ints
+    resident: ResidentRows
+    keys: Keys
+    rows: NDArray[np.int64]
+    words: int
+
+    def words_before(self, group: int) -> int:
+        """Words that count as trained when so many targets are."""
+        return self.words * group // max(1, len(self.targets))
+
+
+class CbowTrainer(RotationTrainer[CbowTenancy]):
+    """Deals slices, prepares and trains tenancies for a `WordVectors` worker with `model: cbow`."""
+
+    _contention: tuple[int, WordContention] | None = None  # for so many parts
+
+    def prepare(self, block: Block) -> CbowTenancy:
+        """Reads this part's share of the chunk and sorts its targets."""
+        parts = self._parts_of(block.parts, block.visiting)
+        ids, words = shared_text.get_chunk(
+            self._model, block.chunk, block.slices, block.part, block.parts
+        )
+        kept = np.flatnonzero(ids >= 0)
+        visiting = parts.visiting[ids[kept]].astype(np.uint16)  # which sort in one pass
+        order = np.argsort(visiting, kind="stable")
+        bounds = np.zeros(block.visiting + 1, np.int64)
+        np.cumsum(np.bincount(visiting, minlength=block.visiting), out=bounds[1:])
+        targets = kept[order].astype(np.int32)
+        seen = np.zeros(len(self._vocabulary), np.bool_)
+        seen[ids[kept]] = True
+        present = np.flatnonzero(seen)
+        place = np.full(len(seen) + 1, -1, np.int32)  # the last one maps -1 to itself
+        place[present] = np.arange(len(present), dtype=np.int32)
+        bag_ptr, bag_rows, keys = self._model.bags(present)
+        resident, rows = self._place(block, keys)
+        return CbowTenancy(
+            parts, place[ids], targets, ids[targets], bounds, present, bag_ptr,
+            rows[bag_rows].astype(np.int32), resident, keys, rows, words,
+        )  # fmt: skip
+
+    def _rows_of(self, block: Block) -> int:
+        parts = self._parts_of(block.parts, block.visiting)
+        return len(self._vocabulary) + int(np.count_nonzero(parts.sharers))
+
+    def _sharing(self, block: Block, tenancy: CbowTenancy) -> Sharing:
+        """All rows; other workers' steps on each are estimated from the vocabulary."""
+        s, num = self._model.settings, len(tenancy.keys)
+        if block.parts == 1 or not len(tenancy.targets):
+            return Sharing(np.ones(num), np.zeros(num), np.zeros(num), STEPS_APART, 1)
+        counts = np.bincount(tenancy.tokens[tenancy.targets], minlength=len(tenancy.present))
+        sizes = np.diff(tenancy.bag_ptr)
+        bag = float(counts @ sizes) / len(tenancy.targets)  # rows of a word on average
+        windows, _ = steps_a_word(s)
+        steps = np.repeat(counts * (windows / bag), sizes)
+        own = np.bincount(tenancy.bag_rows, steps)[tenancy.rows]
+        others, _ = self._contention_of(block.parts).steps_elsewhere(
+            len(tenancy.targets), tenancy.keys, tenancy.keys[:0]
+        )
+        begin, _ = block.progress
+        way = own * (CURVATURE * s.lr * (1.0 - begin) / windows)
+        turns = max(1, min(TURNS_MAX, len(tenancy.targets) // (block.visiting * TURN_TARGETS)))
+        apart = STEPS_APART * (BEGIN_APART + (END_APART - BEGIN_APART) * begin)
+        return Sharing(1.0 + others / (bag * own), own, way, apart, turns)
+
+    def _contention_of(self, parts: int) -> WordContention:
+        """Estimates for so many workers; remembered, as these rarely come or go."""
+        if self._contention is None or self._contention[0] != parts:
+            made = WordContention(self._vocabulary, self._model.settings, parts)
+            self._contention = parts, made
+        return self._contention[1]
+
+    def _contexts_of(self, tenancy: CbowTenancy, groups: slice) -> Ints:
+        """The targets' words."""
+        return tenancy.target_words[groups]
+
+    def _train_groups(
+        self,
+        tenancy: CbowTenancy,
+        visit: Visit,
+        inputs: tuple[Floats, ...],
+        first: int,
+        last: int,
+        rates: list[float],
+        seed: int,
+    ) -> list[tuple[float, int]]:
+        """Trains some targets in the kernel's threads: loss and targets of each."""
+        s, sgd = self._model.settings, self._model.sgd
+        threads = min(self._model.threads, max(1, (last - first) // THREAD_TARGETS))
+        edges = np.linspace(first, last, threads + 1).astype(int).tolist()
+        offset = visit.groups.start
+        tasks = []
+        for at, (a, b) in enumerate(itertools.pairwise(edges)):
+            if b == a:
+                continue
+            # They are in the order of the text: the kernel gets, and checks, their range alone.
+            begin = max(0, int(tenancy.targets[a]) - s.window)
+            end = int(tenancy.targets[b - 1]) + s.window + 1
+            tasks.append(
+                sgd.pool.submit(
+                    kernels.train_words,
+                    inputs[0],
+                    visit.local[0],
+                    s.dim,
+                    tenancy.tokens[begin:end],
+                    tenancy.bag_ptr,
+                    tenancy.bag_rows,
+                    visit.noise,
+                    visit.noise_logit,
+                    window=s.window,
+                    negatives=s.negatives,
+                    lr_start=rates[0],
+                    lr_stop=rates[1],
+                    seed=(seed + at) & MASK64,
+                    targets=(
+                        tenancy.targets[a:b] - np.int32(begin),
+                        visit.contexts[a - offset : b - offset],
+                    ),
+                    squares=(inputs[1], visit.local[1]) if sgd.state else None,
+                    eps=ADAGRAD_EPS,
+                )
+            )
+        return [task.result() for task in tasks]
