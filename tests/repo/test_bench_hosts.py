@@ -375,3 +375,39 @@ def test_vectors_of_words_with_subwords_are_means_of_their_rows(bench):
     whole = np.array([model.input[rows[a:b]].mean(0) for a, b in pairwise(ptr)])
     some = np.array([2, 0, 2])
     assert np.allclose(heldout.vectors(model, some), whole[some], atol=1e-6)
+
+
+def test_clusters_beside_each_other_are_measured_once(bench, tmp_path, monkeypatch):
+    """For other links, replications and seeds they are the same; for another text they are not."""
+    hosts = bench("hosts")
+    started = []
+
+    class Cluster:
+        returncode = 0
+
+        def __init__(self, command, **_):
+            started.append(command)
+
+        def communicate(self, timeout):
+            figures = {"units_per_s": 10.0 * len(started), "cpu_us_per_unit": {"all": 2.0}}
+            return json.dumps(figures) + "\n", ""
+
+        def poll(self):
+            return 0
+
+    monkeypatch.setattr(hosts.subprocess, "Popen", Cluster)
+
+    def beside(train_s, *more, text="README.md"):
+        words = ["--model", "word2vec", "--input", str(BENCH / text), "--out"]
+        args = hosts.arguments([*words, str(tmp_path / "runs.json"), *more])
+        return hosts.beside(args, 2, train_s)
+
+    first = beside(100.0, "--seed", "3")
+    assert first == {"beside_units_per_s": 20.0, "beside_cpu_us": 2.0}
+    assert [command[-1] for command in started] == ["3", "4"]
+    assert all("max_seconds=100" in command for command in started)
+    assert beside(5.0, "--link", "100mbit", "--replication", "sync") == first
+    assert len(started) == 2
+    beside(5.0, text="hosts.py")
+    assert len(started) == 4
+    assert "max_seconds=30" in started[-1]  # not shorter
