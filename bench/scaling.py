@@ -565,7 +565,12 @@ def arguments() -> argparse.Namespace:
     add("--core-loss", type=float, default=0.0,
         help="relative cost of one more core: 2 / (speed of two threads / of one) - 1")  # fmt: skip
     add("--svg", type=Path, metavar="PREFIX", help="writes PREFIX-speed-up.svg and two more")
-    add("--fill", type=Path, metavar="PAGE", help="writes the tables where the page has marks")
+    add(
+        "--fill",
+        type=Path,
+        metavar="PAGE",
+        help="writes its tables: with --fit the test, else the rest",
+    )
     add("--json", action="store_true", help="constants, errors and predictions as JSON")
     args = parser.parse_args()
     try:
@@ -616,11 +621,7 @@ def main() -> None:
     }
     if not args.json:
         print("\n\n".join([*map(str, constants.items()), *tables.values()]))
-    if args.fill:
-        try:
-            args.fill.write_text(filled(args.fill.read_text(), tables))
-        except (OSError, ValueError) as error:
-            sys.exit(f"bench: {args.fill}: {error}")
+    drawn: list[Path] = []
     if args.svg:
         kinds = {"speed-up": measured_chart(files, "speed-up")}
         for unit in sorted(set(units.values())):
@@ -632,6 +633,17 @@ def main() -> None:
             path = args.svg.with_name(f"{args.svg.name}-{kind}.svg")
             path.write_text(text)
             print(f"bench: {path}", file=sys.stderr)
+            drawn.append(path)
+    if args.fill:
+        # Constants of some numbers of hosts are there for the test alone.
+        told = ("tested",) if args.fit else ("measured", "predicted")
+        places = {name: tables[name] for name in told}
+        if drawn:
+            places["curves"] = "\n".join(f"![{path.stem}]({path.name})" for path in drawn)
+        try:
+            args.fill.write_text(filled(args.fill.read_text(), places))
+        except (OSError, ValueError) as error:
+            sys.exit(f"bench: {args.fill}: {error}")
 
 
 if __name__ == "__main__":

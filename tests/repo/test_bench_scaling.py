@@ -13,7 +13,7 @@ import pytest
 from processes import PACKAGE
 
 BENCH = PACKAGE / "bench"
-MARKS = ("measured", "tested", "predicted")
+MARKS = ("measured", "tested", "predicted", "curves")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -297,11 +297,17 @@ def test_command_tells_errors_and_predictions_and_draws(scaling, truth, tmp_path
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert page.read_text().count("| 64 |") == 1
+    text = page.read_text()
+    assert "| 100 Mbit/s |" in text
+    assert "![s-speed-up](s-speed-up.svg)" in text
+    assert "| 64 |" not in text
     assert len([row for row in done.stdout.splitlines() if row.endswith("% |")]) == 6
     assert "| 64 |" in done.stdout
     drawn = sorted(path.name for path in tmp_path.glob("*.svg"))
     assert drawn == ["s-bytes-words.svg", "s-predicted-words.svg", "s-speed-up.svg"]
+    subprocess.run([*command, "--fill", str(page)], capture_output=True, check=True)
+    assert page.read_text().count("| 64 |") == 1
+
     told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
     found = json.loads(told)
     assert [guess["hosts"] for guess in found["predictions"]] == [1, 64]
