@@ -1,5 +1,6 @@
 """Rotation in real processes: no part has two writers, and each visit takes place."""
 
+import contextlib
 import signal
 import time
 from collections import defaultdict
@@ -120,7 +121,7 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
     job["pace_s"] = 0.03
     gate = Gate(tmp_path / "gates", "1-1-2", "visit")
-    later = Gate(tmp_path / "gates", "3-0-1", "visit")
+    later = Gate(tmp_path / "gates", "5-0-1", "visit")  # parts of chunk 3 may be decided already
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
         victim = next(w for w in workers if _waits_at(w, gate))
@@ -142,8 +143,11 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
 
 def _waits_at(process, gate):
     """Whether a process has opened the pipe of a gate."""
-    files = Path(f"/proc/{process.pid}/fd").iterdir()
-    return any(file.readlink() == gate.path for file in files)
+    for file in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if file.readlink() == gate.path:
+                return True
+    return False
 
 
 def await_node(cluster, wanted):
@@ -251,7 +255,7 @@ def test_rotation_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path, job)
 
 
 def test_worker_that_leaves_a_rotation_ends_its_tenancy_first(tmp_path, job):
-    job["gates"] = tmp_path / "gates"
+    job |= {"gates": tmp_path / "gates", "epochs": 4}  # parts of chunk 3 may be decided already
     gate = Gate(tmp_path / "gates", "1-1-2", "visit")
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
@@ -260,9 +264,9 @@ def test_worker_that_leaves_a_rotation_ends_its_tenancy_first(tmp_path, job):
         master.wait_line("SIGTERM")
         gate.open()
         assert cluster.codes() == [0] * 6
-    counts = assert_visited(tmp_path)
+    counts = assert_visited(tmp_path, chunks=8)
     assert counts.max() == 1
-    assert len(counts) < 4 * 18  # two workers at the end
+    assert len(counts) < 8 * 18  # two workers at the end
     assert_one_holder(tmp_path)
 
 
