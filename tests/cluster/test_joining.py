@@ -126,6 +126,39 @@ def test_worker_that_joins_shares_the_rows_and_the_model_is_as_good(tmp_path, wr
     assert set(other.values()) == {(2, keeps)}
 
 
+@pytest.mark.limit(120)
+@pytest.mark.parametrize(
+    ("write", "badness"),
+    [case for case in CASES if case.id in ("ftrl", "classifier")],
+)
+def test_worker_killed_with_kept_rows_leaves_a_model_that_is_as_good(tmp_path, write, badness):
+    """What it takes along are the deltas of a round's blocks at most: 4 of 80, and one at work."""
+    found = []
+    for killed in (False, True):
+        folder = tmp_path / f"killed-{killed:d}"
+        (folder / "journal").mkdir(parents=True)
+        job = write(folder) | {"input": "input", "output": "out", "epochs": 4}
+        job |= {"on_node_loss": "recover"}
+        job["block_bytes"] = (folder / "input").stat().st_size // 20 + 1
+        with Cluster(folder, job=job, workers=2) as cluster:
+            middle = Gate(folder / "gates", 40) if killed else None
+            master = cluster.master()
+            _, workers = cluster.nodes()
+            if middle is not None:
+                middle.meet()
+                victim = next(worker for worker in workers if worker.pid == holder_of(middle))
+                victim.send(signal.SIGKILL)
+                master.wait_line("is lost")
+                middle.open()
+            codes = cluster.codes()
+            assert codes.count(0) == len(codes) - killed, master.stderr
+        found.append(badness(folder, figures_of(master)))
+        trained = [number for seen in journal(folder).values() for number in seen]
+        assert set(trained) == set(range(80))
+        assert len(trained) <= 80 + 4 * killed  # those it had leased
+    assert found[1] <= found[0] + 0.02
+
+
 def gates_of_two(folder):
     """For two workers: whoever stands at the first has leased one or two of the others at most."""
     return [Gate(folder / "gates", number) for number in (FIRST, *range(LATER, LATER + 3))]
