@@ -251,9 +251,9 @@ class Net(SparseWorker):
                 if number + 1 < self.settings.in_flight or not under_way:
                     continue
                 way, edge = under_way.popleft()
-                of_batch = self._step(way, batch, edge, [one.wait() for one in parameters])
-                parameters = self._pull_dense()
-                loss, weight = loss + of_batch[0], weight + of_batch[1]
+                rows = [one.wait() for one in parameters]
+                of_batch, weight_of_batch, parameters = self._step(way, batch, edge, rows)
+                loss, weight = loss + of_batch, weight + weight_of_batch
         return {
             "units": float(len(batch)),
             "lr": self.settings.lr,
@@ -277,8 +277,8 @@ class Net(SparseWorker):
 
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], rows: Sequence[Floats]
-    ) -> tuple[float, float]:
-        """One step of all layers; sums of losses and weights of the batch."""
+    ) -> tuple[float, float, list[Pending]]:
+        """One step of all layers; sums of losses and of weights, the next dense layers."""
         first, last = edge
         tensors = [self._find_tensor(name) for name in self._layers.names]
         loss, weight, dz, gradients = self._layers.step(
@@ -288,12 +288,14 @@ class Net(SparseWorker):
             batch.weights[first:last],
         )
         self._settle(2 * (1 + len(tensors)))
-        self._pushes.append(way.back(dz))
         for tensor, gradient in zip(tensors, gradients, strict=True):
             self._pushes.append(
                 self.push_async(tensor.name, tensor.keys(), tensor.to_rows(gradient))
             )
-        return loss, weight
+        # Before the way back, which takes a shard the longest: it answers in order.
+        following = self._pull_dense()
+        self._pushes.append(way.back(dz))
+        return loss, weight, following
 
     def _start(self, entries: Entries) -> Way:
         if self._place == "servers":
