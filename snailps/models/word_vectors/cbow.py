@@ -36,9 +36,12 @@ CURVATURE = 0.05
 """Share of its way to the optimum that the hidden vector of a window goes in a step, a unit of the
 learning rate.  Loss of held-out text with 8 workers, rows 50 steps apart: 2.212 with sums (0) and
 2.216 at 0.1; it matters where rates are high, or a network so slow that rows travel rarely."""
-STEPS_APART = 100.0
-"""Steps of all workers on a word's row, in the midst of a training, between two exchanges; rows of
-n-grams as many more times as a word has rows: a step moves the hidden vector by that less."""
+STEPS_APART = (100.0, 300.0)
+"""Steps of all workers on a word's row, in the midst of a training, between two exchanges, at least
+and at most; rows of n-grams as many more times as a word has rows: a step moves the hidden vector
+by that less."""
+WORDS_A_STEP_APART = 100_000.0
+"""Words of all epochs for each of these steps: copies lag by the same share of any training."""
 BEGIN_APART, END_APART = 0.3, 2.7
 """Times these at the begin and at the end of a training: what workers know of each other's steps
 counts most while vectors grow."""
@@ -125,7 +128,7 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
         """All rows; other workers' steps on each are estimated from the vocabulary."""
         s, num = self._model.settings, len(tenancy.keys)
         if block.parts == 1 or not len(tenancy.targets):
-            return Sharing(np.ones(num), np.zeros(num), np.zeros(num), STEPS_APART, 1)
+            return Sharing(np.ones(num), np.zeros(num), np.zeros(num), 1.0, 1)
         counts = np.bincount(tenancy.tokens[tenancy.targets], minlength=len(tenancy.present))
         sizes = np.diff(tenancy.bag_ptr)
         bag = float(counts @ sizes) / len(tenancy.targets)  # rows of a word on average
@@ -138,7 +141,9 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
         begin, _ = block.progress
         way = own * (CURVATURE * s.lr * (1.0 - begin) / windows)
         turns = max(1, min(TURNS_MAX, len(tenancy.targets) // (block.visiting * TURN_TARGETS)))
-        apart = STEPS_APART * (BEGIN_APART + (END_APART - BEGIN_APART) * begin)
+        apart = s.epochs * self._vocabulary.tokens / WORDS_A_STEP_APART
+        apart = float(np.clip(apart, *STEPS_APART))
+        apart *= BEGIN_APART + (END_APART - BEGIN_APART) * begin
         return Sharing(1.0 + others / (bag * own), own, way, apart, turns)
 
     def _contention_of(self, parts: int) -> WordContention:
