@@ -64,7 +64,12 @@ from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
 from snailps.models.word_vectors.skip_gram import BUNDLE, deal_centres
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
-from snailps.models.word_vectors.word_parts import chunks_of, most_parts, parts_by_words
+from snailps.models.word_vectors.word_parts import (
+    chunks_of,
+    chunks_that_fit,
+    most_parts,
+    parts_by_words,
+)
 
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0
@@ -213,9 +218,7 @@ class WordVectors(TextModel):
         sharers = min(workers, parts)
         chunks = chunks_of(vocabulary, settings, tokens, sharers)
         if settings.model == "cbow" or workers == 1:  # a worker has the rows of all words it meets
-            share = total_bytes // sharers
-            fits = fit_block(vocabulary, settings, share // chunks, total_bytes)
-            chunks = max(chunks, -(-share // max(1, fits)))
+            chunks = chunks_that_fit(vocabulary, settings, tokens / sharers, chunks)
         return Rotation(chunks, parts)
 
     # --- at a worker -------------------------------------------------------------------------

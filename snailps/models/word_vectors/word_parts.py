@@ -1,7 +1,7 @@
 """How the words of a vocabulary are dealt into parts, and a text into chunks, for rotation.
 
     masses of words, number of parts -> deal -> part of each word
-    vocabulary, settings, workers -> chunks_of -> chunks of an epoch
+    vocabulary, settings, workers -> chunks_of, chunks_that_fit -> chunks of an epoch
     words of a text, masses of words -> most_parts, parts_by_words -> parts at most
     vocabulary, parts of words -> sharers_of_grams -> parts that have each n-gram
 
@@ -15,10 +15,13 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps import kernels
 from snailps.api.rotation import VISITING_PER_PART
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.skip_gram import pairs_bytes
 
 DEALT_SINGLY = 64
 """Words for each part that are dealt one by one, each to the lightest part."""
@@ -126,16 +129,59 @@ def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int
     return words + (grams_of_workers(vocabulary, s, workers) if s.maxn else 0.0)
 
 
+def chunks_that_fit(
+    vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float, chunks: int
+) -> int:
+    """Chunks, `chunks` or more, so that a worker that trains a text has memory for what each needs.
+
+    The rows of its words, of their n-grams and of its negatives, and its pairs.  `tokens` are the
+    words of the text.
+    """
+    s = settings
+    kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
+    noise = vocabulary.noise(NOISE_POWER)
+    noise *= kept.sum() * kernels.SHARED / kernels.GROUP / NOISE_REUSE / noise.sum()
+    single = shared = np.zeros(0)  # tokens with an n-gram that one word has, or several
+    times = 1.0
+    if s.maxn:
+        words, of, ids = _grams(vocabulary, s)
+        uses = np.bincount(ids)
+        of_grams = np.bincount(ids, kept[words][of]).astype(np.float64)
+        single, shared = of_grams[uses == 1], of_grams[uses > 1]
+        times = len(vocabulary) / len(words)
+    row_bytes = COPIES * 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)
+    while chunks < tokens:
+        size = tokens / chunks
+        rows = -np.expm1(-size * kept).sum() - np.expm1(-size * (kept + noise)).sum()
+        # An n-gram that one word of a sample has stands for others that no word of it has.
+        grams = -times * np.expm1(-size * single).sum() - np.expm1(-size * times * shared).sum()
+        rows += min(s.bucket, grams)
+        needed = rows * row_bytes + pairs_bytes(s, int(size * kept.sum()))
+        if needed <= s.worker_memory:
+            break
+        chunks += chunks // 4 + 1
+    return chunks
+
+
 def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:
     """Expected rows of n-grams at all workers together, each of which has its part of the words."""
-    s = settings
-    words = np.arange(len(vocabulary))
-    if len(words) > WORDS_AT_ONCE:  # a sample of them, from frequent to rare ones
-        words = np.linspace(0, len(words) - 1, WORDS_AT_ONCE).astype(np.int64)
-    _, ids = subwords_csr(vocabulary.words.take(words), s.minn, s.maxn, s.bucket)
-    uses = np.bincount(ids[ids >= len(words)] - len(words))
+    words, _, ids = _grams(vocabulary, settings)
+    uses = np.bincount(ids)
     of_all = uses[uses > 0] * (len(vocabulary) / len(words))
     return float(workers * (1.0 - (1.0 - 1.0 / workers) ** of_all).sum())
+
+
+def _grams(
+    vocabulary: Vocabulary, s: WordVectorSettings
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Words, a sample from frequent to rare ones if there are many; buckets, and whose they are."""
+    words = np.arange(len(vocabulary))
+    if len(words) > WORDS_AT_ONCE:
+        words = np.linspace(0, len(words) - 1, WORDS_AT_ONCE).astype(np.int64)
+    ptr, ids = subwords_csr(vocabulary.words.take(words), s.minn, s.maxn, s.bucket)
+    of = np.repeat(np.arange(len(words)), np.diff(ptr))
+    grams = ids >= len(words)
+    return words, of[grams], ids[grams].astype(np.int64) - len(words)
 
 
 def most_parts(tokens: float, workers: int) -> int:
