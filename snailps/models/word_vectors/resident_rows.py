@@ -99,6 +99,10 @@ class ResidentRows:
         pulled = self._model.pull_async("input", keys[lacks], state=sgd.state).wait()
         sgd.in_threads(self._load, rows[lacks], pulled)
 
+    def free(self) -> None:
+        """Frees the rows; no other tenancy will need them."""
+        self.local, self.base = (), np.zeros((0, 0), np.float32)
+
     def _load(self, rows: Places, packed: Floats) -> None:
         dim = self._model.sgd.layout.dim
         self.base[rows] = packed

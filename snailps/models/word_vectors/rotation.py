@@ -246,6 +246,8 @@ class RotationTrainer(ABC, Generic[T]):
                 totals[name] += visit.figures[name]
             totals["lr"] = visit.figures["lr"]
         inputs.close()
+        if self._residents is not None and self._residents[1] is not tenancy.resident:
+            tenancy.resident.free()  # the next one has rows of its own
         for task in returned:
             task.result()
         if number == block.visiting:  # else the training is to end
