@@ -164,7 +164,7 @@ def write_bin(
 
     Notes
     -----
-    Streams: memory is one chunk plus 1 MB.  The file appears at the end or not at all.
+    Streams: memory is one chunk plus 21 MB.  The file appears at the end or not at all.
     """
     _check_header(path, header)
     check_words(path, words)

@@ -183,7 +183,7 @@ def write_any(kind, path, words=(b"a", b"b"), chunks=None):
     chunks = [rows_of(2, 4)] if chunks is None else chunks
     if kind == "bin":
         counts = [1] * len(words)
-        write_bin(path, BinHeader(dim=4), list(words), counts, chunks, [rows_of(2, 4)])
+        write_bin(path, BinHeader(dim=4), list(words), counts, chunks, [rows_of(len(words), 4)])
     else:
         {"vec": write_vec, "npz": write_npz}[kind](path, list(words), chunks, 4)
 
