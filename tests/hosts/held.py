@@ -7,7 +7,14 @@ from snailps.models.word_vectors import WordVectors
 
 
 class Held(WordVectors):
-    """Takes two seconds a block until there is a file `go` in the results."""
+    """Takes two seconds a block until there is a file `go` in the results.
+
+    It trains ordinary blocks: so short a text has parts for two of its three workers.
+    """
+
+    @classmethod
+    def rotation(cls, settings, total_bytes, workers, summary):
+        return None
 
     def train(self, block):
         if not Path("/results/go").exists():
