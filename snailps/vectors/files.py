@@ -54,6 +54,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ENDINGS = (".bin", ".ftz", ".vec", ".npz", ".txt", ".bin.gz", ".vec.gz", ".txt.gz", ".weights.npz")
 _BIN_MAGIC = MAGIC.to_bytes(4, "little")
 _ZIP_MAGIC = b"PK\x03\x04"
+_ABOUT_BYTES_MAX = 1 << 20
 _DIM_MAX = 1 << 20
 _FORMATTING_THREADS = 4
 _VALUES_TOGETHER = 1 << 17  # formatted by a thread at a time: some 1.5 MB of text
@@ -455,8 +456,10 @@ def _model_of(archive: zipfile.ZipFile) -> str:
     """What a .npz of ours with a description is, and what reads it."""
     try:
         with archive.open("about.npy") as member:
-            about = np.lib.format.read_array(member, allow_pickle=False)
-        made_by = str(settings_of(about)["worker_class"])
+            head = io.BytesIO(member.read(_ABOUT_BYTES_MAX))
+        np.lib.format.read_magic(head)
+        np.lib.format.read_array_header_1_0(head)  # which may announce any size
+        made_by = str(settings_of(np.frombuffer(head.read(), np.uint8))["worker_class"])
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         return "a model of another version: read it with the program that wrote it"
     if made_by.startswith("snailps.models.mlp"):

@@ -182,7 +182,8 @@ class _Reader:
     def quantiser(self, columns: int) -> _Quantiser:
         """Centroids: those of all parts but the last one, then those of the last one."""
         found, parts, width, last = self.unpack(_QUANTISER)
-        if found != columns or parts < 1 or (parts - 1) * width + last != columns or last < 1:
+        sizes = 1 <= parts <= columns and width >= 1 and 1 <= last <= width
+        if found != columns or not sizes or (parts - 1) * width + last != columns:
             raise self.damaged(f"{parts} parts of {width} and {last} values for {columns} columns")
         values = self.array(np.dtype("<f4"), _CENTROIDS * columns).astype(np.float32)
         wide = values[: _CENTROIDS * width * (parts - 1)].reshape(parts - 1, _CENTROIDS, width)

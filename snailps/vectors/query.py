@@ -152,6 +152,8 @@ class Vectors:
         if self.has_subwords:
             grams = bucket if pruned is None else len(pruned)
         expected = len(self._raw) + grams
+        if not isinstance(rows, QuantisedRows):
+            rows = np.asarray(rows, np.float32)
         if rows.ndim != 2 or len(rows) < expected or not self._raw:
             raise ModelFileError(
                 f"expected at least one word and {expected} rows for {len(self._raw)} words and "

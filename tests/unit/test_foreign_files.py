@@ -335,6 +335,24 @@ def test_quantised_model_with_changed_bytes_is_refused_or_read(quantised, tmp_pa
             continue
 
 
+def test_quantised_model_with_impossible_parts_is_refused_before_memory_is_taken(
+    quantised, tmp_path
+):
+    whole = quantised[0].read_bytes()
+    heads = [(12, -(-12 // width), width, 12 % width or width) for width in range(1, 13)]
+    head = next(head for head in heads if struct.pack("<iiii", *head) in whole)
+    at = whole.index(struct.pack("<iiii", *head))
+    wrong = [(12, 2**31 - 1, 0, 12), (12, 0, 2, 12), (12, -5, -2, 0), (12, 7, 2, 0), (12, 13, 1, 0)]
+    for place in range(4):
+        for value in (-1, 0, 2**31 - 1):
+            wrong.append((*head[:place], value, *head[place + 1 :]))
+    for values in wrong:
+        changed = whole[:at] + struct.pack("<iiii", *values) + whole[at + 16 :]
+        (tmp_path / "m").write_bytes(changed)
+        with pytest.raises(ModelFileError, match="damaged"):
+            load(tmp_path / "m")
+
+
 def test_read_bin_refuses_quantised_models_where_all_rows_are_needed(quantised):
     with pytest.raises(ModelFileError, match=r"here only full models.*snailps\.load"):
         read_bin(quantised[0])

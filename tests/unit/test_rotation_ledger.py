@@ -410,6 +410,27 @@ def test_run_with_more_epochs_goes_on_behind_closed_chunks():
     assert again.finished == 4
 
 
+def test_run_with_fewer_epochs_has_no_tenancy_of_chunks_behind_its_last_one():
+    ledger = ledger_of(blocks=2, epochs=2, chunks=1)
+    dealt(ledger, 0)
+    slow, quick = ledger.take(1).number, ledger.take(2).number
+    dealt(ledger, 1, node=2)
+    assert ledger.done(quick, 2)
+    ahead = ledger.take(2)
+    assert ahead.chunk == 1
+    assert ledger.done(ahead.number, 2)
+    saved = {"known": ledger.settled(), "extent": ledger.extent}
+    again = ledger_of(blocks=2, epochs=1, chunks=1, **saved)
+    assert again.records.done().tolist() == [quick]
+    dealt(again, 0)
+    last = again.take(1)
+    assert last.number == slow
+    assert again.done(slow, 1)
+    assert again.over
+    assert again.finished == again.size
+    assert again.share(again.records.done()) == 1.0
+
+
 def test_bad_lines_of_slices_that_a_checkpoint_lacks_are_those_of_open_chunks():
     ledger, numbers = tenants(chunks=2)
     assert ledger.bad_lines() == 0

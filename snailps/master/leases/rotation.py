@@ -130,7 +130,8 @@ class RotationLedger(Ledger):
         """The most parts of a chunk so far."""
         self.records = BlockRecords((CHUNKS_AHEAD + 1) * self._stride, self._open * self._stride)
         if known is not None and self._open < self._count:  # else the run had more epochs
-            self.records.resume(known)
+            # A run of more epochs may have finished tenancies of chunks that this one lacks.
+            self.records.resume(known[: (self._count - self._open) * self._stride])
         self.records.finished += self._closed_slices + self._closed_tenancies
         self._open_chunks: deque[_Chunk] = deque()
         self._open_more()

@@ -252,7 +252,7 @@ def _judged(results: Results, most: int = 0) -> dict[str, Any]:
     scratch = Scratch(s.scratch_dir, s.scratch_bytes)
     try:
         test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
-        chosen = np.arange(0, len(test), -(-len(test) // most) if most else 1)
+        chosen = np.arange(0, len(test), max(1, -(-len(test) // most)) if most else 1)
         for first in range(0, len(chosen), JUDGED):
             numbers = chosen[first : first + JUDGED]
             found = files.scores(s, arrays, test.rows(numbers))
