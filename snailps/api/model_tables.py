@@ -33,6 +33,8 @@ class ModelTables:
         self._wire_choice: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self._tensors: dict[str, Tensor] = {}
+        self.route_epoch = 0
+        """Grows when a shard is served by another server, which may lack what was pushed."""
 
     def pull(
         self,

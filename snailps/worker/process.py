@@ -191,6 +191,8 @@ class WorkerProcess(Node):
             if self.ending:  # meanwhile
                 links.client.fail(self.verdict.text)
         self._route, self.route_epoch = links.route, links.route.epoch
+        if (model := self._model) is not None:
+            model.route_epoch = self.route_epoch
 
     # --- one job ---------------------------------------------------------------------------
 
@@ -217,6 +219,7 @@ class WorkerProcess(Node):
         try:
             model = self._model = cls(settings, 1 if one_thread else self._threads)
             model.workers = self._workers
+            model.route_epoch = self.route_epoch
             self._declare(model, clocked)
             if start.survey:
                 answer: messages.Message = messages.Again()

@@ -130,3 +130,18 @@ def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
     change = stored(made) - before
     np.testing.assert_allclose(change[:, 4:], 2, rtol=1e-5)
     assert (change[2:, :4] < 1).all()
+
+
+def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: MemoryWorker) -> None:
+    resident = ResidentRows(worker, len(KEYS))
+    rows, own = resident.place(KEYS), np.zeros(len(KEYS), np.bool_)
+    assert rows is not None
+    resident.open(KEYS, rows, own)
+    kept = resident.packed(rows)
+    worker.push("input", KEYS, np.ones_like(kept))  # as if pushes of before were lost
+    resident.open(KEYS, rows, own)
+    np.testing.assert_array_equal(resident.packed(rows), kept)
+    worker.route_epoch += 1
+    resident.open(KEYS, rows, own)
+    np.testing.assert_array_equal(resident.packed(rows), stored(worker))
+    np.testing.assert_array_equal(resident.base[rows], stored(worker))

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Pending
-from snailps.models.local_sgd import Floats, Keys
+from snailps.models.local_sgd import Floats, Keys, share_of_delta
 from snailps.models.text_model import BUCKET_KEY
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class GramCopies:
         self._sent = np.zeros(len(self._keys), np.int64)  # turn of the last exchange
         self._number = 0
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
-        self._resident.open(block.chunk, self._keys, self._rows, shared)
+        self._resident.open(self._keys, self._rows, shared)
         self.local = self._resident.local
 
     def exchange(self, number: int) -> None:
@@ -159,12 +159,8 @@ class GramCopies:
 
     def _shares(self, places: NDArray[np.int64]) -> Floats:
         """Share of each delta to push, by the steps since the row was sent before."""
-        way = np.maximum(self._way[places] * (self._number - self._sent[places]), 1e-9)
-        sharers = self._sharers[places]
-        shares: Floats = (-np.expm1(-way * sharers) / (sharers * -np.expm1(-way))).astype(
-            np.float32
-        )
-        return shares
+        way = self._way[places] * (self._number - self._sent[places])
+        return share_of_delta(way, way * (self._sharers[places] - 1))
 
     def _merge(self, wait: bool) -> bool:
         """Takes merged rows, and adds this worker's steps since it sent its own.

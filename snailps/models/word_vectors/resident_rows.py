@@ -1,12 +1,13 @@
 """Input rows that stay at a worker from chunk to chunk, as long as it keeps its part.
 
     keys of a tenancy -> place -> rows of the arrays      (when it is prepared, beside the training)
-    open:  rows that are new, or that others may have changed <- PULL
+    open:  rows that are new, or that may have changed <- PULL
     close: deltas of the tenancy's rows -> PUSH, acknowledged
 
-A word's row is written by the worker that has its part, and by no other: what it has pushed is what
-the servers have.  Rows of n-grams that words of other parts have, too, are pulled again for each
-tenancy.
+A word's row of skip-gram is written by the worker that has its part, and by no other: what it has
+pushed is what the servers have.  Rows that other parts have, too, are pulled again for each
+tenancy: those of n-grams, and all rows of CBOW.  So are all rows when the route has changed: with
+`replication: async` the new primary of a shard may lack the last pushes to the one that is lost.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ResidentRows:
         self._of_words = np.full(len(model.vocabulary), -1, np.int32)
         self._of_buckets = np.full(s.bucket if s.maxn else 0, -1, np.int32)
         self._placed = 0
-        self._chunk = -1  # of the last tenancy
+        self._route_epoch = -1  # of the last `open`
         self._here = np.zeros(room, np.bool_)
         self.local: tuple[Floats, ...] = ()
         self.base: Floats = np.zeros((0, 0), np.float32)
@@ -75,13 +76,11 @@ class ResidentRows:
         self._of_words[own], self._of_buckets[buckets] = rows[:words], rows[words:]
         return rows.astype(np.int64)
 
-    def open(self, chunk: int, keys: Keys, rows: Places, shared: NDArray[np.bool_]) -> None:
-        """Pulls the rows of a tenancy that are new, or that others may have changed.
+    def open(self, keys: Keys, rows: Places, shared: NDArray[np.bool_]) -> None:
+        """Pulls the rows of a tenancy that are new, or that may have changed at the servers.
 
         Parameters
         ----------
-        chunk : int
-            Of the tenancy.
         keys, rows : arrays
             What it needs, and what `place` returned for it.
         shared : bool array
@@ -91,9 +90,10 @@ class ResidentRows:
         if not self.local:
             self.local = tuple(sgd.layout.make(self._room) for _ in range(sgd.layout.arrays))
             self.base = np.empty((self._room, sgd.layout.width), np.float32)
-        if self._chunk != chunk - 1:  # another worker may have had the part
+        epoch = self._model.route_epoch  # read first: it may change during the pull
+        if self._route_epoch != epoch:
             self._here[:] = False
-        self._chunk = chunk
+        self._route_epoch = epoch
         lacks = np.flatnonzero(shared | ~self._here[rows])
         self._here[rows] = True
         pulled = self._model.pull_async("input", keys[lacks], state=sgd.state).wait()
