@@ -72,8 +72,8 @@ class Constants:
     Attributes
     ----------
     one_us, kernel_us : float
-        Processor time of a unit without any exchange: of a single host, which has nobody to deal
-        work with, and of each of several.
+        Processor time of a unit without any exchange: of a single host, which deals work with no
+        other, and of each of several.
     host_us : float
         Processor time of a unit for each of several hosts: what each worker does for the units of
         all.

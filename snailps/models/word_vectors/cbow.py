@@ -7,7 +7,7 @@
 
 A window has one target and several inputs.  Output rows are dealt by target into visiting parts, as
 those of skip-gram are.  Its inputs are words of all parts, so nothing is resident: a tenancy is a
-share of the text, and all input rows are copies, which workers exchange by rate (`gram_copies`).
+share of the text, and all input rows are copies, which workers exchange by rate (`input_exchange`).
 
 Negatives of a target are drawn from its visiting part.
 """
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.worker import Block
-from snailps.models.local_sgd import Floats, Keys
+from snailps.models.local_sgd import Floats
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.gram_copies import Sharing
-from snailps.models.word_vectors.resident_rows import ResidentRows
-from snailps.models.word_vectors.rotation import MASK64, Parts, RotationTrainer, Visit
+from snailps.models.word_vectors.input_exchange import Sharing
+from snailps.models.word_vectors.rotation import MASK64, RotationTrainer, Tenancy, Visit
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
 
 Ints = NDArray[np.int32]
@@ -52,9 +51,9 @@ TURN_TARGETS = 1000
 TURNS_MAX = 16
 
 
-@dataclass(slots=True)
-class CbowTenancy:
-    """A prepared tenancy: a share of a text, and its targets by visiting part.
+@dataclass(slots=True, kw_only=True)
+class CbowTenancy(Tenancy):
+    """A share of a text, and its targets by visiting part, each a group of its own.
 
     Attributes
     ----------
@@ -63,32 +62,11 @@ class CbowTenancy:
     targets, target_words : int32 array
         Places of the targets in `tokens`, those of each visiting part in the order of the text;
         their words' numbers in the vocabulary.
-    bounds : int64 array
-        Targets of visiting part p are number ``bounds[p]`` to ``bounds[p + 1] - 1``.
-    present : int64 array
-        Words of the share, ascending.
-    resident, keys, rows
-        Its input rows, as in `rotation.Tenancy`.
-    words : int
-        Words of the text that count as this tenancy's.
     """
 
-    parts: Parts
     tokens: Ints
     targets: Ints
     target_words: Ints
-    bounds: NDArray[np.int64]
-    present: NDArray[np.int64]
-    bag_ptr: NDArray[np.int64]
-    bag_rows: Ints
-    resident: ResidentRows
-    keys: Keys
-    rows: NDArray[np.int64]
-    words: int
-
-    def words_before(self, group: int) -> int:
-        """Words that count as trained when so many targets are."""
-        return self.words * group // max(1, len(self.targets))
 
 
 class CbowTrainer(RotationTrainer[CbowTenancy]):
@@ -116,9 +94,19 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
         bag_ptr, bag_rows, keys = self._model.bags(present)
         resident, rows = self._place(block, keys)
         return CbowTenancy(
-            parts, place[ids], targets, ids[targets], bounds, present, bag_ptr,
-            rows[bag_rows].astype(np.int32), resident, keys, rows, words,
-        )  # fmt: skip
+            parts=parts,
+            bounds=bounds,
+            present=present,
+            bag_ptr=bag_ptr,
+            bag_rows=rows[bag_rows].astype(np.int32),
+            resident=resident,
+            keys=keys,
+            rows=rows,
+            words=words,
+            tokens=place[ids],
+            targets=targets,
+            target_words=ids[targets],
+        )
 
     def _rows_of(self, block: Block) -> int:
         parts = self._parts_of(block.parts, block.visiting)

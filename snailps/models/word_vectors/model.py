@@ -56,7 +56,7 @@ from snailps.models.word_vectors.block_size import (
     pool_size,
     tokens_per_byte,
 )
-from snailps.models.word_vectors.cbow import CbowTenancy, CbowTrainer
+from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.export import neighbours, write_files
 from snailps.models.word_vectors.rotation import SkipGramTrainer, Tenancy
@@ -261,7 +261,7 @@ class WordVectors(TextModel):
     def _rotating(self) -> SkipGramTrainer | CbowTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> _Batch | Tenancy | CbowTenancy:
+    def prepare(self, block: Block) -> _Batch | Tenancy:
         """Numbers the block's words and rows locally and starts to pull the rows."""
         if block.part >= 0:
             return self._rotating.prepare(block)

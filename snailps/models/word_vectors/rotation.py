@@ -1,15 +1,18 @@
-"""Skip-gram in which no row has two writers at a time: rotation.
+"""Training in which no output row has two writers at a time: rotation; skip-gram's way of it.
 
     deal:    a slice of text -> word ids -> table "text"                 (by any worker, ahead)
     prepare: ids of the chunk -> pairs whose centre word is in the worker's part, sorted
     train:   resident input rows, new ones by PULL; then for each visiting part of the output rows:
              borrow -> PULL -> kernel threads -> PUSH -> give back;  resident deltas -> PUSH
 
+`RotationTrainer` is what skip-gram and CBOW have in common; the rest is of skip-gram; `cbow` has
+the other.
+
 Words are dealt into resident parts, one a worker, for their input rows, and into twice as many
 visiting parts for their output rows (`word_parts`).  The master lends a visiting part to one worker
 at a time.  So a worker trains a visiting part with rows that all others have finished with, and
 pushes exact differences: neither stale rows nor shares.  Rows of n-grams are the exception: words
-of several parts have them, each worker trains a copy (`gram_copies`).
+of several parts have them, each worker trains a copy (`input_exchange`).
 
 Negatives of a pair are drawn from the visiting part of its context.
 """
@@ -22,7 +25,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +36,7 @@ from snailps.data._key_numbering import WordNumbers
 from snailps.models.local_sgd import ArrayPool, Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE, draw
-from snailps.models.word_vectors.gram_copies import GramCopies, InputRows, Sharing, sharing_of_grams
+from snailps.models.word_vectors.input_exchange import InputExchange, Sharing, sharing_of_grams
 from snailps.models.word_vectors.resident_rows import ResidentRows
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
 from snailps.models.word_vectors.skip_gram import BUNDLE
@@ -72,28 +75,27 @@ class Parts:
     sharers: Ints
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Tenancy:
-    """A prepared tenancy: its pairs, and which rows they are of.
+    """A prepared tenancy: which rows it trains; its groups of pairs or targets are of the model.
 
     Attributes
     ----------
-    centres, starts, contexts, bounds
-        As `kernels.sort_pairs` returns them; centres are numbered among `present`.
+    bounds : int64 array
+        Groups of visiting part p are number ``bounds[p]`` to ``bounds[p + 1] - 1``.
     present : int64 array
-        Words that are centres, ascending.
+        Words that it has input rows of, ascending.
+    bag_ptr, bag_rows : arrays
+        Of each of these: the places of its input rows in `resident`.
     resident : ResidentRows
-        The input rows of the part; `bag_rows` are places there.
+        The input rows of the part.
     keys, rows : arrays
-        Of all input rows that are trained: their keys, and their places.
+        Of all input rows that are trained, words first: their keys, and their places.
     words : int
         Words of the text that count as this tenancy's.
     """
 
     parts: Parts
-    centres: Ints
-    starts: NDArray[np.int64]
-    contexts: Ints
     bounds: NDArray[np.int64]
     present: NDArray[np.int64]
     bag_ptr: NDArray[np.int64]
@@ -104,7 +106,26 @@ class Tenancy:
     words: int
 
     def words_before(self, group: int) -> int:
-        """Words that count as trained when so many groups are: by their pairs."""
+        """Words that count as trained when so many groups are."""
+        return int(self.words * group // max(1, self.bounds[-1]))
+
+
+@dataclass(slots=True, kw_only=True)
+class SkipGramTenancy(Tenancy):
+    """A tenancy of sorted pairs.
+
+    Attributes
+    ----------
+    centres, starts, contexts
+        As `kernels.sort_pairs` returns them; centres are numbered among `present`.
+    """
+
+    centres: Ints
+    starts: NDArray[np.int64]
+    contexts: Ints
+
+    def words_before(self, group: int) -> int:
+        """By the pairs of the groups."""
         return int(self.words * self.starts[group] / max(1, self.starts[-1]))
 
 
@@ -123,26 +144,7 @@ class Visit:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-class SortedTenancy(InputRows, Protocol):
-    """A prepared tenancy, as a trainer of any model knows it.
-
-    Attributes
-    ----------
-    bounds : int64 array
-        Groups of visiting part p are number ``bounds[p]`` to ``bounds[p + 1] - 1``.
-    words : int
-        Words of the text that count as this tenancy's.
-    """
-
-    parts: Parts
-    bounds: NDArray[np.int64]
-    words: int
-
-    def words_before(self, group: int) -> int:
-        """Words that count as trained when so many groups are."""
-
-
-T = TypeVar("T", bound=SortedTenancy)
+T = TypeVar("T", bound=Tenancy)
 
 
 class RotationTrainer(ABC, Generic[T]):
@@ -229,7 +231,7 @@ class RotationTrainer(ABC, Generic[T]):
         tenancy: T = block.prepared
         totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
         coming = self._ahead.submit(self._borrow, block, tenancy)
-        inputs = GramCopies(self._model, tenancy, block, self._sharing(block, tenancy))
+        inputs = InputExchange(self._model, tenancy, block, self._sharing(block, tenancy))
         sgd = self._model.sgd
         returned: deque[Future[None]] = deque()
         number = 0
@@ -278,7 +280,7 @@ class RotationTrainer(ABC, Generic[T]):
         return Visit(part, groups, keys, contexts, noise, logit, packed, local)
 
     def _train_visit(
-        self, block: Block, tenancy: T, visit: Visit, inputs: GramCopies, number: int
+        self, block: Block, tenancy: T, visit: Visit, inputs: InputExchange, number: int
     ) -> None:
         """Trains the pairs of a visit, and notes its figures."""
         s = self._model.settings
@@ -332,10 +334,10 @@ class RotationTrainer(ABC, Generic[T]):
         block.visits.give_back(visit.part, visit.figures)
 
 
-class SkipGramTrainer(RotationTrainer[Tenancy]):
+class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
     """Skip-gram: a tenancy has the pairs whose centre is in its resident part."""
 
-    def prepare(self, block: Block) -> Tenancy:
+    def prepare(self, block: Block) -> SkipGramTenancy:
         """Reads the chunk and sorts the pairs of this part."""
         s, parts = self._model.settings, self._parts_of(block.parts, block.visiting)
         ids, words = shared_text.get_chunk(self._model, block.chunk, block.slices)
@@ -358,12 +360,22 @@ class SkipGramTrainer(RotationTrainer[Tenancy]):
         bag_ptr, bag_rows, keys = self._model.bags(present)
         resident, rows = self._place(block, keys)
         before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
-        return Tenancy(
-            parts, place[centres], starts, contexts, bounds, present, bag_ptr,
-            rows[bag_rows].astype(np.int32), resident, keys, rows, after - before,
-        )  # fmt: skip
+        return SkipGramTenancy(
+            parts=parts,
+            bounds=bounds,
+            present=present,
+            bag_ptr=bag_ptr,
+            bag_rows=rows[bag_rows].astype(np.int32),
+            resident=resident,
+            keys=keys,
+            rows=rows,
+            words=after - before,
+            centres=place[centres],
+            starts=starts,
+            contexts=contexts,
+        )
 
-    def _sharing(self, block: Block, tenancy: Tenancy) -> Sharing:
+    def _sharing(self, block: Block, tenancy: SkipGramTenancy) -> Sharing:
         return sharing_of_grams(self._model.settings, tenancy, block)
 
     def _rows_of(self, block: Block) -> int:
@@ -371,12 +383,12 @@ class SkipGramTrainer(RotationTrainer[Tenancy]):
         own = np.count_nonzero(parts.resident == block.part)
         return int(own + np.count_nonzero(parts.sharers))
 
-    def _contexts_of(self, tenancy: Tenancy, groups: slice) -> Ints:
+    def _contexts_of(self, tenancy: SkipGramTenancy, groups: slice) -> Ints:
         return tenancy.contexts[tenancy.starts[groups.start] : tenancy.starts[groups.stop]]
 
     def _train_groups(
         self,
-        tenancy: Tenancy,
+        tenancy: SkipGramTenancy,
         visit: Visit,
         inputs: tuple[Floats, ...],
         first: int,

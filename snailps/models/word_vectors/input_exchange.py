@@ -1,11 +1,12 @@
-"""A tenancy's input rows: its words' own, which nobody else has, and copies of n-grams' rows.
+"""A tenancy's input rows: those that its part alone has, and copies of those that others have, too.
 
     resident rows -> exchange: share of the delta -> PUSH, PULL behind it -> merged
                   -> close: last deltas -> PUSH, acknowledged
 
-Words of several resident parts have an n-gram, so several workers train copies of its row.  A copy
-is exchanged when all workers together are expected to have made `STEPS_APART` steps on the row; the
-worker pushes the share of its delta that its part of the way has if all pull to the same optimum.
+With skip-gram, words of several resident parts have an n-gram, so several workers train copies of
+its row; with CBOW all rows are such copies.  A copy is exchanged when all workers together are
+expected to have made `Sharing.steps_apart` steps on the row; the worker pushes the share of its
+delta that its part of the way has if all pull to the same optimum.
 
 Notes
 -----
@@ -17,19 +18,18 @@ share is the quotient.  It is 1 for one worker and for few steps, 1 / t for many
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Pending
-from snailps.models.local_sgd import Floats, Keys, share_of_delta
+from snailps.models.local_sgd import Floats, share_of_delta
 from snailps.models.text_model import BUCKET_KEY
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
-    from snailps.models.word_vectors.resident_rows import ResidentRows
-    from snailps.models.word_vectors.rotation import Tenancy
+    from snailps.models.word_vectors.rotation import SkipGramTenancy, Tenancy
     from snailps.models.word_vectors.settings import WordVectorSettings
 
 STEPS_APART = 300.0
@@ -41,14 +41,6 @@ CURVATURE = 4.0
 of the learning rate.  That of one of its n rows is an n-th of it."""
 
 
-class InputRows(Protocol):
-    """Of a tenancy: all input rows that are trained, words first."""
-
-    keys: Keys
-    rows: NDArray[np.int64]
-    resident: ResidentRows
-
-
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """How often and by which share the rows of a tenancy travel.
@@ -56,7 +48,7 @@ class Sharing:
     Attributes
     ----------
     sharers : array
-        Of each row: steps of all workers over those of this one; 1: nobody else has it.
+        Of each row: steps of all workers over those of this one; 1: no other part has it.
     own, way : float64 array
         Steps of this worker in the tenancy, and rate x curvature of all of them.
     steps_apart : float
@@ -72,7 +64,9 @@ class Sharing:
     turns: int
 
 
-def sharing_of_grams(settings: WordVectorSettings, tenancy: Tenancy, block: Block) -> Sharing:
+def sharing_of_grams(
+    settings: WordVectorSettings, tenancy: SkipGramTenancy, block: Block
+) -> Sharing:
     """Of skip-gram: parts share rows of n-grams, and step as often as each other."""
     keys, rows = tenancy.keys, tenancy.rows
     sharers = np.ones(len(keys), np.int32)
@@ -90,13 +84,13 @@ def sharing_of_grams(settings: WordVectorSettings, tenancy: Tenancy, block: Bloc
     return Sharing(sharers, own, rate * way, STEPS_APART, turns)
 
 
-class GramCopies:
+class InputExchange:
     """The input rows of one tenancy.
 
     Parameters
     ----------
     model : WordVectors
-    tenancy : InputRows
+    tenancy : Tenancy
     block : Block
     sharing : Sharing
 
@@ -109,7 +103,7 @@ class GramCopies:
     """
 
     def __init__(
-        self, model: WordVectors, tenancy: InputRows, block: Block, sharing: Sharing
+        self, model: WordVectors, tenancy: Tenancy, block: Block, sharing: Sharing
     ) -> None:
         self._model, self._sgd = model, model.sgd
         self._keys, self._rows, self._resident = tenancy.keys, tenancy.rows, tenancy.resident
@@ -159,8 +153,8 @@ class GramCopies:
 
     def _shares(self, places: NDArray[np.int64]) -> Floats:
         """Share of each delta to push, by the steps since the row was sent before."""
-        way = self._way[places] * (self._number - self._sent[places])
-        return share_of_delta(way, way * (self._sharers[places] - 1))
+        way = (self._way[places] * (self._number - self._sent[places])).astype(np.float32)
+        return share_of_delta(way, way * (self._sharers[places] - 1).astype(np.float32))
 
     def _merge(self, wait: bool) -> bool:
         """Takes merged rows, and adds this worker's steps since it sent its own.

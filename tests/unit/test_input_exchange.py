@@ -13,7 +13,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectorSettings
-from snailps.models.word_vectors.gram_copies import GramCopies, sharing_of_grams
+from snailps.models.word_vectors.input_exchange import InputExchange, sharing_of_grams
 from snailps.models.word_vectors.resident_rows import ResidentRows
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
@@ -29,7 +29,7 @@ def worker() -> MemoryWorker:
     return MemoryWorker(SETTINGS, known, MemoryTables(SETTINGS, len(known)))
 
 
-def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int]) -> GramCopies:
+def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int]) -> InputExchange:
     """Of two words, each with one n-gram; so many groups of pairs have each as their centre."""
     by_bucket = np.zeros(SETTINGS.bucket, np.int32)
     for bucket, number in sharers.items():
@@ -47,7 +47,7 @@ def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int
     )
     block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5), chunk=0)
     sharing = sharing_of_grams(worker.settings, tenancy, block)  # type: ignore[arg-type]
-    return GramCopies(worker, tenancy, block, sharing)  # type: ignore[arg-type]
+    return InputExchange(worker, tenancy, block, sharing)  # type: ignore[arg-type]
 
 
 def stored(worker: MemoryWorker) -> np.ndarray:
