@@ -56,6 +56,7 @@ class Rotating(Worker):
         return {}
 
     def prepare(self, block: Block):
+        wait_at(self.settings, f"tenancy-{block.chunk}-{block.part}")
         keys = np.arange(block.slices) + block.chunk % RING * SLICE_KEYS
         rows = self.pull("text", keys)
         if not (rows[:, 2] == block.chunk + 1).all():
