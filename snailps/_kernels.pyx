@@ -127,20 +127,29 @@ cdef class Kernels:
 
     cdef object check_bags(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                            Py_ssize_t row_num, int64_t least, str ptr="bag_ptr",
-                           str rows="bag_rows", str table="inputs"):
-        """Bags of at least `least` rows, all inside the table."""
-        cdef Py_ssize_t w
+                           str rows="bag_rows", str table="inputs", Py_ssize_t first=0,
+                           Py_ssize_t last=-1):
+        """Bags of at least `least` rows, all inside the table: all of them, or first..last-1.
+
+        Only these are read, so that a block that is trained in many spans is checked once.
+        """
+        cdef Py_ssize_t w, bag_num = bag_ptr.shape[0] - 1
         cdef int bad = 0
-        if bag_ptr.shape[0] < 1 or bag_ptr[0] != 0 \
-                or bag_ptr[bag_ptr.shape[0] - 1] > bag_rows.shape[0]:
+        if bag_num < 0 or bag_ptr[0] != 0 or bag_ptr[bag_num] > bag_rows.shape[0]:
             raise ValueError(
                 f"{ptr} must start with 0 and end within {rows} ({bag_rows.shape[0]} entries)")
+        if last < 0:
+            last = bag_num
+        check_span("bags", first, last, bag_num)
         with nogil:
-            for w in range(bag_ptr.shape[0] - 1):
+            for w in range(first, last):
                 bad |= bag_ptr[w + 1] - bag_ptr[w] < least
         if bad:
             raise ValueError(f"{ptr} must rise by at least {least} from one to the next")
-        if not self.in_range(bag_rows, 0, row_num):
+        # Between these two bags all rise; they may still lie outside.
+        if not 0 <= bag_ptr[first] <= bag_ptr[last] <= bag_rows.shape[0]:
+            raise ValueError(f"{ptr} must lie in 0..{bag_rows.shape[0]}, the entries of {rows}")
+        if not self.in_range(bag_rows[bag_ptr[first]:bag_ptr[last]], 0, row_num):
             raise ValueError(f"{rows} must lie in 0..{row_num - 1}, the rows of {table}")
 
     # ---- stored rows -------------------------------------------------------------------------------
@@ -496,8 +505,6 @@ cdef class Kernels:
         cdef Py_ssize_t label_num = outputs.shape[0]
         check_rows("inputs", inputs)
         check_rows("outputs", outputs)
-        self.check_bags(bag_ptr, bag_rows, inputs.shape[0], 0)
-        self.check_bags(label_ptr, labels, label_num, 0, "label_ptr", "labels", "outputs")
         if inputs.shape[1] != outputs.shape[1] or not 1 <= dim <= inputs.shape[1]:
             raise ValueError(f"inputs and outputs must be as wide as each other and at least dim = "
                              f"{dim}, at least 1; got {inputs.shape[1]} and {outputs.shape[1]}")
@@ -505,6 +512,10 @@ cdef class Kernels:
             raise ValueError(
                 f"lines {first}..{last - 1} must be among those of bag_ptr and label_ptr, "
                 f"which have {bag_ptr.shape[0] - 1} and {label_ptr.shape[0] - 1}")
+        self.check_bags(bag_ptr, bag_rows, inputs.shape[0], 0, "bag_ptr", "bag_rows", "inputs",
+                        first, last)
+        self.check_bags(label_ptr, labels, label_num, 0, "label_ptr", "labels", "outputs", first,
+                        last)
         if not SOFTMAX <= loss <= SAMPLING:
             raise ValueError(
                 f"loss must be 0 (softmax), 1 (one-versus-all) or 2 (sampling), got {loss}")
@@ -548,9 +559,13 @@ cdef class Kernels:
 
     cdef object take_examples(self, SparseJob *job, const float[:, ::1] rows,
                               const int64_t[::1] ptr, const int32_t[::1] places,
-                              const float[::1] values, Py_ssize_t bias):
-        """Examples whose features are all rows, and a bias that is one, too."""
-        self.check_bags(ptr, places, rows.shape[0], 0, "ptr", "places", "rows")
+                              const float[::1] values, Py_ssize_t bias, Py_ssize_t first=0,
+                              Py_ssize_t last=-1):
+        """Examples whose features are all rows, and a bias that is one, too.
+
+        With `first` and `last` only examples first..last-1 are looked at.
+        """
+        self.check_bags(ptr, places, rows.shape[0], 0, "ptr", "places", "rows", first, last)
         if values.shape[0] != places.shape[0]:
             raise ValueError(f"values ({values.shape[0]}) must be as many as places "
                              f"({places.shape[0]})")
@@ -581,7 +596,6 @@ cdef class Kernels:
         if labels.shape[0] != example_num or weights.shape[0] not in (0, example_num):
             raise ValueError(f"labels ({labels.shape[0]}) must be as many as examples "
                              f"({example_num}), weights ({weights.shape[0]}) too, or none")
-        check_span("examples", first, last, example_num)
         if not 0 <= hot <= row_num:
             raise ValueError(f"hot must be 0 to {row_num}, got {hot}")
         if not (lr_start > 0 and lr_stop > 0 and eps >= 0 and l1 >= 0 and l2 >= 0 and beta >= 0):
@@ -611,7 +625,8 @@ cdef class Kernels:
         cdef double total = 0, weight = 0
         cdef Py_ssize_t i
         cdef int bad = 0
-        self.take_examples(&job, rows, ptr, places, values, bias)
+        check_span("examples", first, last, ptr.shape[0] - 1)
+        self.take_examples(&job, rows, ptr, places, values, bias, first, last)
         if not LOGISTIC <= loss <= MULTINOMIAL:
             raise ValueError(
                 f"loss must be 0 (logistic), 1 (squared) or 2 (multinomial), got {loss}")
@@ -667,16 +682,19 @@ cdef class Kernels:
     cdef object take_machine(self, SparseJob *job, const float[:, ::1] rows,
                              const int64_t[::1] ptr, const int32_t[::1] places,
                              const float[::1] values, const int32_t[::1] fields, Py_ssize_t bias,
-                             Py_ssize_t factors, Py_ssize_t field_num):
+                             Py_ssize_t factors, Py_ssize_t field_num, Py_ssize_t first=0,
+                             Py_ssize_t last=-1):
         """Examples of a factorization machine, and its sizes."""
-        self.take_examples(job, rows, ptr, places, values, bias)
+        self.take_examples(job, rows, ptr, places, values, bias, first, last)
         if factors < 1 or field_num < 1 or 1 + factors * field_num > C_DIM_MAX:
             raise ValueError(f"factors and field_num must be at least 1, and 1 + their product at "
                              f"most {C_DIM_MAX}; got {factors} and {field_num}")
         if fields.shape[0] != places.shape[0] and (field_num > 1 or fields.shape[0]):
             raise ValueError(f"fields ({fields.shape[0]}) must be as many as places "
                              f"({places.shape[0]}); with field_num 1 they may be none")
-        if not self.in_range(fields, 0, field_num):
+        if last < 0:
+            last = ptr.shape[0] - 1
+        if fields.shape[0] and not self.in_range(fields[ptr[first]:ptr[last]], 0, field_num):
             raise ValueError(f"fields must lie in 0..{field_num - 1}")
         check_rows("rows", rows)
         job.weights_num = (factors * field_num + C_PAD) // C_PAD * C_PAD
@@ -693,7 +711,9 @@ cdef class Kernels:
         cdef SparseJob job
         cdef char *scratch
         cdef double total = 0, weight = 0
-        self.take_machine(&job, rows, ptr, places, values, fields, bias, factors, field_num)
+        check_span("examples", first, last, ptr.shape[0] - 1)
+        self.take_machine(&job, rows, ptr, places, values, fields, bias, factors, field_num, first,
+                          last)
         if not LOGISTIC <= loss <= SQUARED:
             raise ValueError(f"loss must be 0 (logistic) or 1 (squared), got {loss}")
         self.take_training(&job, labels, weights, rows.shape[0], loss, method, hot, first, last,

@@ -82,6 +82,15 @@ def test_train_labels_of_a_range_leaves_the_other_lines_alone(loss):
     assert_close(toy.train(**part), toy.twin(**part), toy.dim)
 
 
+def test_train_labels_of_a_range_checks_no_other_lines():
+    toy = Toy()
+    toy.bag_rows[: toy.bag_ptr[20]] = toy.bag_rows[toy.bag_ptr[77] :] = 1000
+    toy.train(first=20, last=77, loss=0)
+    for first, last in ((16, 77), (20, 81)):
+        with pytest.raises(ValueError, match="bag_rows must lie in"):
+            toy.train(first=first, last=last, loss=0)
+
+
 def test_train_labels_softmax_known_step():
     """One line of two features, two labels, zero output rows: p = 1/2, so only outputs move."""
     inputs, outputs = kernels.padded(2, 2), kernels.padded(2, 2)

@@ -193,6 +193,24 @@ def test_train_linear_with_place_outside_of_rows_refuses():
         toy.train()
 
 
+def test_train_linear_of_part_checks_no_other_examples():
+    """A block is trained in spans: each would cost as much as a look at all of the block."""
+    toy = Toy()
+    toy.places[: toy.ptr[50]] = toy.places[toy.ptr[60] :] = toy.features + 1
+    toy.train(first=50, last=60)
+    for part in ((49, 60), (50, 61)):
+        with pytest.raises(ValueError, match="places must lie in"):
+            toy.train(first=part[0], last=part[1])
+
+
+@pytest.mark.parametrize(("at", "to"), [(50, -1), (55, 1), (60, 10**6)])
+def test_train_linear_of_part_with_wrong_ends_of_examples_refuses(at, to):
+    toy = Toy()
+    toy.ptr[at] = to
+    with pytest.raises(ValueError, match="ptr must"):
+        toy.train(first=50, last=60)
+
+
 def test_train_linear_with_label_that_is_no_class_refuses():
     toy = Toy(loss=MULTINOMIAL, classes=3)
     toy.labels[7] = 3
