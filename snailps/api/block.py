@@ -84,6 +84,7 @@ class Block:
     visits: Visits = field(default_factory=NoVisits)
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)
+    _reach: Pending | None = None
 
     @property
     def data(self) -> bytes:

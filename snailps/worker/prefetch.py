@@ -57,7 +57,7 @@ class BlockPrefetcher:
         return None
 
     def drop(self) -> None:
-        """Cancels the pulls of blocks that will not be trained."""
+        """Cancels what is asked for blocks that will not be trained."""
         for asked in [*self._back, *self._blocks]:
             asked.add_done_callback(_abandon)
 
@@ -84,3 +84,5 @@ def _abandon(asked: Asked) -> None:
     if block is not None:
         for pull in block._pulls:
             pull.abandon()
+        if block._reach is not None:
+            block._reach.abandon()

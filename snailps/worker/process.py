@@ -50,7 +50,7 @@ from snailps.node.process import (
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.client._client import Client
+from snailps.transport.client._client import Client, Pending
 from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
 from snailps.worker import blas_threads
@@ -422,9 +422,8 @@ class WorkerProcess(Node):
         An earlier block is returned when a worker is lost, and no step can end without it.  None:
         this worker leaves.
         """
-        assert self._client is not None
         begin = time.monotonic()
-        reach = self._client.reach_async(block.clock)
+        reach = self._reach(block)
         asked = False
         try:
             while not self._leaving:
@@ -439,14 +438,20 @@ class WorkerProcess(Node):
                     self._came_back.clear()
                     prefetcher.ask_back()
                 earlier = prefetcher.earlier(block)
-                if earlier is not None:
-                    reach.abandon()
+                if earlier is not None:  # this one is put back, and its step still comes
                     block, asked = earlier, False
-                    reach = self._client.reach_async(block.clock)
+                    reach = self._reach(block)
             reach.abandon()
             return None
         finally:
             self._waited_s += time.monotonic() - begin
+
+    def _reach(self, block: Block) -> Pending:
+        """Asks every shard to say when the step of a block has begun; the same one, once asked."""
+        assert self._client is not None
+        if block._reach is None:
+            block._reach = self._client.reach_async(block.clock)
+        return block._reach
 
     def _next_block(self, model: Worker, scratch: Scratch, back: bool) -> Block | None:
         while True:
@@ -466,6 +471,9 @@ class WorkerProcess(Node):
                 return None
         with named(model, "prepare", block), model._at(block, preparing=True):
             block.prepared = model.prepare(block)
+        if block.clock >= 0:
+            # Waits at the shards beside the pull: nothing is asked once the step before is sealed.
+            self._reach(block)
         return block
 
     def _deal(self, model: Worker, block: Block) -> bool:

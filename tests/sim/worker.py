@@ -32,8 +32,8 @@ class Block:
     """A leased block, prepared."""
 
     __slots__ = (
-        "chunk", "clock", "index", "number", "part", "parts", "pull", "seed", "slice", "slices",
-        "slot", "slots",
+        "chunk", "clock", "index", "number", "part", "parts", "pull", "reach", "seed", "slice",
+        "slices", "slot", "slots",
     )  # fmt: skip
 
     def __init__(self, lease):
@@ -43,7 +43,7 @@ class Block:
         )  # fmt: skip
         self.chunk, self.slice, self.slices = lease.chunk, lease.slice, lease.slices
         self.part, self.parts = lease.part, lease.parts
-        self.pull = None
+        self.pull = self.reach = None
 
 
 class Worker(RoutedNode):
@@ -263,7 +263,7 @@ class Worker(RoutedNode):
 
     def _in_turn(self, block):
         """Waits for the clock of a block; the block, or one of an earlier clock."""
-        reach, asked = self._client.reach(block.clock), False
+        reach, asked = self._reach(block), False
         while not self._leaving:
             yield first_of(reach, self.sleep(TURN_S))
             if reach.done:
@@ -276,8 +276,13 @@ class Worker(RoutedNode):
             earlier = self._earlier(block)
             if earlier is not None:
                 block, asked = earlier, False
-                reach = self._client.reach(block.clock)
+                reach = self._reach(block)
         return None
+
+    def _reach(self, block):
+        if block.reach is None:
+            block.reach = self._client.reach(block.clock)
+        return block.reach
 
     # --- blocks ahead, as BlockPrefetcher has them ------------------------------------------------
 
@@ -354,6 +359,8 @@ class Worker(RoutedNode):
             return block
         if self.cluster.pulls_ahead:
             self._pull(block)
+        if block.clock >= 0:
+            self._reach(block)
         return block
 
     def _pull(self, block):

@@ -18,6 +18,7 @@ class Pull:
 def block(number, clock):
     made = Block(number, "", 0, 0, 0, 0, (0.0, 1.0), lambda: b"", clock=clock)
     made._pulls.append(Pull())
+    made._reach = Pull()
     return made
 
 
@@ -96,4 +97,6 @@ def test_coming_that_is_dropped_abandons_pulls_also_of_blocks_that_come_later():
     late = block(1, 0)
     helper.answer(1, late)
     assert late._pulls[0].abandoned
+    assert late._reach.abandoned
     assert not first._pulls[0].abandoned
+    assert not first._reach.abandoned

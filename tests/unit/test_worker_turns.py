@@ -1,0 +1,109 @@
+"""When a worker asks for the step of a block: as soon as the block is prepared, and once."""
+
+import queue
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from snailps.api.worker import Block
+from snailps.errors import WaitTimeout
+from snailps.worker.prefetch import BlockPrefetcher
+from snailps.worker.process import WorkerProcess
+
+
+class Reach:
+    """A request that shards answer when the step begins."""
+
+    def __init__(self):
+        self.begun, self.abandoned = threading.Event(), False
+
+    def wait(self, timeout_s):
+        if not self.begun.wait(min(timeout_s, 0.01)):
+            raise WaitTimeout("the step has not begun")
+
+    def abandon(self):
+        self.abandoned = True
+
+
+class Client:
+    """Notes what is asked, in order."""
+
+    def __init__(self, events):
+        self.events, self.reaches = events, {}
+
+    def reach_async(self, clock):
+        self.events.append(("reach", clock))
+        self.reaches[clock] = Reach()
+        return self.reaches[clock]
+
+
+class Model:
+    def __init__(self, events):
+        self.events = events
+
+    def prepare(self, block):
+        self.events.append(("prepare", block.number))
+
+    def _at(self, block, preparing):
+        return ThreadPoolExecutor(1)  # any context
+
+
+@pytest.fixture
+def worker():
+    made = object.__new__(WorkerProcess)
+    made.events = []
+    made._client, made._leaving, made._waited_s = Client(made.events), False, 0.0
+    made._came_back, made.ended = threading.Event(), threading.Event()
+    made.leases = queue.SimpleQueue()
+    made._leased = lambda pass_, back: made.leases.get_nowait()
+    made._block = lambda lease, *rest: lease
+    return made
+
+
+def block(number, clock):
+    return Block(number, "", 0, 0, 0, 0, (0.0, 1.0), lambda: b"", clock=clock)
+
+
+def done(block):
+    future = Future()
+    future.set_result(block)
+    return future
+
+
+def test_step_of_a_block_is_asked_for_when_the_block_is_prepared(worker):
+    worker.leases.put(block(3, 1))
+    prepared = worker._next_block(Model(worker.events), None, False)
+    assert worker.events == [("prepare", 3), ("reach", 1)]
+    worker._client.reaches[1].begun.set()
+    assert worker._in_turn(prepared, BlockPrefetcher(done)) is prepared
+    assert worker.events == [("prepare", 3), ("reach", 1)]
+
+
+def test_blocks_without_clocks_ask_for_no_step(worker):
+    worker.leases.put(block(3, -1))
+    worker._next_block(Model(worker.events), None, False)
+    assert worker.events == [("prepare", 3)]
+
+
+def test_block_that_is_put_back_keeps_what_it_asked_for(worker):
+    later, earlier = block(8, 2), block(4, 1)
+    prefetcher = BlockPrefetcher(lambda back: done(earlier if back else None))
+    reach = worker._reach(later)
+    worker._reach(earlier).begun.set()
+    assert worker._in_turn(later, prefetcher) is earlier
+    assert not reach.abandoned
+    reach.begun.set()
+    assert worker._in_turn(prefetcher.next(0), prefetcher) is later
+    assert worker.events == [("reach", 2), ("reach", 1)]
+
+
+def test_worker_that_leaves_abandons_the_step_it_waits_for(worker):
+    waiting = block(8, 2)
+
+    def leave(back):
+        worker._leaving = True
+        return done(None)
+
+    assert worker._in_turn(waiting, BlockPrefetcher(leave)) is None
+    assert waiting._reach.abandoned
