@@ -1,12 +1,14 @@
-"""Unpacked copies of `.gz` files on this host: bounded, shared, cleaned up.
+"""Unpacked copies of `.gz` files on this host, and files of one process: bounded, cleaned up.
 
     path -> Scratch.local -> the path itself, or the one unpacked copy of it on this host
+    Scratch.new_file -> ScratchFile: written and used by this process, removed when it ends
 
 All processes of a user on a host share a folder.  A copy is named after its origin's real path,
 size and time, is written once under the folder's lock and appears by an atomic rename, so a copy
 that exists is complete.  A process that uses a copy holds a shared lock on it, which the kernel
 releases when the process ends, however it ends.  A copy without a lock is therefore unused, and
-`clean` removes exactly these.  No blocks, no text, no other compression here.
+`clean` removes exactly these.  A process's own file is locked likewise, from its first moment on.
+No blocks, no text, no other compression here.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import gzip
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,8 +33,10 @@ from snailps.errors import DataError, WaitTimeout
 
 STEP_BYTES = 1 << 20
 LOCK_POLL_S = 0.05
+LOOK_BYTES = 64 << 20
+"""After so many more bytes of a process's own file the limit is compared again."""
 # Only files that look like ours are ever counted or removed.
-_OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|part)")
+_OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|part|spool)")
 
 
 def default_folder() -> Path:
@@ -42,6 +47,56 @@ def default_folder() -> Path:
 def is_packed(path: str) -> bool:
     """Whether a file has to be unpacked before it can be cut: its name ends in `.gz`."""
     return path.lower().endswith(".gz")
+
+
+class ScratchFile:
+    """A file of this process in the scratch folder; made by `Scratch.new_file`.
+
+    Attributes
+    ----------
+    path : Path
+    bytes : int
+        Written so far.
+
+    Notes
+    -----
+    `close` removes the file.  If the process is killed, the next `clean` does.
+    """
+
+    def __init__(self, path: Path, descriptor: int, reserve: Callable[[Path, int], None]) -> None:
+        self.path, self.bytes = path, 0
+        self._descriptor, self._reserve = descriptor, reserve
+        self._owner = os.getpid()
+
+    def write(self, data: bytes) -> None:
+        """Appends `data`.
+
+        Raises
+        ------
+        DataError
+            The limit of the scratch folder, or the disk, does not allow it.
+        """
+        self._reserve(self.path, self.bytes + len(data))
+        view = memoryview(data)
+        try:
+            while view:
+                done = os.write(self._descriptor, view)
+                self.bytes += done
+                view = view[done:]
+        except OSError as error:
+            raise DataError(
+                f"cannot write to {self.path.parent} "
+                f"({shutil.disk_usage(self.path.parent).free:,} bytes free): {error.strerror}. "
+                "Make room, or choose another scratch folder"
+            ) from error
+
+    def close(self) -> None:
+        """Removes the file; more calls, and those of a forked child, do nothing."""
+        if self._descriptor < 0 or os.getpid() != self._owner:
+            return
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        self._descriptor = -1
 
 
 class Scratch:
@@ -99,6 +154,54 @@ class Scratch:
             if path not in self._held:
                 self._held[path] = self._find_or_unpack(path)
             return self._held[path][0]
+
+    def new_file(self, purpose: str) -> ScratchFile:
+        """An empty file of this process alone, which counts towards the limit.
+
+        Parameters
+        ----------
+        purpose : str
+            For messages, ``writing a list of 12 strings``.
+
+        Raises
+        ------
+        DataError
+            The folder is not this user's, or cannot be written to.
+        WaitTimeout
+            Another process has been unpacking for longer than `wait_s`.
+        """
+        path = self.folder / f"{secrets.token_hex(16)}.spool"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        # Locked before another process can look for files without a lock.
+        with self._locked(purpose, self.wait_s):
+            self._remove_unused(suffix=".spool")
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except OSError as error:
+                raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        allowed = -1
+
+        def reserve(path: Path, size: int) -> None:
+            nonlocal allowed
+            if size <= allowed:
+                return
+            limit = self._limit()
+            allowed = limit - self._used(but=path)
+            if size > allowed:
+                with self._locked(purpose, self.wait_s):
+                    self._remove_unused()
+                allowed = limit - self._used(but=path)
+            if size > allowed:
+                raise DataError(
+                    f"{purpose} needs more than {size:,} bytes in {self.folder}: "
+                    f"{max(allowed, 0):,} of the {limit:,} bytes of scratch are left beside what "
+                    "is in use. Allow more scratch, or choose another scratch folder"
+                )
+            # The others' files may grow: looked at again, now and then.
+            allowed = min(allowed, size + LOOK_BYTES)
+
+        return ScratchFile(path, descriptor, reserve)
 
     def close(self) -> None:
         """Lets go of all copies.  They stay for the next job, or until `clean`.
@@ -203,11 +306,11 @@ class Scratch:
     def _used(self, but: Path | None = None) -> int:
         return sum(size for path, size in self._own_files() if path != but)
 
-    def _remove_unused(self, but: Path | None = None) -> int:
-        """Removes copies that are not locked; with the folder's lock held, none is meanwhile."""
+    def _remove_unused(self, but: Path | None = None, suffix: str = "") -> int:
+        """Removes files that are not locked; with the folder's lock held, none is meanwhile."""
         freed = 0
         for path, size in self._own_files():
-            if path == but:
+            if path == but or not path.name.endswith(suffix):
                 continue
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
