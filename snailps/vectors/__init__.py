@@ -21,6 +21,7 @@ from snailps.vectors.label_prediction import (
     LabelScore,
     LabelScores,
     Prediction,
+    TextPrediction,
     evaluate_labels,
 )
 from snailps.vectors.query import Neighbour, Vectors
@@ -36,6 +37,7 @@ __all__ = [
     "Prediction",
     "SectionResult",
     "SimilarityResult",
+    "TextPrediction",
     "Vectors",
     "evaluate_analogies",
     "evaluate_labels",

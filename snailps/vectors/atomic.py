@@ -125,7 +125,7 @@ def _check_target(target: Path, bytes_needed: int | None) -> None:
         )
     if bytes_needed is None:
         return
-    free = _free_bytes(folder)
+    free = free_bytes(folder)
     if free is not None and free < bytes_needed:
         raise ModelFileError(
             f"{target}: cannot be written, because it needs {human_bytes(bytes_needed)} and "
@@ -133,7 +133,8 @@ def _check_target(target: Path, bytes_needed: int | None) -> None:
         )
 
 
-def _free_bytes(folder: Path) -> int | None:
+def free_bytes(folder: Path) -> int | None:
+    """Bytes that may still be written into a folder; None if that cannot be told."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -145,7 +146,7 @@ def write_error(target: Path, error: OSError, bytes_needed: int | None) -> Model
     """The error for a failed write, of `target` or of scratch space beside it."""
     needs = "" if bytes_needed is None else f" (the file needs {human_bytes(bytes_needed)})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = _free_bytes(target.parent)
+        free = free_bytes(target.parent)
         left = "" if free is None else f", {human_bytes(free)} left"
         cause = f"the disk or quota of {target.parent} is full{left}{needs}"
         cure = "make room or choose another disk"

@@ -44,6 +44,8 @@ _INT32_MAX = 2**31 - 1
 # Bytes at which fastText splits words; a word that contains one could never be looked up.
 _SEPARATORS = b" \t\n\v\f\r\0"
 _IS_SEPARATOR = np.isin(np.arange(256), list(_SEPARATORS))
+_IS_NEWLINE = np.arange(256) == ord("\n")
+_NPZ_HOLDS = "; a .npz may hold words with blanks"
 
 # Words that are checked or packed at a time.
 _TOGETHER = 65536
@@ -270,20 +272,24 @@ def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> 
     return _unpack_header(path, start)
 
 
-def check_words(path: str | os.PathLike[str], words: Sequence[bytes]) -> None:
-    """Refuse words that the text and binary formats cannot hold (empty, or with a separator)."""
+def check_words(
+    path: str | os.PathLike[str], words: Sequence[bytes], newlines_only: bool = False
+) -> None:
+    """Refuse words that a format cannot hold: empty, or with a separator (or with a newline)."""
     if not words:
         raise ModelFileError(f"{path}: there are no words to write; is the vocabulary empty?")
+    is_separator = _IS_NEWLINE if newlines_only else _IS_SEPARATOR
     packed = PackedWords.of(words)
     for start in range(0, len(words), _TOGETHER):
         part = packed[start : start + _TOGETHER]
-        if part.lengths.all() and not _IS_SEPARATOR[part.joined()].any():
+        if part.lengths.all() and not is_separator[part.joined()].any():
             continue
         for number, word in enumerate(part, start):
-            if not word or any(byte in _SEPARATORS for byte in word):
+            if not word or is_separator[list(word)].any():
+                other = "newline" if newlines_only else "white space and no zero byte"
                 raise ModelFileError(
-                    f"{path}: word {number} is {word!r}, which vector files cannot hold: a word "
-                    "must not be empty and has no white space and no zero byte"
+                    f"{path}: word {number} is {word!r}, which the file cannot hold: a word must "
+                    f"not be empty and has no {other}" + _NPZ_HOLDS * (not newlines_only)
                 )
 
 

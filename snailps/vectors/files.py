@@ -1,6 +1,7 @@
 """Vector files: the text format .vec, NumPy's .npz, and `load` for files of any program.
 
     words + chunks of float32 rows -> write_vec, write_npz -> model.vec, model.npz
+    words, chunks, a fastText model -> save_vectors -> .vec, .npz, .bin, by the ending of the name
     .bin, .ftz, .vec, .npz, word2vec's binary, GloVe's text, each as .gz -> load -> query.Vectors
 
 Owns .vec and .npz; fastText's .bin is in fasttext_bin.py, what other programs write in
@@ -14,7 +15,6 @@ import gzip
 import io
 import mmap
 import os
-import shutil
 import struct
 import tempfile
 import zipfile
@@ -22,7 +22,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -32,10 +32,18 @@ import numpy.typing as npt
 
 from snailps.data._float_text import read_word_lines, word_lines
 from snailps.data.packed_words import PackedWords
-from snailps.errors import ModelFileError
+from snailps.errors import DataError, ModelFileError
 from snailps.kernels import cores
-from snailps.vectors.atomic import atomic_file
-from snailps.vectors.fasttext_bin import MAGIC, check_chunk, check_words, read_bin, write_rows
+from snailps.vectors.atomic import atomic_file, free_bytes, human_bytes
+from snailps.vectors.fasttext_bin import (
+    MAGIC,
+    BinModel,
+    check_chunk,
+    check_words,
+    read_bin,
+    write_bin,
+    write_rows,
+)
 from snailps.vectors.foreign_files import (
     glove_dim,
     is_rows_alone,
@@ -45,6 +53,7 @@ from snailps.vectors.foreign_files import (
     what_is,
 )
 from snailps.vectors.npz import npz_file, settings_of, write_npy_head
+from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 
 Float32 = npt.NDArray[np.float32]
@@ -60,6 +69,10 @@ _FORMATTING_THREADS = 4
 _VALUES_TOGETHER = 1 << 17  # formatted by a thread at a time: some 1.5 MB of text
 # Lines parsed together: enough to amortise the cost of the calls, a few MB of text at dim 100.
 _LINES_TOGETHER = 4096
+_BYTES_TOGETHER = 1 << 24  # of a matrix that is copied into a .bin
+_UNPACKED_TOGETHER = 1 << 24
+_ROOM_LEFT = 1 << 26
+"""Bytes that unpacking leaves free, of the disk and of memory: TMPDIR is often in memory."""
 # Deflate cannot shrink by more than this, so a member that declares more is damaged.
 _DEFLATE_RATIO_MAX = 1100
 
@@ -87,6 +100,8 @@ def load(
     ------
     ModelFileError
         Missing, unreadable, of another kind, damaged or cut short.
+    DataError
+        `words` were given for a file that has words.
 
     Notes
     -----
@@ -99,6 +114,8 @@ def load(
             return load(path, words=words, file=source)
     start = file.read(_START_BYTES)
     file.seek(0)
+    if not start.startswith(_ZIP_MAGIC) and not is_rows_alone(start):
+        check_no_words(path, words)
     if start.startswith(_BIN_MAGIC):
         return Vectors.of_model(read_bin(path, quantised=True, file=file))
     if start.startswith(_ZIP_MAGIC):
@@ -123,6 +140,14 @@ def load(
     )
 
 
+def check_no_words(path: str | os.PathLike[str], words: object) -> None:
+    """Refuses words that were given for a file that has its own."""
+    if words is not None:
+        raise DataError(
+            f"words: given for the rows of {path}, which has words of its own; leave them out"
+        )
+
+
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A file to be read, or if its first bytes are gzip's an unpacked copy without a name.
@@ -139,7 +164,9 @@ def opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     with tempfile.TemporaryFile(prefix="snailps-") as copy:
         try:
             with gzip.open(path, "rb") as packed:
-                shutil.copyfileobj(packed, copy, 1 << 20)
+                while piece := packed.read(_UNPACKED_TOGETHER):
+                    _check_room(path, copy, len(piece))
+                    copy.write(piece)
             copy.flush()
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ModelFileError(f"{path}: cannot be unpacked: {error}; fetch it again") from error
@@ -150,6 +177,30 @@ def opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             ) from error
         copy.seek(0)
         yield copy
+
+
+def _check_room(path: str | os.PathLike[str], copy: IO[bytes], more: int) -> None:
+    """Refuses to unpack more where others would be left too little room.
+
+    A .gz may hold a thousand times its size.
+    """
+    folder = tempfile.gettempdir()
+    for where, free in ((folder, free_bytes(Path(folder))), ("memory", _free_memory())):
+        if free is not None and free < more + _ROOM_LEFT:
+            raise ModelFileError(
+                f"{path}: cannot be unpacked into {folder}: behind the first "
+                f"{human_bytes(copy.tell())}, {where} has {human_bytes(free)} left; make room, or "
+                "name another folder by TMPDIR"
+            )
+
+
+def _free_memory() -> int | None:
+    """Bytes that processes may still allocate; files on disks do not count, they can be dropped."""
+    with suppress(OSError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def write_vec(
@@ -235,7 +286,7 @@ def write_npz(
     >>> words = file["words"].tobytes().decode().split("\\n")    # doctest: +SKIP
     >>> vector = file["vectors"][words.index("king")]           # doctest: +SKIP
     """
-    check_words(path, words)
+    check_words(path, words, newlines_only=True)
     newlines = np.full((len(words), 1), ord("\n"), np.uint8)
     text = PackedWords.of(words).with_tails(newlines)[:-1]
     size = 4 * len(words) * dim + text.nbytes + (0 if counts is None else 8 * len(words))
@@ -251,6 +302,63 @@ def write_npz(
         with file.open("vectors") as member:
             write_npy_head(member, "<f4", (len(words), dim))
             write_rows(member, path, "vectors", len(words), dim, chunks)
+
+
+def save_vectors(
+    path: str | os.PathLike[str],
+    words: Sequence[bytes],
+    chunks: Iterable[Float32],
+    dim: int,
+    model: BinModel | None,
+) -> None:
+    """Writes a file; `model` is what the vectors were read from if that was a fastText model.
+
+    Raises
+    ------
+    ModelFileError
+        The ending is none of these, the file cannot be written, or lacks what a .bin needs.
+    """
+    ending = os.path.splitext(path)[1]  # noqa: PTH122
+    if ending == ".vec":
+        write_vec(path, words, chunks, dim)
+    elif ending == ".npz":
+        write_npz(path, words, chunks, dim, None if model is None else model.counts)
+    elif ending == ".bin":
+        _save_bin(path, model)
+    else:
+        raise ModelFileError(
+            f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
+            f"(fastText's), got {ending or 'no ending'}"
+        )
+
+
+def _save_bin(path: str | os.PathLike[str], model: BinModel | None) -> None:
+    if model is None:
+        raise ModelFileError(
+            f"{path}: a .bin holds a whole fastText model, with counts and output rows, which "
+            "these vectors do not have; save them as .npz or .vec"
+        )
+    if isinstance(model.input, QuantisedRows) or isinstance(model.output, QuantisedRows):
+        raise ModelFileError(
+            f"{path}: these vectors are of a quantised model, whose .ftz is smaller; copy that, or "
+            "save the vectors of its words as .npz or .vec"
+        )
+    write_bin(
+        path,
+        model.header,
+        model.words,
+        model.counts,
+        _pieces(model.input),
+        _pieces(model.output),
+        model.labels,
+        model.label_counts,
+    )
+
+
+def _pieces(rows: Float32) -> Iterator[Float32]:
+    step = max(1, _BYTES_TOGETHER // (4 * rows.shape[1]))
+    for at in range(0, len(rows), step):
+        yield np.array(rows[at : at + step])
 
 
 def _first_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -421,13 +529,15 @@ def _read_npz(
             if "words.npy" in names or rows == "vectors":
                 text = _read_member(path, file, archive, "words", np.dtype(np.uint8), 1)
             matrix = _read_member(path, file, archive, rows, np.dtype("<f4"), 2)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        # RuntimeError: encrypted, or by NotImplementedError of another compression.
         raise ModelFileError(
             f"{path}: damaged or cut short ({error}); fetch or export it again"
         ) from error
     vectors = matrix.astype(np.float32, copy=False)
     if text is None:
         return _with_words(path, vectors, words)
+    check_no_words(path, words)
     listed = text.tobytes().split(b"\n")
     if len(listed) != len(vectors):
         raise ModelFileError(
@@ -460,7 +570,15 @@ def _model_of(archive: zipfile.ZipFile) -> str:
         np.lib.format.read_magic(head)
         np.lib.format.read_array_header_1_0(head)  # which may announce any size
         made_by = str(settings_of(np.frombuffer(head.read(), np.uint8))["worker_class"])
-    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        RuntimeError,
+    ):
         return "a model of another version: read it with the program that wrote it"
     if made_by.startswith("snailps.models.mlp"):
         return "a net of snailps train mlp: snailps.models.mlp.files.read_npz(path) reads it"
@@ -547,7 +665,7 @@ def _read_member(
         except ValueError as error:
             raise ModelFileError(f"{path}: '{name}' is not a NumPy array: {error}") from error
         size = int(np.prod(shape, dtype=object))
-        if found != dtype or len(shape) != ndim or fortran or size < 1:
+        if found != dtype or len(shape) != ndim or fortran or min(shape) < 1:
             raise ModelFileError(
                 f"{path}: '{name}' must be {dtype} with {ndim} dimensions, "
                 f"got {found}{list(shape)}; it is not a vector file of ours"

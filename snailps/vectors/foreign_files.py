@@ -28,6 +28,7 @@ _WORD_BYTES_MAX = 1 << 16
 """A longer word means that the file is damaged: looking for its end takes no longer than this."""
 _TEXT = re.compile(rb"[\t\r\x20-\x7e]*")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_SIZE = re.compile(rb"\d{1,18}")
 _DIM_MAX = 1 << 20
 
 _BEGINNINGS = (
@@ -42,7 +43,7 @@ _BEGINNINGS = (
     (rb"\0\0\x08[\x01\x03]", "images or labels in idx format: snailps train mlp reads it"),
     (rb"\{.*windows_per_learner", "a history of federated averaging: snailps fedavg plot draws it"),
     (rb"\{.*\"data_name\"", "a history of federated averaging: snailps fedavg plot draws it"),
-    (rb"[{\[]", "JSON"),
+    (rb"[{\[]", "JSON: pandas.read_json reads it"),
     (rb"solver_type ", "a linear model in LIBLINEAR's format: LIBLINEAR's predict reads it"),
     (rb"(?-s:.*)__label__", "labelled text: snailps train classifier --input trains with it"),
     (rb"[+-]?[\d.]+( \d+(:\d+)?:[-+\d.eE]+)+\s", "examples in LIBSVM's or LIBFFM's format: snailps "
@@ -74,7 +75,7 @@ def is_word2vec_binary(start: bytes) -> bool:
     """
     header, newline, rest = start.partition(b"\n")
     parts = header.split()
-    if not newline or len(parts) != 2 or not all(part.isdigit() for part in parts):
+    if not newline or len(parts) != 2 or not all(map(_SIZE.fullmatch, parts)):
         return False
     _, blank, row = rest.lstrip(b"\n").partition(b" ")
     if not blank or not row:
@@ -134,11 +135,11 @@ def read_word2vec(
 def glove_dim(start: bytes) -> int:
     """Length of the vectors if a file begins with a line of a word and numbers; else 0.
 
-    One of the numbers has to have a point or an exponent: others are not vectors.
+    There have to be two numbers, one of them with a point or an exponent: others are not vectors.
     """
     line, newline, _ = start.partition(b"\n")
     parts = line.split()
-    if not newline or len(parts) < 2 or len(parts) > _DIM_MAX:
+    if not newline or len(parts) < 3 or len(parts) > _DIM_MAX:
         return 0
     if not all(map(_NUMBER.fullmatch, parts[1:])) or all(part.isdigit() for part in parts[1:]):
         return 0

@@ -9,10 +9,10 @@ Must not know training or printing.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,10 @@ from snailps.data._labelled import LineReader, Lines
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.files import opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
-from snailps.vectors.words import one_line
+from snailps.vectors.words import one_line, to_bytes, to_text
 
 _SCORES_MAX = 1 << 22
 """Scores that are computed at once: 16 MiB."""
@@ -37,6 +38,13 @@ class Prediction(NamedTuple):
     """A label with its prefix, and its probability, 0 to 1."""
 
     label: bytes
+    probability: float
+
+
+class TextPrediction(NamedTuple):
+    """A `Prediction` for text."""
+
+    label: str
     probability: float
 
 
@@ -109,8 +117,16 @@ class LabelModel:
 
         Notes
         -----
-        Label rows are read, word rows are mapped and paged in on access.
+        Label rows are read, word rows are mapped and paged in on access.  A .gz is unpacked into a
+        temporary file (in TMPDIR).
         """
+        if file is None:
+            with opened(path) as source:
+                self._open(path, source)
+        else:
+            self._open(path, file)
+
+    def _open(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
         model = read_bin(path, quantised=True, file=file)
         header = model.header
         if header.model != "supervised":
@@ -125,7 +141,10 @@ class LabelModel:
             )
         self.labels = model.labels
         self.loss = header.loss
-        if header.loss == "hs" and not 0 <= model.label_counts.min() < _COUNT_MAX:
+        if not model.labels:
+            raise ModelFileError(f"{path}: a classifier without labels; fetch or export it again")
+        counts = model.label_counts
+        if header.loss == "hs" and not 0 <= counts.min() <= counts.max() < _COUNT_MAX:
             raise ModelFileError(f"{path}: damaged counts of labels; fetch or export it again")
         self._model = model
         self._words = len(model.words)
@@ -173,13 +192,24 @@ class LabelModel:
         hidden: NDArray[np.float32] = self._hidden(self._read(line), 0, 1)[0]
         return hidden
 
-    def predict(self, text: bytes, k: int = 1, threshold: float = 0.0) -> list[list[Prediction]]:
+    @overload
+    def predict(
+        self, text: bytes | Sequence[bytes], k: int = 1, threshold: float = 0.0
+    ) -> list[list[Prediction]]: ...
+    @overload
+    def predict(
+        self, text: str | Iterable[str], k: int = 1, threshold: float = 0.0
+    ) -> list[list[TextPrediction]]: ...
+    def predict(
+        self, text: str | bytes | Iterable[str | bytes], k: int = 1, threshold: float = 0.0
+    ) -> list[list[Prediction]] | list[list[TextPrediction]]:
         """The best labels of each line.
 
         Parameters
         ----------
-        text : bytes
-            Lines; the last one may lack its newline.  Labels in them are ignored.
+        text : str or bytes, or a list of them
+            Lines, the last of which may lack its newline; or one line an item.  Labels in them
+            are ignored.
         k : int
             Maximum number of labels per line, at least 1.
         threshold : float
@@ -187,23 +217,45 @@ class LabelModel:
 
         Returns
         -------
-        list of list of Prediction
-            Best first; empty for a line without a known word.
+        list of list of TextPrediction, or of Prediction
+            Best first; empty for a line without a known word.  Labels are bytes if the lines are.
+
+        Raises
+        ------
+        DataError
+            `text` is none, an item has several lines, or `k` is below 1.
 
         Notes
         -----
         Probabilities p are exact: fastText reports p + 0.00001, and reads the logistic function of
         `ova` and `ns` from a table of 512 entries, with errors up to 0.008.
+
+        Examples
+        --------
+        >>> model = load("sections.bin")  # doctest: +SKIP
+        >>> model.predict("plays chess over the network")  # doctest: +SKIP
+        [[TextPrediction(label='__label__games', probability=0.98...)]]
+        >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
-        if text and not text.endswith(b"\n"):
-            text += b"\n"
-        lines = self._read(text)
-        answers: list[list[Prediction]] = []
+        raw, are_text = _lines_of(text)
+        lines = self._read(raw)
+        if are_text:
+            names = [to_text(label) for label in self.labels]
+            return [
+                [TextPrediction(names[i], p) for i, p in line]
+                for line in self._chosen(lines, k, threshold)
+            ]
+        return [
+            [Prediction(self.labels[i], p) for i, p in line]
+            for line in self._chosen(lines, k, threshold)
+        ]
+
+    def _chosen(self, lines: Lines, k: int, threshold: float) -> Iterator[list[tuple[int, float]]]:
+        """Numbers and probabilities of each line's best labels."""
         for order, chances in self._best(lines, k):
             for labels, found in zip(order.tolist(), chances.tolist(), strict=True):
                 both = zip(labels, found, strict=True)
-                answers.append([Prediction(self.labels[i], p) for i, p in both if p >= threshold])
-        return answers
+                yield [(label, p) for label, p in both if p >= threshold]
 
     def _read(self, text: bytes) -> Lines:
         """Features and labels of lines, without n-grams that a pruned model has no rows for."""
@@ -226,7 +278,7 @@ class LabelModel:
         Probabilities of a line without features are NaN.
         """
         if k < 1:
-            raise ValueError(f"expected a k of at least 1, got {k}")
+            raise DataError(f"k: expected at least 1 label a line, got {k}")
         k = min(k, len(self.labels))
         step = max(1, _SCORES_MAX // len(self.labels))
         for first in range(0, len(lines.feature_ptr) - 1, step):
@@ -289,6 +341,23 @@ class LabelModel:
             right = told[np.isin(told, pairs)]
             sums.right += np.bincount(right % number, minlength=number)
             first += n
+
+
+def _lines_of(text: str | bytes | Iterable[str | bytes]) -> tuple[bytes, bool]:
+    """Lines as bytes, and whether they are text."""
+    if isinstance(text, (str, bytes)):
+        raw = to_bytes(text)
+        return raw + b"\n" * (bool(raw) and not raw.endswith(b"\n")), isinstance(text, str)
+    if not isinstance(text, Iterable):
+        raise DataError(
+            f"expected lines of text, as str, bytes or a list of them, got {text!r:.80}"
+        )
+    lines = list(text)
+    for number, line in enumerate(lines):
+        if not isinstance(line, (str, bytes)):
+            raise DataError(f"expected a line of text as item {number}, got {line!r:.80}")
+    are_bytes = bool(lines) and all(isinstance(line, bytes) for line in lines)
+    return b"".join(one_line(line) + b"\n" for line in lines), not are_bytes
 
 
 def _logistic(scores: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from snailps.errors import DataError
 from snailps.vectors.fasttext_bin import MAGIC, read_header
+from snailps.vectors.files import check_no_words, opened
 from snailps.vectors.files import load as load_vectors
-from snailps.vectors.files import opened
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.query import Vectors
 
@@ -45,6 +45,8 @@ def load(
     ModelFileError
         Missing, unreadable, damaged, cut short or of another kind: the text says which, and what
         reads it.
+    DataError
+        `words` were given for a file that has words.
 
     Notes
     -----
@@ -68,5 +70,6 @@ def load(
         start = file.read(4)
         file.seek(0)
         if start == MAGIC.to_bytes(4, "little") and read_header(path, file).model == "supervised":
+            check_no_words(path, words)
             return LabelModel(path, file=file)
         return load_vectors(path, words=words, file=file)

@@ -8,11 +8,13 @@ Owns ties (the lower number first) and the bound on memory.  Must not know words
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from snailps.errors import ConfigError
 from snailps.vectors.extras import optional_module
 
 Float32 = npt.NDArray[np.float32]
@@ -88,6 +90,41 @@ def _nearest(matrix: Float32, queries: Float32, k: int) -> tuple[Int32, Float32]
     return numbers, scores
 
 
+def nearest_to(
+    matrix: Float32, query: Float32, k: int, banned: Sequence[int]
+) -> tuple[list[int], list[float]]:
+    """Up to `k` rows with the largest cosine to one vector, best first, without some.
+
+    Parameters
+    ----------
+    matrix : float32[n, dim]
+        Rows of length 1.
+    query : float32[dim]
+        Of any length; scores of one of (nearly) no length are products.
+    k : int
+        At least 1.
+    banned : sequence of int
+        Rows that are no answers.
+
+    Returns
+    -------
+    numbers : list of int
+    scores : list of float
+        As fastText computes them, to the last bit: the product first, the length last.
+    """
+    scores = matrix @ query
+    norm = float(np.linalg.norm(query))
+    if norm >= 1e-8:
+        scores /= np.float32(norm)
+    scores[list(banned)] = -np.inf
+    k = min(k, len(scores))
+    best = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+    # By score; equal scores in order of frequency.
+    best = best[np.lexsort((best, -scores[best]))][:k]
+    best = best[scores[best] != -np.inf]
+    return best.tolist(), scores[best].tolist()
+
+
 class IndexReport(NamedTuple):
     """What an index is like.
 
@@ -123,9 +160,15 @@ class NeighbourIndex:
     matrix : float32[n, dim]
         Rows of length 1.  Kept, not copied: scores are computed from it.
     connectivity, expansion_build, expansion : int
-        Links of a row; candidates while the graph is built, and while it is searched.
+        Links of a row, at least 2; candidates while the graph is built, and while it is searched,
+        at least 1.
     threads : int
         For building; 0: one per core.
+
+    Raises
+    ------
+    ConfigError
+        usearch is not installed, or a number is too small.
 
     References
     ----------
@@ -142,6 +185,14 @@ class NeighbourIndex:
         expansion: int,
         threads: int,
     ) -> None:
+        for name, value, least in (
+            ("connectivity", connectivity, 2),
+            ("expansion_build", expansion_build, 1),
+            ("expansion", expansion, 1),
+            ("threads", threads, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"{name}: expected at least {least}, got {value}")
         usearch = optional_module("usearch.index", "an index of neighbours", "snailps[index]")
         self._matrix = matrix
         self._index: Any = usearch.Index(
@@ -158,8 +209,10 @@ class NeighbourIndex:
         """As `nearest_rows`, but some rows may be missed for farther ones; scores are exact."""
         numbers = np.empty((len(queries), k), np.int32)
         scores = np.empty((len(queries), k), np.float32)
-        for at in range(0, len(queries), _QUERIES_TOGETHER):
-            some = queries[at : at + _QUERIES_TOGETHER]
+        # The rows found are gathered: k of them a query.
+        together = max(1, min(_QUERIES_TOGETHER, _SCORES_MAX // (k * self._matrix.shape[1])))
+        for at in range(0, len(queries), together):
+            some = queries[at : at + together]
             numbers[at : at + len(some)], scores[at : at + len(some)] = self._search(some, k)
         return numbers, scores
 

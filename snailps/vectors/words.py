@@ -2,11 +2,13 @@
 
 bytes -> to_text -> str, with lone surrogates for what is not UTF-8 -> to_bytes -> the same bytes
 list of bytes -> Words -> a sequence of str
+number of each word's bytes -> WordNumbers -> a mapping of str
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import overload
 
 from snailps.errors import DataError
@@ -34,8 +36,8 @@ def one_line(text: str | bytes) -> bytes:
     line = raw[:-1] if raw.endswith(b"\n") else raw
     if b"\n" in line:
         raise DataError(
-            "expected one line of text, got several: give them one by one, as in "
-            "[wv.sentence_vector(line) for line in text.splitlines()]"
+            "expected one line of text, got several: give them one by one, as text.splitlines() "
+            "has them"
         )
     return line
 
@@ -73,3 +75,28 @@ class Words(Sequence[str]):
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self[:3]))
         return f"<{len(self):,} words: {shown}{', ...' if len(self) > 3 else ''}>"
+
+
+class WordNumbers(Mapping[str, int]):
+    """The number of each word, by its text; a view of the numbers by bytes."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, numbers: Mapping[bytes, int]) -> None:
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, word: str) -> int:
+        try:
+            return self._numbers[to_bytes(word)]
+        except (KeyError, AttributeError):
+            raise KeyError(word) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return map(to_text, self._numbers)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{word!r}: {self[word]}" for word in islice(self, 3))
+        return f"<{len(self):,} words: {{{shown}{', ...' if len(self) > 3 else ''}}}>"

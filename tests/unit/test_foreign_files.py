@@ -130,12 +130,39 @@ def test_load_packed_file_cut_short_or_without_room_says_so(tmp_path, monkeypatc
     with pytest.raises(ModelFileError, match=r"cannot be unpacked: .*; fetch it again"):
         load(path)
 
-    def full(source, copy, length):
+    path.write_bytes(gzip.compress(KINDS["text"]))
+
+    def full(path, copy, more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shutil.copyfileobj", full)
+    monkeypatch.setattr("snailps.vectors.files._check_room", full)
     with pytest.raises(ModelFileError, match="No space left on device; make room, or name another"):
         load(path)
+
+
+@pytest.mark.parametrize("lacking", ["free_bytes", "_free_memory"])
+def test_load_packed_file_leaves_room_for_others(tmp_path, monkeypatch, lacking):
+    path = tmp_path / "m.vec.gz"
+    path.write_bytes(gzip.compress(bytes(50_000_000), 1))
+    left = [3e8, 2e8, 7e7]
+    monkeypatch.setattr(f"snailps.vectors.files.{lacking}", lambda *folder: left.pop(0))
+    with pytest.raises(ModelFileError, match=r"first 33\.6 MB, .* has 70\.0 MB left; make room"):
+        load(path)
+    assert left == []
+
+
+def test_label_model_of_a_packed_file(tmp_path):
+    model = official_fasttext.module()
+    text = tmp_path / "text"
+    text.write_text("__label__a up up\n__label__b down down\n" * 20)
+    trained = model.train_supervised(str(text), dim=3, thread=1, verbose=0, epoch=9, lr=1.0)
+    trained.save_model(str(tmp_path / "m.bin"))
+    (tmp_path / "m.bin.gz").write_bytes(gzip.compress((tmp_path / "m.bin").read_bytes()))
+    ((found,),) = LabelModel(tmp_path / "m.bin.gz").predict("up")
+    assert found.label == "__label__a"
+    (tmp_path / "m.vec.gz").write_bytes(gzip.compress(KINDS["text"]))
+    with pytest.raises(ModelFileError, match=r"Files of word2vec|not a fastText"):
+        LabelModel(tmp_path / "m.vec.gz")
 
 
 # --- federated averaging ------------------------------------------------------------------------
@@ -183,6 +210,23 @@ def test_load_federated_vectors_with_wrong_words_says_so(tmp_path):
         snailps.load(tmp_path / "m.npz", words=[])
 
 
+@pytest.mark.parametrize("kind", ["text", "npz", "federated", "bin"])
+def test_load_refuses_words_for_a_file_that_has_its_own(tmp_path, kind):
+    path = tmp_path / "m"
+    if kind == "text":
+        path.write_bytes(KINDS["text"])
+    elif kind == "npz":
+        snailps.Vectors(WORDS, ROWS).save(tmp_path / "m.npz")
+        path = tmp_path / "m.npz"
+    elif kind == "federated":
+        federated(tmp_path / "m.npz", WORDS)
+        path = tmp_path / "m.npz"
+    else:
+        path, _ = official_fasttext.train(tmp_path)
+    with pytest.raises(DataError, match=r"words: given for the rows of .* words of its own"):
+        snailps.load(path, words=WORDS)
+
+
 # --- what is no vector file ---------------------------------------------------------------------
 
 
@@ -211,7 +255,9 @@ def zip_of(name):
         (b"\x28\xb5\x2f\xfd\0", "packed with zstd"),
         (b"\0\0\x08\x03\0\0", "idx format: snailps train mlp"),
         (b'{"data_name": "moby"}\n', "a history of federated averaging: snailps fedavg plot"),
-        (b'{"a": 1}\n', "JSON"),
+        (b'{"a": 1}\n', "JSON: pandas.read_json"),
+        (b"temperature 3.5\nhumidity 40 percent\n", "text: snailps train fasttext"),
+        (b"1" * 5000 + b" " + b"2" * 5000 + b"\n", "its first line must be"),
         (b"solver_type L2R_LR\n", "LIBLINEAR"),
         (b"word __label__a b\n", "labelled text: snailps train classifier"),
         (b"+1 3:0.5 7:1\n", "LIBSVM's .*snailps train logistic"),

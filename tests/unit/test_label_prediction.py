@@ -138,13 +138,25 @@ def test_model_with_hierarchical_softmax_predicts_as_the_official_one(tmp_path, 
         assert not mine or sum(chance for _, chance in mine) == pytest.approx(1, abs=1e-5)
 
 
-def test_model_with_damaged_counts_of_labels_is_refused(tmp_path):
+@pytest.mark.parametrize("counts", [[10**16, 10**16], [10**15, 1]])
+def test_model_with_damaged_counts_of_labels_is_refused(tmp_path, counts):
     rows = np.ones((2, 3), np.float32)
     header = BinHeader(dim=3, model="supervised", loss="hs")
-    counts = [10**16, 10**16]
     write_bin(tmp_path / "m.bin", header, [b"a"], [1], [rows[:1]], [rows], [b"x", b"y"], counts)
     with pytest.raises(ModelFileError, match="damaged counts of labels"):
         LabelModel(tmp_path / "m.bin")
+
+
+@pytest.mark.parametrize("loss", ["hs", "softmax"])
+def test_model_without_labels_is_refused(tmp_path, loss):
+    rows = np.ones((1, 3), np.float32)
+    path = tmp_path / "m.bin"
+    write_bin(path, BinHeader(dim=3, loss=loss), [b"a"], [1], [rows], [rows])
+    whole = bytearray(path.read_bytes())
+    whole[36:40] = (3).to_bytes(4, "little")  # now a classifier
+    path.write_bytes(whole)
+    with pytest.raises(ModelFileError, match=r"without labels|damaged"):
+        LabelModel(path)
 
 
 def test_sentence_and_word_vectors_are_the_official_ones(official):
@@ -207,8 +219,27 @@ def test_predict_threshold_and_unknown_words_leave_lines_empty(small):
     model = LabelModel(small)
     assert [len(line) for line in model.predict(b"up\ndown\n\n", k=3, threshold=0.5)] == [1, 1, 0]
     assert model.predict(b"") == []
-    with pytest.raises(ValueError, match="k of at least 1"):
+    with pytest.raises(DataError, match="k: expected at least 1 label a line, got 0"):
         model.predict(b"up", k=0)
+
+
+def test_predict_takes_text_and_lists_and_answers_in_kind(small):
+    model = LabelModel(small)
+    expected = [[(label.decode(), p) for label, p in line] for line in model.predict(b"up\ndown")]
+    assert model.predict("up\ndown\n") == expected
+    assert model.predict(["up", "down\n"]) == expected
+    assert model.predict(line for line in ("up", b"down")) == expected
+    assert model.predict(np.array(["up", "down"])) == expected
+    assert model.predict([b"up", b"down"]) == model.predict(b"up\ndown\n")
+    assert model.predict([]) == model.predict("") == []
+    assert model.predict(["", "\udcff"], k=3) == model.predict("\n\udcff", k=3)
+    assert model.predict("up")[0][0].label == "__label__plus"
+    with pytest.raises(DataError, match="expected one line of text, got several"):
+        model.predict(["up\ndown"])
+    with pytest.raises(DataError, match="expected a line of text as item 1, got 3"):
+        model.predict(["up", 3])
+    with pytest.raises(DataError, match=r"expected lines of text, .*, got None"):
+        model.predict(None)
 
 
 def test_evaluate_small_model_gives_known_scores(small, tmp_path):

@@ -142,6 +142,12 @@ def test_vector_of_unknown_word_without_subwords_suggests(word, message):
         compass().vector(word)
 
 
+def test_unknown_word_of_another_alphabet_suggests():
+    vectors = Vectors(["стрела", "東京都"], np.eye(2))
+    assert vectors.close_spellings("стрел") == ["стрела"]
+    assert vectors.close_spellings("東京部") == ["東京都"]
+
+
 def test_vectors_with_repeated_word_use_its_first_row():
     vectors = Vectors([b"a", b"b", b"a"], np.array([[1], [2], [3]], dtype=np.float32))
     assert vectors.vector("a").tolist() == [1]

@@ -15,7 +15,7 @@ from snailps.errors import ConfigError, DataError, ModelFileError, UnknownWord
 from snailps.vectors import extras, loading, query
 from snailps.vectors.files import load, write_npz, write_vec
 from snailps.vectors.query import Vectors
-from snailps.vectors.search import nearest_rows
+from snailps.vectors.search import NeighbourIndex, nearest_rows
 from snailps.vectors.word_map import principal_plane
 
 COMPASS = {"north": [0, 2], "east": [3, 0], "south": [0, -1], "northeast": [1, 1]}
@@ -89,6 +89,20 @@ def test_length_iteration_and_words_are_of_text():
     assert 3 not in wv
     assert wv.raw_words == [b"\xff", "größe".encode(), b"a"]
     assert repr(wv.words) == "<3 words: '\\udcff', 'größe', 'a'>"
+
+
+def test_gensims_names_are_there(compass):
+    assert compass.index_to_key == compass.words
+    assert compass.key_to_index["south"] == 2
+    assert dict(compass.key_to_index) == {word: number for number, word in enumerate(COMPASS)}
+    assert "west" not in compass.key_to_index
+    assert 3 not in compass.key_to_index
+    with pytest.raises(KeyError, match="west"):
+        compass.key_to_index["west"]
+    assert repr(compass.key_to_index).startswith("<4 words: {'north': 0, 'east': 1")
+    assert compass.vector_size == 2
+    assert compass.get_vector("east").tolist() == [3, 0]
+    assert compass.get_vector("east", norm=True).tolist() == [1, 0]
 
 
 def test_repr_has_sizes_and_subwords(both, compass):
@@ -212,6 +226,7 @@ def test_most_similar_of_unknown_word_with_subwords_is_the_official_one(both):
         (([["a"]],), {}, "expected words or vectors of 2 numbers"),
         ((7,), {}, "expected a word, a vector, or a list of both, got 7"),
         (("north",), {"topn": 0}, "topn: expected at least 1 neighbour, got 0"),
+        (("north",), {"topn": None}, "topn: expected at least 1 neighbour, got None"),
         (("north",), {"restrict_vocab": 0}, "restrict_vocab: expected at least 1 word, got 0"),
         (("north",), {"restrict_vocab": "east"}, "restrict_vocab: expected a number or a list"),
         (("north",), {"restrict_vocab": ["x", "y"]}, "none of its 2 words is in the model"),
@@ -290,7 +305,6 @@ def test_sentence_vector_leaves_out_unknown_words_and_refuses_lines(compass):
 
 
 def test_index_finds_what_the_exact_search_finds(drawn):
-    pytest.importorskip("usearch", reason="usearch is not installed")
     wv = Vectors(drawn.words, drawn.vectors)
     exact = [wv.most_similar(["w3", "w4"]), wv.nearest(["w9", VECTOR], topn=5)]
     report = wv.build_index(threads=1)
@@ -346,6 +360,29 @@ def test_index_that_finds_too_few_or_in_another_order_is_completed(drawn, monkey
     assert len(wv.most_similar("w5", topn=2)) == 2
 
 
+class CountingRows(np.ndarray):
+    """Rows that note how many are taken at a time."""
+
+    most = 0
+
+    def __getitem__(self, which):
+        if isinstance(which, np.ndarray):
+            CountingRows.most = max(CountingRows.most, which.size)
+        return super().__getitem__(which).view(np.ndarray)
+
+
+def test_index_gathers_a_bounded_number_of_rows(drawn, monkeypatch):
+    monkeypatch.setattr(
+        "snailps.vectors.search.optional_module", lambda *names: SimpleNamespace(Index=OddIndex)
+    )
+    monkeypatch.setattr("snailps.vectors.search._SCORES_MAX", 9 * 50 * 4)
+    settings = {"connectivity": 16, "expansion_build": 128, "expansion": 128, "threads": 0}
+    index = NeighbourIndex(drawn.normalised.view(CountingRows), **settings)
+    numbers, _ = index.search(drawn.normalised[:40], 50)
+    assert 50 <= CountingRows.most <= 4 * 50
+    assert numbers.shape == (40, 50)
+
+
 def test_index_with_a_wrong_setting_says_so(drawn):
     with pytest.raises(ConfigError, match="connectivity: expected at least 2, got 1"):
         drawn.build_index(connectivity=1)
@@ -355,7 +392,6 @@ def test_index_with_a_wrong_setting_says_so(drawn):
 
 
 def test_to_pandas_has_rows_named_by_words(compass):
-    pytest.importorskip("pandas", reason="pandas is not installed")
     frame = compass.to_pandas()
     assert frame.shape == (4, 2)
     assert frame.loc["east"].tolist() == [3, 0]
@@ -432,6 +468,20 @@ def test_save_by_an_ending_that_cannot_be_says_what_can(compass, tmp_path, name,
     with pytest.raises(ModelFileError, match=message):
         compass.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_save_words_with_blanks_as_npz_only(tmp_path):
+    (tmp_path / "glove.txt").write_text(", 1.5 2\nat name@domain.com 0.5 3\n. . . 1 2\n")
+    wv = load(tmp_path / "glove.txt")
+    wv.save(tmp_path / "m.npz")
+    assert load(tmp_path / "m.npz").words == [",", "at name@domain.com", ". . ."]
+    for ending in ("vec", "bin"):
+        with pytest.raises(ModelFileError, match=r"a \.npz may hold words with blanks|whole fast"):
+            wv.save(tmp_path / f"m.{ending}")
+    with pytest.raises(
+        ModelFileError, match=r"word 1 is b'b\\n'.*must not be empty and has no new"
+    ):
+        Vectors(["a", "b\n"], np.eye(2)).save(tmp_path / "m.npz")
 
 
 def test_writers_and_save_give_the_same_bytes(compass, tmp_path):
