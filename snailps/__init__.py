@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from snailps.config import JobSettings, setting
     from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
-    from snailps.local.cluster import LocalCluster, local_cluster
+    from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
+    from snailps.local.session import Cluster
+    from snailps.local.session import Cluster as LocalCluster
     from snailps.models.parameters import Parameters
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.loading import load
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessMethod",
     "Block",
+    "Cluster",
     "JobSettings",
     "LabelModel",
     "LocalCluster",
@@ -47,6 +50,9 @@ __all__ = [
     "Vectors",
     "Worker",
     "__version__",
+    "cluster",
+    "connect",
+    "default_cluster",
     "load",
     "local_cluster",
     "setting",
@@ -58,7 +64,8 @@ _HOMES = {
     "errors": ("SnailError",),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
-    "local.cluster": ("LocalCluster", "local_cluster"),
+    "local.cluster": ("LocalCluster", "cluster", "connect", "default_cluster", "local_cluster"),
+    "local.session": ("Cluster",),
     "api.rotation": ("Rotation",),
     "api.tables": ("Table", "Tensor"),
     "api.worker": ("Block", "Results", "Worker"),

@@ -59,6 +59,23 @@ def place_of(error: BaseException) -> str:
     return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
 
 
+FRAMES_MAX = 20
+
+
+def frames_of(error: BaseException) -> str:
+    """The lines of a user's own code in a traceback, as a traceback shows them; may be empty."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_own_code(frame.filename)]
+    if len(own) > FRAMES_MAX:
+        own = own[: FRAMES_MAX // 2] + own[-FRAMES_MAX // 2 :]
+    return "".join(traceback.format_list(own)).rstrip("\n")
+
+
+def with_frames(text: str, frames: str) -> str:
+    """A sentence, with such lines below it."""
+    return f"{text}\n{frames}" if frames else text
+
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_STOPPED = 3

@@ -175,6 +175,14 @@ def set_up_logging(level: str, name: str) -> None:
     root.propagate = False
 
 
+def _begin_anew() -> None:
+    """Executes this command again, in this process: nothing stays of what a user's code did."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def run_node(
     cls: type[S],
     make: Callable[[S, RawConfig], Server | WorkerProcess],
@@ -195,6 +203,7 @@ def run_node(
     raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
     node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
     node.catch_signals()
+    node.begin_anew = _begin_anew
     try:
         code = node.run()
     except (KeyboardInterrupt, SnailError):
@@ -209,6 +218,8 @@ def run_node(
         typer.echo(f"snailps: error: {node.name}: {text}", err=True)
     elif code == EXIT_STOPPED:
         log.info("%s stopped by the master: %s", node.name, text)
+        if node.begins_anew:
+            _begin_anew()
     elif text:
         log.info("%s: %s", node.name, text)
     raise typer.Exit(code)

@@ -42,7 +42,14 @@ def command(
     json_log: JsonLogOption = None,
     fresh: FreshOption = False,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
-    session: Annotated[bool, typer.Option("--session", hidden=True)] = False,
+    session: Annotated[
+        bool,
+        typer.Option(
+            "--session",
+            help="Take jobs from Python (snailps.connect), until Ctrl-C, instead of the file's.",
+            metavar="",
+        ),
+    ] = False,
 ) -> None:
     """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
 
@@ -80,6 +87,7 @@ def command(
         raw,
         known_classes(raw),
         session=session,
+        lasting=session and ready_fd < 0,
         any_port=ready_fd >= 0,
         on_listening=listening,
         on_status=None if progress is None else draw,

@@ -104,6 +104,28 @@ class Driver(Node):
         assert isinstance(answer, messages.Declared)
         self._tables[table.name] = (answer.numbers[0], table)
 
+    def last_job(self) -> dict[str, Any]:
+        """What the last job of the session has left: number, class, settings, tables."""
+        answer = self._ask(messages.Ask("job"), self.settings.request_timeout)
+        assert isinstance(answer, messages.Report)
+        return answer.data
+
+    def summary(self) -> bytes:
+        """The merged survey of the last job; empty if it had none."""
+        answer = self._ask(messages.Summarise(), self.settings.request_timeout)
+        assert isinstance(answer, messages.Summary)
+        return answer.blob
+
+    def shards(self) -> list[list[int]]:
+        """The fragments of every shard."""
+        assert self._follower.links is not None
+        route = self._follower.links.route
+        return [route.fragments_of(shard).tolist() for shard in range(len(route.shards))]
+
+    def cancel(self) -> None:
+        """Gives up the job that this process has submitted."""
+        self._ask(messages.Cancel(), self.settings.request_timeout)
+
     def submit(self, settings: Mapping[str, str]) -> None:
         """Hands a job to the master; returns once it has begun.
 

@@ -25,6 +25,8 @@ from snailps.errors import (
     ProtocolError,
     SnailError,
     explain,
+    frames_of,
+    with_frames,
 )
 from snailps.master import events
 from snailps.master.departures import Departures
@@ -72,6 +74,9 @@ class MasterCore:
         Seconds since 1970 at monotonic time 0.
     session : bool
         Wait for jobs that a driver submits, instead of running one and ending.
+    lasting : bool
+        A session that does not end with its last driver; workers of a job that has failed are to
+        begin anew.
     kept : bool
         There is a journal.
     past : Past, optional
@@ -92,11 +97,13 @@ class MasterCore:
         kept: bool = False,
         past: Past | None = None,
         address: str = "",
+        lasting: bool = False,
     ) -> None:
         self._session, self._services = session, services
         self._stats_at = 0.0
         self._own_rss_mb = 0.0
         self._submitting = 0  # the work that loads a submitted job
+        self._submitter = 0  # the driver of the newest one
         self._parked: list[Received] = []  # while members come back: until the job goes on
         self._early: list[Received] = []  # until the cluster is formed
 
@@ -153,6 +160,7 @@ class MasterCore:
             self.job_controller,
             self.replication,
             self._fail_job,
+            lasting=lasting,
         )
         self.members.rows = self.replication.shard_orders
         self.status_report = StatusReport(
@@ -165,6 +173,7 @@ class MasterCore:
             address=address,
             times=self.times,
             now=now,
+            session=session,
         )
         self._handlers = self._event_table()
         self._anyones = self._call_table()
@@ -284,7 +293,8 @@ class MasterCore:
                 raise
             log.exception("the job failed at the master")
             phase = self.job_controller.phase.value
-            self._fail_job(f"{phase} failed at the master: {explain(error)}")
+            text = f"{phase} failed at the master: {explain(error)}"
+            self._fail_job(text, trace=frames_of(error))
 
     @property
     def _job_is_where_it_was(self) -> bool:
@@ -333,7 +343,7 @@ class MasterCore:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _fail_job(self, text: str, code: int = EXIT_FAILED) -> None:
+    def _fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
         """The job cannot go on: ends the cluster, too, unless it is a session's.
 
         The workers of a session's job are told to end, with all that they hold of it: user code
@@ -352,7 +362,7 @@ class MasterCore:
         workers = [m for m in self.members.nodes("worker") if begun and not m.finished]
         # Before what they still ask is refused: they end for this reason, not for that.
         self.departures.send_away(workers, text, self.lifecycle.now)
-        job_controller.abandon(text, self.lifecycle.now)
+        job_controller.abandon(text, self.lifecycle.now, trace)
         self.interrupts.forget()
 
     def _tell_stop(self, broken: bool, text: str) -> None:
@@ -412,7 +422,7 @@ class MasterCore:
         return {
             messages.Register: self._register,
             messages.Rejoin: self._rejoin,
-            messages.Ask: lambda event, ask, call, now: self.status_report.ask(call, now),
+            messages.Ask: self._ask,
             messages.Drain: lambda event, drain, call, now: self.replication.drain(
                 drain.server, now, call
             ),
@@ -431,6 +441,7 @@ class MasterCore:
             ),
             messages.Declare: self.members.table_registry.declare,
             messages.Submit: self._submit,
+            messages.Cancel: self._cancel,
             messages.Shutdown: self._shutdown,
         }
 
@@ -502,10 +513,24 @@ class MasterCore:
         self.out.reply(call, messages.Ok())
         self.lifecycle.stop(EXIT_OK, "ended by the driver")
 
+    def _ask(self, event: Received, ask: messages.Ask, call: int, now: float) -> None:
+        if ask.what == "job":
+            self.out.reply(call, self.job_controller.finished.report())
+        else:
+            self.status_report.ask(call, now)
+
+    def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
+        """The driver gives up its job: what is trained of it is dropped."""
+        self.out.reply(call, messages.Ok())
+        submitted = self.job_controller.job is not None and self._submitter == member.number
+        if self._session and submitted and not self.job_controller.cancel(now):
+            self._fail_job("the job was cancelled")
+
     def _submit(self, member: Member, message: messages.Submit, call: int, now: float) -> None:
         self._check_submit()
         load = partial(self._services.load_job, message.settings, now)
         self._submitting = self.out.work(load, partial(self._submitted, call))
+        self._submitter = member.number
 
     def _check_submit(self) -> None:
         """Refuses a job where the cluster takes none."""
@@ -524,7 +549,8 @@ class MasterCore:
                 raise done.error
             if done.error is not None:  # of the user's class: the cluster waits for a better one
                 log.error("the submitted job cannot begin", exc_info=done.error)
-                raise ClusterError(f"the job cannot begin: {explain(done.error)}")
+                text = f"the job cannot begin: {explain(done.error)}"
+                raise ClusterError(with_frames(text, frames_of(done.error)))
             self._check_submit()  # workers may have left meanwhile
         except SnailError as error:
             self.out.reply(call, error)

@@ -46,7 +46,9 @@ class Departures:
     job_controller : JobController
     replication : ReplicationController
     fail_job : callable
-        ``fail_job(text)``: ends the job of a session, else the cluster.
+        ``fail_job(text, trace="")``: ends the job of a session, else the cluster.
+    lasting : bool
+        The session does not end with its last driver.
 
     Attributes
     ----------
@@ -63,9 +65,12 @@ class Departures:
         out: Outbox,
         job_controller: JobController,
         replication: ReplicationController,
-        fail_job: Callable[[str], None],
+        fail_job: Callable[..., None],
+        *,
+        lasting: bool = False,
     ) -> None:
         self._settings, self._session, self._lifecycle = settings, session, lifecycle
+        self._lasting = lasting
         self._members, self._out = members, out
         self._job_controller, self._replication = job_controller, replication
         self._fail_job = fail_job
@@ -83,7 +88,7 @@ class Departures:
         for member in workers:
             self._sent_away.add(member.number)
             member.state = "stopping"
-            self._members.tell(member, messages.Stop(True, text))
+            self._members.tell(member, messages.Stop(True, text, again=self._lasting))
 
     @property
     def sent_away(self) -> bool:
@@ -137,7 +142,7 @@ class Departures:
             self._members.rows.fence(member.number, now)
         elif member.role == "driver":
             self._members.remove(member)
-            if self._session and not self._members.nodes("driver"):
+            if self._session and not (self._lasting or self._members.nodes("driver")):
                 self._lifecycle.stop(EXIT_OK, "the driver is gone")
         elif self._lifecycle.forming:
             self._lose_while_forming(member, why, now, left=left)
@@ -247,7 +252,7 @@ class Departures:
             self._out.put(Forget(member.number))
             member.state = "gone"
         elif member.role == "worker":
-            self._fail_job(f"{member.name} {text}")
+            self._fail_job(f"{member.name} {text}", trace=message.trace)
         else:
             self._lifecycle.fail(f"{member.name} {text}")
 

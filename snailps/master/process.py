@@ -99,6 +99,8 @@ class Master:
         Whose keys may stand in the same file.
     session : bool
         Wait for jobs that a driver submits, instead of running the file's own and ending.
+    lasting : bool
+        A session that does not end with its last driver.
     any_port : bool
         A `listen_addr` without a port means any free one, not that of `master_addr`.
     on_listening : callable
@@ -116,13 +118,14 @@ class Master:
         also_known: tuple[type[Any], ...] = (),
         *,
         session: bool = False,
+        lasting: bool = False,
         any_port: bool = False,
         on_listening: Callable[[str, int], None] = lambda host, port: None,
         on_status: Callable[[Status], None] | None = None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
         self._trust = Trust.of(settings)
-        self._session, self._any_port = session, any_port
+        self._session, self._lasting, self._any_port = session, lasting, any_port
         self._on_listening, self._on_status = on_listening, on_status
         self._signals = self._signals_told = 0
         self._events: deque[Event] = deque()
@@ -226,6 +229,7 @@ class Master:
             now=now,
             wall_s=wall_s,
             session=self._session,
+            lasting=self._lasting,
             kept=self._journal.path is not None,
             past=past,
             address=show(listener.getsockname()[:2]),

@@ -74,7 +74,9 @@ class StatusReport:
         address: str,
         times: LoopLatency,
         now: float,
+        session: bool = False,
     ) -> None:
+        self._session = session
         self._settings, self._out, self._members = settings, out, members
         self._job_controller, self._replication = job_controller, replication
         self._heartbeats, self._address, self._times = heartbeats, address, times
@@ -130,6 +132,7 @@ class StatusReport:
                 "leased": ledger.leased,
                 "done": ledger.finished,
             }
+        controller = self._job_controller
         route, missing = self._members.route, self._members.missing()
         shards, told = self._shards(), self._exporting
         share = job.progress(now) if job is not None and ledger is not None else 0.0
@@ -174,6 +177,9 @@ class StatusReport:
             "message": message or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
+            "session": {"jobs": controller.jobs, "trace": controller.trace}
+            if self._session
+            else None,
         }
 
     @property

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,9 @@ class Node:
         self._endpoints: list[Address] = []
         self._leaves = ""
         self.route_epoch = 0
+        self.begin_anew: Callable[[], None] | None = None
+        """How this process begins anew; asked for by the master of a session."""
+        self.begins_anew = False
 
     @property
     def name(self) -> str:
@@ -444,6 +447,7 @@ class Node:
         """Handles a call or a note of the master, in the reader thread."""
         if isinstance(message, messages.Stop):
             code = EXIT_STOPPED if message.failed else EXIT_OK
+            self.begins_anew = message.again
             self.end(code, message.text)
         return None
 
@@ -511,6 +515,8 @@ class Node:
             threading.Event().wait(GRACE_S)
             sys.stderr.write(f"{self.name}: still busy {GRACE_S:.0f} s after the end, leaving\n")
             sys.stderr.flush()
+            if self.begins_anew and self.begin_anew is not None:
+                self.begin_anew()
             os._exit(self.verdict.code)
 
     def _why_silent(self, silence_s: float, closed: bool) -> str:

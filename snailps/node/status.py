@@ -130,6 +130,17 @@ class LoopStatus(TypedDict):
     cpu_counts: list[list[float]]
 
 
+class SessionStatus(TypedDict):
+    """What only a session has.
+
+    `jobs` is the number of the newest job, 0 before the first; `trace` has the lines of the user's
+    code in which the last one failed, as a traceback shows them, else it is empty.
+    """
+
+    jobs: int
+    trace: str
+
+
 class Status(TypedDict):
     """The state of the run.
 
@@ -139,6 +150,7 @@ class Status(TypedDict):
     rate; `elapsed_s` counts from the start of the master.
     `waits` lists all waits, the longest first.  `requests_per_s` counts
     pulls and pushes at all shards.  `checkpoint` is None if the job makes none.
+    `session` is None where the cluster runs the one job of its master's file.
     `validation` is the last result of the model's inspector (for word vectors: words and their
     neighbours with cosines), empty before the first.  `message` says why the run ended, or, in an
     idle session, why its last job failed; else it is empty.
@@ -169,3 +181,4 @@ class Status(TypedDict):
     message: str
     validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]
+    session: SessionStatus | None

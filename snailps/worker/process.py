@@ -36,6 +36,7 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
     explain,
+    frames_of,
 )
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_not_connected
@@ -577,9 +578,8 @@ class WorkerProcess(Node):
         if self.ended.is_set():
             return
         cause = error.__cause__ or error
-        trace = ""
         if not isinstance(cause, SnailError):
             trace = "".join(traceback.format_exception(cause))
             log.error("%s\n%s", explain(error), trace)
         self.end(EXIT_FAILED, explain(error))  # first: the master's Stop may be very quick
-        self.control.note(messages.Failed(explain(error), trace))
+        self.control.note(messages.Failed(explain(error), frames_of(cause)))

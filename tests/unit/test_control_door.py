@@ -155,7 +155,7 @@ def test_message_that_cannot_be_meant_ends_its_connection_and_nothing_else(runni
         messages.Failed("I may not say this"),
         messages.Leaving("SIGINT"),
         messages.Lease("train"),
-        messages.Summarise(),
+        messages.Fetch(1, "train", "line"),
         messages.TakeRoute({}),
         messages.Stop(True, "no"),
     ],

@@ -92,7 +92,7 @@ KNOWN = [
     (m.Finished({"rows": 1}), b'{"is":"Finished","figures":{"rows":1}}'),
     (m.Failed("why", "trace"), b'{"is":"Failed","text":"why","trace":"trace"}'),
     (m.Leaving("SIGTERM"), b'{"is":"Leaving","why":"SIGTERM"}'),
-    (m.Stop(False, "bye"), b'{"is":"Stop","failed":false,"text":"bye"}'),
+    (m.Stop(False, "bye"), b'{"is":"Stop","failed":false,"text":"bye","again":false}'),
     (m.Bye({}), b'{"is":"Bye","figures":{}}'),
     (m.Ask("status"), b'{"is":"Ask","what":"status"}'),
     (m.Report({"a": [1]}), b'{"is":"Report","data":{"a":[1]}}'),
@@ -104,6 +104,7 @@ KNOWN = [
     (m.Probe(3, b"raw"), b'{"is":"Probe","size":3}raw'),
     (m.Submit({"model": "x"}), b'{"is":"Submit","settings":{"model":"x"}}'),
     (m.Shutdown(), b'{"is":"Shutdown"}'),
+    (m.Cancel(), b'{"is":"Cancel"}'),
     (m.Ok(), b'{"is":"Ok"}'),
     (m.HostStandby(2, [[1, {}]]), b'{"is":"HostStandby","shard":2,"tables":[[1,{}]]}'),
     (

@@ -10,13 +10,22 @@ seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from snailps.api.rotation import Rotation
-from snailps.errors import EXIT_INTERRUPTED, ClusterError, SnailError, explain
+from snailps.api.tables import Table
+from snailps.config import to_mapping
+from snailps.errors import (
+    EXIT_INTERRUPTED,
+    ClusterError,
+    SnailError,
+    explain,
+    frames_of,
+    with_frames,
+)
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Say, Snapshot
 from snailps.master.job.expiry import ExpiryClock
@@ -37,11 +46,38 @@ from snailps.master.phases import AT_WORK, JobPhase, job_step
 from snailps.master.services import Opened, Services
 from snailps.node.effects import WorkDone
 from snailps.transport import messages
+from snailps.transport.control.encoded import Encoded
 
 log = logging.getLogger(__name__)
 
 Then = Callable[[Any, float], None]
 """What follows on work beside the loop: gets its result, and the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """What a job of a session has left behind, until the next one begins."""
+
+    number: int
+    worker_class: str
+    settings: Mapping[str, str]
+    summary: Encoded | None
+    tables: Mapping[str, tuple[int, Table]]
+
+    def report(self) -> messages.Report:
+        """For a driver that reads the tables."""
+        tables = [[number, table.to_dict()] for number, table in self.tables.values()]
+        return messages.Report(
+            {
+                "number": self.number,
+                "worker_class": self.worker_class,
+                "settings": dict(self.settings),
+                "tables": tables,
+            }
+        )
+
+
+_NO_JOB = FinishedJob(0, "", {}, None, {})
 
 
 class JobController:
@@ -56,7 +92,7 @@ class JobController:
     alone_s : float
         How long a job without any worker waits for one to come, seconds.
     fail : callable
-        ``fail(text, exit_code=1)``: ends the cluster, with a sentence.
+        ``fail(text, exit_code=1, trace="")``: ends the cluster, with a sentence.
     on_end : callable
         Told the time when the result is written.
     past : Past, optional
@@ -83,6 +119,9 @@ class JobController:
         self.phase = JobPhase.IDLE
         self.figures: dict[str, Any] = {}
         self.failed = ""  # why the last job of a session failed
+        self.trace = ""  # ... and where in the user's code
+        self.jobs = 0
+        self.finished = _NO_JOB
         self.interrupted = False
         self.wall_s = wall_s
         self._members, self._out, self._services = members, out, services
@@ -120,7 +159,9 @@ class JobController:
 
         With `call` (a submitted job) an error is told there, and the cluster lives on.
         """
-        self.job, self.figures, self.failed, self.interrupted = job, {}, "", False
+        self.job, self.figures, self.interrupted = job, {}, False
+        self.failed = self.trace = ""
+        self.jobs += 1
         self._saved_last = False
         self.expiry.begin()
         self.export.forget()
@@ -165,6 +206,7 @@ class JobController:
             return
         if not self.recovery.known:
             self._members.table_registry.forget_job()
+            self.finished = _NO_JOB
             self._members.rows.expired = 0
         if not self._members.joined("worker"):
             if not any(member.role == "worker" for member in self._members.left):
@@ -223,7 +265,8 @@ class JobController:
             return
         except Exception as error:  # of the model's class
             log.error("rotation failed", exc_info=error)
-            self._fail(f"rotation failed at the master: {explain(error)}")
+            text = f"rotation failed at the master: {explain(error)}"
+            self._fail(text, trace=frames_of(error))
             return
         fields = None if rotation is None else asdict(rotation)
         self._out.note(
@@ -475,7 +518,11 @@ class JobController:
             self.round.lost(now)
 
     def summarise(self, member: Member, call: int, now: float) -> None:
-        """A worker waits for the merged survey."""
+        """A worker waits for the merged survey, or a driver wants that of the last job."""
+        if member.role == "driver":
+            empty = messages.Summary(b"")
+            self._out.reply(call, self.finished.summary or empty)
+            return
         job, ledger = self.leases.running()
         if job.summary is not None and job.pass_ == "train":
             self._out.reply(call, job.summary_message())
@@ -528,7 +575,8 @@ class JobController:
             self._end_cancelled()
         elif not isinstance(error, SnailError):
             log.error("%s failed", self.phase.value, exc_info=error)
-            self._fail(f"{self.phase.value} failed at the master: {explain(error)}")
+            text = f"{self.phase.value} failed at the master: {explain(error)}"
+            self._fail(text, trace=frames_of(error))
         elif self._submitter is not None:
             self._answer_submitter(error)
             self.end()
@@ -571,6 +619,14 @@ class JobController:
     def ended(self, figures: dict[str, Any], now: float) -> None:
         """The result is written."""
         self.figures = figures
+        if (job := self.job) is not None:
+            self.finished = FinishedJob(
+                self.jobs,
+                job.worker_class,
+                to_mapping(job.settings),
+                None if job.summary is None else job.summary_message(),
+                dict(self._members.table_registry.tables),
+            )
         for path in figures.get("files", []):
             self._out.put(Say(f"wrote {path}"))
         self.checkpoints.ended("" if self.interrupted else "the run ended")
@@ -582,14 +638,22 @@ class JobController:
         saved = self.checkpoints.figures()
         self.figures = run_figures(job, self._members, self.figures, saved, own_rss_mb, now)
 
-    def abandon(self, text: str, now: float) -> None:
+    def cancel(self, now: float) -> bool:
+        """Ends the export of a job that its driver gives up; whether there is one."""
+        if self.phase is not JobPhase.EXPORTING:
+            return False
+        if not self.export.cancelled:
+            self.export.cancel(now)
+        return True
+
+    def abandon(self, text: str, now: float, trace: str = "") -> None:
         """The job of a session has failed: nothing more is done for it, nor waited for.
 
         What its workers still ask is refused.  Its rows stay until the next job begins.
         """
         job = self.job
         assert job is not None
-        self._answer_submitter(ClusterError(text))
+        self._answer_submitter(ClusterError(with_frames(text, trace)))
         self._out.disown(self._side)  # its thread may go on for a while, unheard
         self._side = 0
         self._out.put(LeaveRounds())
@@ -602,7 +666,7 @@ class JobController:
             self._members.rows.set_clock(0, early=True, now=now)  # forget what it staged
         self.end()
         self._go(JobPhase.STOPPING)
-        self.figures, self.failed = {}, text
+        self.figures, self.failed, self.trace = {}, text, trace
 
     def abandoned(self) -> None:
         """The workers of the job that has failed are gone."""

@@ -64,6 +64,7 @@ from snailps.transport.messages.work import (
     Borrow,
     Borrowed,
     CameBack,
+    Cancel,
     Declare,
     Declared,
     Done,
@@ -85,11 +86,11 @@ from snailps.transport.messages.work import (
 
 __all__ = [
     "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "BackUp", "Backed", "Borrow", "Borrowed",
-    "Bye", "CameBack", "CloseClock", "Content", "Declare", "Declared", "Done", "Drain", "DropShard",
-    "Enough", "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished", "GiveBack",
-    "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load", "Loaded", "MakeTables",
-    "Message", "Ok", "Probe", "Promote", "Register", "Rejoin", "Report", "Save", "Saved",
-    "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop", "StopSaving", "Submit",
+    "Bye", "CameBack", "Cancel", "CloseClock", "Content", "Declare", "Declared", "Done", "Drain",
+    "DropShard", "Enough", "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished",
+    "GiveBack", "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load", "Loaded",
+    "MakeTables", "Message", "Ok", "Probe", "Promote", "Register", "Rejoin", "Report", "Save",
+    "Saved", "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop", "StopSaving", "Submit",
     "Summarise", "Summary", "TakeRoute", "Unbacked", "Welcome", "Workers", "Yield", "Yielded",
     "check_speaker", "decode", "encode",
 ]  # fmt: skip

@@ -21,10 +21,12 @@ from snailps.transport.messages.validation import (
     FIGURES_SHAPE,
     ITEMS_MAX,
     METRICS,
+    NUMBERED_TABLES,
     PART,
     PARTS_MAX,
     SECONDS,
     SHARDS_MAX,
+    TEXTS,
     U16,
     U32,
     U63,
@@ -124,10 +126,21 @@ _EXAMINED = Struct(
 )
 _PROBED = Struct({"time": _AMOUNT, "examined": U32}, open=True)
 
+_STATUS = Plain()
+_JOB = Struct(
+    {
+        "number": U32,
+        "worker_class": Name(),
+        "settings": TEXTS,
+        "tables": NUMBERED_TABLES,
+    }
+)
+"""The last job that has ended well in a session, 0: none; how it ran, and its tables."""
+
 
 def _asked(ask: Ask) -> Shape:
-    """Of the `Report` on an `Ask`: the master's status is for people, stats are reckoned with."""
-    return _STATS if ask.what == "stats" else Plain()
+    """Of the `Report` on an `Ask`: the master's status is for people, the others are used."""
+    return {"stats": _STATS, "job": _JOB}.get(ask.what, _STATUS)
 
 
 def _check_endpoints(role: str, endpoints: list[Any]) -> None:
@@ -214,7 +227,7 @@ class TakeRoute(Message):
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """A node cannot go on; `trace` is for the log."""
+    """A node cannot go on; `trace` has the lines of a user's code that led there."""
 
     text: Text
     trace: Trace = ""
@@ -231,10 +244,14 @@ class Leaving(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """The end; `failed` says that it is not the normal one, `text` why."""
+    """The end; `failed` says that it is not the normal one, `text` why.
+
+    `again`: the process is to begin anew, for the next job of the session.
+    """
 
     failed: Bool
     text: Text
+    again: Bool = False
 
 
 @message(by="server worker driver")
@@ -254,7 +271,10 @@ class Ok(Message):
 @message(by="anyone", answers="Report", report=_asked)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """What is going on?  `what` is "status" (master) or "stats" (server, worker)."""
+    """What is going on?  `what` is "status" (master) or "stats" (server, worker).
+
+    A driver asks the master for "job", too: what a session's last job has left.
+    """
 
     what: Label
 

@@ -1,6 +1,6 @@
 """What is said of a job: its settings, its tables' names, blocks and what became of them.
 
-    driver -> master   Submit>Ok  Shutdown>Ok
+    driver -> master   Submit>Ok  Cancel>Ok  Summarise>Summary  Shutdown>Ok
     master -> worker   Start  CameBack  Slowest  Workers
     worker -> master   Declare>Declared  Lease>Leased  Fetch>Content  Summarise>Summary|Again
                        Borrow>Borrowed  GiveBack  Done>Ok|Enough  Settled  Finished
@@ -49,6 +49,12 @@ class Submit(Message):
     """A driver gives a waiting cluster its job, in settings that are strings."""
 
     settings: Texts
+
+
+@message(by="driver", answers="Ok")
+@dataclass(frozen=True, slots=True)
+class Cancel(Message):
+    """A driver gives up the job that it has submitted; without one nothing happens."""
 
 
 @message(by="driver", answers="Ok")
@@ -244,10 +250,10 @@ class Settled(Message):
     numbers: Annotated[list[Any], ListOf(U63)]
 
 
-@message(by="worker", answers="Summary Again")
+@message(by="worker driver", answers="Summary Again")
 @dataclass(frozen=True, slots=True)
 class Summarise(Message):
-    """A worker waits for the merged survey."""
+    """A worker waits for the merged survey; a driver wants that of the last job, maybe empty."""
 
 
 @message(by="master")

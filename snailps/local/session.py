@@ -1,0 +1,536 @@
+"""A running cluster as a Python session sees it: tables, tensors, jobs and what they leave.
+
+    Driver [, Launcher] -> Cluster -> table, tensor -> pull, push
+                                   -> run(model) -> JobResult -> figures, history, results()
+
+The same class for a cluster on this machine (`local_cluster`, `cluster`), whose processes are this
+one's own, and for one on other hosts (`connect`).  It must not know messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from snailps.api.results import Results
+from snailps.api.tables import AnyKeys, Rows, Table, Tensor
+from snailps.api.worker import Worker, check_class, load_class
+from snailps.config import JobSettings, RawConfig
+from snailps.errors import ClusterError, ConfigError, SnailError, with_frames
+from snailps.local.driver import Driver
+from snailps.local.history import History
+from snailps.local.launcher import Launcher
+from snailps.local.setting_texts import setting_texts
+from snailps.node.status import Status
+
+LOOK_S = 0.05
+ENDING_S = 1.0
+C = TypeVar("C", bound="Cluster")
+
+
+class Spooled(Protocol):
+    """Data of this process in one file: what `input` takes beside paths."""
+
+    @property
+    def path(self) -> Any:
+        """Of the file."""
+
+    @property
+    def bytes(self) -> int:
+        """Its length."""
+
+    @property
+    def name(self) -> str:
+        """What it was made of, for messages."""
+
+
+class LocalTable:
+    """A table of a `Cluster`: ``pull(keys)``, ``push(keys, values)``."""
+
+    def __init__(self, driver: Driver, table: Table) -> None:
+        self._driver, self.declaration = driver, table
+
+    def __repr__(self) -> str:
+        return f"<table {self.declaration.name!r}, rows of {self.declaration.dim}>"
+
+    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
+        """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` if given."""
+        return self._driver.pull(self.declaration.name, keys, out)
+
+    def push(self, keys: AnyKeys, values: Any) -> None:
+        """Pushes `values` (n, dim) to the rows of `keys`; returns once they are applied."""
+        wanted, rows = self.declaration.keys(keys), self.declaration.values(values)
+        if rows.ndim == 1 and len(wanted) and len(rows) % len(wanted) == 0:
+            rows = rows.reshape(len(wanted), -1)
+        self._driver.push(self.declaration.name, wanted, rows)
+
+
+class LocalTensor:
+    """A tensor of a `Cluster`: ``pull()``, ``push(values)``."""
+
+    def __init__(self, driver: Driver, tensor: Tensor) -> None:
+        self._driver, self.declaration = driver, tensor
+
+    def __repr__(self) -> str:
+        return f"<tensor {self.declaration.name!r} of shape {tuple(self.declaration.shape)}>"
+
+    def pull(self) -> Rows:
+        """All its values, float32, in its shape."""
+        tensor = self.declaration
+        return tensor.from_rows(self._driver.pull(tensor.name, tensor.keys()))
+
+    def push(self, values: Any) -> None:
+        """Pushes `values` of its shape; returns once they are applied."""
+        tensor = self.declaration
+        rows = tensor.to_rows(values)
+        self._driver.push(tensor.name, tensor.keys(), rows)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A job that is done.
+
+    Attributes
+    ----------
+    figures : dict
+        Speed, loss, what the model's `judge` and `export` added.
+    history : list of dict
+        For each epoch or round: ``epoch``, ``loss`` and ``words_per_s`` or ``examples_per_s``,
+        where they are known.
+    settings : JobSettings
+        As the job ran, with what files that they name add.
+    """
+
+    figures: dict[str, Any]
+    history: list[dict[str, Any]]
+    settings: JobSettings
+    _cluster: Cluster
+    _number: int
+
+    def __repr__(self) -> str:
+        loss = self.figures.get("train_loss")
+        told = "" if loss is None else f", loss {loss:.4g}"
+        return (
+            f"<result of {self.settings.worker_class}: {self.figures.get('wall_s', 0.0):g} s{told}>"
+        )
+
+    @contextlib.contextmanager
+    def results(self, **changes: Any) -> Iterator[Results]:
+        """The tables of the job, as the model's `export` reads them, through this process.
+
+        Parameters
+        ----------
+        **changes
+            Other values of settings: ``output="here"``.
+
+        Raises
+        ------
+        ClusterError
+            The tables are gone: another job has begun, or the cluster has ended.
+
+        Examples
+        --------
+        >>> with job.results(output="vectors") as results:  # doctest: +SKIP
+        ...     WordVectors.export(results)
+        """
+        yield self._cluster._results(self, changes)
+
+
+class Cluster:
+    """A running cluster; made by `snailps.cluster`, `snailps.connect` or `local_cluster`.
+
+    Usable as a context manager, which closes it.
+
+    Attributes
+    ----------
+    address : str
+        Of the master: further processes may join.
+    """
+
+    def __init__(self, launcher: Launcher | None, driver: Driver, address: str = "") -> None:
+        self._launcher, self._driver = launcher, driver
+        self.address = launcher.address if launcher is not None else address
+        self._lock = threading.Lock()  # one job at a time
+        self._closed = False
+        self._sizes = ""
+        self.on_close: Callable[[], object] = lambda: None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self._sizes or "not asked yet"
+        return f"<snailps cluster at {self.address}: {state}>"
+
+    def __enter__(self: C) -> C:
+        _within.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self in _within:
+            _within.remove(self)
+        self.close()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its processes are this one's own, on this machine."""
+        return self._launcher is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used: it is not closed, and has not ended."""
+        return not (self._closed or self._driver.ended.is_set())
+
+    def wait_for_start(self, limit_s: float) -> None:
+        """Waits until every process has joined and is connected to every server.
+
+        Raises
+        ------
+        ClusterError
+            A process could not start, or `limit_s` seconds have passed.
+        """
+        for status in self._watch(limit_s):
+            if self._driver.routed.is_set() and status["phase"] != "forming":
+                return
+            if self._launcher is not None:
+                self._launcher.check()
+        lacking = f": waiting for {status['waiting_for']}" if status["waiting_for"] else ""
+        raise ClusterError(f"the cluster is not complete after {limit_s:.0f} s{lacking}")
+
+    def table(self, name: str, dim: int = 1, **options: Any) -> LocalTable:
+        """Declares a table; `options` as in `snailps.Table` (access, init, scale, lr, seed)."""
+        table = Table(name, dim, **options)
+        self._check_open()
+        self._driver.declare(table)
+        return LocalTable(self._driver, table)
+
+    def tensor(self, name: str, shape: Sequence[int], **options: Any) -> LocalTensor:
+        """Declares a dense array; `options` as in `snailps.Tensor`, the same as of a table."""
+        tensor = Tensor(name, tuple(shape), **options)
+        self._check_open()
+        self._driver.declare(tensor.table())
+        return LocalTensor(self._driver, tensor)
+
+    def status(self) -> Status:
+        """The master's current status."""
+        self._check_open()
+        status = self._driver.status()
+        roles = [node["role"] for node in status["nodes"]]
+        counted = [(roles.count(role), role) for role in ("server", "worker")]
+        self._sizes = ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for n, role in counted)
+        return status
+
+    def train(
+        self, model: type[Worker] | str, /, *, timeout_s: float | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """Trains a model on the cluster's workers and returns the run's figures.
+
+        Parameters
+        ----------
+        model : class or str
+            A `Worker` subclass that the worker processes can import, or its
+            ``package.module:Class``.
+        timeout_s : float, optional
+            Limit, seconds.
+        **settings
+            Of the model and of every job: ``input=..., output=..., epochs=...``.
+
+        Returns
+        -------
+        dict
+            Figures of this job: speed, loss, what `export` added.
+
+        Raises
+        ------
+        ConfigError
+            A setting is wrong, or the class lives in a notebook or script.
+        DataError
+            The input is missing, empty or unreadable.
+        ClusterError
+            The job failed; the text says why, with the lines of your own code.  The cluster keeps
+            running, with its tables: workers that have ended with the job are replaced before the
+            next one begins.
+
+        Notes
+        -----
+        Values are Python values, not text of a .conf file: a string may hold commas and quotes, and
+        a list gives several.  The class is imported from its file as it is when the job begins:
+        edit it and train again, with or without `importlib.reload` here.
+
+        Every job starts with new tables of its own; those that `table` or `tensor` declared before
+        belong to the session and are shared by all jobs.  To read a job's result, declare its table
+        in the same way before the next job begins, or use `run`.
+        """
+        return self._run(model, settings, (), None, timeout_s).figures
+
+    def run(
+        self,
+        model: type[Worker] | str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        input: Any = None,
+        files: Sequence[Spooled] = (),
+        on_status: Callable[[Status], object] | None = None,
+        timeout_s: float | None = None,
+    ) -> JobResult:
+        """Trains a model as `train` does; its tables can be read until the next job begins.
+
+        Parameters
+        ----------
+        model : class or str
+        settings : mapping
+            Of the model and of every job.
+        input : path, list of paths or spooled data
+            The setting of that name.
+        files : sequence of spooled data
+            Further data of this process that settings name by its path.
+        on_status : callable
+            Given the `Status` some times a second; an exception in it cancels the job.
+        timeout_s : float, optional
+            Limit, seconds.
+
+        Returns
+        -------
+        JobResult
+
+        Raises
+        ------
+        SnailError
+            As `train` does.  Whatever ends the wait, Ctrl-C too, cancels the job.
+        """
+        values = dict(settings or {})
+        if input is not None:
+            values["input"] = input
+        return self._run(model, values, files, on_status, timeout_s)
+
+    def _run(
+        self,
+        model: type[Worker] | str,
+        values: Mapping[str, Any],
+        files: Sequence[Spooled],
+        on_status: Callable[[Status], object] | None,
+        timeout_s: float | None,
+    ) -> JobResult:
+        self._check_open()
+        path = _path_of(model)
+        texts = setting_texts({"worker_class": path, **self._placed(values, files)})
+        with self._lock:
+            self._renew_workers()
+            self._driver.submit(texts)
+            try:
+                status, history = self._wait(on_status, timeout_s)
+            except BaseException:
+                with contextlib.suppress(SnailError):  # the cluster may be what has ended
+                    self._driver.cancel()
+                raise
+            if status["message"]:
+                trace = status["session"]["trace"] if status["session"] else ""
+                raise ClusterError(with_frames(status["message"], trace))
+            job = self._driver.last_job()
+        cls = model if isinstance(model, type) else load_class(path, "the job")
+        told = RawConfig.from_mapping(job["settings"], "the job that has run")
+        figures = dict(status["figures"])
+        return JobResult(
+            figures, history.of(figures), told.build(cls.Settings), self, job["number"]
+        )
+
+    def _wait(
+        self, on_status: Callable[[Status], object] | None, timeout_s: float | None
+    ) -> tuple[Status, History]:
+        """Waits for the end of the job; what the master told then, and on the way."""
+        history = History()
+        for status in self._watch(timeout_s):
+            if status["phase"] == "idle":
+                return status, history
+            history.add(status)
+            if on_status is not None:
+                on_status(status)
+        raise ClusterError(
+            f"the job is not done after {timeout_s:.0f} s: {status['phase']}, "
+            f"{status['progress']:.0%}; it is cancelled"
+        )
+
+    def _placed(self, values: Mapping[str, Any], files: Sequence[Spooled]) -> dict[str, Any]:
+        """Settings in which data of this process is named as the cluster's processes find it."""
+        found = dict(values)
+        for name, value in values.items():
+            if _is_spooled(value):
+                found[name] = self._place(value)
+            elif isinstance(value, (list, tuple)) and any(map(_is_spooled, value)):
+                found[name] = [self._place(v) if _is_spooled(v) else v for v in value]
+        for file in files:
+            self._place(file)
+        return found
+
+    def _place(self, file: Spooled) -> str:
+        if not self.is_local:
+            raise ConfigError(
+                f"{file.name} is in this process: a cluster on other hosts cannot read it yet; "
+                "write it to a file that they share, and give its path"
+            )
+        return str(os.fspath(file.path))
+
+    def _results(self, of: JobResult, changes: Mapping[str, Any]) -> Results:
+        self._check_open()
+        job = self._driver.last_job()
+        if job["number"] != of._number:
+            raise ClusterError(
+                "the tables of this job are gone: another job has begun since. Read what you need "
+                "before that"
+            )
+        tables = {item["name"]: (number, Table.from_dict(item)) for number, item in job["tables"]}
+        return Results(
+            replace(of.settings, **changes),
+            self._driver.summary(),
+            dict(of.figures),
+            self._driver.client,
+            {name: number for name, (number, _) in tables.items()},
+            {name: table for name, (_, table) in tables.items()},
+            self._driver.shards(),
+        )
+
+    def _renew_workers(self) -> None:
+        """Replaces workers that have ended, and waits until the new ones are ready.
+
+        Those of other hosts begin anew by themselves, and are waited for.
+
+        Raises
+        ------
+        ClusterError
+            They do not join in time.
+        """
+        if self._launcher is None:
+            self._wait_until_idle()
+            return
+        nodes = next(
+            status["nodes"]
+            for status in self._watch(None)  # the master expels those that do not leave
+            if status["phase"] != "stopping"
+        )
+        here = {node["id"] for node in nodes}
+        dead = self._launcher.ended()
+        members = {node["pid"] for node in nodes} - dead
+        coming = sum(
+            self._launcher.restart(index, "has left the cluster")
+            for index, child in enumerate(self._launcher.children)
+            if child.role == "worker" and child.process.pid not in members
+        )
+        if not coming:
+            return
+        for status in self._watch(self._driver.settings.init_timeout):
+            nodes = status["nodes"]
+            new = [node for node in nodes if node["role"] == "worker" and node["id"] not in here]
+            ready = [node for node in new if node["state"] == "ready"]
+            if len(ready) >= coming and not dead & {node["pid"] for node in nodes}:
+                return
+        raise ClusterError(
+            f"{coming - len(new)} of {coming} workers that were started again did not join: see "
+            "their log lines"
+        )
+
+    def _wait_until_idle(self) -> None:
+        """Waits until workers of a failed job have begun anew.
+
+        Raises
+        ------
+        ClusterError
+            There is none, or another process's job is under way.
+        """
+        for status in self._watch(self._driver.settings.init_timeout):
+            workers = [node for node in status["nodes"] if node["role"] == "worker"]
+            if status["phase"] == "idle" and any(node["state"] == "ready" for node in workers):
+                return
+            if status["phase"] not in ("idle", "stopping"):
+                raise ClusterError(
+                    f"the cluster is at another job ({status['phase']}, {status['progress']:.0%}): "
+                    "wait until status()['phase'] is 'idle'"
+                )
+        raise ClusterError(
+            "the cluster has no worker that is ready: start `snailps worker` on its hosts"
+        )
+
+    def _watch(self, limit_s: float | None) -> Iterator[Status]:
+        """The status again and again, until the limit is over.
+
+        Raises
+        ------
+        ClusterError
+            The cluster has ended.
+        """
+        until = math.inf if limit_s is None else time.monotonic() + limit_s
+        while not self._driver.ended.wait(LOOK_S):
+            try:
+                status = self.status()
+            except SnailError:
+                if self._driver.ended.wait(ENDING_S):
+                    break  # the master has closed the connection behind its verdict
+                raise
+            yield status
+            if time.monotonic() > until:
+                return
+        raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClusterError("this cluster is closed: make another one")
+        if self._driver.ended.is_set():
+            raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+
+    def close(self) -> None:
+        """Ends a cluster of this machine; no process is left.  Leaves one of other hosts as it is.
+
+        More calls do nothing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self.on_close()
+        if self._launcher is not None:
+            with contextlib.suppress(SnailError):
+                self._driver.shut_down()
+        self._driver.close()
+        if self._launcher is not None:
+            self._launcher.end()
+
+    def shut_down(self) -> None:
+        """Ends the cluster, on other hosts too, for all who use it."""
+        self._check_open()
+        self._driver.shut_down()
+        self.close()
+
+
+_within: list[Cluster] = []
+"""Clusters whose ``with`` blocks this process is in, the innermost last."""
+
+
+def within() -> Cluster | None:
+    """The cluster of the innermost ``with`` block, if there is one."""
+    return next((made for made in reversed(_within) if made.is_open), None)
+
+
+def _is_spooled(value: Any) -> bool:
+    return hasattr(value, "path") and hasattr(value, "bytes") and hasattr(value, "name")
+
+
+def _path_of(model: type[Worker] | str) -> str:
+    """``package.module:Class`` of a model."""
+    if isinstance(model, str):
+        path = model
+    elif isinstance(model, type) and issubclass(model, Worker):
+        path = f"{model.__module__}:{model.__qualname__}"
+    else:
+        raise ConfigError(
+            f"a model is a subclass of snailps.Worker, or its package.module:Class; got "
+            f"{model!r:.80}"
+        )
+    if path.startswith("__main__:"):
+        raise ConfigError(
+            f"{path} is defined in a script or a notebook cell, where worker processes cannot "
+            f"import it: put the class into a file, say mymodel.py, and import it from there"
+        )
+    if not isinstance(model, str):
+        check_class(model, path)
+    return path

@@ -1,0 +1,185 @@
+"""Jobs of a session: errors reach the caller, the session lives, the driver reads the tables."""
+
+import io
+import os
+import re
+import threading
+
+import numpy as np
+import pytest
+import session_models as models
+from processes import LIMIT_S, PACKAGE, SUPPORT
+
+import snailps
+from snailps.errors import ClusterError, ConfigError, DataError
+
+LINES = 500
+
+
+@pytest.fixture(scope="module")
+def session():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+        with snailps.cluster(threads=1, log=io.StringIO()) as made:
+            yield made
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("a b c\n" * LINES)
+    return path
+
+
+def trains(session, text):
+    """Whether the session trains a job."""
+    figures = session.train(models.Lines, input=text, epochs=1, output="out", timeout_s=LIMIT_S)
+    return figures["lines"] == LINES
+
+
+WRONG_SETTINGS = [
+    ({"input": [["a", "b"]]}, r"^input: element 0 is a list of 2: expected a path.*fit\(\)"),
+    ({"input": [["a", "b"]] * 100_000}, r"^input: element 0 is a list"),
+    ({"input": "a b c " * 20_000}, r"^input: a text of 120,000 characters"),
+    ({"input": ["x" * 300] * 20_000}, r"^input: 20,000 values of"),
+    ({"input": ["one\ntwo"]}, r"^input: element 0 is 'one\\ntwo', which has a line break"),
+    ({"input": ["a\0b"]}, r"zero in it"),
+    ({"input": [b"bytes"]}, r"^input: element 0 is a bytes of 5"),
+    ({"input": {"a": 1}}, r"^input: a dict of 1: expected a path"),
+    ({"input": (word for word in "ab")}, r"^input: a generator: expected a path"),
+    ({"input": np.array(["a", "b"])}, r"^input: an? ndarray of 2"),
+    ({"input": None}, r"^input: None: expected a path"),
+    ({}, r"^input is not set"),
+    ({"input": []}, r"^input is not set"),
+    ({"epochs": None}, r"^epochs: None: expected a number"),
+    ({"epochs": "many"}, r"epochs: expected a whole number"),
+    ({"epoch": 1}, r"unknown setting 'epoch'; did you mean 'epochs'"),
+    ({"a\nb": 1}, r"^unknown setting 'a\\nb'"),
+    ({"x" * 500: 1}, r"^unknown setting 'x"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), WRONG_SETTINGS)
+def test_session_refuses_settings_of_a_wrong_type_and_goes_on(session, text, settings, words):
+    if settings and "input" not in settings:
+        settings = {"input": text, **settings}
+    with pytest.raises(ConfigError, match=words) as caught:
+        session.train(models.Lines, **settings)
+    assert len(str(caught.value)) < 500
+    assert trains(session, text)
+
+
+def test_session_refuses_empty_and_missing_input_and_goes_on(session, text, tmp_path):
+    (tmp_path / "empty").touch()
+    with pytest.raises(DataError, match="the input is empty"):
+        session.train(models.Lines, input=tmp_path / "empty")
+    with pytest.raises(DataError, match="does not exist"):
+        session.train(models.Lines, input=tmp_path / "nowhere")
+    assert trains(session, text)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "Constructor",
+        "Tables",
+        "Setup",
+        "Prepare",
+        "Train",
+        "Finish",
+        "Export",
+        "Check",
+        "BlockBytes",
+    ],
+)
+def test_session_gives_the_frames_of_user_code_and_goes_on(session, text, method):
+    model = getattr(models, f"FailsIn{method}")
+    with pytest.raises(ClusterError) as caught:
+        session.train(model, input=text, epochs=1, output="out", timeout_s=LIMIT_S)
+    said = str(caught.value)
+    assert "KeyError: 'planted failure'" in said
+    files = re.findall(r'^  File "(.*)", line \d+, in (\w+)$', said, re.MULTILINE)
+    assert {file for file, _ in files} == {models.__file__}
+    assert [name for _, name in files][-1] == "inner"
+    assert len(files) == 2
+    assert trains(session, text)
+
+
+@pytest.mark.parametrize("model", [models.Exits, models.Leaves, models.Crashes])
+def test_session_whose_worker_ends_goes_on(session, text, model):
+    with pytest.raises(ClusterError, match=r"^worker \d+ .*is lost"):
+        session.train(model, input=text, epochs=1, timeout_s=LIMIT_S)
+    assert trains(session, text)
+
+
+def test_run_gives_history_settings_and_tables_until_the_next_job(session, text):
+    seen = []
+    job = session.run(models.Lines, {"epochs": 3}, input=text, on_status=seen.append)
+    assert {status["phase"] for status in seen} <= {"ready", "training", "exporting", "preparing"}
+    assert job.settings.epochs == 3
+    assert [epoch["epoch"] for epoch in job.history] == [1, 2, 3]
+    assert [epoch["loss"] for epoch in job.history] == [1.0] * 3
+    assert all(epoch["examples_per_s"] > 0 for epoch in job.history)
+    for _ in range(2):
+        with job.results(output="elsewhere") as results:
+            assert results.settings.output == "elsewhere"
+            assert models.Lines.export(results) == {"lines": 3.0 * LINES}
+            assert [keys.tolist() for keys, _ in results.scan("lines")] == [[1]]
+    assert "session_models:Lines" in repr(job)
+    assert trains(session, text)
+    with pytest.raises(ClusterError, match="another job has begun since"), job.results():
+        pass
+
+
+def test_run_reads_the_summary_of_a_survey(session, text):
+    job = session.run("cluster_models:Surveyed", {"lines": 3, "epochs": 1}, input=numbers(text))
+    with job.results() as results:
+        assert results.summary == b"..."
+
+
+def numbers(text):
+    text.write_text("1\n2\n3\n")
+    return text
+
+
+class Enough(Exception):
+    """Of a callback."""
+
+
+def test_exception_of_a_callback_cancels_the_job(session, text):
+    def enough(status):
+        if status["phase"] == "training":
+            raise Enough
+
+    with pytest.raises(Enough):
+        session.run(models.Sleeps, {"epochs": 1000}, input=text, on_status=enough)
+    assert trains(session, text)
+
+
+def test_job_that_takes_too_long_is_cancelled(session, text):
+    with pytest.raises(ClusterError, match=r"not done after 0 s.*it is cancelled"):
+        session.train(models.Sleeps, input=text, epochs=1000, timeout_s=0.2)
+    assert trains(session, text)
+
+
+def test_two_threads_train_one_after_the_other(session, text):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(trains(session, text))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert found == [True, True]
+
+
+def test_cluster_says_what_it_is():
+    with snailps.cluster(workers=0, log=io.StringIO()) as made:
+        assert repr(made) == f"<snailps cluster at {made.address}: 1 server, 0 workers>"
+        assert repr(made.table("w", 2)) == "<table 'w', rows of 2>"
+        assert snailps.default_cluster() is made
+    assert repr(made) == f"<snailps cluster at {made.address}: closed>"
+    made.close()
+    with pytest.raises(ClusterError, match="this cluster is closed"):
+        made.status()

@@ -1,0 +1,97 @@
+"""Models for tests of sessions: they count their lines, and fail in every way but one."""
+
+import ctypes
+import os
+
+from snailps import Table, Worker
+
+
+class Lines(Worker):
+    """Counts its lines in row 1."""
+
+    def tables(self):
+        return [Table("lines", 1)]
+
+    def train(self, block):
+        lines = len(block.data.splitlines())
+        self.push("lines", [1], [[float(lines)]])
+        return {"units": lines, "examples": lines, "loss": float(lines)}
+
+    @classmethod
+    def export(cls, results):
+        return {"lines": float(results.pull("lines", [1])[0, 0])}
+
+
+def inner():
+    raise KeyError("planted failure")
+
+
+class FailsInConstructor(Lines):
+    def __init__(self, *_):
+        inner()
+
+
+class FailsInTables(Lines):
+    def tables(self):
+        inner()
+
+
+class FailsInSetup(Lines):
+    def setup(self):
+        inner()
+
+
+class FailsInPrepare(Lines):
+    def prepare(self, block):
+        inner()
+
+
+class FailsInTrain(Lines):
+    def train(self, block):
+        inner()
+
+
+class FailsInFinish(Lines):
+    def finish(self):
+        inner()
+
+
+class FailsInExport(Lines):
+    @classmethod
+    def export(cls, results):
+        inner()
+
+
+class FailsInCheck(Lines):
+    @classmethod
+    def check(cls, settings):
+        inner()
+
+
+class FailsInBlockBytes(Lines):
+    @classmethod
+    def block_bytes(cls, *_):
+        inner()
+
+
+class Exits(Lines):
+    def __init__(self, *_):
+        raise SystemExit(3)
+
+
+class Leaves(Lines):
+    def setup(self):
+        os._exit(7)
+
+
+class Crashes(Lines):
+    def train(self, block):
+        ctypes.string_at(0)
+
+
+class Sleeps(Lines):
+    def train(self, block):
+        import time
+
+        time.sleep(0.05)
+        return super().train(block)

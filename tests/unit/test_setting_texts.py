@@ -1,0 +1,44 @@
+"""Python values as settings: what parses back to the same, what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from snailps.config import JobSettings, RawConfig
+from snailps.errors import ConfigError
+from snailps.local.history import History
+from snailps.local.setting_texts import setting_texts
+
+
+def test_values_come_back_as_they_were():
+    given = {"input": [Path("a, b"), 'c "d"'], "epochs": np.int64(3), "target_loss": np.float32(2)}
+    texts = setting_texts({**given, "max_seconds": 0.25, "output": Path("x y")})
+    found = RawConfig.from_mapping(texts, "test").build(JobSettings)
+    assert found.input == ("a, b", 'c "d"')
+    assert (found.epochs, found.target_loss, found.max_seconds) == (3, 2.0, 0.25)
+    assert found.output == "x y"
+
+
+@pytest.mark.parametrize("value", [None, object(), {1}, [[1]], [None], b"", "a\nb", "x" * 5000])
+def test_value_of_no_setting_is_refused_with_its_name(value):
+    with pytest.raises(ConfigError, match=r"^lr: ") as caught:
+        setting_texts({"lr": value})
+    assert len(str(caught.value)) < 200
+
+
+def test_history_interpolates_where_epochs_ended():
+    history = History()
+    for share, seconds in [(0.0, 10.0), (0.25, 11.0), (0.75, 13.0)]:
+        units = 1000 * share
+        told = {"phase": "training", "progress": share, "elapsed_s": seconds, "units": units}
+        history.add(told)
+    figures = {"loss_by_epoch": [3.0, 2.0], "words": 1000, "words_per_s": 250.0, "train_s": 4.0}
+    assert history.of(figures) == [
+        {"epoch": 1, "loss": 3.0, "words_per_s": 250.0},
+        {"epoch": 2, "loss": 2.0, "words_per_s": 250.0},
+    ]
+    assert History().of({"by_round": [{"round": 1, "loss": 2.0}]}) == [
+        {"epoch": 1, "round": 1, "loss": 2.0}
+    ]
+    assert History().of({}) == []
