@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from snailps.api.results import Results
 from snailps.api.tables import AnyKeys, Rows, Table, Tensor
 from snailps.api.worker import Worker, check_class, load_class
 from snailps.config import JobSettings, RawConfig
+from snailps.data.spool import Spooled
 from snailps.errors import ClusterError, ConfigError, SnailError, with_frames
 from snailps.local.driver import Driver
 from snailps.local.history import History
@@ -32,22 +32,6 @@ from snailps.node.status import Status
 LOOK_S = 0.05
 ENDING_S = 1.0
 C = TypeVar("C", bound="Cluster")
-
-
-class Spooled(Protocol):
-    """Data of this process in one file: what `input` takes beside paths."""
-
-    @property
-    def path(self) -> Any:
-        """Of the file."""
-
-    @property
-    def bytes(self) -> int:
-        """Its length."""
-
-    @property
-    def name(self) -> str:
-        """What it was made of, for messages."""
 
 
 class LocalTable:
@@ -357,10 +341,12 @@ class Cluster:
         """Settings in which data of this process is named as the cluster's processes find it."""
         found = dict(values)
         for name, value in values.items():
-            if _is_spooled(value):
+            if isinstance(value, Spooled):
                 found[name] = self._place(value)
-            elif isinstance(value, (list, tuple)) and any(map(_is_spooled, value)):
-                found[name] = [self._place(v) if _is_spooled(v) else v for v in value]
+            elif isinstance(value, (list, tuple)) and any(
+                isinstance(item, Spooled) for item in value
+            ):
+                found[name] = [self._place(v) if isinstance(v, Spooled) else v for v in value]
         for file in files:
             self._place(file)
         return found
@@ -371,7 +357,7 @@ class Cluster:
                 f"{file.name} is in this process: a cluster on other hosts cannot read it yet; "
                 "write it to a file that they share, and give its path"
             )
-        return str(os.fspath(file.path))
+        return file.path
 
     def _results(self, of: JobResult, changes: Mapping[str, Any]) -> Results:
         self._check_open()
@@ -509,10 +495,6 @@ _within: list[Cluster] = []
 def within() -> Cluster | None:
     """The cluster of the innermost ``with`` block, if there is one."""
     return next((made for made in reversed(_within) if made.is_open), None)
-
-
-def _is_spooled(value: Any) -> bool:
-    return hasattr(value, "path") and hasattr(value, "bytes") and hasattr(value, "name")
 
 
 def _path_of(model: type[Worker] | str) -> str:
