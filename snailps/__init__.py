@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from snailps.api.tables import Table, Tensor
     from snailps.api.worker import Block, Results, Worker
     from snailps.config import JobSettings, setting
+    from snailps.data.matrix_writer import write_matrix
     from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
@@ -56,10 +57,12 @@ __all__ = [
     "load",
     "local_cluster",
     "setting",
+    "write_matrix",
 ]
 
 _HOMES = {
     "config": ("JobSettings", "setting"),
+    "data.matrix_writer": ("write_matrix",),
     "data.pipeline": ("Stage",),
     "errors": ("SnailError",),
     "models.parameters": ("Parameters",),

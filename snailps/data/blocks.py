@@ -6,7 +6,8 @@
 A unit is a word or a line.  A cut may fall anywhere; the reader of a block finds its first and last
 unit from the bytes round the cuts, by one rule: a unit belongs to the block that holds its first
 byte.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is split.**
-No vocabulary, no leases.
+Matrix files (`matrix_file`) are cut by rows, and a block is a matrix file, too.  No vocabulary, no
+leases.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
 from snailps.data.scratch import Scratch, is_packed
 from snailps.errors import DataError
 
@@ -108,13 +110,21 @@ def files_of(inputs: Sequence[str]) -> list[str]:
 def head_of(path: str) -> bytes:
     """The first whole lines of a file, or of a `.gz`'s content: up to 64 KiB.
 
-    Empty if it cannot be read: not a regular file, not readable, or one endless line.
+    Of a matrix file the first rows, as a matrix file.  Empty if it cannot be read: not a regular
+    file, not readable, one endless line, or a packed matrix file.
+
+    Raises
+    ------
+    DataError
+        It is a damaged matrix file.
     """
     try:
         if not Path(path).is_file():
             return b""
         with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
             data = file.read(STEP_BYTES)
+            if is_matrix(data):
+                return b"" if is_packed(path) else head_of_matrix(path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
     except (OSError, EOFError, zlib.error):  # `expand` will tell
         return b""
@@ -156,7 +166,8 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
     Returns
     -------
     bytes
-        Empty if no unit begins here.  The blocks of one file, joined, are the file.
+        Empty if no unit begins here.  The blocks of one file, joined, are the file.  Of a matrix
+        file, read by lines: some of its rows, as a matrix file.
 
     Raises
     ------
@@ -182,6 +193,8 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
                     f"{path} became shorter: expected at least {stop:,} bytes, got {size:,}. "
                     "Do not change the input during a job"
                 )
+            if unit == "line" and is_matrix(file.read(HEADER_BYTES)):
+                return read_matrix_block(file, path, start, stop, size)
             # The byte before tells whether a unit begins at `start`.
             first = _behind_unit(file, end, path, start - 1, stop) if start else 0
             if first >= stop:

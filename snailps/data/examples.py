@@ -1,6 +1,7 @@
-"""Reads sparse examples from text: formats, settings, messages about malformed lines.
+"""Reads sparse examples from text and matrix files: formats, settings, messages about lines.
 
     format, columns, ... -> ExampleReader;  bytes of whole lines -> read -> Examples
+    bytes of a matrix file -> read_rows -> Examples
 
 Turns what a loop could not parse into a message with file, line and column.  The loops are in
 `_examples.pyx`, declarations of columns in `columns.py`.  No blocks, no roles.
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader
 from snailps.data.columns import Column, columns_of
+from snailps.data.matrix_file import examples_of, is_matrix
 from snailps.data.scratch import is_packed
 from snailps.errors import ConfigError, DataError
 
@@ -105,16 +107,17 @@ class ExampleReader:
         self.format = format
         self.first_bad = ""
         self._reader: EntryReader | RowReader | None = None
+        self._is_guessed = format == "auto"
         if format != "auto":
             self._reader = self._loops(format)
 
     def read(self, data: bytes, path: str = "", start: int = 0) -> Examples:
-        """The examples of a text.
+        """The examples of a text, or of a matrix file.
 
         Parameters
         ----------
         data : bytes
-            Whole lines; the last one may lack its newline.
+            Whole lines, of which the last one may lack its newline; or a matrix file.
         path : str
             The file they are from, for messages.
         start : int
@@ -135,6 +138,8 @@ class ExampleReader:
         -----
         400 MB/s a core and more for LIBSVM and LIBFFM (bench/parse.py).
         """
+        if is_matrix(data):
+            return self.read_rows(data, path)
         first = self._first(data) if start == 0 else 0
         text = data[first:] if first else data
         reader = self._reader
@@ -158,6 +163,30 @@ class ExampleReader:
                 )
             self.first_bad = self.first_bad or message
         return examples
+
+    def read_rows(
+        self, data: bytes, path: str = "", first: int = 0, last: int | None = None
+    ) -> Examples:
+        """The examples of some rows of a matrix file, or of a block of one; all by default.
+
+        Raises
+        ------
+        DataError
+            It is damaged, dense, or the settings are for text.
+        """
+        if self.format != "auto" and not self._is_guessed:
+            raise DataError(
+                f"{path or 'the input'} is a matrix file, but format: {self.format}: set format: "
+                "auto"
+            )
+        if self.columns:
+            raise DataError(
+                f"{path or 'the input'} is a matrix file, whose columns are what they were written "
+                "as: set no columns"
+            )
+        return examples_of(
+            data, path or "the input", hash_bits=self.hash_bits, first=first, last=last
+        )
 
     def _loops(self, format: str) -> EntryReader | RowReader:
         skip = self.on_bad_line == "skip"

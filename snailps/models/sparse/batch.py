@@ -1,4 +1,4 @@
-"""Text to batches for kernels: parsed, filtered, features numbered.
+"""Text and matrix files to batches for kernels: parsed, filtered, features numbered.
 
     bytes -> pieces -> ExampleReader (in threads) -> KeyNumbers -> admission -> Batch
 
@@ -21,6 +21,7 @@ from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data.examples import ExampleReader
+from snailps.data.matrix_file import even_rows, is_matrix
 from snailps.errors import DataError
 from snailps.models.sparse.settings import SparseSettings
 
@@ -178,6 +179,8 @@ class BatchReader:
         self, data: bytes, then: Callable[[Examples], T], path: str = "", start: int = 0
     ) -> list[T]:
         """Results of `then` for the pieces of a text, in order; threads parse and call it."""
+        if is_matrix(data):
+            return self._pieces_of_rows(data, then, path)
         parts = min(PIECES * self._threads, len(data) // PIECE_BYTES)
         if self._pool is None or parts < 2 or self._reader.format == "auto":
             return [then(self._reader.read(data, path, start))]
@@ -198,6 +201,17 @@ class BatchReader:
         except DataError:
             self._reader.read(data, path, start)  # an error with the line number
             raise
+
+    def _pieces_of_rows(self, data: bytes, then: Callable[[Examples], T], path: str) -> list[T]:
+        """The same for a block of a matrix file."""
+        parts = min(PIECES * self._threads, len(data) // PIECE_BYTES)
+        if self._pool is None or parts < 2:
+            return [then(self._reader.read_rows(data, path))]
+
+        def read(part: tuple[int, int]) -> T:
+            return then(self._reader.read_rows(data, path, *part))
+
+        return list(self._pool.map(read, itertools.pairwise(even_rows(data, path, parts))))
 
     def close(self) -> None:
         """Ends the threads."""

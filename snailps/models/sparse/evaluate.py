@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
+from snailps.data.matrix_file import check_labels
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse import metrics
@@ -49,8 +50,9 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     for name, paths in (("input", settings.input), ("test", settings.test)):
         try:
             for path in files_of(paths)[:HEADS_MAX]:
-                reader = batch_reader(settings)
-                cls.check_batch(settings, reader.read(head_of(path), path), path)
+                reader, head = batch_reader(settings), head_of(path)
+                check_labels(head, path)
+                cls.check_batch(settings, reader.read(head, path), path)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
 

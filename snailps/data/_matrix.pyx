@@ -1,0 +1,233 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Loops over the arrays of matrix files: gathered from a file, checked, converted; names hashed.
+
+    file, ranges -> gathered -> bytes
+    keys of 32 or 64 bits -> wide_keys -> uint64 array, and the first one out of range
+    pointers -> first_falling;  floats -> first_not_finite
+    texts -> hash_texts -> keys
+
+What a file means is in `matrix_file`.  The loops run without the GIL.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+import os
+
+import numpy as np
+
+from snailps.abi._key_hash cimport hash_key
+
+cdef extern from "data/_cells.h" nogil:
+    uint64_t hash_text "snail_hash_text"(uint64_t seed, const uint8_t *text, int64_t size) noexcept
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t pread(int fd, void *to, size_t size, int64_t offset)
+
+cdef extern from "<errno.h>" nogil:
+    int errno
+
+cdef enum:
+    RUN = 4096                  # floats looked at together: the faulty one is sought afterwards
+    SHORT = 256                 # bytes of a text that is copied to the stack, to be readable behind it
+
+ctypedef fused Narrow:
+    uint32_t
+    uint64_t
+
+
+def gathered(int fd, Py_ssize_t size, list buffers, list ranges):
+    """`size` bytes: zeros but for buffers and ranges of a file.
+
+    Parameters
+    ----------
+    fd : int
+    size : int
+    buffers : list of (int, bytes)
+        Place in the result, what is there.
+    ranges : list of (int, int, int)
+        Place in the result, place in the file, length.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read, or ends before a range does.
+    """
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
+    cdef char *to = PyBytes_AS_STRING(out)
+    cdef Py_ssize_t at = 0, place, length, done, got
+    cdef int64_t offset
+    cdef bytes content
+    pieces = sorted([(place, content, 0, len(content)) for place, content in buffers] +
+                    [(place, None, offset, length) for place, offset, length in ranges],
+                    key=lambda piece: piece[0])
+    for place, found, offset, length in pieces:
+        if not at <= place <= size - length:
+            raise ValueError(f"expected pieces in order within {size} bytes, got one at {place}")
+        memset(to + at, 0, place - at)
+        at = place + length
+        if found is not None:
+            content = found
+            memcpy(to + place, PyBytes_AS_STRING(content), length)
+            continue
+        done = 0
+        while done < length:
+            with nogil:
+                got = pread(fd, to + place + done, length - done, offset + done)
+            if got < 0:
+                raise OSError(errno, os.strerror(errno))
+            if got == 0:
+                raise OSError(0, f"it ends before byte {offset + length:,}")
+            done += got
+    memset(to + at, 0, size - at)
+    return out
+
+
+def first_falling(const int64_t[::1] ptr not None):
+    """Place of the first pointer that is below the one before; -1: none is."""
+    cdef Py_ssize_t i, n = ptr.shape[0]
+    with nogil:
+        for i in range(1, n):
+            if ptr[i] < ptr[i - 1]:
+                break
+        else:
+            i = -1
+    return i
+
+
+def first_not_finite(const float[::1] values not None):
+    """Place of the first number that is NaN or infinite; -1: all are finite."""
+    cdef Py_ssize_t i = 0, k, stop, n = values.shape[0], found = -1
+    cdef const uint32_t *bits
+    cdef uint32_t wrong
+    if n == 0:
+        return -1
+    bits = <const uint32_t *>&values[0]
+    with nogil:
+        while i < n and found < 0:
+            stop = min(i + RUN, n)
+            wrong = 0
+            for k in range(i, stop):
+                wrong |= (bits[k] & 0x7F800000u) == 0x7F800000u
+            if wrong:
+                for k in range(i, stop):
+                    if (bits[k] & 0x7F800000u) == 0x7F800000u:
+                        found = k
+                        break
+            i = stop
+    return found
+
+
+cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, int bits,
+                   uint64_t *out) noexcept nogil:
+    """Place of the first key that is not below `limit`, or -1."""
+    cdef int64_t i
+    cdef uint64_t most = 0
+    for i in range(n):
+        most = max(most, <uint64_t>keys[i])
+        out[i] = keys[i]
+    if most >= limit:
+        for i in range(n):
+            if keys[i] >= limit:
+                return i
+    if bits and hashed:         # the upper 63 bits of a hash
+        for i in range(n):
+            out[i] >>= 63 - bits
+    elif bits:
+        for i in range(n):
+            out[i] = hash_key(out[i]) >> (64 - bits)
+    return -1
+
+
+def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
+    """Keys as models have them, and the place of the first one out of range.
+
+    Parameters
+    ----------
+    keys : uint32 or uint64 array (n,)
+    limit : int
+        Keys are below.
+    hashed : bool
+        Keys are the upper 63 bits of hashes: they are folded by leaving more bits out.
+    hash_bits : int
+        0: keys stay as they are, else 1 to 62.
+
+    Returns
+    -------
+    keys : uint64 array (n,)
+    wrong : int
+        -1: all are below `limit`.
+    """
+    cdef const uint32_t[::1] narrow
+    cdef const uint64_t[::1] wide
+    cdef uint64_t[::1] out
+    cdef int64_t wrong = -1, n = len(keys)
+    if not 0 <= hash_bits <= 62:
+        raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
+    made = np.empty(n, np.uint64)
+    if n == 0:
+        return made, -1
+    out = made
+    if keys.dtype == np.uint32:
+        narrow = keys
+        with nogil:
+            wrong = widen(&narrow[0], n, limit, hashed, hash_bits, &out[0])
+    else:
+        wide = keys
+        with nogil:
+            wrong = widen(&wide[0], n, limit, hashed, hash_bits, &out[0])
+    return made, wrong
+
+
+def hash_texts(uint64_t seed, texts not None, uint64_t[::1] out not None, uint8_t[::1] there not None):
+    """Hashes of texts, given a seed, as `_examples.hash_bytes` gives them.
+
+    Parameters
+    ----------
+    seed : int
+    texts : sequence
+        str, or None (or a NaN, or what else is not itself): there is no text.
+    out : uint64 array (n,)
+        Hashes; 0 where there is no text.
+    there : uint8 array (n,)
+        Whether there is a text.
+
+    Returns
+    -------
+    int
+        Place of the first element that is neither; -1: there is none.
+    """
+    cdef uint8_t padded[SHORT + 8]
+    cdef const char *text
+    cdef Py_ssize_t size, i, n = len(texts)
+    cdef bytes copy
+    if out.shape[0] != n or there.shape[0] != n:
+        raise ValueError(f"expected room for {n} hashes, got {out.shape[0]} and {there.shape[0]}")
+    for i in range(n):
+        element = texts[i]
+        out[i] = there[i] = 0
+        if isinstance(element, str):
+            try:
+                text = PyUnicode_AsUTF8AndSize(element, &size)
+            except UnicodeEncodeError:      # lone surrogates
+                return i
+            if size <= SHORT:
+                memcpy(padded, text, size)
+                memset(padded + size, 0, 8)
+                out[i] = hash_text(seed, padded, size)
+            else:
+                copy = text[:size] + bytes(8)
+                out[i] = hash_text(seed, <const uint8_t *>PyBytes_AS_STRING(copy), size)
+            there[i] = 1
+        elif element is not None and _is_there(element):
+            return i
+    return -1
+
+
+cdef bint _is_there(element):
+    """Whether it is no missing value: pandas' NA refuses to be a bool, NaN is not equal to itself."""
+    try:
+        return bool(element == element)
+    except TypeError:
+        return False

@@ -1,0 +1,421 @@
+"""Binary files of examples: the format, and the blocks that are cut out of a file.
+
+    head, size -> read_header -> Header -> sections: where each array lies
+    file, bytes [start, stop) -> read_matrix_block -> bytes, a matrix file of these rows alone
+    bytes -> read_header, Header.array -> arrays, not copied
+    bytes -> examples_of -> Examples
+
+All numbers are little endian, every section begins at a multiple of 64 bytes:
+
+    header     64 bytes: magic, version, flags, rows, nonzeros, columns, first row, kind of labels
+    labels     float32 [rows]              without `Labels.NONE`
+    ptr        int64 [rows + 1]            sparse: row i has the entries ptr[i] to before ptr[i + 1]
+    keys       uint32 or uint64 [nonzeros] sparse
+    values     float32 [nonzeros]          left out if all are 1; dense: or uint8
+    fields     int32 [nonzeros]            only with `Flags.FIELDS`
+
+Nothing else says where a section is or how long, so a file is of exactly one length.  Byte range
+[a, b) of a file of B bytes has the rows ceil(a * rows / B) to before ceil(b * rows / B): **the
+blocks of a file partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts the
+arrays, `matrix_writer.py` makes files of Python's.  No text.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._examples import Examples
+from snailps.data._matrix import first_falling, first_not_finite, gathered, wide_keys
+from snailps.errors import DataError
+
+MAGIC = b"\x93SNAILX\n"
+VERSION = 1
+HEADER_BYTES = 64
+ALIGNMENT = 64
+KEY_LIMIT = 1 << 63
+"""Keys are below; models use the others for their own rows."""
+HEAD_ROWS = 500
+"""Rows that show what a file has."""
+_HEADER = struct.Struct("<8sIIQQQQI")
+_AGAIN = "Write the file again with snailps.write_matrix"
+
+
+class Flags(IntFlag):
+    """What a file has."""
+
+    VALUES = 1
+    """Values; without, all are 1."""
+    FIELDS = 2
+    """A field for each entry."""
+    WIDE = 4
+    """Keys of 64 bits instead of 32."""
+    HASHED = 8
+    """Keys are hashes of names (sparse_data.md), without the lowest bit; else column numbers."""
+    DENSE = 16
+    """Rows of `columns` values, without pointers and keys."""
+    BYTES = 32
+    """Dense values are uint8."""
+
+
+class Labels(IntEnum):
+    """What the labels are."""
+
+    NONE = 0
+    NUMBERS = 1
+    CLASSES = 2
+    """Whole numbers from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Where an array lies in a file, in bytes."""
+
+    start: int
+    bytes: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Header of a matrix file, or of a block of one.
+
+    Attributes
+    ----------
+    flags : Flags
+    labels : Labels
+    rows, nonzeros : int
+    columns : int
+        Keys are below; 0: as they come.
+    first_row : int
+        Number of the first row in the file that a block is of.
+    """
+
+    flags: Flags
+    labels: Labels
+    rows: int
+    nonzeros: int
+    columns: int
+    first_row: int = 0
+
+    def pack(self) -> bytes:
+        """The header's bytes."""
+        head = _HEADER.pack(
+            MAGIC, VERSION, self.flags, self.rows, self.nonzeros, self.columns, self.first_row,
+            self.labels,
+        )  # fmt: skip
+        return head.ljust(HEADER_BYTES, b"\0")
+
+    @property
+    def dense(self) -> bool:
+        """Whether rows have all of their values."""
+        return Flags.DENSE in self.flags
+
+    @property
+    def key_limit(self) -> int:
+        """What keys are below."""
+        return self.columns or KEY_LIMIT
+
+    def sections(self) -> dict[str, Section]:
+        """The arrays that the file has, by name, in their order."""
+        flags = self.flags
+        wide, narrow = ("<u8", "<u4")
+        arrays = {
+            "labels": (self.rows if self.labels else -1, "<f4"),
+            "ptr": (-1 if self.dense else self.rows + 1, "<i8"),
+            "keys": (-1 if self.dense else self.nonzeros, wide if Flags.WIDE in flags else narrow),
+            "values": (
+                self.nonzeros if self.dense or Flags.VALUES in flags else -1,
+                "u1" if Flags.BYTES in flags else "<f4",
+            ),
+            "fields": (self.nonzeros if Flags.FIELDS in flags else -1, "<i4"),
+        }
+        found, at = {}, HEADER_BYTES
+        for name, (count, code) in arrays.items():
+            if count >= 0:
+                dtype = np.dtype(code)
+                found[name] = Section(at, count * dtype.itemsize, dtype)
+                at += -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        return found
+
+    @property
+    def size(self) -> int:
+        """Length of the file, in bytes."""
+        sections = list(self.sections().values())
+        last = sections[-1] if sections else Section(HEADER_BYTES, 0, np.dtype("u1"))
+        return last.start + -(-last.bytes // ALIGNMENT) * ALIGNMENT
+
+    def array(self, data: bytes, name: str) -> NDArray[Any]:
+        """An array of a file or block in memory, not copied; empty if it has none of that name."""
+        section = self.sections().get(name)
+        if section is None:
+            return np.empty(0, np.int32 if name == "fields" else np.float32)
+        count = section.bytes // section.dtype.itemsize
+        return np.frombuffer(data, section.dtype, count, section.start)
+
+    def rows_of(self, start: int, stop: int) -> tuple[int, int]:
+        """First and last (exclusive) row of a range of bytes of the file."""
+        size = self.size
+        return -(-start * self.rows // size), -(-stop * self.rows // size)
+
+
+def is_matrix(head: bytes) -> bool:
+    """Whether a file that begins so is a matrix file."""
+    return head.startswith(MAGIC)
+
+
+def read_header(head: bytes, size: int, path: str) -> Header:
+    """The header of a file or block of `size` bytes.
+
+    Raises
+    ------
+    DataError
+        It is none, or contradicts itself or the size.
+    """
+    if len(head) < HEADER_BYTES or not is_matrix(head):
+        raise DataError(
+            f"{path}: expected a matrix file of at least {HEADER_BYTES} bytes, got "
+            f"{head[:8].hex(' ') or 'nothing'}: it was cut off. {_AGAIN}"
+        )
+    _, version, flags, rows, nonzeros, columns, first, labels = _HEADER.unpack_from(head)
+    if version != VERSION or flags > sum(Flags) or labels > max(Labels):
+        raise DataError(
+            f"{path}: expected a matrix file of version {VERSION}, got version {version}, flags "
+            f"{flags:#x}, labels {labels}: a newer snailps wrote it, or it is damaged. {_AGAIN}"
+        )
+    header = Header(Flags(flags), Labels(labels), rows, nonzeros, columns, first)
+    if wrong := _contradiction(header, any(head[_HEADER.size : HEADER_BYTES])):
+        raise DataError(f"{path}: its header contradicts itself: {wrong}. {_AGAIN}")
+    if header.size != size:
+        raise DataError(
+            f"{path}: expected {header.size:,} bytes for {rows:,} rows and {nonzeros:,} entries, "
+            f"got {size:,}: it was cut off or changed. {_AGAIN}"
+        )
+    return header
+
+
+def _contradiction(header: Header, trailing: bool) -> str:
+    """What cannot be in a header; empty if all can."""
+    flags = header.flags
+    if trailing:
+        return "bytes that have to be 0 are not"
+    if header.columns > KEY_LIMIT:
+        return f"{header.columns:,} columns"
+    if header.dense:
+        if header.nonzeros != header.rows * header.columns:
+            return (
+                f"{header.rows:,} dense rows of {header.columns:,} values, but "
+                f"{header.nonzeros:,} in all"
+            )
+        if flags & (Flags.FIELDS | Flags.WIDE | Flags.HASHED):
+            return "dense rows with keys or fields"
+        return ""
+    if Flags.BYTES in flags:
+        return "sparse values in bytes"
+    if Flags.HASHED in flags and (header.columns or Flags.WIDE not in flags):
+        return "hashed keys below a number of columns, or of 32 bits"
+    if Flags.WIDE not in flags and header.columns > 1 << 32:
+        return f"{header.columns:,} columns, but keys of 32 bits"
+    return ""
+
+
+def read_matrix_block(file: IO[bytes], path: str, start: int, stop: int, size: int) -> bytes:
+    """The rows of a range of bytes of an open matrix file, as a matrix file of their own.
+
+    Parameters
+    ----------
+    file : binary file
+        Has a descriptor.
+    path : str
+        For messages.
+    start, stop : int
+        Range of bytes.
+    size : int
+        Of the file.
+
+    Returns
+    -------
+    bytes
+        Empty if the range has no rows.
+
+    Raises
+    ------
+    DataError
+        The header, or a pointer at an end of the range, contradicts the file.
+    OSError
+
+    Notes
+    -----
+    A copy at the speed of memory, without the GIL: entries are looked at by who uses them.
+    """
+    file.seek(0)
+    header = read_header(file.read(HEADER_BYTES), size, path)
+    return _rows(file, path, header, *header.rows_of(start, stop))
+
+
+def head_of_matrix(path: str) -> bytes:
+    """The first `HEAD_ROWS` rows of a file, as a matrix file of their own.
+
+    Raises
+    ------
+    DataError
+        As `read_matrix_block`.
+    OSError
+    """
+    with Path(path).open("rb") as file:
+        header = read_header(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
+        return _rows(file, path, header, 0, min(header.rows, HEAD_ROWS))
+
+
+def _rows(file: IO[bytes], path: str, header: Header, first: int, last: int) -> bytes:
+    if last <= first:
+        return b""
+    rows, sections = last - first, header.sections()
+    ptr, entry = None, first * header.columns
+    nonzeros = rows * header.columns
+    if not header.dense:
+        file.seek(sections["ptr"].start + 8 * first)
+        ptr = np.frombuffer(file.read(8 * (rows + 1)), "<i8")
+        entry, end = int(ptr[0]), int(ptr[-1])
+        if not 0 <= entry <= end <= header.nonzeros:
+            raise DataError(
+                f"{path}: rows {first:,} to {last - 1:,} have the entries {entry:,} to {end:,} of "
+                f"{header.nonzeros:,}: the file is damaged. {_AGAIN}"
+            )
+        nonzeros = end - entry
+    block = replace(header, rows=rows, nonzeros=nonzeros, first_row=first + header.first_row)
+    ranges, buffers = [], [(0, block.pack())]
+    for name, section in block.sections().items():
+        if name == "ptr" and ptr is not None:
+            buffers.append((section.start, (ptr - entry).tobytes()))
+        else:
+            before = (first if name == "labels" else entry) * section.dtype.itemsize
+            ranges.append((section.start, sections[name].start + before, section.bytes))
+    return gathered(file.fileno(), block.size, buffers, ranges)
+
+
+def examples_of(
+    data: bytes, path: str, *, hash_bits: int = 0, first: int = 0, last: int | None = None
+) -> Examples:
+    """Rows of a matrix file or block in memory as models have examples; they are checked.
+
+    Parameters
+    ----------
+    data : bytes
+        Not empty.
+    path : str
+        For messages.
+    hash_bits : int
+        As for text: 0, or keys are folded to so many bits.
+    first, last : int
+        Which of the rows; all by default.
+
+    Returns
+    -------
+    Examples
+        Without labels, these are 0.
+
+    Raises
+    ------
+    DataError
+        The rows are dense, or damaged: pointers that fall, a key out of range, a label or value
+        that is not finite, a negative field.
+
+    Notes
+    -----
+    Labels, values and fields are views of `data`; keys are converted in one pass.  Threads may take
+    different rows of one block.
+    """
+    header = read_header(data, len(data), path)
+    if header.dense:
+        raise DataError(
+            f"{path}: expected sparse examples, got dense ones: write them without dense=True, or "
+            "train a model of dense examples, such as mlp"
+        )
+    last = header.rows if last is None else last
+    ptr = header.array(data, "ptr")[first : last + 1]
+    begin, end = int(ptr[0]), int(ptr[-1])
+    where = _Place(path, header.first_row + first, ptr)
+    if (at := first_falling(ptr)) >= 0:
+        raise where.damaged(at - 1, "has its entries' end before their beginning")
+    if not 0 <= begin <= end <= header.nonzeros:
+        raise where.damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
+    stored = header.array(data, "keys")[begin:end]
+    keys, at = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
+    if at >= 0:
+        key, limit = int(stored[at]), header.key_limit
+        raise where.damaged(where.row_of(at), f"has key {key:,}: expected keys below {limit:,}")
+    values, fields = _ones(end - begin), header.array(data, "fields")
+    if Flags.VALUES in header.flags:
+        values = header.array(data, "values")[begin:end]
+        if (at := first_not_finite(values)) >= 0:
+            raise where.damaged(where.row_of(at), f"has value {values[at]}: expected finite ones")
+    if Flags.FIELDS in header.flags:
+        fields = fields[begin:end]
+        if len(fields) and (low := int(fields.min())) < 0:
+            at = int(fields.argmin())
+            raise where.damaged(where.row_of(at), f"has field {low}: expected 0 and above")
+    labels = np.zeros(last - first, np.float32)
+    if header.labels:
+        labels = header.array(data, "labels")[first:last]
+        if (at := first_not_finite(labels)) >= 0:
+            raise where.damaged(at, f"has label {labels[at]}: expected finite ones")
+    return Examples(labels, ptr - begin, keys, values, fields, 0)
+
+
+def check_labels(head: bytes, path: str) -> None:
+    """Refuses the head of a matrix file without labels; all else passes.
+
+    Raises
+    ------
+    DataError
+    """
+    if is_matrix(head) and not read_header(head, len(head), path).labels:
+        raise DataError(f"{path} has no labels: write the file with y")
+
+
+def even_rows(data: bytes, path: str, parts: int) -> list[int]:
+    """Edges of ranges of a block's rows, at most `parts`, with about as many entries each."""
+    header = read_header(data, len(data), path)
+    if header.dense:
+        return [0, header.rows]
+    ptr = header.array(data, "ptr")
+    wanted = np.linspace(float(ptr[0]), float(ptr[-1]), parts + 1)[1:-1]
+    inner = np.clip(np.searchsorted(ptr, wanted), 0, header.rows)
+    return sorted({0, *inner.tolist(), header.rows})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where rows are from, for messages: they begin with row `first` of a file."""
+
+    path: str
+    first: int
+    ptr: NDArray[np.int64]
+
+    def row_of(self, entry: int) -> int:
+        """The row of an entry, both counted from the first row's."""
+        return int(np.searchsorted(self.ptr, self.ptr[0] + entry, side="right")) - 1
+
+    def damaged(self, row: int, what: str) -> DataError:
+        """The error for one of the rows."""
+        return DataError(f"{self.path}: row {self.first + row:,} {what}: damaged. {_AGAIN}")
+
+
+_all_ones = np.ones(1 << 16, np.float32)
+
+
+def _ones(count: int) -> NDArray[np.float32]:
+    """So many ones, not to be written to: threads share them."""
+    global _all_ones
+    ones = _all_ones
+    if len(ones) < count:
+        _all_ones = ones = np.ones(count, np.float32)
+    return ones[:count]

@@ -1,0 +1,418 @@
+"""Writes matrix files of Python's data: sparse and dense matrices, tables, lists of dicts.
+
+    X, y -> rows_source -> pieces of rows -> sections of the file, piece by piece -> Written
+
+Memory stays bounded: a piece has about a million entries.  A matrix is not copied where it has the
+file's types.  Where the number of entries is not known beforehand (missing values, dicts), sections
+are written beside each other, then put together.  The format is in `matrix_file`, tables and dicts
+in `feature_rows`.  No library is imported here: the objects' own methods are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._matrix import first_falling, first_not_finite
+from snailps.data.feature_rows import Piece, RowsSource, features_of
+from snailps.data.matrix_file import HEADER_BYTES, KEY_LIMIT, Flags, Header, Labels
+from snailps.errors import DataError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the rows written so far and the number of all, None if it is not known."""
+
+PIECE_ENTRIES = 1 << 20
+CLASSES_MAX = 1 << 24
+"""Whole numbers up to here are exact in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A matrix file that was written.
+
+    Attributes
+    ----------
+    path : str
+    bytes, units, entries : int
+        Length, number of examples, number of their entries.
+    name : str
+        What it was made of, for messages.
+    """
+
+    path: str
+    bytes: int
+    units: int
+    entries: int
+    name: str
+
+
+def write_matrix(
+    path: str | Path,
+    X: Any,
+    y: Any = None,
+    *,
+    label: str = "",
+    fields: Sequence[int] | NDArray[Any] | None = None,
+    dense: bool = False,
+    on_progress: Progress | None = None,
+) -> Written:
+    """Writes examples to a file that models of examples read like LIBSVM text, only faster.
+
+    Parameters
+    ----------
+    path : path
+        Replaced when it is complete.
+    X : object
+        A matrix of `scipy.sparse`; a NumPy array of two axes, whose zeros are left out; a pandas or
+        polars DataFrame or a pyarrow Table, whose columns of numbers and of strings become features
+        by their names, as in CSV files; a list of dicts from names to numbers or strings.  Missing
+        values of tables and dicts make no entry.
+    y : array-like, optional
+        Labels, numbers.
+    label : str
+        Instead of `y`: name of a table's column.
+    fields : sequence of int, optional
+        Field of each column of a matrix, for field-aware models.  Tables have their own: the number
+        of the column.
+    dense : bool
+        Keep all values, of a matrix or of columns of numbers, for models of dense examples.
+    on_progress : callable, optional
+        See `Progress`.
+
+    Returns
+    -------
+    Written
+
+    Raises
+    ------
+    DataError
+        The data has another form, a value is not finite or outside float32's range, labels are
+        missing or not as many as rows, or the file cannot be written.
+
+    Examples
+    --------
+    >>> from snailps import write_matrix
+    >>> write_matrix("clicks.mx", [{"age": 31, "city": "Berlin"}, {"age": 44}], [1, 0]).units
+    2
+    """
+    source = rows_source(X, label=label, fields=fields, dense=dense)
+    labels, kind = _labels_of(source.labels() if label else y, source)
+    part = Path(f"{path}.part")
+    try:
+        with part.open("wb") as file:
+            header = _write(file, source, labels, kind, on_progress)
+        part.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
+    return Written(str(path), header.size, header.rows, header.nonzeros, source.name)
+
+
+def rows_source(
+    X: Any,
+    *,
+    label: str = "",
+    fields: Sequence[int] | NDArray[Any] | None = None,
+    dense: bool = False,
+) -> RowsSource:
+    """What gives the rows of an object in pieces; parameters and errors as of `write_matrix`."""
+    modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
+    if "scipy" in modules and hasattr(X, "tocsr"):
+        found: RowsSource = SparseRows(X, fields) if not dense else DenseRows(X.toarray(), True)
+    elif isinstance(X, np.ndarray):
+        found = DenseRows(X, dense, fields)
+    else:
+        found = features_of(X, modules, label, dense)
+        if fields is not None:
+            raise DataError(f"fields: expected none for {found.name}: its columns are its fields")
+    if label and not found.has_label:
+        raise DataError(f"label: {found.name} has no columns of names: pass the labels as y")
+    return found
+
+
+class SparseRows(RowsSource):
+    """Rows of a matrix of `scipy.sparse`."""
+
+    def __init__(self, X: Any, fields: Sequence[int] | NDArray[Any] | None = None) -> None:
+        shape = X.shape
+        if len(shape) != 2:
+            raise DataError(f"X: expected two axes, got shape {shape}")
+        self.rows, self.columns = int(shape[0]), int(shape[1])
+        self.name = f"a {type(X).__name__} of {self.rows:,} x {self.columns:,}"
+        if X.format != "csr":
+            X = X.tocsr()
+        self._ptr, self._keys = np.asarray(X.indptr, np.int64), np.asarray(X.indices)
+        self._values = np.asarray(X.data)
+        if self._values.dtype.kind not in "biuf":
+            raise DataError(f"X: expected numbers, got {self._values.dtype}")
+        ptr = self._ptr
+        if len(ptr) != self.rows + 1 or first_falling(ptr) >= 0 or ptr[0] < 0:
+            raise DataError("X: its row pointers (indptr) are not those of a CSR matrix")
+        self.entries = int(ptr[-1] - ptr[0])
+        if ptr[-1] > min(len(self._keys), len(self._values)):
+            raise DataError(f"X: its row pointers end at entry {ptr[-1]:,}, but it has fewer")
+        self._fields = _fields_of(fields, self.columns)
+        self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
+        if not self._all_ones():
+            self.flags |= Flags.VALUES
+        if self.columns > 1 << 32:
+            self.flags |= Flags.WIDE
+        elif self.columns == 0 and self.entries:
+            raise DataError("X has entries, but no columns")
+
+    def _all_ones(self) -> bool:
+        values = self._values[self._ptr[0] : self._ptr[-1]]
+        firsts = range(0, len(values), PIECE_ENTRIES)
+        return all((values[at : at + PIECE_ENTRIES] == 1).all() for at in firsts)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Views, where the matrix has the file's types."""
+        ptr = self._ptr
+        key_type = np.dtype(np.uint64 if Flags.WIDE in self.flags else np.uint32)
+        for first, last in _even(ptr):
+            a, b = int(ptr[first]), int(ptr[last])
+            keys, fields = self._keys[a:b], None
+            if b > a and not 0 <= int(keys.min()) <= int(keys.max()) < self.columns:
+                raise DataError(
+                    f"X: expected column numbers from 0 to {self.columns - 1:,}, got "
+                    f"{int(keys.min())} to {int(keys.max())} in rows {first:,} to {last - 1:,}"
+                )
+            if keys.dtype.itemsize == key_type.itemsize:
+                stored = np.ascontiguousarray(keys).view(key_type)
+            else:
+                stored = keys.astype(key_type)
+            if self._fields is not None:
+                fields = self._fields[keys]
+            values = _floats(self._values[a:b]) if Flags.VALUES in self.flags else None
+            if values is not None:
+                _check_finite(values, lambda at: f"row {_row_of(ptr, first, at)}", "X")  # noqa: B023
+            yield Piece(ptr[first : last + 1] - ptr[first], stored, values, fields)
+
+
+class DenseRows(RowsSource):
+    """Rows of an array of two axes, its zeros left out unless it is to stay dense."""
+
+    def __init__(
+        self, X: NDArray[Any], dense: bool, fields: Sequence[int] | NDArray[Any] | None = None
+    ) -> None:
+        if X.ndim < 2 or (X.ndim > 2 and not dense):
+            raise DataError(f"X: expected two axes, got shape {X.shape}: a row an example")
+        if X.dtype.kind not in "biuf":
+            raise DataError(f"X: expected numbers, got an array of {X.dtype}")
+        self.name = f"an array of {' x '.join(f'{size:,}' for size in X.shape)}"
+        self._x = X.reshape(len(X), math.prod(X.shape[1:]))
+        self.rows, self.columns = self._x.shape
+        self._step = max(1, PIECE_ENTRIES // max(1, self.columns))
+        self._fields = _fields_of(fields, self.columns)
+        if dense:
+            self.flags = Flags.DENSE | Flags.VALUES
+            if X.dtype == np.uint8:
+                self.flags |= Flags.BYTES
+            self.entries = self._x.size
+        else:
+            self.flags = Flags.VALUES
+            if self._fields is not None:
+                self.flags |= Flags.FIELDS
+            firsts = range(0, self.rows, self._step)
+            self.entries = sum(
+                int(np.count_nonzero(self._x[at : at + self._step])) for at in firsts
+            )
+
+    def pieces(self) -> Iterator[Piece]:
+        """Copies of some rows at a time."""
+        for first in range(0, self.rows, self._step):
+            x = self._x[first : first + self._step]
+            if Flags.BYTES in self.flags:
+                yield Piece(None, None, np.ascontiguousarray(x).ravel(), None, len(x))
+                continue
+            x = _floats(x)
+            _check_finite(
+                x.ravel(),
+                lambda at: f"row {first + at // self.columns:,}, column {at % self.columns:,}",  # noqa: B023
+                "X",
+            )
+            if Flags.DENSE in self.flags:
+                yield Piece(None, None, x.ravel(), None, len(x))
+                continue
+            rows, columns = np.nonzero(x)
+            ptr = np.searchsorted(rows, np.arange(len(x) + 1))
+            fields = None if self._fields is None else self._fields[columns]
+            yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
+
+
+def _write(
+    file: IO[bytes],
+    source: RowsSource,
+    labels: NDArray[np.float32],
+    kind: Labels,
+    on_progress: Progress | None,
+) -> Header:
+    """Writes all sections, then the header."""
+    rows = max(0, source.rows)
+    header = Header(source.flags, kind, rows, max(0, source.entries), _columns(source))
+    known = source.rows >= 0 and source.entries >= 0
+    done = entries = 0
+    ones = True
+    with contextlib.ExitStack() as stack:
+        sections = _Sections(file, header if known else None, stack)
+        if not source.dense:
+            sections.write("ptr", np.zeros(1, np.int64))
+        for piece in source.pieces():
+            if piece.ptr is not None:
+                sections.write("ptr", piece.ptr[1:] + entries)
+            if piece.keys is not None:
+                sections.write("keys", piece.keys)
+            if piece.values is not None:
+                sections.write("values", piece.values)
+                ones = ones and not known and bool((piece.values == 1).all())
+            if piece.fields is not None:
+                sections.write("fields", piece.fields)
+            done, entries = done + piece.rows, entries + piece.entries
+            if on_progress is not None:
+                on_progress(done, source.rows if source.rows >= 0 else None)
+        if done == 0:
+            raise DataError(f"X: {source.name} has no rows")
+        if kind and len(labels) != done:
+            raise DataError(
+                f"y: expected {done:,} labels, as many as X has rows, got {len(labels):,}"
+            )
+        if known:
+            assert (done, entries) == (header.rows, header.nonzeros)
+        else:
+            flags = source.flags & ~Flags.VALUES if ones else source.flags
+            header = Header(flags, kind, done, entries, header.columns)
+        if kind:
+            sections.write("labels", labels)
+        sections.finish(header)
+    return header
+
+
+class _Sections:
+    """The sections of a file being written, each from its beginning to its end."""
+
+    def __init__(self, file: IO[bytes], header: Header | None, stack: contextlib.ExitStack) -> None:
+        self._file, self._stack = file, stack
+        self._at = {name: one.start for name, one in header.sections().items()} if header else None
+        self._parts: dict[str, IO[bytes]] = {}
+
+    def write(self, name: str, array: NDArray[Any]) -> None:
+        """Appends to a section."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        if self._at is None:
+            if name not in self._parts:
+                folder = Path(self._file.name).parent
+                part = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (of the stack)
+                self._parts[name] = self._stack.enter_context(part)
+            self._parts[name].write(data)
+            return
+        while data:
+            count = os.pwrite(self._file.fileno(), data, self._at[name])
+            self._at[name] += count
+            data = data[count:]
+
+    def finish(self, header: Header) -> None:
+        """Writes what is beside the sections; puts sections together that are in parts."""
+        if self._at is None:
+            for name, section in header.sections().items():
+                if name in self._parts:  # else it is empty
+                    self._parts[name].seek(0)
+                    self._file.seek(section.start)
+                    shutil.copyfileobj(self._parts[name], self._file, 1 << 20)
+        self._file.flush()
+        self._file.truncate(header.size)
+        assert os.pwrite(self._file.fileno(), header.pack(), 0) == HEADER_BYTES
+
+
+def _columns(source: RowsSource) -> int:
+    return source.columns if source.columns <= KEY_LIMIT else 0
+
+
+def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[np.float32], Labels]:
+    """Labels as float32, and what they are."""
+    if y is None:
+        return np.zeros(0, np.float32), Labels.NONE
+    given = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    if given.ndim == 2 and given.shape[1] == 1:
+        given = given[:, 0]
+    if given.ndim != 1:
+        raise DataError(f"y: expected one axis, got shape {given.shape}")
+    if source.rows >= 0 and len(given) != source.rows:
+        raise DataError(
+            f"y: expected {source.rows:,} labels, as many as X has rows, got {len(given):,}"
+        )
+    if given.dtype.kind == "O":
+        odd = next((at for at, one in enumerate(given.tolist()) if not _is_number(one)), -1)
+        if odd >= 0:
+            raise DataError(
+                f"y: label {odd:,} is {given[odd]!r:.80}: expected numbers. Number the classes "
+                "from 0 on, and leave examples without a label out"
+            )
+    elif given.dtype.kind not in "biuf":
+        raise DataError(f"y: expected numbers, got {given.dtype}: number the classes from 0 on")
+    labels = _floats(given)
+    _check_finite(labels, lambda at: f"label {at:,}", "y")
+    whole = (labels >= 0) & (labels < CLASSES_MAX) & (labels == np.floor(labels))
+    return labels, Labels.CLASSES if whole.all() else Labels.NUMBERS
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number, np.bool_)) and value == value
+
+
+def _fields_of(
+    fields: Sequence[int] | NDArray[Any] | None, columns: int
+) -> NDArray[np.int32] | None:
+    if fields is None:
+        return None
+    found = np.asarray(fields)
+    if found.shape != (columns,) or found.dtype.kind not in "iu" or found.min(initial=0) < 0:
+        raise DataError(
+            f"fields: expected a number from 0 on for each of {columns:,} columns, got "
+            f"{found.dtype} of shape {found.shape}"
+        )
+    if found.max(initial=0) >= 1 << 31:
+        raise DataError(f"fields: expected numbers below 2^31, got {found.max()}")
+    return found.astype(np.int32)
+
+
+def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
+    """As float32; what does not fit becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, np.float32)
+
+
+def _check_finite(values: NDArray[np.float32], where: Callable[[int], str], name: str) -> None:
+    at = first_not_finite(values)
+    if at >= 0:
+        raise DataError(
+            f"{name}: {where(at)} has value {values[at]}: expected finite numbers within "
+            "float32's range. Fill missing values, or leave such rows out"
+        )
+
+
+def _even(ptr: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with about `PIECE_ENTRIES` entries; no more rows than that, either."""
+    first, rows = 0, len(ptr) - 1
+    while first < rows:
+        last = int(np.searchsorted(ptr, ptr[first] + PIECE_ENTRIES, side="right")) - 1
+        last = min(max(first + 1, last), first + PIECE_ENTRIES, rows)
+        yield first, last
+        first = last
+
+
+def _row_of(ptr: NDArray[Any], first: int, entry: int) -> str:
+    row = int(np.searchsorted(ptr, ptr[first] + entry, side="right")) - 1
+    return f"{row:,}"

@@ -1,0 +1,339 @@
+"""data.matrix_writer and data.feature_rows: files of Python's matrices, tables and dicts."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_matrix_file import rows_of
+
+from snailps.data import feature_rows, matrix_writer
+from snailps.data.examples import ExampleReader
+from snailps.data.matrix_file import Flags, Labels, read_header
+from snailps.data.matrix_writer import write_matrix
+from snailps.errors import DataError
+
+sparse = pytest.importorskip("scipy.sparse")
+
+FLOAT_TYPES = ["f4", "f8", "i8", "u1", "?"]
+
+
+def read(path, **options):
+    return ExampleReader(**options).read(path.read_bytes(), str(path))
+
+
+def header_of(path):
+    data = path.read_bytes()
+    return read_header(data, len(data), str(path))
+
+
+def matrix(rows, columns, seed=0, type_="f8", index="i4"):
+    rng = np.random.default_rng(seed)
+    found = sparse.random(rows, columns, 0.3, "csr", rng=rng)
+    found.data = np.ceil(found.data * 5).astype(type_)
+    found.indices, found.indptr = found.indices.astype(index), found.indptr.astype(index)
+    return found
+
+
+def expected_rows(csr, labels, fields=None):
+    """What a file of a CSR matrix has to have, row by row."""
+    found = []
+    for row in range(csr.shape[0]):
+        a, b = csr.indptr[row], csr.indptr[row + 1]
+        keys = csr.indices[a:b].tolist()
+        own = [0] * len(keys) if fields is None else [fields[key] for key in keys]
+        values = csr.data[a:b].astype(np.float32).tolist()
+        found.append((float(np.float32(labels[row])), keys, values, own))
+    return found
+
+
+# --- matrices ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_", FLOAT_TYPES)
+@pytest.mark.parametrize("index", ["i4", "i8"])
+def test_csr_of_each_type_is_written_as_it_is(tmp_path, monkeypatch, type_, index):
+    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 7)
+    x, y = matrix(30, 12, type_=type_, index=index), np.arange(30) % 3
+    written = write_matrix(tmp_path / "a.mx", x, y)
+    assert rows_of(read(tmp_path / "a.mx")) == expected_rows(x, y)
+    assert (written.units, written.entries) == (30, x.nnz)
+    assert written.bytes == (tmp_path / "a.mx").stat().st_size
+    assert header_of(tmp_path / "a.mx").labels == Labels.CLASSES
+
+
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 99), st.integers(1, 20))
+def test_any_csr_comes_back(tmp_path_factory, rows, columns, seed, piece):
+    path = tmp_path_factory.getbasetemp() / "any.mx"
+    x, y = matrix(rows, columns, seed), np.random.default_rng(seed).normal(size=rows)
+    before, matrix_writer.PIECE_ENTRIES = matrix_writer.PIECE_ENTRIES, piece
+    try:
+        write_matrix(path, x, y)
+    finally:
+        matrix_writer.PIECE_ENTRIES = before
+    assert rows_of(read(path)) == expected_rows(x, y)
+
+
+@pytest.mark.parametrize("kind", ["csc", "coo", "lil", "csr_array"])
+def test_other_sparse_matrices_are_converted(tmp_path, kind):
+    x = matrix(9, 5)
+    made = sparse.csr_array(x) if kind == "csr_array" else x.asformat(kind)
+    write_matrix(tmp_path / "a", made, np.ones(9))
+    assert rows_of(read(tmp_path / "a")) == expected_rows(x, np.ones(9))
+
+
+def test_slice_of_a_csr_with_pointers_from_elsewhere(tmp_path):
+    """Pointers need not begin with 0."""
+    x = matrix(10, 5)
+    part = sparse.csr_matrix((4, 5))
+    part.indptr, part.indices, part.data = x.indptr[3:8].copy(), x.indices, x.data
+    write_matrix(tmp_path / "a", part, np.zeros(4))
+    assert rows_of(read(tmp_path / "a")) == expected_rows(x[3:7], np.zeros(4))
+
+
+def test_values_that_are_all_1_are_left_out(tmp_path):
+    x = matrix(20, 8)
+    x.data[:] = 1
+    write_matrix(tmp_path / "a", x, np.ones(20))
+    assert Flags.VALUES not in header_of(tmp_path / "a").flags
+    assert rows_of(read(tmp_path / "a")) == expected_rows(x, np.ones(20))
+
+
+def test_more_columns_than_32_bits_have_wide_keys(tmp_path):
+    x = sparse.csr_matrix(
+        (np.ones(1), np.array([1 << 40]), np.array([0, 1])), shape=(1, (1 << 40) + 1)
+    )
+    write_matrix(tmp_path / "a", x, [1])
+    assert read(tmp_path / "a").keys.tolist() == [1 << 40]
+
+
+def test_fields_of_columns_are_those_of_their_entries(tmp_path):
+    x, fields = matrix(20, 6), [0, 0, 1, 1, 2, 5]
+    write_matrix(tmp_path / "a", x, np.zeros(20), fields=fields)
+    assert rows_of(read(tmp_path / "a")) == expected_rows(x, np.zeros(20), fields)
+
+
+@pytest.mark.parametrize("type_", FLOAT_TYPES)
+def test_array_is_written_without_its_zeros(tmp_path, type_):
+    x = matrix(30, 12).toarray().astype(type_)
+    write_matrix(tmp_path / "a", x, np.zeros(30))
+    assert rows_of(read(tmp_path / "a")) == expected_rows(sparse.csr_matrix(x), np.zeros(30))
+
+
+@pytest.mark.parametrize("type_", ["f4", "f8", "u1", "i4"])
+def test_dense_array_keeps_all_values(tmp_path, monkeypatch, type_):
+    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 11)
+    x = np.arange(40).reshape(8, 5).astype(type_)
+    write_matrix(tmp_path / "a", x, np.arange(8), dense=True)
+    header = header_of(tmp_path / "a")
+    values = header.array((tmp_path / "a").read_bytes(), "values")
+    assert values.tolist() == x.ravel().tolist()
+    assert values.dtype == (np.uint8 if type_ == "u1" else np.float32)
+
+
+def test_file_without_labels_has_none(tmp_path):
+    write_matrix(tmp_path / "a", matrix(3, 3))
+    assert header_of(tmp_path / "a").labels == Labels.NONE
+    assert read(tmp_path / "a").labels.tolist() == [0, 0, 0]
+
+
+def test_progress_tells_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 8)
+    told = []
+    write_matrix(
+        tmp_path / "a", np.eye(20), np.zeros(20), on_progress=lambda *one: told.append(one)
+    )
+    assert told[-1] == (20, 20)
+    assert len(told) > 3
+
+
+def test_failed_writing_leaves_the_file_that_was_there(tmp_path):
+    (tmp_path / "a").write_text("mine")
+    with pytest.raises(DataError):
+        write_matrix(tmp_path / "a", np.full((3, 3), np.nan), np.zeros(3))
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "mine"
+
+
+def test_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"cannot write .*none/a: No such file"):
+        write_matrix(tmp_path / "none" / "a", np.eye(3), np.zeros(3))
+
+
+def broken_csr(**arrays):
+    x = matrix(6, 5)
+    for name, value in arrays.items():
+        setattr(x, name, np.asarray(value))
+    return x
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.eye(3), [1, 0], "y: expected 3 labels, as many as X has rows, got 2"),
+        (np.eye(3), [1, 0, np.nan], "y: label 2 has value nan"),
+        (np.eye(3), ["a", "b", "c"], "y: expected numbers, got <U1: number the classes"),
+        (np.eye(3), np.array([1, None, 2]), "y: label 1 is None: expected numbers"),
+        (np.eye(3), np.ones((3, 2)), "y: expected one axis, got shape"),
+        (np.zeros((0, 3)), None, "has no rows"),
+        (np.ones(3), None, "expected two axes, got shape"),
+        (np.ones((3, 2, 2)), None, "expected two axes"),
+        (np.array([["a"]]), None, "expected numbers, got an array of <U1"),
+        (np.array([[1, 2], [3, np.nan]]), None, "row 1, column 1 has value nan"),
+        (np.array([[1e39]]), None, "row 0, column 0 has value inf.*float32"),
+        (matrix(3, 3).astype(complex), None, "expected numbers, got complex128"),
+        (broken_csr(indptr=[0, 1, 2, 1, 3, 4, 5]), None, "row pointers"),
+        (broken_csr(indptr=[0, 1, 2, 3, 4, 5, 99]), None, "row pointers end at entry 99"),
+        (broken_csr(indices=np.full(20, 5, np.int32)), None, "column numbers from 0 to 4, got 5"),
+        (broken_csr(indices=np.full(20, -1, np.int32)), None, "column numbers from 0 to 4, got -1"),
+        (broken_csr(data=np.full(20, np.inf)), None, "X: row 0 has value inf"),
+        ("clicks.svm", None, "expected a scipy.sparse matrix.*got builtins.str"),
+        (iter([{}]), None, "expected a scipy.sparse matrix.*list of dicts"),
+        ([1, 2], None, r"element 0 is 1 \(int\): expected a dict"),
+        ([{"a": [1]}], None, r"element 0 has \[1\] \(list\) for 'a'"),
+        ([{"a": 1}, {"b": 1e40}], None, r"element 1 has the value 1e\+40"),
+        ([{3: 1}], None, "element 0 has the name 3: expected a str"),
+        ([{"a": "\ud800"}], None, "no Unicode"),
+        ([], None, "has no rows"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+def test_what_are_no_examples_is_refused_and_told(tmp_path, x, y, message):
+    with pytest.raises(DataError, match=message):
+        write_matrix(tmp_path / "a", x, y)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fields": [0, 1]}, "fields: expected a number from 0 on for each of 3 columns"),
+        ({"fields": [0, 1, -1]}, "fields: expected a number from 0 on"),
+        ({"fields": [0, 1, 1 << 31]}, "below 2.31"),
+        ({"label": "y"}, "label: .* has no columns of names"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path, options, message):
+    with pytest.raises(DataError, match=message):
+        write_matrix(tmp_path / "a", np.eye(3), **options)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+CSV = "1,31,Berlin,0\n0,,Łódź,2.5\n1,44.5,,-3\n0,0,Berlin,\n"
+COLUMNS = "clicked:label, age:numeric, city:categorical, score:numeric"
+
+
+def table(kind):
+    """The same as `CSV`."""
+    module = pytest.importorskip(kind)
+    columns = {
+        "clicked": [1, 0, 1, 0],
+        "age": [31.0, None, 44.5, 0.0],
+        "city": ["Berlin", "Łódź", None, "Berlin"],
+        "score": [0.0, 2.5, -3.0, None],
+    }
+    return module.table(columns) if kind == "pyarrow" else module.DataFrame(columns)
+
+
+@pytest.mark.parametrize("hash_bits", [0, 10])
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
+def test_table_becomes_what_its_csv_becomes(tmp_path, monkeypatch, kind, hash_bits):
+    monkeypatch.setattr(feature_rows, "PIECE_CELLS", 7)
+    written = write_matrix(tmp_path / "a", table(kind), label="clicked")
+    text = ExampleReader("csv", columns=COLUMNS, hash_bits=hash_bits).read(CSV.encode())
+    assert rows_of(read(tmp_path / "a", hash_bits=hash_bits)) == rows_of(text)
+    assert (written.units, written.entries) == (4, len(text.keys))
+
+
+def test_columns_of_other_pandas_types_are_numbers_or_texts(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "whole": pandas.array([1, None, 3], "Int64"),
+            "yes": [True, False, True],
+            "maybe": pandas.array([True, None, False], "boolean"),
+            "kind": pandas.Categorical(["a", None, "b"]),
+            "text": pandas.array(["x", None, "y"], "string"),
+        }
+    )
+    write_matrix(tmp_path / "a", frame, pandas.Series([1, 0, 1]))
+    columns = "y:label,whole:numeric,yes:numeric,maybe:numeric,kind:categorical,text:categorical"
+    text = b"1,1,1,1,a,x\n0,,0,,,\n1,3,1,0,b,y\n"
+    expected = ExampleReader("csv", columns=columns).read(text)
+    assert rows_of(read(tmp_path / "a")) == rows_of(expected)
+
+
+def test_table_of_numbers_may_be_dense(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1, 2], "y": [0, 1], "b": [0.5, 3]})
+    write_matrix(tmp_path / "a", frame, label="y", dense=True)
+    header, data = header_of(tmp_path / "a"), (tmp_path / "a").read_bytes()
+    assert header.array(data, "values").tolist() == [1, 0.5, 2, 3]
+    assert header.array(data, "labels").tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"a": [1, 2]}, {"label": "y"}, "has no column 'y': a"),
+        ({"y": [1, 2]}, {"label": "y"}, "no column of features"),
+        ({"a": ["x", 3]}, {}, r"column 'a', row 1 is 3 \(int\): expected str or a missing"),
+        ({"a": [1, math.inf]}, {}, "column 'a', row 1 is inf"),
+        ({0: [1, 2]}, {}, "names of columns that are str, got 0"),
+        ({"a": [1, 2]}, {"fields": [0]}, "fields: expected none"),
+        ({"a": ["x", "y"]}, {"dense": True}, "column 'a': expected numbers"),
+        ({"a": [1, None]}, {"dense": True}, "column 'a', row 1 is missing"),
+    ],
+)
+def test_table_that_has_no_examples_is_refused(tmp_path, columns, options, message):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError, match=message):
+        write_matrix(tmp_path / "a", pandas.DataFrame(columns), **options)
+
+
+def test_times_and_lists_in_columns_are_refused(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"when": pandas.to_datetime(["2026-01-01"])})
+    with pytest.raises(DataError, match="column 'when', row 0 is Timestamp"):
+        write_matrix(tmp_path / "a", frame)
+
+
+def test_dicts_become_what_csv_becomes(tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_rows, "PIECE_CELLS", 3)
+    rows = [
+        {"age": 31, "city": "Berlin", "score": 0},
+        {"age": None, "city": "Łódź", "score": 2.5},
+        {"age": np.float32(44.5), "score": -3, "city": math.nan},
+        {"age": 0, "city": "Berlin"},
+    ]
+    write_matrix(tmp_path / "a", rows, [1, 0, 1, 0])
+    csv = rows_of(ExampleReader("csv", columns=COLUMNS).read(CSV.encode()))
+    assert [row[:3] for row in rows_of(read(tmp_path / "a"))] == [row[:3] for row in csv]
+
+
+def test_dicts_without_entries_are_rows(tmp_path):
+    write_matrix(tmp_path / "a", [{}, {"a": 1}, {}], [1, 2, 3])
+    assert read(tmp_path / "a").ptr.tolist() == [0, 0, 1, 1]
+
+
+@given(st.lists(st.text(max_size=400) | st.none(), min_size=1, max_size=20))
+def test_texts_of_any_length_hash_as_in_csv(texts):
+    from snailps.data._examples import hash_bytes
+    from snailps.data._matrix import hash_texts
+
+    keys, there = np.empty(len(texts), np.uint64), np.empty(len(texts), np.uint8)
+    bad = hash_texts(7, texts, keys, there)
+    broken = next(
+        (
+            at
+            for at, text in enumerate(texts)
+            if text and any("\ud800" <= c <= "\udfff" for c in text)
+        ),
+        -1,
+    )
+    assert bad == broken
+    for at, text in enumerate(texts if broken < 0 else texts[:broken]):
+        assert there[at] == (text is not None)
+        assert int(keys[at]) == (0 if text is None else hash_bytes(7, text.encode()))
