@@ -218,8 +218,8 @@ def run_node(
         typer.echo(f"snailps: error: {node.name}: {text}", err=True)
     elif code == EXIT_STOPPED:
         log.info("%s stopped by the master: %s", node.name, text)
-        if node.begins_anew:
-            _begin_anew()
     elif text:
         log.info("%s: %s", node.name, text)
+    if node.begins_anew:
+        _begin_anew()
     raise typer.Exit(code)

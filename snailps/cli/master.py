@@ -50,6 +50,7 @@ def command(
             metavar="",
         ),
     ] = False,
+    with_driver: Annotated[bool, typer.Option("--ends-with-driver", hidden=True)] = False,
 ) -> None:
     """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
 
@@ -87,7 +88,7 @@ def command(
         raw,
         known_classes(raw),
         session=session,
-        lasting=session and ready_fd < 0,
+        lasting=session and not with_driver,
         any_port=ready_fd >= 0,
         on_listening=listening,
         on_status=None if progress is None else draw,

@@ -28,7 +28,14 @@ from snailps.config import (
     Settings,
     settings_of,
 )
-from snailps.errors import ClusterError, ConfigError, ConnectionLost, RemoteError, WaitTimeout
+from snailps.errors import (
+    ClusterError,
+    ConfigError,
+    ConnectionLost,
+    ProtocolError,
+    RemoteError,
+    WaitTimeout,
+)
 from snailps.local.driver import Driver
 from snailps.local.launcher import Launcher
 from snailps.local.session import Cluster, LocalTable, LocalTensor, within
@@ -167,7 +174,7 @@ def connect(
     driver = Driver(raw.build(ClusterSettings))
     try:
         driver.join()
-    except (WaitTimeout, ConnectionLost, RemoteError) as error:
+    except (WaitTimeout, ConnectionLost, ProtocolError, RemoteError) as error:
         driver.close()
         raise ClusterError(f"no session at {address}: {error}") from None
     except BaseException:

@@ -198,7 +198,7 @@ class Launcher:
         ]
         ready, ready_write = _pipe(pipes)
         options = ["--ready-fd", str(ready_write.fileno())]
-        options.append("--session" if self._session else "--json")
+        options += ["--session", "--ends-with-driver"] if self._session else ["--json"]
         self._spawn("master", [*size, *own], options, ready_write.fileno())
         ready_write.close()
         return ready

@@ -161,6 +161,7 @@ class MasterCore:
             self.replication,
             self._fail_job,
             lasting=lasting,
+            on_driver_gone=self._driver_gone,
         )
         self.members.rows = self.replication.shard_orders
         self.status_report = StatusReport(
@@ -525,6 +526,12 @@ class MasterCore:
         submitted = self.job_controller.job is not None and self._submitter == member.number
         if self._session and submitted and not self.job_controller.cancel(now):
             self._fail_job("the job was cancelled")
+
+    def _driver_gone(self, driver: Member) -> None:
+        """The job of a lasting session goes on without its driver, if it leaves anything."""
+        job = self.job_controller.job
+        if job is not None and self._submitter == driver.number and not job.settings.output:
+            self._fail_job("its driver is gone, and the job has no output")
 
     def _submit(self, member: Member, message: messages.Submit, call: int, now: float) -> None:
         self._check_submit()

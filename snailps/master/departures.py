@@ -49,6 +49,8 @@ class Departures:
         ``fail_job(text, trace="")``: ends the job of a session, else the cluster.
     lasting : bool
         The session does not end with its last driver.
+    on_driver_gone : callable
+        Told each driver that has left, or is lost.
 
     Attributes
     ----------
@@ -68,7 +70,9 @@ class Departures:
         fail_job: Callable[..., None],
         *,
         lasting: bool = False,
+        on_driver_gone: Callable[[Member], None] = lambda driver: None,
     ) -> None:
+        self._on_driver_gone = on_driver_gone
         self._settings, self._session, self._lifecycle = settings, session, lifecycle
         self._lasting = lasting
         self._members, self._out = members, out
@@ -142,6 +146,7 @@ class Departures:
             self._members.rows.fence(member.number, now)
         elif member.role == "driver":
             self._members.remove(member)
+            self._on_driver_gone(member)
             if self._session and not (self._lasting or self._members.nodes("driver")):
                 self._lifecycle.stop(EXIT_OK, "the driver is gone")
         elif self._lifecycle.forming:

@@ -183,6 +183,7 @@ class Node:
         self.begin_anew: Callable[[], None] | None = None
         """How this process begins anew; asked for by the master of a session."""
         self.begins_anew = False
+        self._stopped = threading.Event()
 
     @property
     def name(self) -> str:
@@ -417,6 +418,13 @@ class Node:
         assert self._end is not None
         return self._end
 
+    def hear_stop(self, limit_s: float) -> None:
+        """After a failure of its own: waits for what the master says to that."""
+        until = time.monotonic() + limit_s
+        while not (self.control.away or self._stopped.wait(WATCH_S)):
+            if time.monotonic() > until:
+                return
+
     def leave(self, figures: Mapping[str, float]) -> None:
         """Sends `Bye` to the master and closes the connections."""
         if self._control is not None:
@@ -448,6 +456,7 @@ class Node:
         if isinstance(message, messages.Stop):
             code = EXIT_STOPPED if message.failed else EXIT_OK
             self.begins_anew = message.again
+            self._stopped.set()
             self.end(code, message.text)
         return None
 

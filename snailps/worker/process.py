@@ -61,6 +61,8 @@ from snailps.worker.user_code import Ended, checked_bytes, named, numbers_of
 from snailps.worker.visits import TenancyVisits
 
 log = logging.getLogger(__name__)
+STOP_S = 2.0
+"""How long a worker that has failed waits for the master to say whether it is to begin anew."""
 TURN_S = 0.1
 """How often a worker that waits for its step looks for other work."""
 
@@ -114,6 +116,8 @@ class WorkerProcess(Node):
             self._give_up(error)
         finally:
             self._follower.close()
+            if self.ended.is_set() and self.verdict.code == EXIT_FAILED:
+                self.hear_stop(STOP_S)
             self.leave({})
         return self.verdict.code
 

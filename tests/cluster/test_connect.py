@@ -1,0 +1,131 @@
+"""`snailps.connect`: jobs on a cluster of other processes, begun with `master --session`."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+import session_models as models
+from cluster_models import counting_job
+from processes import LIMIT_S, PACKAGE, SNAILPS, SUPPORT, Cluster, Gate, Process
+
+import snailps
+from snailps.errors import ClusterError, ConfigError
+
+LINES = 500
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("a b c\n" * LINES)
+    return path
+
+
+def trains(session, text):
+    """Whether the session trains a job."""
+    figures = session.train(models.Lines, input=text, epochs=1, output="out", timeout_s=LIMIT_S)
+    return figures["lines"] == LINES
+
+
+@pytest.fixture
+def remote(tmp_path, monkeypatch):
+    """A session with a secret; its processes are real commands."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+    secret = tmp_path / "secret"
+    secret.write_text("correct-horse-battery-staple")
+    secret.chmod(0o600)
+    with Cluster(tmp_path, {"secret_file": secret}, copied=False) as made:
+        master = made.master(options=["--session"])
+        made.nodes()
+        made.secret = secret
+        yield made
+        if master.popen.poll() is None:
+            snailps.connect(made.address, secret_file=str(secret)).shut_down()
+        assert master.wait() == 0, master.stderr
+
+
+def test_connect_runs_jobs_one_after_the_other_and_leaves_the_cluster(remote, text):
+    for _ in range(2):
+        with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+            assert snailps.default_cluster() is session
+            assert trains(session, text)
+            with pytest.raises(ClusterError, match=r"planted failure(.|\n)*in inner"):
+                session.train(models.FailsInTrain, input=text, epochs=1, timeout_s=LIMIT_S)
+            job = session.run(models.Lines, {"epochs": 2}, input=text)  # its worker began anew
+            with job.results() as results:
+                assert results.pull("lines", [1]).tolist() == [[2.0 * LINES]]
+            table = session.table("own", dim=1)
+            table.push([1], [[1.0]])
+    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+        assert session.table("own", dim=1).pull([1]).tolist() == [[2.0]]
+
+
+def test_connect_to_a_busy_session_says_so(remote, text):
+    with (
+        snailps.connect(remote.address, secret_file=str(remote.secret)) as first,
+        snailps.connect(remote.address, secret_file=str(remote.secret)) as second,
+    ):
+        refused = []
+
+        def look(status):
+            if status["phase"] == "training" and not refused:
+                with pytest.raises(ClusterError) as caught:
+                    second.train(models.Lines, input=text)
+                refused.append(str(caught.value))
+
+        first.run(models.Sleeps, {"epochs": 1}, input=text, on_status=look)
+        assert re.match(r"the cluster is at another job \(training, \d+%\): wait", refused[0])
+        first.run(models.Lines, {"epochs": 1}, input=text)
+
+
+@pytest.mark.parametrize(
+    ("output", "ending"), [("", "its driver is gone, and the job has no output"), ("out", "")]
+)
+def test_job_of_a_driver_that_is_gone_ends_unless_it_has_an_output(remote, text, output, ending):
+    (remote.folder / "driver.py").write_text(
+        "import snailps, sys\n"
+        "session = snailps.connect(sys.argv[1], secret_file=sys.argv[2])\n"
+        "session.train('session_models:Sleeps', epochs=2, output=sys.argv[3], input=sys.argv[4])\n"
+    )
+    arguments = ["driver.py", remote.address, str(remote.secret), output, str(text)]
+    driver = Process("driver", [SNAILPS[0], *arguments], cwd=remote.folder)
+    try:
+        with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+            while session.status()["phase"] != "training":
+                assert driver.popen.poll() is None, driver.stderr
+                time.sleep(0.05)
+            driver.send(signal.SIGKILL)
+            while (status := session.status())["phase"] != "idle":
+                time.sleep(0.05)
+            assert status["message"] == ending
+            assert bool(status["figures"]) == bool(output)
+            assert trains(session, text)
+    finally:
+        driver.close()
+
+
+def test_connect_says_why_it_cannot(remote, tmp_path, monkeypatch):
+    wrong = tmp_path / "wrong"
+    wrong.write_text("incorrect-horse-battery-staple")
+    wrong.chmod(0o600)
+    with pytest.raises(ClusterError, match=r"^no session at 127.0.0.1:\d+: .*secret"):
+        snailps.connect(remote.address, secret_file=str(wrong), timeout_s=5)
+    with pytest.raises(ClusterError, match=r"^no session at 127.0.0.1:1: "):
+        snailps.connect("127.0.0.1:1", timeout_s=0.5)
+    with pytest.raises(ConfigError, match="did you mean 'request_timeout'"):
+        snailps.connect(remote.address, request_timeot=3)
+    with pytest.raises(ConfigError, match=r"secret_file.*nowhere"):
+        snailps.connect(remote.address, secret_file=str(tmp_path / "nowhere"))
+
+
+def test_connect_to_a_cluster_with_a_job_of_its_own_says_so(tmp_path):
+    job = counting_job(tmp_path, gates=str(tmp_path / "gates"))
+    gate = Gate(tmp_path / "gates", 0)
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.started_at(gate)
+        with pytest.raises(ClusterError, match=r"takes none from Python.*master --session"):
+            snailps.connect(cluster.address)
+        gate.open()
+        assert cluster.codes() == [0] * 3
