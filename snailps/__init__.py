@@ -1,8 +1,8 @@
 """snailps: a parameter server for plain CPU machines.
 
 Users need this much: `Worker` to subclass, `Table` and `Tensor`, `JobSettings` and `setting` to
-declare with, `local_cluster` to try it, `load` to ask what was trained, and the command
-``snailps``.  docs/ and examples/ show how.
+declare with, `local_cluster` to try it, `load` to ask what was trained, `FastText` and its like
+for models as objects, and the command ``snailps``.  docs/ and examples/ show how.
 
     snailps.Worker -> first use -> import of snailps.api.worker
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from snailps.data.matrix_writer import write_matrix
     from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
+    from snailps.estimators import FastText, Word2Vec
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
     from snailps.local.session import Cluster
     from snailps.local.session import Cluster as LocalCluster
@@ -38,6 +39,7 @@ __all__ = [
     "AccessMethod",
     "Block",
     "Cluster",
+    "FastText",
     "JobSettings",
     "LabelModel",
     "LocalCluster",
@@ -49,6 +51,7 @@ __all__ = [
     "Table",
     "Tensor",
     "Vectors",
+    "Word2Vec",
     "Worker",
     "__version__",
     "cluster",
@@ -65,6 +68,7 @@ _HOMES = {
     "data.matrix_writer": ("write_matrix",),
     "data.pipeline": ("Stage",),
     "errors": ("SnailError",),
+    "estimators": ("FastText", "Word2Vec"),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
     "local.cluster": ("LocalCluster", "cluster", "connect", "default_cluster", "local_cluster"),

@@ -6,6 +6,8 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
 
     SnailError
       ConfigError        a setting, a .conf file, an option (exit code 2)
+        ParameterError     ... a parameter of an estimator; a ValueError and a TypeError, too
+      NotFitted          an estimator that was not fitted; a ValueError and an AttributeError, too
       DataError          the user's input: missing, empty, unreadable, malformed
         UnknownWord        ... a word that a model has no vector for; a KeyError, too
       ModelFileError     a vector or model file that cannot be read or written
@@ -98,6 +100,14 @@ class ConfigError(SnailError):
 
     exit_code = 2
     code = "config"
+
+
+class ParameterError(ConfigError, ValueError, TypeError):
+    """A parameter of an estimator is unknown, has the wrong type or is out of range."""
+
+
+class NotFitted(SnailError, ValueError, AttributeError):
+    """An estimator is asked for what only `fit` gives it."""
 
 
 class DataError(SnailError):

@@ -41,13 +41,15 @@ ALLOWED = {
     "master": {*PLANES, "api", "node"},
     "diagnostics": {*PLANES, "api", "node", "master"},
     "local": {*PLANES, "api", "node", "server", "worker", "master"},
+    # Models as objects: parameters, data of this process, jobs of a cluster.
+    "estimators": {*PLANES, "api", "node", "models", "local"},
     "cli": {
         *PLANES, "api", "node", "models", "server", "worker", "master", "diagnostics", "local",
-        "__init__",
+        "estimators", "__init__",
     },
     "__main__": {"cli"},
     # What users write `snailps.` before.
-    "__init__": {*NUMERIC, "store", "api", "models", "local"},
+    "__init__": {*NUMERIC, "store", "api", "models", "local", "estimators"},
 }  # fmt: skip
 LAYERS = [
     {"errors"},
@@ -57,6 +59,7 @@ LAYERS = [
     {"shard", "node"},
     {"models", "server", "worker", "master"},
     {"diagnostics", "local"},
+    {"estimators"},
     {"cli"},
 ]
 """The rooms from the bottom up: none is imported by a lower one."""
@@ -96,6 +99,7 @@ DENIED = {
     "transport.handshake": SOCKETS | TIME | THREADS,
     "store.route": SOCKETS | TIME | THREADS,
     "cli.progress": SOCKETS | THREADS,
+    "estimators": SOCKETS | THREADS,
 }
 # Inside one part, the pure modules do not reach for those that do input and output.
 INNER = {

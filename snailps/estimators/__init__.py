@@ -1,0 +1,25 @@
+"""Models as objects: parameters in, `fit` on data of this process, a fitted object out.
+
+    data -> FastText(...).fit -> a job on a cluster -> .wv, .predict, .history_
+
+`base` is what all estimators are, `parameters` which settings of a model they have, `corpus` how
+data reaches a job, `jobs` the job, `monitor` and `display` what is seen of it.  The classes are
+loaded when they are first asked for; their constructors are typed in ``__init__.pyi``, which
+`python -m snailps.estimators.stub` writes.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_HOMES = {"FastText": "words", "Word2Vec": "words"}
+
+__all__ = ["FastText", "Word2Vec"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

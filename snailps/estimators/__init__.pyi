@@ -1,0 +1,129 @@
+"""Constructors of the estimators, with their parameters.
+
+Written by `python -m snailps.estimators.stub`; a test checks that it is current.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from snailps.estimators import words as _words
+
+__all__ = ["FastText", "Word2Vec"]
+
+class FastText(_words.FastText):
+    dim: int
+    model: Literal["skipgram", "cbow"]
+    loss: Literal["ns", "nce"]
+    window: int
+    negatives: int
+    lr: float
+    sample: float
+    min_count: int
+    max_vocab: int
+    minn: int
+    maxn: int
+    bucket: int
+    worker_memory: int | str
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    cluster: Any
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        dim: int = 100,
+        model: Literal["skipgram", "cbow"] = "skipgram",
+        loss: Literal["ns", "nce"] = "ns",
+        window: int = 5,
+        negatives: int = 5,
+        lr: float = 0.05,
+        sample: float = 0.0001,
+        min_count: int = 5,
+        max_vocab: int = 0,
+        minn: int = 3,
+        maxn: int = 6,
+        bucket: int = 2000000,
+        worker_memory: int | str = 2147483648,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        cluster: Any = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | Literal["auto"] = "auto",
+    ) -> None: ...
+
+class Word2Vec(_words.Word2Vec):
+    dim: int
+    model: Literal["skipgram", "cbow"]
+    loss: Literal["ns", "nce"]
+    window: int
+    negatives: int
+    lr: float
+    sample: float
+    min_count: int
+    max_vocab: int
+    worker_memory: int | str
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    cluster: Any
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        dim: int = 100,
+        model: Literal["skipgram", "cbow"] = "skipgram",
+        loss: Literal["ns", "nce"] = "ns",
+        window: int = 5,
+        negatives: int = 5,
+        lr: float = 0.05,
+        sample: float = 0.0001,
+        min_count: int = 5,
+        max_vocab: int = 0,
+        worker_memory: int | str = 2147483648,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        cluster: Any = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | Literal["auto"] = "auto",
+    ) -> None: ...

@@ -1,0 +1,246 @@
+"""What every estimator is: parameters, fitting by a job, a repr, scikit-learn's conventions.
+
+    class FastText(Estimator, settings=WordVectorSettings) -> constructor, signature, get_params
+    fit -> corpus -> run_job -> `_take` of the class: fitted attributes
+
+A subclass says which settings it has, which model trains it, and what it is when it is fitted.
+scikit-learn is never imported unless it asks.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from snailps.config import JobSettings
+from snailps.data.spool import Spooled
+from snailps.errors import NotFitted, ParameterError
+from snailps.estimators.display import display_of
+from snailps.estimators.history_plot import plot_history
+from snailps.estimators.jobs import Finished, run_job
+from snailps.estimators.monitor import Monitor, Report
+from snailps.estimators.parameters import Parameters
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+E = TypeVar("E", bound="Estimator")
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_SHARED = ("cluster", "callbacks")
+"""Parameters that a clone shares with its original: what they hold is no value."""
+
+
+class Estimator:
+    """A model as an object.
+
+    Parameters are stored as they are, and checked when `fit` is called.
+
+    Attributes
+    ----------
+    history_ : list of dict
+        Loss and speed of each epoch, those of all `partial_fit` included.
+    figures_ : dict
+        Figures of the last job.
+    """
+
+    worker_class: ClassVar[str]
+    """The model that trains it, ``package.module:Class``."""
+    parameters: ClassVar[Parameters]
+    __signature__: ClassVar[inspect.Signature]
+
+    history_: list[Report]
+    figures_: dict[str, Any]
+
+    def __init_subclass__(
+        cls,
+        *,
+        settings: type[JobSettings] | None = None,
+        defaults: Mapping[str, Any] = _NONE,
+        fixed: Mapping[str, Any] = _NONE,
+        without: Iterable[str] = (),
+        **others: Any,
+    ) -> None:
+        """Gives a class its parameters.
+
+        Parameters
+        ----------
+        settings : type, optional
+            Settings of its model; None: it inherits its parameters.
+        defaults, fixed, without
+            As of `Parameters`.
+        """
+        super().__init_subclass__(**others)
+        if settings is not None:
+            cls.parameters = Parameters(settings, defaults=defaults, fixed=fixed, without=without)
+            cls.__signature__ = cls.parameters.signature()
+            constructor: Any = _constructor(cls.__signature__)
+            constructor.__qualname__ = f"{cls.__qualname__}.__init__"
+            cls.__init__ = constructor  # type: ignore[method-assign]
+
+    def __init__(self, **parameters: Any) -> None:
+        """Stores the parameters.
+
+        Raises
+        ------
+        ParameterError
+            A name is none of them; the text says which one may have been meant.
+        """
+        self._refuse_unknown(parameters)
+        for name, default in self.parameters.defaults.items():
+            setattr(self, name, parameters.get(name, default))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All parameters by name; `deep` has no effect, for none of them is an estimator."""
+        return {name: getattr(self, name) for name in self.parameters.defaults}
+
+    def set_params(self: E, **parameters: Any) -> E:
+        """Changes parameters; a fitted model stays as it is until the next fit."""
+        self._refuse_unknown(parameters)
+        for name, value in parameters.items():
+            setattr(self, name, value)
+        return self
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draws the loss of each epoch; on `ax` if given.
+
+        Raises
+        ------
+        ConfigError
+            matplotlib is not installed.
+        """
+        self._refuse_unfitted("plot")
+        return plot_history(self.history_, type(self).__name__, ax)
+
+    def __repr__(self) -> str:
+        """The parameters that differ from their defaults."""
+        defaults = self.parameters.defaults
+        changed = ", ".join(
+            f"{name}={value!r:.200}"
+            for name, value in self.get_params().items()
+            if not _equal(value, defaults[name])
+        )
+        return f"{type(self).__name__}({changed})"
+
+    def _refuse_unknown(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.parameters.defaults:
+                raise self.parameters.unknown(name, type(self).__name__)
+
+    # --- fitting ---------------------------------------------------------------------------------
+
+    def _fit(
+        self,
+        given: Spooled | list[str],
+        settings: Mapping[str, Any] = _NONE,
+        *,
+        without: Iterable[str] = (),
+        first: bool = True,
+    ) -> None:
+        """Trains; the fitted attributes are set when all has gone well.
+
+        Parameters
+        ----------
+        given : Spooled or list of str
+            The input.
+        settings : mapping
+            Of the job, beside the parameters.
+        without : iterable of str
+            Parameters that do not go with the job.
+        first : bool
+            The training begins anew: so does the history.
+        """
+        name = type(self).__name__
+        chosen = self.parameters.settings(self.get_params(), name)
+        for left_out in without:
+            chosen.pop(left_out, None)
+        epochs = chosen.get("epochs", self.parameters.by_name["epochs"].default)
+        before = [] if first else self.history_
+        display = display_of(self._parameter("verbose"), name)
+        past = before[-1]["epoch"] if before else 0
+        monitor = Monitor(self._parameter("callbacks"), display, epochs, past)
+        try:
+            with run_job(
+                self.worker_class,
+                {**chosen, **settings},
+                given,
+                monitor,
+                cluster=self._parameter("cluster"),
+                workers=self._workers(),
+            ) as done:
+                self._take(done)
+        finally:
+            monitor.close()
+        self.history_, self.figures_ = [*before, *monitor.history], done.figures
+
+    def _take(self, done: Finished) -> None:
+        """Takes the fitted model from the files of a job."""
+        raise NotImplementedError
+
+    def _parameter(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def _workers(self) -> int | None:
+        workers = self._parameter("workers")
+        if workers is None or (type(workers) is int and workers >= 1):
+            return workers
+        raise ParameterError(
+            f"{type(self).__name__}: workers: expected a whole number of at least 1, or None; got "
+            f"{workers!r:.80}"
+        )
+
+    @property
+    def _is_fitted(self) -> bool:
+        return "history_" in self.__dict__
+
+    def _refuse_unfitted(self, what: str) -> None:
+        if not self._is_fitted:
+            name = type(self).__name__
+            raise NotFitted(f"{name}: {what} needs a fitted model: call fit first")
+
+    # --- scikit-learn ----------------------------------------------------------------------------
+
+    def __sklearn_clone__(self: E) -> E:
+        """For `sklearn.clone`: an estimator with equal parameters that is not fitted."""
+        return type(self)(
+            **{
+                name: value if name in _SHARED else copy.deepcopy(value)
+                for name, value in self.get_params().items()
+            }
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """For `sklearn.utils.validation.check_is_fitted`."""
+        return self._is_fitted
+
+    def __sklearn_tags__(self) -> Any:
+        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            input_tags=InputTags(string=True, two_d_array=False),
+        )
+
+
+def _constructor(signature: inspect.Signature) -> Callable[..., None]:
+    """A constructor that shows its parameters: to `help`, editors, and scikit-learn."""
+
+    def __init__(self: Estimator, **parameters: Any) -> None:
+        Estimator.__init__(self, **parameters)
+
+    me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    shown: Any = __init__
+    shown.__signature__ = signature.replace(parameters=[me, *signature.parameters.values()])
+    return __init__
+
+
+def _equal(one: object, other: object) -> bool:
+    """Whether values are equal; arrays, which do not say so, are not."""
+    try:
+        return one is other or bool(one == other)
+    except ValueError:
+        return False

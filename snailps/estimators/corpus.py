@@ -1,0 +1,65 @@
+"""Text for a job: paths as they are, everything else spooled into one scratch file.
+
+    path, glob | list, array, column, generator [, labels] -> corpus -> paths for a job's input
+
+No parsing: what a text is, `data.spool` decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from glob import has_magic
+from typing import Any
+
+from snailps.data.spool import Spooled, spool_text
+from snailps.errors import DataError
+
+SHOWN_CHARS = 60
+
+
+@contextlib.contextmanager
+def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spooled | list[str]]:
+    """What a job reads, while it runs: paths, or a file made of `data`.
+
+    Parameters
+    ----------
+    data : object
+        A path, folder or glob; a list of `pathlib.Path`; or texts, as `spool_text` takes them.
+    labels : object, optional
+        Of each text; with paths they are in the files.
+    column : str
+        Of a table.
+
+    Raises
+    ------
+    DataError
+        It is no text, is empty, or a path that does not exist.
+    """
+    paths = _paths(data)
+    if paths is None:
+        with spool_text(data, labels=labels, column=column) as spooled:
+            yield spooled
+        return
+    if labels is not None:
+        raise DataError(
+            f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their labels"
+        )
+    yield paths
+
+
+def _paths(data: Any) -> list[str] | None:
+    """The paths that `data` names; None where it is data."""
+    if isinstance(data, (str, os.PathLike)):
+        path = os.fspath(data)
+        if not (has_magic(path) or os.path.exists(path)):  # noqa: PTH110
+            shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
+            raise DataError(
+                f"{shown!r} is no file, folder or glob. A str is taken as a path; text is given as "
+                "a list of sentences: [text]"
+            )
+        return [path]
+    if isinstance(data, (list, tuple)) and data and isinstance(data[0], os.PathLike):
+        return [os.fspath(path) for path in data]
+    return None

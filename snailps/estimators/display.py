@@ -1,0 +1,130 @@
+"""Shows a training: a bar on terminals and in notebooks, lines elsewhere, or nothing.
+
+    verbose, standard error -> display_of -> Display.show(report) -> screen
+
+Standard output is not written.  rich is imported when a bar is shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from snailps.errors import ParameterError
+from snailps.estimators.monitor import Display
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+BAR_STEPS = 1000
+
+
+def display_of(verbose: object, title: str) -> Display:
+    """The display that `verbose` asks for: "auto" is quiet where no person watches.
+
+    Raises
+    ------
+    ParameterError
+        It is none of "auto", True and False.
+    """
+    if verbose not in ("auto", True, False):  # 0 and 1 are equal to these
+        raise ParameterError(f"verbose: expected True, False or 'auto'; got {verbose!r:.80}")
+    notebook = in_notebook()
+    if verbose and (notebook or sys.stderr.isatty()):
+        return BarDisplay(title, notebook=notebook)
+    return LineDisplay(title, sys.stderr) if verbose is not False and verbose != "auto" else Quiet()
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython")
+    current = shell.get_ipython() if shell is not None else None
+    return type(current).__name__ == "ZMQInteractiveShell"
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class LineDisplay:
+    """Writes a line for each epoch, and one at the end."""
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self._title, self._stream = title, stream
+        self._epoch = 0
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Writes a line if an epoch has begun, or the training has ended."""
+        if report["phase"] == "done" or (
+            report["phase"] == "training" and report["epoch"] > self._epoch
+        ):
+            self._epoch = report["epoch"]
+            print(f"{self._title}: {line_of(report)}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Does nothing: lines stay."""
+
+
+class BarDisplay:
+    """A bar with the loss, the speed and the time left."""
+
+    def __init__(self, title: str, *, notebook: bool) -> None:
+        self._title, self._notebook = title, notebook
+        self._bar: Progress | None = None
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Draws the bar."""
+        if self._bar is None:
+            self._bar = self._begin()
+            self._task = self._bar.add_task(self._title, total=BAR_STEPS, phase="", line="")
+            self._phase = ""
+        done = report["phase"] == "done"
+        if report["phase"] != self._phase and not done:
+            self._phase = report["phase"]
+            self._bar.reset(self._task)
+        share = 1.0 if done else report["progress"]
+        self._bar.update(
+            self._task, completed=BAR_STEPS * share, phase=self._phase, line=line_of(report)
+        )
+
+    def close(self) -> None:
+        """Leaves the last bar on the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _begin(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(force_jupyter=True) if self._notebook else Console(stderr=True)
+        bar = Progress(
+            TextColumn("{task.description} {task.fields[phase]}", markup=False),
+            BarColumn(30),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[line]}", markup=False),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        bar.start()
+        return bar
+
+
+def line_of(report: Mapping[str, Any]) -> str:
+    """A report as a line: epoch, loss, speed."""
+    parts = []
+    if report["phase"] in ("training", "done"):
+        parts.append(f"epoch {report['epoch']}/{report['epochs']}")
+    if report.get("loss") is not None:
+        parts.append(f"loss {report['loss']:.4f}")
+    for unit in ("words", "examples"):
+        if report.get(f"{unit}_per_s"):
+            parts.append(f"{report[f'{unit}_per_s']:,.0f} {unit}/s")
+    if report["phase"] == "done":
+        parts.append(f"{report['seconds']:.1f} s")
+    return ", ".join(parts)

@@ -1,0 +1,146 @@
+"""What is told of a training: to callbacks, to a display, and to the history.
+
+    Status of the master -> Monitor.update -> report (a dict) -> callbacks, display
+    history of the job -> Monitor.finish -> history of the model: a dict for each epoch
+
+Must not know clusters or models; the clock is an argument.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from snailps.errors import ParameterError
+from snailps.node.status import Status
+
+INTERVAL_S = 0.2
+"""Callbacks and displays hear of a training so often, at most."""
+_SHOWN = {"survey": "reading", "loading": "loading", "training": "training", "exporting": "saving"}
+_PASS = re.compile(r"(?:epoch|round) (\d+) of (\d+)")
+
+Report = dict[str, Any]
+"""phase, epoch, epochs, progress (0 to 1, of the phase), loss, lr, words and words_per_s (or
+examples), seconds."""
+Callback = Callable[[Report], object]
+
+
+class Display(Protocol):
+    """Shows reports."""
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Shows a report, or does nothing."""
+
+    def close(self) -> None:
+        """Leaves the screen as it is; nothing is shown after it."""
+
+
+class Monitor:
+    """Follows one job.
+
+    Parameters
+    ----------
+    callbacks : iterable of callables
+        Each is called with a report; one that returns False ends the training early.
+    display : Display
+    epochs : int
+        Of this job.
+    first : int
+        Epochs that were trained before, in earlier jobs of the same model.
+    clock : callable
+        Steady seconds.
+
+    Attributes
+    ----------
+    stopped : bool
+        A callback has ended the training.
+    history : list of dict
+        epoch, loss and speed, of each epoch; complete after `finish`.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Callback],
+        display: Display,
+        epochs: int,
+        first: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if callable(callbacks):
+            callbacks = (callbacks,)
+        self._callbacks = tuple(callbacks or ())
+        for callback in self._callbacks:
+            if not callable(callback):
+                raise ParameterError(
+                    f"callbacks: expected functions that take a dict, got {callback!r:.80}"
+                )
+        self._display, self._epochs, self._first, self._clock = display, epochs, first, clock
+        self._begun: float | None = None
+        self._told, self._last = -math.inf, ("", 0.0, 0)
+        self.stopped = False
+        self.history: list[Report] = []
+
+    def update(self, status: Status) -> bool:
+        """Takes the status of the running job; False: it is to end early."""
+        phase = _SHOWN.get(status["phase"])
+        if phase is None:
+            return not self.stopped
+        found = _PASS.match(status["pass_"])
+        epoch = int(found[1]) if found else min(1, self._last[2])
+        unit = status["unit"]
+        now, state = self._clock(), (phase, status["progress"], epoch)
+        soon = now - self._told < INTERVAL_S and (phase, epoch) == (self._last[0], self._last[2])
+        if state == self._last or soon:
+            return not self.stopped
+        self._told, self._last = now, state
+        self._tell(
+            {
+                "phase": phase,
+                "epoch": self._first + epoch,
+                "epochs": self._first + self._epochs,
+                "progress": status["progress"],
+                "loss": status["loss"],
+                "lr": status["lr"],
+                unit: status["units"],
+                f"{unit}_per_s": status["units_per_s"],
+                "seconds": self._seconds(now),
+            }
+        )
+        return not self.stopped
+
+    def finish(self, figures: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
+        """Takes figures and history of the job, which is done; makes a last report."""
+        self.history = [{**one, "epoch": self._first + one["epoch"]} for one in history]
+        unit = "words" if "words" in figures else "examples"
+        speed = f"{unit}_per_s"
+        self._tell(
+            {
+                "phase": "done",
+                "epoch": self._first + len(history),
+                "epochs": self._first + self._epochs,
+                "progress": 1.0,
+                "loss": figures.get("train_loss"),
+                "lr": None,
+                unit: figures.get(unit, 0),
+                speed: figures.get(speed),
+                "seconds": self._seconds(self._clock()),
+            }
+        )
+
+    def _seconds(self, now: float) -> float:
+        """Since the job was first heard of."""
+        self._begun = now if self._begun is None else self._begun
+        return now - self._begun
+
+    def close(self) -> None:
+        """Closes the display."""
+        self._display.close()
+
+    def _tell(self, report: Report) -> None:
+        self._display.show(report)
+        for callback in self._callbacks:
+            if callback(dict(report)) is False and report["phase"] != "done":
+                self.stopped = True

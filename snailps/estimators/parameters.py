@@ -1,0 +1,174 @@
+"""The parameters of an estimator: those settings of its model that make sense in Python.
+
+    settings class -> parameters_of -> Parameters -> signature, defaults
+    values of an estimator -> Parameters.settings -> settings of a job, or a ParameterError
+
+Paths, checkpoints and output are no parameters: data and result are objects here.  Knows no model
+by name, and no cluster.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, Setting, settings_of
+from snailps.errors import ConfigError, ParameterError
+
+_OF_THE_JOB = {"worker_class", "assign", "scratch_bytes", *CHECKPOINT_SETTINGS}
+_UNITS = {"path", "paths"}
+_TYPES: dict[str, Any] = {
+    "int": int, "float": float, "bool": bool, "str": str, "list": Sequence[str],
+}  # fmt: skip
+_ELSEWHERE = {
+    # gensim, fasttext, scikit-learn
+    "vector_size": "dim", "size": "dim", "alpha": "lr", "learning_rate": "lr", "eta0": "lr",
+    "epoch": "epochs", "iter": "epochs", "max_iter": "epochs", "ws": "window", "sg": "model",
+    "negative": "negatives", "neg": "negatives", "mincount": "min_count",
+    "mincountlabel": "min_count_label", "wordngrams": "word_ngrams", "t": "sample",
+    "max_final_vocab": "max_vocab", "buckets": "bucket", "random_state": "seed",
+    "thread": "workers", "n_jobs": "workers", "min_n": "minn", "max_n": "maxn",
+}  # fmt: skip
+"""Names that other libraries use, in small letters."""
+
+OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
+    {
+        "cluster": ("Any", None),
+        "workers": ("int | None", None),
+        "callbacks": ("Sequence[Callable[[dict[str, Any]], object]]", ()),
+        "verbose": ('bool | Literal["auto"]', "auto"),
+    }
+)
+"""Parameters that every estimator has beside those of its model: type and default."""
+
+
+class Parameters:
+    """The parameters of one estimator.
+
+    Parameters
+    ----------
+    settings : type
+        Settings class of its model.
+    defaults : mapping
+        Other defaults than the settings have.
+    fixed : mapping
+        Settings that the estimator decides: no parameters.
+    without : iterable of str
+        Other settings that are no parameters.
+
+    Attributes
+    ----------
+    by_name : mapping
+        Name -> setting, with the estimator's default.
+    defaults : mapping
+        Name -> default, those of `OWN` included.
+    fixed : mapping
+    """
+
+    def __init__(
+        self,
+        settings: type[JobSettings],
+        *,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        fixed: Mapping[str, Any] = MappingProxyType({}),
+        without: Iterable[str] = (),
+    ) -> None:
+        left_out = {*_OF_THE_JOB, *fixed, *without}
+        self._settings, self.fixed = settings, fixed
+        every = settings_of(settings)
+        self.by_name: Mapping[str, Setting] = {
+            name: dataclasses.replace(one, default=defaults.get(name, one.default))
+            for name, one in sorted(every.items(), key=lambda item: item[0] in _common())
+            if name not in left_out and one.unit not in _UNITS
+        }
+        self.defaults: Mapping[str, Any] = {
+            **{name: one.default for name, one in self.by_name.items()},
+            **{name: default for name, (_, default) in OWN.items()},
+        }
+
+    def signature(self) -> inspect.Signature:
+        """Of the estimator's constructor; all parameters by keyword."""
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=OWN[name][0] if name in OWN else type_of(self.by_name[name]),
+                )
+                for name, default in self.defaults.items()
+            ]
+        )
+
+    def unknown(self, name: str, who: str) -> ParameterError:
+        """The error for a parameter that is none, with the name that may have been meant."""
+        known = list(self.defaults)
+        small = name.lower()
+        meant = _ELSEWHERE.get(small.replace("_", ""), _ELSEWHERE.get(small, ""))
+        near = [meant] if meant in known else difflib.get_close_matches(small, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+        return ParameterError(f"{who}: unknown parameter {name!r}; {hint}")
+
+    def settings(self, values: Mapping[str, Any], who: str) -> dict[str, Any]:
+        """Settings of a job that differ from the defaults of its model, checked.
+
+        Parameters
+        ----------
+        values : mapping
+            Of all parameters; those of `OWN` are not looked at.
+        who : str
+            Name of the estimator, for messages.
+
+        Raises
+        ------
+        ParameterError
+            A value has the wrong type or is out of range, or two contradict each other.
+        """
+        given = {name: _plain(values[name]) for name in self.by_name}
+        for name, value in given.items():
+            _check_type(self.by_name[name], value, who)
+        normal = settings_of(self._settings)
+        every = {**given, **self.fixed}
+        changed = {name: value for name, value in every.items() if value != normal[name].default}
+        try:
+            built = RawConfig.from_mapping(changed, who).build(self._settings)
+        except ConfigError as error:
+            raise ParameterError(str(error)) from None
+        return {name: getattr(built, name) for name in changed}
+
+
+def type_of(setting: Setting) -> Any:
+    """The type of a parameter's values."""
+    if setting.choices:
+        return Literal[setting.choices]
+    return int | str if setting.unit == "bytes" else _TYPES[setting.kind]
+
+
+def _common() -> Mapping[str, Setting]:
+    """Settings of every job: they come after those of the model."""
+    return settings_of(JobSettings)
+
+
+def _plain(value: Any) -> Any:
+    """A Python value in the place of a NumPy scalar."""
+    item: Callable[[], Any] | None = getattr(value, "item", None)
+    return item() if item is not None and getattr(value, "ndim", None) == 0 else value
+
+
+def _check_type(setting: Setting, value: Any, who: str) -> None:
+    """Refuses text for a number, and what is no value at all."""
+    fits = {
+        "int": isinstance(value, (int, str) if setting.unit == "bytes" else int),
+        "float": isinstance(value, (int, float)) and not isinstance(value, bool),
+        "bool": isinstance(value, bool),
+        "str": isinstance(value, str),
+        "list": isinstance(value, (str, list, tuple)),
+    }[setting.kind]
+    if not fits or (setting.kind == "int" and isinstance(value, bool)):
+        raise ParameterError(
+            f"{who}: {setting.name}: expected {setting.expected}; got {value!r:.80}"
+        )

@@ -1,0 +1,121 @@
+"""Estimators on a real cluster: fit, partial_fit, neighbours, errors, scikit-learn."""
+
+import doctest
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snailps
+from snailps.errors import ClusterError, DataError, ParameterError
+
+PAIRS = [("king", "queen"), ("cat", "dog"), ("red", "blue"), ("one", "two")]
+QUIET = {"min_count": 1, "dim": 24, "epochs": 20, "lr": 0.05, "sample": 0}
+
+
+def sentences(n=400):
+    """Of pairs of words that share their contexts."""
+    rng = np.random.default_rng(3)
+    made = []
+    for i in range(n):
+        at = i % len(PAIRS)
+        context = [f"c{at}{rng.integers(4)}" for _ in range(6)]
+        context[int(rng.integers(6))] = PAIRS[at][int(rng.integers(2))]
+        made.append(context)
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A session for several fits."""
+    with snailps.local_cluster(threads=1, log=io.StringIO()) as made:
+        yield made
+
+
+def test_fit_of_token_lists_finds_words_of_like_contexts(cluster):
+    heard = []
+    model = snailps.Word2Vec(**QUIET, cluster=cluster, callbacks=[heard.append])
+    model.fit(sentences())
+    for one, other in PAIRS:
+        near = [word for word in model.wv.words if word[0] != "c" or word == "cat"]
+        assert model.wv.most_similar(one, restrict_vocab=near, topn=1)[0].word == other
+    losses = [one["loss"] for one in model.history_]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0]
+    assert model.figures_["words"] == 20 * 400 * 7
+    assert heard[-1]["phase"] == "done"
+    assert heard[-1]["epoch"] == heard[-1]["epochs"] == 20
+    assert model.transform(["king", ["queen", "cat"]]).shape == (2, 24)
+
+
+def test_partial_fit_adds_words_and_keeps_the_others(cluster, tmp_path):
+    model = snailps.FastText(**QUIET, bucket=500, cluster=cluster).fit(sentences())
+    before = list(model.wv.words)
+    king, queen = model.wv["king"], model.wv["queen"]
+    model.set_params(lr=1e-4, epochs=1)
+    model.partial_fit(" ".join(words).replace("cat", "lynx") for words in sentences())
+    assert list(model.wv.words)[: len(before)] == before
+    assert list(model.wv.words)[len(before) :] == ["lynx"]
+    assert np.abs(model.wv["king"] - king).max() < 0.05
+    assert np.dot(model.wv["king"], queen) > 0
+    assert [one["epoch"] for one in model.history_] == list(range(1, 22))
+    model.save(tmp_path / "m.bin")
+    loaded = snailps.FastText.load(tmp_path / "m.bin", epochs=1, min_count=1, cluster=cluster)
+    loaded.partial_fit([["lynx", "puma"]] * 20)
+    assert loaded.wv.words[-1] == "puma"
+
+
+def test_fit_of_a_file_equals_that_of_its_sentences(cluster, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("".join(" ".join(words) + "\n" for words in sentences(100)))
+    made = []
+    for data in (str(file), sentences(100), [" ".join(words) for words in sentences(100)]):
+        model = snailps.Word2Vec(dim=8, min_count=1, epochs=2, consistency="bsp", cluster=cluster)
+        made.append(model.fit(data).wv.vectors)
+    assert (made[0] == made[1]).all()
+    assert (made[0] == made[2]).all()
+
+
+def test_errors_leave_the_session_alive(cluster):
+    model = snailps.Word2Vec(dim=8, min_count=10_000, cluster=cluster)
+    with pytest.raises(ClusterError, match=r"no words left: min_count is 10000.*Lower min_count"):
+        model.fit(sentences(20))
+    with pytest.raises(DataError, match="is no file, folder or glob"):
+        model.fit("king queen")
+    with pytest.raises(ParameterError, match="workers: expected none with a cluster"):
+        model.set_params(workers=2).fit(sentences(20))
+    model.set_params(workers=None, min_count=1, epochs=1).fit(sentences(20))
+    assert "king" in model.wv
+
+
+def test_scikit_learn_clones_tags_and_pipelines(cluster):
+    sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from sklearn.exceptions import NotFittedError
+    from sklearn.pipeline import make_pipeline
+    from sklearn.utils import get_tags
+    from sklearn.utils.validation import check_is_fitted
+
+    model = snailps.FastText(dim=8, min_count=1, bucket=100, epochs=1, cluster=cluster)
+    copy = sklearn.base.clone(model)
+    assert copy is not model
+    assert copy.get_params() == model.get_params()
+    with pytest.raises(NotFittedError, match="not fitted"):
+        check_is_fitted(model)
+    assert get_tags(model).input_tags.string
+    pipeline = make_pipeline(model)
+    assert pipeline.set_params(fasttext__dim=4).fit_transform(sentences(20)).shape == (20, 4)
+    check_is_fitted(pipeline[0])
+
+
+def test_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
+    """Those that tests/unit skips, because they start a cluster."""
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    text = page.partition("## Models as objects")[2].partition("\n## ")[0]
+    lines = ["" if line.startswith("```") else line for line in text.splitlines()]
+    source = "\n".join(lines).replace("# doctest: +SKIP", "") + "\n"
+    monkeypatch.chdir(tmp_path)
+    example = doctest.DocTestParser().get_doctest(source, {}, "python.md", None, 0)
+    failed, ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
+    assert failed == 0, capsys.readouterr().out
+    assert ran > 10
