@@ -124,10 +124,20 @@ def head_of(path: str) -> bytes:
         with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
             data = file.read(STEP_BYTES)
             if is_matrix(data):
-                return b"" if is_packed(path) else head_of_matrix(path)
+                return b"" if is_packed(path) else _head_of_matrix(path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
     except (OSError, EOFError, zlib.error):  # `expand` will tell
         return b""
+
+
+def _head_of_matrix(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+
+        def read(start: int, stop: int) -> bytes:
+            file.seek(start)
+            return file.read(stop - start)
+
+        return head_of_matrix(read, path, file.seek(0, os.SEEK_END))
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:

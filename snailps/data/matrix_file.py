@@ -22,11 +22,10 @@ arrays, `matrix_writer.py` makes files of Python's.  No text.
 
 from __future__ import annotations
 
-import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -44,6 +43,8 @@ KEY_LIMIT = 1 << 63
 """Keys are below; models use the others for their own rows."""
 HEAD_ROWS = 500
 """Rows that show what a file has."""
+Read = Callable[[int, int], bytes]
+"""Bytes of a file from the first to before the second."""
 _HEADER = struct.Struct("<8sIIQQQQI")
 _AGAIN = "Write the file again with snailps.write_matrix"
 
@@ -232,7 +233,6 @@ def read_matrix_block(file: IO[bytes], path: str, start: int, stop: int, size: i
     Parameters
     ----------
     file : binary file
-        Has a descriptor.
     path : str
         For messages.
     start, stop : int
@@ -255,36 +255,43 @@ def read_matrix_block(file: IO[bytes], path: str, start: int, stop: int, size: i
     -----
     A copy at the speed of memory, without the GIL: entries are looked at by who uses them.
     """
-    file.seek(0)
-    header = read_header(file.read(HEADER_BYTES), size, path)
-    return _rows(file, path, header, *header.rows_of(start, stop))
+
+    def read(first: int, last: int) -> bytes:
+        file.seek(first)
+        return file.read(last - first)
+
+    header = read_header(read(0, HEADER_BYTES), size, path)
+    try:
+        descriptor = file.fileno()
+    except OSError:  # it has none: not a file of this machine
+        descriptor = -1
+    return _rows(read, descriptor, path, header, *header.rows_of(start, stop))
 
 
-def head_of_matrix(path: str) -> bytes:
-    """The first `HEAD_ROWS` rows of a file, as a matrix file of their own.
+def head_of_matrix(read: Read, path: str, size: int) -> bytes:
+    """The first `HEAD_ROWS` rows of a file of `size` bytes, as a matrix file of their own.
 
     Raises
     ------
     DataError
         As `read_matrix_block`.
-    OSError
     """
-    with Path(path).open("rb") as file:
-        header = read_header(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
-        return _rows(file, path, header, 0, min(header.rows, HEAD_ROWS))
+    header = read_header(read(0, HEADER_BYTES), size, path)
+    return _rows(read, -1, path, header, 0, min(header.rows, HEAD_ROWS))
 
 
-def _rows(file: IO[bytes], path: str, header: Header, first: int, last: int) -> bytes:
+def _rows(read: Read, descriptor: int, path: str, header: Header, first: int, last: int) -> bytes:
+    """Some rows; with a descriptor their entries are copied once only."""
     if last <= first:
         return b""
     rows, sections = last - first, header.sections()
     ptr, entry = None, first * header.columns
     nonzeros = rows * header.columns
     if not header.dense:
-        file.seek(sections["ptr"].start + 8 * first)
-        ptr = np.frombuffer(file.read(8 * (rows + 1)), "<i8")
+        begin = sections["ptr"].start + 8 * first
+        ptr = np.frombuffer(read(begin, begin + 8 * (rows + 1)), "<i8")
         entry, end = int(ptr[0]), int(ptr[-1])
-        if not 0 <= entry <= end <= header.nonzeros:
+        if len(ptr) <= rows or not 0 <= entry <= end <= header.nonzeros:
             raise DataError(
                 f"{path}: rows {first:,} to {last - 1:,} have the entries {entry:,} to {end:,} of "
                 f"{header.nonzeros:,}: the file is damaged. {_AGAIN}"
@@ -295,10 +302,14 @@ def _rows(file: IO[bytes], path: str, header: Header, first: int, last: int) -> 
     for name, section in block.sections().items():
         if name == "ptr" and ptr is not None:
             buffers.append((section.start, (ptr - entry).tobytes()))
+            continue
+        before = (first if name == "labels" else entry) * section.dtype.itemsize
+        begin = sections[name].start + before
+        if descriptor < 0:
+            buffers.append((section.start, read(begin, begin + section.bytes)))
         else:
-            before = (first if name == "labels" else entry) * section.dtype.itemsize
-            ranges.append((section.start, sections[name].start + before, section.bytes))
-    return gathered(file.fileno(), block.size, buffers, ranges)
+            ranges.append((section.start, begin, section.bytes))
+    return gathered(descriptor, block.size, buffers, ranges)
 
 
 def examples_of(

@@ -1,6 +1,7 @@
 """Writes matrix files of Python's data: sparse and dense matrices, tables, lists of dicts.
 
-    X, y -> rows_source -> pieces of rows -> sections of the file, piece by piece -> Written
+    X, y -> rows_source -> pieces of rows -> sections of the file, piece by piece
+         -> write_matrix -> Written, a user's file; spool_matrix -> Spooled, a driver's
 
 Memory stays bounded: a piece has about a million entries.  A matrix is not copied where it has the
 file's types.  Where the number of entries is not known beforehand (missing values, dicts), sections
@@ -13,25 +14,26 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._matrix import first_falling, first_not_finite
 from snailps.data.feature_rows import Piece, RowsSource, features_of
-from snailps.data.matrix_file import HEADER_BYTES, KEY_LIMIT, Flags, Header, Labels
+from snailps.data.matrix_file import KEY_LIMIT, Flags, Header, Labels, Section
+from snailps.data.scratch import Scratch, ScratchFile
+from snailps.data.spool import Spooled
 from snailps.errors import DataError
 
 Progress = Callable[[int, int | None], None]
 """Called with the rows written so far and the number of all, None if it is not known."""
 
 PIECE_ENTRIES = 1 << 20
+COPY_BYTES = 1 << 20
 CLASSES_MAX = 1 << 24
 """Whole numbers up to here are exact in float32."""
 
@@ -107,18 +109,67 @@ def write_matrix(
     """
     source = rows_source(X, label=label, fields=fields, dense=dense)
     labels, kind = _labels_of(source.labels() if label else y, source)
-    part = Path(f"{path}.part")
     try:
-        with part.open("wb") as file:
-            header = _write(file, source, labels, kind, on_progress)
-        part.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise DataError(f"cannot write {path}: {error.strerror or error}") from error
-        raise
+        with contextlib.ExitStack() as stack:
+
+            def make(name: str) -> _PlainFile:
+                file = _PlainFile(Path(f"{path}.{name}"))
+                stack.callback(file.close)
+                return file
+
+            file = make("part")
+            header = _write(file, make, source, labels, kind, on_progress)
+            file.path.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
     return Written(str(path), header.size, header.rows, header.nonzeros, source.name)
+
+
+def spool_matrix(
+    X: Any,
+    y: Any = None,
+    folder: str = "",
+    *,
+    bytes_max: int = 0,
+    label: str = "",
+    fields: Sequence[int] | NDArray[Any] | None = None,
+    dense: bool = False,
+    on_progress: Progress | None = None,
+) -> Spooled:
+    """Writes examples into one scratch file, which is an input as any other.
+
+    Parameters
+    ----------
+    X, y, label, fields, dense, on_progress
+        As of `write_matrix`.
+    folder : str
+        Scratch folder; empty: that of this user on this host.
+    bytes_max : int
+        Limit on all files in the folder, as that of `Scratch`.
+
+    Raises
+    ------
+    DataError
+        As `write_matrix`, or the limit does not allow it.
+    """
+    source = rows_source(X, label=label, fields=fields, dense=dense)
+    labels, kind = _labels_of(source.labels() if label else y, source)
+    scratch = Scratch(folder, bytes_max)
+    purpose = f"writing {source.name}"
+    with contextlib.ExitStack() as stack:
+
+        def make(name: str) -> ScratchFile:
+            part = scratch.new_file(f"{purpose} ({name})")
+            stack.callback(part.close)
+            return part
+
+        file = scratch.new_file(purpose)
+        try:
+            header = _write(file, make, source, labels, kind, on_progress)
+        except BaseException:
+            file.close()
+            raise
+    return Spooled(file, header.rows, source.name)
 
 
 def rows_source(
@@ -253,8 +304,49 @@ class DenseRows(RowsSource):
             yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
 
 
+class _File(Protocol):
+    """A file being written; a `ScratchFile`, or one at a place of its own."""
+
+    def write(self, data: bytes) -> None:
+        """Appends."""
+
+    def grow(self, size: int) -> None:
+        """Makes it so long."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+
+
+class _PlainFile:
+    """A file beside the one that is to be, gone when it is closed unless it was renamed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("w+b", buffering=0)
+
+    def write(self, data: bytes) -> None:
+        """Appends."""
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def grow(self, size: int) -> None:
+        """Makes it so long."""
+        self._file.truncate(size)
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Closes and removes it."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
 def _write(
-    file: IO[bytes],
+    file: _File,
+    make: Callable[[str], _File],
     source: RowsSource,
     labels: NDArray[np.float32],
     kind: Labels,
@@ -266,74 +358,81 @@ def _write(
     known = source.rows >= 0 and source.entries >= 0
     done = entries = 0
     ones = True
-    with contextlib.ExitStack() as stack:
-        sections = _Sections(file, header if known else None, stack)
-        if not source.dense:
-            sections.write("ptr", np.zeros(1, np.int64))
-        for piece in source.pieces():
-            if piece.ptr is not None:
-                sections.write("ptr", piece.ptr[1:] + entries)
-            if piece.keys is not None:
-                sections.write("keys", piece.keys)
-            if piece.values is not None:
-                sections.write("values", piece.values)
-                ones = ones and not known and bool((piece.values == 1).all())
-            if piece.fields is not None:
-                sections.write("fields", piece.fields)
-            done, entries = done + piece.rows, entries + piece.entries
-            if on_progress is not None:
-                on_progress(done, source.rows if source.rows >= 0 else None)
-        if done == 0:
-            raise DataError(f"X: {source.name} has no rows")
-        if kind and len(labels) != done:
-            raise DataError(
-                f"y: expected {done:,} labels, as many as X has rows, got {len(labels):,}"
-            )
-        if known:
-            assert (done, entries) == (header.rows, header.nonzeros)
-        else:
-            flags = source.flags & ~Flags.VALUES if ones else source.flags
-            header = Header(flags, kind, done, entries, header.columns)
-        if kind:
-            sections.write("labels", labels)
-        sections.finish(header)
+    sections = _Sections(file, header if known else None, make)
+    if not source.dense:
+        sections.write("ptr", np.zeros(1, np.int64))
+    for piece in source.pieces():
+        if piece.ptr is not None:
+            sections.write("ptr", piece.ptr[1:] + entries)
+        if piece.keys is not None:
+            sections.write("keys", piece.keys)
+        if piece.values is not None:
+            sections.write("values", piece.values)
+            ones = ones and not known and bool((piece.values == 1).all())
+        if piece.fields is not None:
+            sections.write("fields", piece.fields)
+        done, entries = done + piece.rows, entries + piece.entries
+        if on_progress is not None:
+            on_progress(done, source.rows if source.rows >= 0 else None)
+    if done == 0:
+        raise DataError(f"X: {source.name} has no rows")
+    if known:
+        assert (done, entries) == (header.rows, header.nonzeros)
+    else:
+        flags = source.flags & ~Flags.VALUES if ones else source.flags
+        header = Header(flags, kind, done, entries, header.columns)
+    if kind:
+        sections.write("labels", labels)
+    sections.finish(header)
     return header
 
 
 class _Sections:
-    """The sections of a file being written, each from its beginning to its end."""
+    """The sections of a file being written, each from its beginning to its end.
 
-    def __init__(self, file: IO[bytes], header: Header | None, stack: contextlib.ExitStack) -> None:
-        self._file, self._stack = file, stack
-        self._at = {name: one.start for name, one in header.sections().items()} if header else None
-        self._parts: dict[str, IO[bytes]] = {}
+    Without a header, each is a file of its own until `finish`.
+    """
+
+    def __init__(self, file: _File, header: Header | None, make: Callable[[str], _File]) -> None:
+        self._file, self._make = file, make
+        self._parts: dict[str, _File] = {}
+        self._at: dict[str, int] | None = None
+        if header is not None:
+            self._at = {name: section.start for name, section in header.sections().items()}
+            file.grow(header.size)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Appends to a section."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        if self._at is None:
-            if name not in self._parts:
-                folder = Path(self._file.name).parent
-                part = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (of the stack)
-                self._parts[name] = self._stack.enter_context(part)
-            self._parts[name].write(data)
+        if self._at is not None:
+            self._at[name] = _put(self._file, self._at[name], data)
             return
-        while data:
-            count = os.pwrite(self._file.fileno(), data, self._at[name])
-            self._at[name] += count
-            data = data[count:]
+        if name not in self._parts:
+            self._parts[name] = self._make(name)
+        self._parts[name].write(data.tobytes())
 
     def finish(self, header: Header) -> None:
-        """Writes what is beside the sections; puts sections together that are in parts."""
+        """Writes the header; puts sections together that are in parts."""
         if self._at is None:
+            self._file.grow(header.size)
             for name, section in header.sections().items():
                 if name in self._parts:  # else it is empty
-                    self._parts[name].seek(0)
-                    self._file.seek(section.start)
-                    shutil.copyfileobj(self._parts[name], self._file, 1 << 20)
-        self._file.flush()
-        self._file.truncate(header.size)
-        assert os.pwrite(self._file.fileno(), header.pack(), 0) == HEADER_BYTES
+                    self._copy(self._parts[name].fileno(), section)
+        _put(self._file, 0, memoryview(header.pack()))
+
+    def _copy(self, part: int, section: Section) -> None:
+        done = 0
+        while step := os.pread(part, COPY_BYTES, done):
+            _put(self._file, section.start + done, memoryview(step))
+            done += len(step)
+
+
+def _put(file: _File, at: int, data: memoryview) -> int:
+    """Writes at a place; where it ends."""
+    while data:
+        count = os.pwrite(file.fileno(), data, at)
+        data, at = data[count:], at + count
+    return at
 
 
 def _columns(source: RowsSource) -> int:

@@ -90,6 +90,22 @@ class ScratchFile:
                 "Make room, or choose another scratch folder"
             ) from error
 
+    def grow(self, size: int) -> None:
+        """Makes it this long, without content; counts as if it were written.
+
+        Raises
+        ------
+        DataError
+            The limit of the scratch folder does not allow it.
+        """
+        self._reserve(self.path, size)
+        os.ftruncate(self._descriptor, size)
+        self.bytes = size
+
+    def fileno(self) -> int:
+        """Its descriptor, which stays its own."""
+        return self._descriptor
+
     def close(self) -> None:
         """Removes the file; more calls, and those of a forked child, do nothing."""
         if self._descriptor < 0 or os.getpid() != self._owner:

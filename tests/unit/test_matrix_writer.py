@@ -1,6 +1,7 @@
 """data.matrix_writer and data.feature_rows: files of Python's matrices, tables and dicts."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from test_matrix_file import rows_of
 from snailps.data import feature_rows, matrix_writer
 from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import Flags, Labels, read_header
-from snailps.data.matrix_writer import write_matrix
+from snailps.data.matrix_writer import spool_matrix, write_matrix
 from snailps.errors import DataError
 
 sparse = pytest.importorskip("scipy.sparse")
@@ -154,6 +155,23 @@ def test_failed_writing_leaves_the_file_that_was_there(tmp_path):
         write_matrix(tmp_path / "a", np.full((3, 3), np.nan), np.zeros(3))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "mine"
+
+
+@pytest.mark.parametrize("x", [np.eye(3), [{"a": 1}, {"b": "c", "a": 2}, {}]], ids=["known", "not"])
+def test_spooled_file_is_that_which_write_matrix_writes_and_goes(tmp_path, x):
+    write_matrix(tmp_path / "a", x, [1, 0, 1])
+    with spool_matrix(x, [1, 0, 1], str(tmp_path / "scratch")) as spooled:
+        assert Path(spooled.path).read_bytes() == (tmp_path / "a").read_bytes()
+        assert (spooled.bytes, spooled.units) == ((tmp_path / "a").stat().st_size, 3)
+        assert len(list((tmp_path / "scratch").glob("*.spool"))) == 1
+    assert list((tmp_path / "scratch").glob("*.spool")) == []
+
+
+@pytest.mark.parametrize("x", [np.ones((40, 40)), [{"a": 1}] * 400], ids=["known", "not"])
+def test_spooling_beyond_the_scratch_limit_is_refused(tmp_path, x):
+    with pytest.raises(DataError, match="bytes of scratch are left"):
+        spool_matrix(x, np.ones(len(x)), str(tmp_path / "scratch"), bytes_max=4000)
+    assert list((tmp_path / "scratch").glob("*.spool")) == []
 
 
 def test_folder_that_is_not_there_is_told(tmp_path):
