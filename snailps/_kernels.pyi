@@ -475,19 +475,6 @@ class Kernels:
         Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
         """
 
-    def take_rows(self, rows: Floats, ids: Ints, packed: Floats, dim: int, parts: int) -> None:
-        """``packed[i] = rows[ids[i]]``, without what pads `rows`.
-
-        Shape of `rows` as in `unpack_parts`; packed float32[k, parts * dim], ids int32[k] in 0..n-1
-        (ValueError otherwise).  Releases the GIL; threads may work on different ranges of ids.
-        """
-
-    def take_changes(self, rows: Floats, ids: Ints, packed: Floats, dim: int, parts: int) -> None:
-        """``packed[i] = rows[ids[i]] - packed[i]``: what changed since `take_rows`.
-
-        Shapes, errors and threads as in `take_rows`.
-        """
-
     def csr_product(
         self, ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats
     ) -> None:

@@ -956,37 +956,6 @@ cdef class Kernels:
                 self.table.subtract_parts(&rows[0, 0], &packed[0, 0], dim, parts, stride,
                                           packed.shape[0])
 
-    cdef Py_ssize_t check_taken(self, const float[:, ::1] rows, const int32_t[::1] ids,
-                                const float[:, ::1] packed, Py_ssize_t dim,
-                                Py_ssize_t parts) except -1:
-        """Stride of the parts of `rows`."""
-        cdef Py_ssize_t stride = rows.shape[1] // max(1, parts)
-        if dim < 1 or parts < 1 or stride * parts != rows.shape[1] or stride < dim:
-            raise ValueError(f"rows must have {parts} parts of at least {dim} columns, got "
-                             f"{rows.shape[1]} columns")
-        if packed.shape[0] != ids.shape[0] or packed.shape[1] != dim * parts:
-            raise ValueError(f"packed must be ({ids.shape[0]}, {dim * parts}), a row an id, got "
-                             f"({packed.shape[0]}, {packed.shape[1]})")
-        if not self.in_range(ids, 0, rows.shape[0]):
-            raise ValueError(f"ids must lie in 0..{rows.shape[0] - 1}, the rows")
-        return stride
-
-    def take_rows(self, const float[:, ::1] rows, const int32_t[::1] ids, float[:, ::1] packed,
-                  Py_ssize_t dim, Py_ssize_t parts):
-        cdef Py_ssize_t stride = self.check_taken(rows, ids, packed, dim, parts)
-        if ids.shape[0]:
-            with nogil:
-                self.table.take_rows(&rows[0, 0], &ids[0], &packed[0, 0], dim, parts, stride,
-                                     ids.shape[0])
-
-    def take_changes(self, const float[:, ::1] rows, const int32_t[::1] ids,
-                     float[:, ::1] packed, Py_ssize_t dim, Py_ssize_t parts):
-        cdef Py_ssize_t stride = self.check_taken(rows, ids, packed, dim, parts)
-        if ids.shape[0]:
-            with nogil:
-                self.table.take_changes(&rows[0, 0], &ids[0], &packed[0, 0], dim, parts, stride,
-                                        ids.shape[0])
-
     def add_weighted_rows(self, const float[:, ::1] rows, const float[::1] weights,
                           float[:, ::1] out):
         cdef Py_ssize_t i, n = rows.shape[0], dim = rows.shape[1]

@@ -206,10 +206,6 @@ typedef struct {
                          int64_t stride, int64_t n);
     void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,
                            int64_t stride, int64_t n);
-    void (*take_rows)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
-                      int64_t parts, int64_t stride, int64_t n);
-    void (*take_changes)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
-                         int64_t parts, int64_t stride, int64_t n);
     void (*add_weighted)(int64_t n, float *to, const float *from, float weight);
     void (*score_probe)(const float *x, int64_t n, float *sigmoid, float *loss);
 } snail_kernels;

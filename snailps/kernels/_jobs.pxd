@@ -209,9 +209,5 @@ cdef extern from "kernels/_jobs.h" nogil:
                              int64_t stride, int64_t n) noexcept nogil
         void (*subtract_parts)(const float *rows, float *packed, int64_t dim, int64_t parts,
                                int64_t stride, int64_t n) noexcept nogil
-        void (*take_rows)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
-                          int64_t parts, int64_t stride, int64_t n) noexcept nogil
-        void (*take_changes)(const float *rows, const int32_t *ids, float *packed, int64_t dim,
-                             int64_t parts, int64_t stride, int64_t n) noexcept nogil
         void (*add_weighted)(int64_t n, float *to, const float *from_, float weight) noexcept nogil
         void (*score_probe)(const float *x, int64_t n, float *sigmoid, float *loss) noexcept nogil

@@ -12,7 +12,6 @@
 #include "_optimizers.h"
 #include "_tiles.h"
 
-enum { SNAIL_ROWS_AHEAD = 8 }; /* rows, whose places are known, asked for ahead */
 
 /* ---- stored rows ------------------------------------------------------------------------------ */
 
@@ -81,34 +80,6 @@ static void snail_subtract_parts(const float *rows, float *packed, int64_t dim, 
     for (int64_t p = 0; p < n * parts; p++)
         for (int64_t d = 0; d < dim; d++)
             packed[p * dim + d] = rows[p * stride + d] - packed[p * dim + d];
-}
-
-/* Of some rows: packed = rows, without what pads them. */
-static void snail_take_rows(const float *rows, const int32_t *ids, float *packed, int64_t dim,
-                            int64_t parts, int64_t stride, int64_t n) {
-    const int64_t size = parts * stride;
-    if (dim == stride) dim *= parts, stride = dim, parts = 1;
-    for (int64_t i = 0; i < n; i++) {
-        if (i + SNAIL_ROWS_AHEAD < n)
-            snail_prefetch_row(rows + ids[i + SNAIL_ROWS_AHEAD] * size, size + SNAIL_PAD - 1);
-        for (int64_t p = 0; p < parts; p++, packed += dim)
-            memcpy(packed, rows + ids[i] * size + p * stride, (size_t)dim * sizeof(float));
-    }
-}
-
-/* Of some rows: packed = rows - packed. */
-static void snail_take_changes(const float *rows, const int32_t *ids, float *packed, int64_t dim,
-                               int64_t parts, int64_t stride, int64_t n) {
-    const int64_t size = parts * stride;
-    if (dim == stride) dim *= parts, stride = dim, parts = 1;
-    for (int64_t i = 0; i < n; i++) {
-        if (i + SNAIL_ROWS_AHEAD < n)
-            snail_prefetch_row(rows + ids[i + SNAIL_ROWS_AHEAD] * size, size + SNAIL_PAD - 1);
-        for (int64_t p = 0; p < parts; p++, packed += dim) {
-            const float *row = rows + ids[i] * size + p * stride;
-            for (int64_t d = 0; d < dim; d++) packed[d] = row[d] - packed[d];
-        }
-    }
 }
 
 /* to += weight * from. */

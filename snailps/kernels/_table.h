@@ -78,8 +78,6 @@ static snail_kernels snail_table = {
     .bag_means = snail_bag_means,
     .unpack_parts = snail_unpack_parts,
     .subtract_parts = snail_subtract_parts,
-    .take_rows = snail_take_rows,
-    .take_changes = snail_take_changes,
     .add_weighted = snail_add_weighted,
     .score_probe = snail_score_probe,
 };

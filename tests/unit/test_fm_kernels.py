@@ -213,42 +213,6 @@ def test_unpack_and_subtract_parts_are_inverse(parts):
     np.testing.assert_allclose(packed, 0.25, atol=1e-6)
 
 
-@pytest.mark.parametrize("build", kernels.builds_available())
-@pytest.mark.parametrize(
-    ("dim", "parts", "stride"), [(9, 1, 9), (1, 3, 1), (9, 3, 16), (21, 1, 32)]
-)
-def test_rows_taken_before_and_after_give_their_changes(build, dim, parts, stride):
-    chosen = kernels.load(build)
-    rng = np.random.default_rng(2)
-    ids = np.array([3, 19, 0, 7, 12, 5, 9, 1, 18, 4], np.int32)
-    rows = rng.normal(size=(20, stride * parts)).astype(np.float32)
-
-    def packed_rows():
-        return rows.reshape(20, parts, stride)[ids, :, :dim].reshape(10, -1)
-
-    before, taken = packed_rows(), np.empty((10, dim * parts), np.float32)
-    chosen.take_rows(rows, ids, taken, dim, parts)
-    np.testing.assert_array_equal(taken, before)
-    rows += rng.normal(size=rows.shape).astype(np.float32)
-    chosen.take_changes(rows, ids, taken, dim, parts)
-    np.testing.assert_array_equal(taken, packed_rows() - before)
-
-
-@pytest.mark.parametrize("kernel", [kernels.take_rows, kernels.take_changes])
-def test_rows_taken_that_do_not_fit_are_refused(kernel):
-    rows, packed = np.zeros((20, 32), np.float32), np.zeros((1, 18), np.float32)
-    for ids, dim, parts, what in (
-        ([20], 9, 2, "ids must lie"),
-        ([-1], 9, 2, "ids must lie"),
-        ([0, 1], 9, 2, "packed must be"),
-        ([0], 8, 2, "packed must be"),
-        ([0], 6, 3, "3 parts of at least 6"),
-        ([0], 17, 2, "2 parts of at least 17"),
-    ):
-        with pytest.raises(ValueError, match=what):
-            kernel(rows, np.array(ids, np.int32), packed, dim, parts)
-
-
 @pytest.mark.parametrize(
     ("changed", "what"),
     [

@@ -64,8 +64,8 @@ class Case:
         self.twin = twin.RowExchange(start.copy(), start.copy(), motion, derive, self.dim)
 
     def packed(self):
-        out = np.empty((ROWS, self.layout.width), np.float32)
-        kernels.take_rows(self.rows, EVERY, out, self.layout.dim, self.layout.parts)
+        out = np.zeros((ROWS, self.layout.width), np.float32)
+        kernels.subtract_parts(self.rows, out, self.layout.dim, self.layout.parts)
         return out
 
     def train(self):
