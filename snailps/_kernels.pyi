@@ -17,6 +17,9 @@ PAD: int
 PANEL: int
 """Words of a panel of output weights: 128."""
 
+class CheckedBags:
+    """What `Kernels.checked_bags` returns: bags that are right for a table of so many rows."""
+
 class Kernels:
     """The kernels of one build, from its table, a PyCapsule."""
 
@@ -68,6 +71,18 @@ class Kernels:
         `residues` becomes ``rows + residues - widened``, or 0 where that is not finite.
         """
 
+    def checked_bags(self, bag_ptr: Longs, bag_rows: Ints, row_num: int) -> CheckedBags:
+        """Checks bags as `train_words` and `train_pairs` take them, once for many calls.
+
+        The arrays must not change as long as it is used.  A call that gets other arrays with it, or
+        a table with fewer than `row_num` rows, checks them again.
+
+        Raises
+        ------
+        ValueError
+            They do not fit each other, or a row is none of 0..row_num-1.
+        """
+
     def train_words(
         self,
         inputs: Floats, outputs: Floats, dim: int, tokens: Ints, bag_ptr: Longs | Ints,
@@ -75,6 +90,7 @@ class Kernels:
         window: int, negatives: int, lr_start: float, lr_stop: float, seed: int,
         targets: tuple[Ints, Ints] | None = None,
         squares: tuple[Floats, Floats] | None = None, eps: float = 1e-8,
+        bags: CheckedBags | None = None,
     ) -> tuple[float, int]:  # fmt: skip
         """Train CBOW word vectors on `tokens`, in place; returns (loss_sum, examples).
 
@@ -119,6 +135,8 @@ class Kernels:
             it has that row in it.
         eps
             AdaGrad's, above 0: added to the root of these sums.
+        bags
+            What `checked_bags` returned for `bag_ptr` and `bag_rows`: they are not checked again.
 
         Returns
         -------
@@ -210,12 +228,13 @@ class Kernels:
         bag_ptr: Longs, bag_rows: Ints, noise: Ints, noise_logit: Floats, *,
         negatives: int, lr_start: float, lr_stop: float, seed: int,
         squares: tuple[Floats, Floats] | None = None, eps: float = 1.0,
+        bags: CheckedBags | None = None,
     ) -> tuple[float, int]:  # fmt: skip
         """Train skip-gram word vectors on sorted pairs, in place; returns (loss_sum, pairs).
 
         Parameters
         ----------
-        inputs, outputs, dim, bag_ptr, bag_rows, noise, noise_logit, squares
+        inputs, outputs, dim, bag_ptr, bag_rows, noise, noise_logit, squares, bags
             As `train_words` takes them.
         centres, starts, contexts
             Bundles, as `sort_pairs` returns them.  ``centres[a:b], starts[a:b + 1]`` are a range of

@@ -98,6 +98,26 @@ cdef object parts_of_words(str name, object parts, Py_ssize_t word_num, int most
     return found.astype(np.uint16, copy=False)
 
 
+cdef class CheckedBags:
+    """Two arrays that `Kernels.check_bags` has accepted; see `_kernels.pyi`."""
+
+    cdef const int64_t[::1] bag_ptr     # keep what the pointers to them stand for
+    cdef const int32_t[::1] bag_rows
+    cdef Py_ssize_t row_num
+
+    def __init__(self):
+        raise TypeError("checked bags are what kernels.checked_bags returns")
+
+    cdef bint are(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
+                  Py_ssize_t row_num) except -1:
+        """Whether it is these that were checked, for a table of no more rows."""
+        return (bag_ptr.shape[0] == self.bag_ptr.shape[0]
+                and bag_rows.shape[0] == self.bag_rows.shape[0]
+                and bag_ptr.shape[0] > 0 and bag_rows.shape[0] > 0
+                and &bag_ptr[0] == &self.bag_ptr[0] and &bag_rows[0] == &self.bag_rows[0]
+                and self.row_num <= row_num)
+
+
 cdef class Kernels:
     """The kernels of one build; see `_kernels.pyi` for what each does."""
 
@@ -251,6 +271,19 @@ cdef class Kernels:
 
     # ---- word vectors ------------------------------------------------------------------------------
 
+    def checked_bags(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
+                     Py_ssize_t row_num):
+        self.check_bags(bag_ptr, bag_rows, row_num, 1)
+        cdef CheckedBags checked = CheckedBags.__new__(CheckedBags)
+        checked.bag_ptr, checked.bag_rows, checked.row_num = bag_ptr, bag_rows, row_num
+        return checked
+
+    cdef object check_bags_of_words(self, CheckedBags checked, const int64_t[::1] bag_ptr,
+                                    const int32_t[::1] bag_rows, Py_ssize_t row_num):
+        """Checks the bags of words, unless that was done before."""
+        if checked is None or not checked.are(bag_ptr, bag_rows, row_num):
+            self.check_bags(bag_ptr, bag_rows, row_num, 1)
+
     cdef object check_tables(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                              const int32_t[::1] noise, const float[::1] noise_logit,
                              int negatives):
@@ -298,12 +331,12 @@ cdef class Kernels:
                     const int32_t[::1] tokens, bag_ptr, const int32_t[::1] bag_rows,
                     const int32_t[::1] noise, const float[::1] noise_logit, *,
                     int window, int negatives, float lr_start, float lr_stop, uint64_t seed,
-                    targets=None, squares=None, float eps=1e-8):
+                    targets=None, squares=None, float eps=1e-8, CheckedBags bags=None):
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
         cdef Py_ssize_t out_num = outputs.shape[0]
         self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
-        self.check_bags(pointers, bag_rows, inputs.shape[0], 1)
+        self.check_bags_of_words(bags, pointers, bag_rows, inputs.shape[0])
         if targets is None and word_num > out_num:
             raise ValueError(
                 f"outputs ({out_num} rows) must have a row a word ({word_num})")
@@ -441,13 +474,13 @@ cdef class Kernels:
                     const int32_t[::1] contexts, const int64_t[::1] bag_ptr,
                     const int32_t[::1] bag_rows, const int32_t[::1] noise,
                     const float[::1] noise_logit, *, int negatives, float lr_start, float lr_stop,
-                    uint64_t seed, squares=None, float eps=1.0):
+                    uint64_t seed, squares=None, float eps=1.0, CheckedBags bags=None):
         cdef Py_ssize_t n = centres.shape[0], out_num = outputs.shape[0], b
         cdef bint falls = False
         cdef PairsJob job
         memset(&job, 0, sizeof(job))
         self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
-        self.check_bags(bag_ptr, bag_rows, inputs.shape[0], 1)
+        self.check_bags_of_words(bags, bag_ptr, bag_rows, inputs.shape[0])
         if starts.shape[0] != n + 1:
             raise ValueError(f"starts must have one number more than centres ({n}), got "
                              f"{starts.shape[0]}")

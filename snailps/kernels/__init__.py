@@ -24,6 +24,7 @@ from snailps._kernels import GROUP as GROUP
 from snailps._kernels import PAD as PAD
 from snailps._kernels import PANEL as PANEL
 from snailps._kernels import SHARED as SHARED
+from snailps._kernels import CheckedBags as CheckedBags
 from snailps._kernels import Kernels
 from snailps.errors import ConfigError
 
@@ -125,6 +126,7 @@ row_ops = _chosen.row_ops
 init_row = _chosen.init_row
 train_labels = _chosen.train_labels
 train_linear = _chosen.train_linear
+checked_bags = _chosen.checked_bags
 train_words = _chosen.train_words
 sort_pairs = _chosen.sort_pairs
 train_pairs = _chosen.train_pairs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,29 @@ def test_a_copy_takes_what_others_have_pushed_and_keeps_its_own_steps(
     made.exchange(3)
     np.testing.assert_allclose(made.local[0][2, :4], stored(worker)[2], rtol=1e-5)
     assert (made.local[0][2, :4] > 10).all()
+
+
+def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(
+    worker: MemoryWorker,
+) -> None:
+    made = copies(worker, (200, 100), {3: 8, 7: 8})  # 300 of 1,600 and of 800 steps of all
+    assert made._last == VISITS
+    sent: list[tuple[int, int]] = []
+    arrived = True
+
+    def push_async(table: str, keys: Any, values: Any, **_: Any) -> Any:
+        sent.extend((number, int(key)) for key in keys)
+        return SimpleNamespace(wait=lambda: values, done=arrived)
+
+    worker.push_async = push_async  # type: ignore[method-assign]
+    for number in range(1, VISITS):
+        arrived = number not in {4, 5}
+        if made._open is not None:
+            made._open[2].done = arrived
+        made.exchange(number)
+    busy, rare = KEYS[2:].tolist()
+    assert [n for n, key in sent if key == busy] == [1, 2, 3, 6, 7]
+    assert [n for n, key in sent if key == rare] == [3, 6]
 
 
 @pytest.mark.parametrize("groups", [1, 30, 1000, 100_000])

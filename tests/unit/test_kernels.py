@@ -699,3 +699,35 @@ def test_load_build_that_cannot_run_says_what_is_missing(monkeypatch):
         kernels.load("avx2")
     with pytest.raises(ConfigError, match="expected one of"):
         kernels.load("sse5")
+
+
+def test_train_words_bags_that_were_checked_train_alike():
+    toy = Toy()
+    bags = kernels.checked_bags(toy.bag_ptr, toy.bag_rows, len(toy.inputs))
+    for got, want in zip(toy.train(bags=bags), toy.train(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_train_words_bags_other_than_those_checked_are_checked():
+    toy = Toy()
+    bags = kernels.checked_bags(toy.bag_ptr, toy.bag_rows, len(toy.inputs))
+    for place, wrong in (
+        (4, np.zeros_like(toy.bag_ptr)),
+        (5, np.full_like(toy.bag_rows, 1000)),
+        (0, toy.inputs[:20]),  # fewer rows than they were checked for
+    ):
+        arguments = [toy.inputs, toy.outputs, *toy.arguments()[2:]]
+        arguments[place] = wrong
+        with pytest.raises(ValueError, match="bag_"):
+            kernels.train_words(*arguments, **SETTINGS, bags=bags)
+
+
+def test_checked_bags_that_are_wrong_are_refused():
+    ptr, rows = np.array([0, 2, 3]), np.array([0, 4, 1], np.int32)
+    kernels.checked_bags(ptr, rows, 5)
+    kernels.checked_bags(np.zeros(1, np.int64), rows[:0], 0)  # of no words
+    for wrong in ((ptr, rows, 4), (ptr, rows[:2], 5), (np.array([0, 2, 2]), rows, 5)):
+        with pytest.raises(ValueError, match="bag_"):
+            kernels.checked_bags(*wrong)
+    with pytest.raises(TypeError, match="checked_bags"):
+        kernels.CheckedBags()

@@ -493,3 +493,24 @@ def test_train_pairs_array_that_does_not_fit_is_refused(name):
 def test_train_pairs_setting_out_of_range_is_refused(changed, words):
     with pytest.raises(ValueError, match=words):
         Toy().train(**changed)
+
+
+def test_train_pairs_bags_that_were_checked_train_alike():
+    toy = Toy()
+    bags = kernels.checked_bags(toy.bag_ptr, toy.bag_rows, len(toy.inputs))
+    for got, want in zip(toy.train(bags=bags), toy.train(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_train_pairs_bags_other_than_those_checked_are_checked():
+    toy = Toy()
+    bags = kernels.checked_bags(toy.bag_ptr, toy.bag_rows, len(toy.inputs))
+    for place, wrong in (
+        (6, np.zeros_like(toy.bag_ptr)),
+        (7, np.full_like(toy.bag_rows, 1000)),
+        (0, toy.inputs[:20]),  # fewer rows than they were checked for
+    ):
+        arguments = [toy.inputs, toy.outputs, toy.dim, *toy.pairs, *toy.rest()]
+        arguments[place] = wrong
+        with pytest.raises(ValueError, match="bag_"):
+            kernels.train_pairs(*arguments, **SETTINGS, bags=bags)

@@ -114,9 +114,9 @@ def test_a_short_text_has_fewer_parts_than_workers() -> None:
     ("mass", "parts"),
     [
         (np.ones(0), 0),
-        (np.ones(15), 0),
-        (np.ones(16), 1),
-        (np.ones(800), 50),
+        (np.ones(127), 0),
+        (np.ones(128), 1),
+        (np.ones(6400), 50),
         (np.r_[850, np.ones(150)], 0),  # one word is most of the text
         (np.r_[100, np.ones(900)], 5),  # and a tenth of it
         (zipf(500), 2),

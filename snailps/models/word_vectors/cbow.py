@@ -24,18 +24,18 @@ from snailps import kernels
 from snailps.api.worker import Block
 from snailps.models.local_sgd import Floats
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.input_exchange import Sharing
+from snailps.models.word_vectors.contention import steps_a_word
+from snailps.models.word_vectors.input_exchange import TURNS_MAX, Sharing
 from snailps.models.word_vectors.rotation import MASK64, RotationTrainer, Tenancy, Visit
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
 
 Ints = NDArray[np.int32]
 
-CURVATURE = 0.05
+WINDOW_CURVATURE = 0.05
 """Share of its way to the optimum that the hidden vector of a window goes in a step, a unit of the
 learning rate.  Loss of held-out text with 8 workers, rows 50 steps apart: 2.212 with sums (0) and
 2.216 at 0.1; it matters where rates are high, or a network so slow that rows travel rarely."""
-STEPS_APART = (100.0, 300.0)
+STEPS_APART_MIN, STEPS_APART_MAX = 100.0, 300.0
 """Steps of all workers on a word's row, in the midst of a training, between two exchanges, at least
 and at most; rows of n-grams as many more times as a word has rows: a step moves the hidden vector
 by that less."""
@@ -48,7 +48,6 @@ THREAD_TARGETS = 1000
 """Least targets for a thread of its own."""
 TURN_TARGETS = 1000
 """Least targets between two exchanges."""
-TURNS_MAX = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,17 +61,18 @@ class CbowTenancy(Tenancy):
     targets, target_words : int32 array
         Places of the targets in `tokens`, those of each visiting part in the order of the text;
         their words' numbers in the vocabulary.
+    others : float32 array
+        Expected steps of other workers on each of the rows of `keys`; empty for one worker.
     """
 
     tokens: Ints
     targets: Ints
     target_words: Ints
+    others: Floats
 
 
 class CbowTrainer(RotationTrainer[CbowTenancy]):
     """Deals slices, prepares and trains tenancies for a `WordVectors` worker with `model: cbow`."""
-
-    _contention: tuple[int, WordContention] | None = None  # for so many parts
 
     def prepare(self, block: Block) -> CbowTenancy:
         """Reads this part's share of the chunk and sorts its targets."""
@@ -93,12 +93,17 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
         place[present] = np.arange(len(present), dtype=np.int32)
         bag_ptr, bag_rows, keys = self._model.bags(present)
         resident, rows = self._place(block, keys)
+        bag_rows = rows[bag_rows].astype(np.int32)
+        others = np.zeros(0, np.float32)
+        if (contention := self._model.contention(block.parts)) is not None:
+            others, _ = contention.steps_elsewhere(len(targets), keys, keys[:0])
         return CbowTenancy(
             parts=parts,
             bounds=bounds,
             present=present,
             bag_ptr=bag_ptr,
-            bag_rows=rows[bag_rows].astype(np.int32),
+            bag_rows=bag_rows,
+            bags=kernels.checked_bags(bag_ptr, bag_rows, len(keys) and int(rows.max()) + 1),
             resident=resident,
             keys=keys,
             rows=rows,
@@ -106,11 +111,12 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
             tokens=place[ids],
             targets=targets,
             target_words=ids[targets],
+            others=others,
         )
 
     def _rows_of(self, block: Block) -> int:
-        parts = self._parts_of(block.parts, block.visiting)
-        return len(self._vocabulary) + int(np.count_nonzero(parts.sharers))
+        s = self._model.settings
+        return len(self._vocabulary) + (s.bucket if s.maxn else 0)
 
     def _sharing(self, block: Block, tenancy: CbowTenancy) -> Sharing:
         """All rows; other workers' steps on each are estimated from the vocabulary."""
@@ -123,23 +129,13 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
         windows, _ = steps_a_word(s)
         steps = np.repeat(counts * (windows / bag), sizes)
         own = np.bincount(tenancy.bag_rows, steps)[tenancy.rows]
-        others, _ = self._contention_of(block.parts).steps_elsewhere(
-            len(tenancy.targets), tenancy.keys, tenancy.keys[:0]
-        )
         begin, _ = block.progress
-        way = own * (CURVATURE * s.lr * (1.0 - begin) / windows)
+        way = own * (WINDOW_CURVATURE * s.lr * (1.0 - begin) / windows)
         turns = max(1, min(TURNS_MAX, len(tenancy.targets) // (block.visiting * TURN_TARGETS)))
         apart = s.epochs * self._vocabulary.tokens / WORDS_A_STEP_APART
-        apart = float(np.clip(apart, *STEPS_APART))
+        apart = min(max(apart, STEPS_APART_MIN), STEPS_APART_MAX)
         apart *= BEGIN_APART + (END_APART - BEGIN_APART) * begin
-        return Sharing(1.0 + others / (bag * own), own, way, apart, turns)
-
-    def _contention_of(self, parts: int) -> WordContention:
-        """Estimates for so many workers; remembered, as these rarely come or go."""
-        if self._contention is None or self._contention[0] != parts:
-            made = WordContention(self._vocabulary, self._model.settings, parts)
-            self._contention = parts, made
-        return self._contention[1]
+        return Sharing(1.0 + tenancy.others / (bag * own), own, way, apart, turns)
 
     def _contexts_of(self, tenancy: CbowTenancy, groups: slice) -> Ints:
         """The targets' words."""
@@ -189,6 +185,7 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
                     ),
                     squares=(inputs[1], visit.local[1]) if sgd.state else None,
                     eps=ADAGRAD_EPS,
+                    bags=tenancy.bags,
                 )
             )
         return [task.result() for task in tasks]

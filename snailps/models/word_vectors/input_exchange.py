@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.rotation import SkipGramTenancy, Tenancy
     from snailps.models.word_vectors.settings import WordVectorSettings
 
-STEPS_APART = 300.0
 TURNS_MAX = 16
+"""Exchanges in a visit at most."""
+GRAM_STEPS_APART = 300.0
 TURN_GROUPS = 64
 """Least groups of pairs between two exchanges."""
-CURVATURE = 4.0
+GROUP_CURVATURE = 4.0
 """Share of its way to the optimum that the hidden vector of a group of pairs goes in a step, a unit
 of the learning rate.  That of one of its n rows is an n-th of it."""
 
@@ -47,7 +48,7 @@ class Sharing:
 
     Attributes
     ----------
-    sharers : array
+    crowding : array
         Of each row: steps of all workers over those of this one; 1: no other part has it.
     own, way : float64 array
         Steps of this worker in the tenancy, and rate x curvature of all of them.
@@ -57,7 +58,7 @@ class Sharing:
         How often in a visit rows may be exchanged.
     """
 
-    sharers: NDArray[Any]
+    crowding: NDArray[Any]
     own: NDArray[Any]
     way: NDArray[Any]
     steps_apart: float
@@ -74,14 +75,14 @@ def sharing_of_grams(
     buckets = (keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
     sharers[words:] = tenancy.parts.sharers[buckets]
     if (sharers < 2).all():
-        return Sharing(sharers, np.zeros(len(keys)), np.zeros(len(keys)), STEPS_APART, 1)
+        return Sharing(sharers, np.zeros(len(keys)), np.zeros(len(keys)), GRAM_STEPS_APART, 1)
     groups = np.bincount(tenancy.centres, minlength=len(tenancy.present))
     sizes = np.diff(tenancy.bag_ptr)
     own = np.bincount(tenancy.bag_rows, np.repeat(groups, sizes))[rows]
     way = np.bincount(tenancy.bag_rows, np.repeat(groups / np.maximum(sizes, 1), sizes))[rows]
-    rate = CURVATURE * settings.lr * (1.0 - block.progress[0])
+    rate = GROUP_CURVATURE * settings.lr * (1.0 - block.progress[0])
     turns = max(1, min(TURNS_MAX, len(tenancy.centres) // (block.visiting * TURN_GROUPS)))
-    return Sharing(sharers, own, rate * way, STEPS_APART, turns)
+    return Sharing(sharers, own, rate * way, GRAM_STEPS_APART, turns)
 
 
 class InputExchange:
@@ -107,13 +108,15 @@ class InputExchange:
     ) -> None:
         self._model, self._sgd = model, model.sgd
         self._keys, self._rows, self._resident = tenancy.keys, tenancy.rows, tenancy.resident
-        self._sharers, self.turns = sharing.sharers, sharing.turns
-        shared = self._sharers > 1
+        self._crowding, self.turns = sharing.crowding, sharing.turns
+        shared = self._crowding > 1
         self._alone = not shared.any()
         last = self._last = block.visiting * self.turns
-        apart = sharing.steps_apart / np.maximum(sharing.own * self._sharers, 1e-9) * last
-        self._every = np.clip(apart, 1, last).astype(np.int64)  # turns between two exchanges
-        self._every[~shared] = last + 1  # never
+        apart = sharing.steps_apart / np.maximum(sharing.own * self._crowding, 1e-9) * last
+        # Each turn looks for rows that are due, and most rows of n-grams never are.
+        self._among = np.flatnonzero(shared & (apart < last))
+        self._every = np.maximum(apart[self._among], 1).astype(np.int32)  # turns between two
+        self._due = self._every.copy()  # turn of the next one
         self._way = sharing.way / last
         self._sent = np.zeros(len(self._keys), np.int64)  # turn of the last exchange
         self._number = 0
@@ -128,11 +131,13 @@ class InputExchange:
         network rows are exchanged less often, by smaller shares.
         """
         self._number = number
-        if not self._merge(wait=False) or number >= self._last or self._alone:
+        if not self._merge(wait=False) or number >= self._last:
             return
-        due = np.flatnonzero(number - self._sent >= self._every)
-        if not len(due):
+        found = np.flatnonzero(self._due <= number)
+        if not len(found):
             return
+        self._due[found] = number + self._every[found]
+        due = self._among[found]
         now = self._resident.packed(self._rows[due])
         push = self._push(due, now)
         pull = self._model.pull_async("input", self._keys[due], state=self._sgd.state)
@@ -154,7 +159,7 @@ class InputExchange:
     def _shares(self, places: NDArray[np.int64]) -> Floats:
         """Share of each delta to push, by the steps since the row was sent before."""
         way = (self._way[places] * (self._number - self._sent[places])).astype(np.float32)
-        return share_of_delta(way, way * (self._sharers[places] - 1).astype(np.float32))
+        return share_of_delta(way, way * (self._crowding[places] - 1).astype(np.float32))
 
     def _merge(self, wait: bool) -> bool:
         """Takes merged rows, and adds this worker's steps since it sent its own.

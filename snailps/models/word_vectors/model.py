@@ -104,6 +104,7 @@ class _Batch:
     bag_rows: Ints
     noise: Ints
     noise_logit: Floats
+    contention: WordContention | None
     steps: tuple[Floats, ...]
     elsewhere: tuple[Floats, ...]
     copies: Copies | None
@@ -235,17 +236,21 @@ class WordVectors(TextModel):
         logit = np.zeros(1) if self.noise_log is None else self.noise_log
         at_first = np.logaddexp(0, logit) + s.negatives * np.logaddexp(0, -logit)
         self._loss_untrained = float((noise * at_first).sum() / noise.sum())
-        self._contention: WordContention | None = None
-        self.workers_changed()
+        self._contention: tuple[int, WordContention] | None = None  # for so many workers
         squares = s.optimizer == "adagrad"
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
 
-    def workers_changed(self) -> None:
-        """Estimates the steps of other workers from the vocabulary again."""
-        alone = self.workers == 1
-        self._contention = (
-            None if alone else WordContention(self.vocabulary, self.settings, self.workers)
-        )
+    def contention(self, workers: int) -> WordContention | None:
+        """Estimates for so many workers, made when they are first needed; None for one worker.
+
+        Takes a second for a large vocabulary with subwords, so it is for `prepare`, which runs
+        beside the training.  Skip-gram that rotates has no use for them.
+        """
+        if workers == 1:
+            return None
+        if self._contention is None or self._contention[0] != workers:
+            self._contention = workers, WordContention(self.vocabulary, self.settings, workers)
+        return self._contention[1]
 
     def deal(self, block: Block) -> Mapping[str, float]:
         """Encodes a slice of a chunk for all workers."""
@@ -274,7 +279,7 @@ class WordVectors(TextModel):
             none = np.zeros(0, np.int32)
             zero = np.zeros(1, np.int64)
             no_rows = np.zeros(0, np.float32)
-            return _Batch(none, raw_words, zero, none, none, no_rows, (), (), None)
+            return _Batch(none, raw_words, zero, none, none, no_rows, None, (), (), None)
         pool = pool_size(len(tokens))
         drawn = draw(self._noise_sum, pool, block.seed)
         seen[drawn] = True
@@ -291,7 +296,7 @@ class WordVectors(TextModel):
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
         moving: dict[str, NDArray[np.int64]] = {}
-        contention = self._contention
+        contention = self.contention(self.workers)
         if contention is not None:
             steps = self._steps(
                 local_tokens, bag_ptr, bag_rows, place[drawn], len(input_keys), len(output_keys)
@@ -312,6 +317,7 @@ class WordVectors(TextModel):
             bag_rows,
             place[drawn],
             logit,
+            contention,
             steps,
             elsewhere,
             copies,
@@ -440,9 +446,9 @@ class WordVectors(TextModel):
         self, batch: _Batch, local: Mapping[str, tuple[Floats, ...]], rate: float
     ) -> dict[str, Contention]:
         """Table -> how to scale the deltas of a block, if several workers train; else nothing."""
-        if self._contention is None or not batch.steps:
+        if batch.contention is None:
             return {}
-        curvatures = self._contention.curvatures_of(
+        curvatures = batch.contention.curvatures_of(
             batch.tokens,
             batch.bag_ptr,
             batch.bag_rows,

@@ -64,7 +64,8 @@ class Parts:
     shares : float64 array
         Running sum of the resident parts' shares of the text, from 0 to 1.
     sharers : int32 array
-        Of each bucket of n-grams: resident parts with a word that has one; empty without n-grams.
+        Of each bucket of n-grams: resident parts with a word that has one; empty without n-grams,
+        and with CBOW, of which any part may have each.
     """
 
     resident: Ints
@@ -87,6 +88,8 @@ class Tenancy:
         Words that it has input rows of, ascending.
     bag_ptr, bag_rows : arrays
         Of each of these: the places of its input rows in `resident`.
+    bags : CheckedBags
+        These, checked once for all turns.
     resident : ResidentRows
         The input rows of the part.
     keys, rows : arrays
@@ -100,6 +103,7 @@ class Tenancy:
     present: NDArray[np.int64]
     bag_ptr: NDArray[np.int64]
     bag_rows: Ints
+    bags: kernels.CheckedBags
     resident: ResidentRows
     keys: Keys
     rows: NDArray[np.int64]
@@ -218,11 +222,11 @@ class RotationTrainer(ABC, Generic[T]):
         shares[1:] = np.bincount(resident, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
         sums = tuple(self._noise[own].cumsum() for own in words)
-        s = self._model.settings
-        sharers = np.zeros(0, np.int32)
-        if s.maxn:
-            sharers = sharers_of_grams(self._vocabulary, s, resident, parts)
-        return Parts(resident, visits, words, sums, shares, sharers)
+        return Parts(resident, visits, words, sums, shares, self._sharers(resident, parts))
+
+    def _sharers(self, resident: Ints, parts: int) -> Ints:
+        """Resident parts that have each n-gram."""
+        return np.zeros(0, np.int32)
 
     # --- a tenancy, trained ---------------------------------------------------------------------
 
@@ -359,13 +363,15 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
         place[present] = np.arange(len(present), dtype=np.int32)
         bag_ptr, bag_rows, keys = self._model.bags(present)
         resident, rows = self._place(block, keys)
+        bag_rows = rows[bag_rows].astype(np.int32)
         before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
         return SkipGramTenancy(
             parts=parts,
             bounds=bounds,
             present=present,
             bag_ptr=bag_ptr,
-            bag_rows=rows[bag_rows].astype(np.int32),
+            bag_rows=bag_rows,
+            bags=kernels.checked_bags(bag_ptr, bag_rows, len(keys) and int(rows.max()) + 1),
             resident=resident,
             keys=keys,
             rows=rows,
@@ -374,6 +380,12 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
             starts=starts,
             contexts=contexts,
         )
+
+    def _sharers(self, resident: Ints, parts: int) -> Ints:
+        s = self._model.settings
+        if not s.maxn:
+            return super()._sharers(resident, parts)
+        return sharers_of_grams(self._vocabulary, s, resident, parts)
 
     def _sharing(self, block: Block, tenancy: SkipGramTenancy) -> Sharing:
         return sharing_of_grams(self._model.settings, tenancy, block)
@@ -420,6 +432,7 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
                 seed=(seed + at) & MASK64,
                 squares=(inputs[1], visit.local[1]) if sgd.state else None,
                 eps=ADAGRAD_EPS,
+                bags=tenancy.bags,
             )
             for at, (a, b) in enumerate(itertools.pairwise(edges))
             if b > a

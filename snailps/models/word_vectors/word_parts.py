@@ -25,9 +25,11 @@ from snailps.models.word_vectors.skip_gram import pairs_bytes
 
 DEALT_SINGLY = 64
 """Words for each part that are dealt one by one, each to the lightest part."""
-BYTES_A_WORD = 75.0
+BYTES_A_WORD = 73.0
 """Traffic of output rows that chunks are made for, at all workers together.  8 workers, 17 M words,
-one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34."""
+one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34.  By
+75, a text of 980 MB with 696,000 different words had 3 chunks at 8 hosts, 121 bytes a word with
+input rows and the text, and was to have less than 120: it has 2.47 chunks by this, so 2."""
 BYTES_A_WORD_GRAMS = 150.0
 """The same with input rows of n-grams, without what is exchanged in the course of a chunk."""
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
@@ -38,8 +40,11 @@ VISIT_WORDS = 10_000
 """Least words of a visit on average: some 25 ms of one core."""
 VISIT_WORDS_MIN = 2000
 """A text with fewer is dealt into fewer parts than there are workers."""
-PART_WORDS = 8
-"""Least words of a visiting part: a pair's negatives are drawn from them."""
+PART_WORDS = 64
+"""Least words of a visiting part: a pair's negatives are drawn from them, and the fewer there are,
+the more steps a group of pairs makes on one row at a time.  Largest of the rates .1, .12, .14, .16
+that does not diverge (256 words, each with few neighbours): .14 with 128 or 64 words a part, .1
+with 32, none with 26."""
 FREQUENT_SHARE = 0.85
 """Largest share of a visiting part's text that is one word's: its negatives come with pairs of the
 other words there, so it would have next to none.  Loss with negatives of all words, one worker
@@ -47,11 +52,9 @@ other words there, so it would have next to none.  Loss with negatives of all wo
 PARTS_ROOM = 16
 """Resident parts that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
-PAIR_BYTES = 5.0
-"""Memory of a pair in a sorted chunk: a context, and its share of a group's centre and start."""
 WORDS_AT_ONCE = 50_000
-PAIRS_SHARE = 4
-"""A sorted chunk takes at most this part of a worker's memory; the next one is sorted meanwhile."""
+PAIRS_SHARE = 2
+"""A chunk's pairs take at most this part of a worker's memory; the next one is sorted meanwhile."""
 
 
 def deal(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
@@ -106,8 +109,8 @@ def chunks_of(
     by_traffic = _bytes_a_word(s) * tokens / (_rows_of_workers(vocabulary, s, workers) * row_bytes)
     by_visits = tokens / (2 * workers * workers * VISIT_WORDS)
     kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
-    pairs = tokens * kept / vocabulary.tokens * (s.window + 1) / workers
-    by_memory = PAIRS_SHARE * PAIR_BYTES * pairs / s.worker_memory
+    pairs = pairs_bytes(s, int(tokens * kept / vocabulary.tokens / workers))
+    by_memory = PAIRS_SHARE * pairs / s.worker_memory
     wanted = max(1.0, min(by_traffic, by_visits, CHUNKS_MAX), by_memory)
     return round(wanted)
 
