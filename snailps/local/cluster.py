@@ -34,6 +34,7 @@ from snailps.errors import (
     ConnectionLost,
     ProtocolError,
     RemoteError,
+    SnailError,
     WaitTimeout,
 )
 from snailps.local.driver import Driver
@@ -55,6 +56,8 @@ __all__ = [
 LocalCluster = Cluster
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: its error names what is missing."""
+HELD_BYTES, HELD_TABLES = 512 << 20, 2000
+"""What the kept cluster may hold of earlier jobs before another one takes its place."""
 CONNECT_S = 10.0
 """How long `connect` tries to reach a master."""
 _ROLES: tuple[type[Settings], ...] = tuple(c for _, c in ROLE_CLASSES if c is not JobSettings)
@@ -209,7 +212,7 @@ class _Kept:
         """The cluster, with so many workers if a number is given; started if need be."""
         with self._lock:
             made = self._cluster
-            if made is not None and made.is_open and workers in (None, self._workers):
+            if made is not None and workers in (None, self._workers) and not _is_worn(made):
                 return made
             self._close()
             self._workers = workers or 1
@@ -225,6 +228,17 @@ class _Kept:
         made, self._cluster = self._cluster, None
         if made is not None:
             made.close()
+
+
+def _is_worn(made: Cluster) -> bool:
+    """Whether another cluster is better: this has ended, or earlier jobs have left very much."""
+    try:
+        status = made.status()
+    except SnailError:
+        return True
+    session = status["session"]
+    held = sum(shard["bytes"] for shard in status["shards"])
+    return held > HELD_BYTES or (session is not None and session["tables"] > HELD_TABLES)
 
 
 _kept = _Kept()

@@ -27,7 +27,15 @@ from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.master.replication.controller import ReplicationController
-from snailps.node.status import BlockCounts, NodeStatus, Phase, ShardStatus, Status, WaitStatus
+from snailps.node.status import (
+    BlockCounts,
+    NodeStatus,
+    Phase,
+    SessionStatus,
+    ShardStatus,
+    Status,
+    WaitStatus,
+)
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -132,7 +140,6 @@ class StatusReport:
                 "leased": ledger.leased,
                 "done": ledger.finished,
             }
-        controller = self._job_controller
         route, missing = self._members.route, self._members.missing()
         shards, told = self._shards(), self._exporting
         share = job.progress(now) if job is not None and ledger is not None else 0.0
@@ -177,10 +184,13 @@ class StatusReport:
             "message": message or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
-            "session": {"jobs": controller.jobs, "trace": controller.trace}
-            if self._session
-            else None,
+            "session": self._of_session() if self._session else None,
         }
+
+    def _of_session(self) -> SessionStatus:
+        controller = self._job_controller
+        tables = self._members.table_registry.count
+        return {"jobs": controller.jobs, "tables": tables, "trace": controller.trace}
 
     @property
     def _exporting(self) -> ExportProgress | None:

@@ -58,6 +58,11 @@ class TableRegistry:
         self._of_job: set[str] = set()
         self._making: dict[int, _Making] = {}  # by table, until all servers have it
 
+    @property
+    def count(self) -> int:
+        """How many tables there are at the servers, those of earlier jobs too."""
+        return len(self._made)
+
     def forget_job(self) -> None:
         """Lets the next job of a session declare its tables afresh.
 

@@ -133,11 +133,13 @@ class LoopStatus(TypedDict):
 class SessionStatus(TypedDict):
     """What only a session has.
 
-    `jobs` is the number of the newest job, 0 before the first; `trace` has the lines of the user's
-    code in which the last one failed, as a traceback shows them, else it is empty.
+    `jobs` is the number of the newest job, 0 before the first; `tables` counts those that servers
+    hold, of earlier jobs too, whose rows stay until the cluster ends; `trace` has the lines of the
+    user's code in which the last one failed, as a traceback shows them, else it is empty.
     """
 
     jobs: int
+    tables: int
     trace: str
 
 

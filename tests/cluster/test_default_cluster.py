@@ -1,0 +1,77 @@
+"""The cluster of those who name none: started once, kept, ended with its process."""
+
+import os
+import select
+import signal
+
+from processes import LIMIT_S, SNAILPS, Process
+
+SCRIPT = """
+import os, sys, threading
+import snailps
+
+found = []
+thread = threading.Thread(target=lambda: found.append(snailps.default_cluster()))
+thread.start()
+thread.join()  # its processes outlive it
+cluster = snailps.default_cluster()
+assert found == [cluster]
+with snailps.cluster(workers=0) as inner:
+    assert snailps.default_cluster() is inner
+assert snailps.default_cluster() is cluster
+if not os.fork():  # a fork has none, and ends none
+    from snailps.local.cluster import _all
+    os._exit(len(_all))
+assert os.wait()[1] == 0
+cluster.table("w").push([1], [1.0])
+pids = [node["pid"] for node in cluster.status()["nodes"] if node["pid"] != os.getpid()]
+print(*pids, file=sys.stderr, flush=True)
+if sys.argv[1] == "replaced":
+    import snailps.local.cluster as module
+    module.HELD_TABLES = 0
+    assert snailps.default_cluster() is not cluster
+    assert not cluster.is_open
+    assert snailps.default_cluster(2) is not cluster
+elif sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+
+
+def run(tmp_path, how):
+    """Exit code of the script, and descriptors of the processes of its first kept cluster."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    script = Process("script", [SNAILPS[0], "script.py", how], cwd=tmp_path)
+    try:
+        watched = []
+        for pid in script.wait_line(r"^\d+ \d+").split():
+            try:
+                watched.append(os.pidfd_open(int(pid)))
+            except ProcessLookupError:
+                continue
+        return script.wait(), watched
+    finally:
+        script.close()
+
+
+def all_end(watched):
+    for descriptor in watched:
+        assert select.select([descriptor], [], [], LIMIT_S)[0]
+        os.close(descriptor)
+
+
+def test_default_cluster_is_kept_and_ends_with_python(tmp_path):
+    code, watched = run(tmp_path, "ends")
+    assert code == 0
+    all_end(watched)
+
+
+def test_default_cluster_of_a_killed_process_leaves_nothing(tmp_path):
+    code, watched = run(tmp_path, "killed")
+    assert code == -signal.SIGKILL
+    all_end(watched)
+
+
+def test_default_cluster_is_replaced_when_it_holds_too_much(tmp_path):
+    code, watched = run(tmp_path, "replaced")
+    assert code == 0
+    all_end(watched)
