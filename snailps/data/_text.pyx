@@ -107,6 +107,15 @@ cdef int slots_make(WordTable *table) except -1:
     return 0
 
 
+cdef void table_cut(WordTable *table, int64_t words) noexcept nogil:
+    """Forgets all words but the first ones; takes no memory."""
+    table.words = words
+    table.arena_used = table.starts[words]
+    if table.slots != NULL:
+        memset(table.slots, 0, (table.slot_mask + 1) * sizeof(Slot))
+        fill_slots(table)
+
+
 cdef void table_free(WordTable *table) noexcept nogil:
     free(table.slots)
     free(table.starts)
@@ -202,7 +211,11 @@ cdef class WordCounter:
     cdef int _reserve(self, int64_t words, uint64_t arena_bytes) except -1:
         table_reserve(&self.table, words, arena_bytes)
         if self.count_of.shape[0] < self.table.words_max:
-            counts = np.zeros(self.table.words_max, dtype=np.int64)
+            try:
+                counts = np.zeros(self.table.words_max, dtype=np.int64)
+            except MemoryError:
+                self.table.words_max = self.count_of.shape[0]   # there is no room for more counts
+                raise
             counts[:self.table.words] = self.counts_array[:self.table.words]
             self.counts_array = counts
             self.count_of = counts
@@ -285,7 +298,12 @@ cdef class WordCounter:
         Raises
         ------
         DataError
-            The bytes are no such dump.  The counter is then unchanged.
+            The bytes are no such dump.
+        MemoryError
+
+        Notes
+        -----
+        After an error the counter is as it was before: the part may come again.
         """
         counts, ends, text, tokens = unpack(DUMP_MAGIC, part, complete=True)
         cdef const int64_t[::1] more = counts
@@ -293,21 +311,30 @@ cdef class WordCounter:
         cdef const uint8_t[::1] arena = text
         cdef int64_t words = more.shape[0]
         cdef int64_t at = 0
-        cdef int64_t some
+        cdef int64_t some, known
         if words == 0:
             return
         with self.lock:
             if self.tokens + tokens > 1 << 62:
                 raise DataError("cannot merge word counts: their sum exceeds 2^62")
             # Most words of a later part are known: only what is new makes the table larger.
-            some = MERGED_TOGETHER if self.table.words else words
-            while at < words:
-                some = min(some, words - at)
-                self._reserve(some + BATCH, start[at + some] - start[at])
+            known = self.table.words
+            before = self.counts_array[:known].copy()
+            some = MERGED_TOGETHER if known else words
+            try:
+                while at < words:
+                    some = min(some, words - at)
+                    self._reserve(some + BATCH, start[at + some] - start[at])
+                    with nogil:
+                        add_counts(&self.table, &self.count_of[0], &arena[0], &start[at],
+                                   &more[at], some)
+                    at += some
+            except BaseException:
+                self.counts_array[:known] = before
+                self.counts_array[known:] = 0
                 with nogil:
-                    add_counts(&self.table, &self.count_of[0], &arena[0], &start[at], &more[at],
-                               some)
-                at += some
+                    table_cut(&self.table, known)
+                raise
             self.tokens += tokens
 
 

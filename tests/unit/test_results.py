@@ -29,6 +29,8 @@ class Adding:
         return Done(into)
 
     def push_async(self, number, keys, values, state, last):
+        assert values.flags.aligned  # as the client asks for
+        assert values.strides[-1] == 4 or not len(keys)
         self.rows[keys] += values[:, :DIM]
         self.pushed += len(keys)
         return Done()
@@ -60,3 +62,18 @@ def test_put_sets_rows_exactly_and_pushes_none_that_is_right(access, old, same):
     assert (client.rows == wanted).all()
     other = int((wanted != rows).any(axis=1).sum())
     assert client.pushed == other * (2 if old else 1)
+
+
+def unaligned(rows):
+    raw = np.empty(rows.nbytes + 1, np.uint8)
+    raw[1:] = rows.reshape(-1).view(np.uint8)
+    return raw[1:].view(np.float32).reshape(rows.shape)
+
+
+@pytest.mark.parametrize(
+    "form", [np.asfortranarray, lambda rows: rows.repeat(2, 1)[:, ::2], unaligned]
+)
+def test_put_takes_rows_that_are_strided_or_not_aligned(form):
+    rows = np.zeros((50, DIM), np.float32)
+    wanted = np.random.default_rng(1).standard_normal((50, DIM)).astype(np.float32)
+    assert (put(rows, form(wanted)).rows == wanted).all()

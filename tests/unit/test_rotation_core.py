@@ -456,8 +456,13 @@ def test_checkpoint_of_an_earlier_rotation_is_refused(make_job):
     World(job).forms()
     saved = unpack(pack(job.snapshot(0.0)))
     del saved.figures["rotation"]["extent"]
-    with pytest.raises(ConfigError, match="begin anew with --fresh"):
-        make_job().plan_rotation(2, saved)
+    again = make_job()
+    message = r"begin anew with --fresh; .*snailps checkpoint export.*continue_from"
+    with pytest.raises(ConfigError, match=message):
+        again.plan_rotation(2, saved)
+    again.prepare(2)
+    with pytest.raises(ConfigError, match=message):  # as a master that takes over
+        again.begin_pass("train", 0.0, [8, 9], saved, Rotation(2, 8))
 
 
 def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):

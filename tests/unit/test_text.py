@@ -317,6 +317,33 @@ def test_merging_known_words_takes_no_memory():
     assert counter.tokens == 2 * words + 4
 
 
+def test_merge_without_memory_changes_nothing(monkeypatch):
+    text, more = b"the cat saw the dog\n", b"the new w7\n"
+    counter = counted(text)
+    before, tokens = as_dict(counter), counter.tokens
+    # Known words and new ones in the first piece; the third one needs a larger table.
+    part = counted(b" ".join([b"the", b"cat", *(b"w%d" % n for n in range(150_000))])).dump()
+    zeros = np.zeros
+
+    def full(size, dtype):
+        if size > 200_000:
+            raise MemoryError
+        return zeros(size, dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "zeros", full)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                counter.merge(part)
+    assert (as_dict(counter), counter.tokens) == (before, tokens)
+    counter.merge(counted(more).dump())
+    assert as_dict(counter) == as_dict(counted(text, more))
+    assert list(counter.words()) == list(counted(text, more).words())
+    counter.merge(part)
+    assert len(counter) == 150_006
+    assert counter.tokens == tokens + 4 + 150_002
+
+
 def test_dump_of_nothing_is_merged_as_nothing():
     counter = counted(b"a b")
     counter.merge(WordCounter().dump())

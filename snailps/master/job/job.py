@@ -71,6 +71,24 @@ def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     return Rotation(int(fields["chunks"]), int(fields["most_parts"])) if fields else None
 
 
+def _rotation_told(snapshot: JobSnapshot) -> Mapping[str, Any]:
+    """What a snapshot has of its rotation; empty: nothing.
+
+    Raises
+    ------
+    ConfigError
+        It numbers its entries in another way.
+    """
+    told: Mapping[str, Any] = snapshot.figures.get("rotation", {})
+    if told and "extent" not in told:
+        raise ConfigError(
+            "the checkpoint is of a rotation by a version between 0.1.0 and this one: begin anew "
+            "with --fresh; to keep what it has learnt, make a model of it (snailps checkpoint "
+            "export) and begin with that (continue_from)"
+        )
+    return told
+
+
 class Job:
     """One job, from its settings to its figures.
 
@@ -213,13 +231,7 @@ class Job:
         """
         s = self.settings
         if snapshot is not None:
-            told = snapshot.figures.get("rotation", {})
-            known = rotation_of(told)
-            if told and "extent" not in told:
-                raise ConfigError(
-                    "the checkpoint is of a rotation by a version between 0.1.0 and this one: "
-                    "begin anew with --fresh"
-                )
+            known = rotation_of(_rotation_told(snapshot))
             if known is not None and s.max_steps:
                 raise ConfigError(
                     "max_steps: the checkpoint is of a training by rotation, whose steps are no "
@@ -249,8 +261,7 @@ class Job:
             first = snapshot.clock if snapshot is not None else 0
             return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
         if rotation is not None:
-            told = {} if snapshot is None else snapshot.figures.get("rotation", {})
-            extent = told.get("extent")
+            extent = {} if snapshot is None else _rotation_told(snapshot).get("extent", {})
             return RotationLedger(
                 self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=extent
             )
