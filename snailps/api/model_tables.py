@@ -222,9 +222,11 @@ class ModelTables:
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
-        """Inside, asynchronous calls are sent together: when something waits, or at the end.
+        """Inside, this thread's asynchronous calls are sent together: when it waits, or at the end.
 
         For a loop that pulls, pushes and waits: each shard gets several requests in one packet.
+        Calls of other threads, such as `prepare`'s, are sent at once.  A wait sends what is held
+        also if its answer is there already.
         """
         self._client.cork()  # type: ignore[union-attr]
         try:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -498,10 +499,42 @@ def test_uncork_sends_what_no_caller_waits_for(shard):
     push = client.push_async(1, u64([6]), np.ones((1, 4), np.float32))
     client.uncork()
     client.uncork()
+    assert comes(push)
+
+
+def comes(pending):
+    """Whether it is answered though nothing waits for it."""
     until = time.monotonic() + LIMIT_S
-    while not push.done and time.monotonic() < until:
+    while not pending.done and time.monotonic() < until:
         time.sleep(0.001)
-    assert push.done
+    return pending.done
+
+
+def test_cork_holds_calls_of_its_own_thread_only(shard):
+    client = shard.client()
+    client.cork()
+    with ThreadPoolExecutor(1) as other:
+        push = other.submit(client.push_async, 1, u64([6]), np.ones((1, 4), np.float32)).result()
+        assert comes(push)
+        with pytest.raises(MisuseError, match="without cork"):
+            other.submit(client.uncork).result()
+    client.uncork()
+
+
+def test_wait_for_what_is_there_sends_corked_calls(shard):
+    client = shard.client()
+    rows = client.pull_async(1, u64([5]), np.empty((1, 4), np.float32))
+    assert comes(rows)
+    taken = []
+    client.cork()
+    for _ in range(5):
+        begun = time.monotonic()
+        push = client.push_async(1, u64([6]), np.ones((1, 4), np.float32))
+        rows.wait()
+        assert comes(push)
+        taken.append(time.monotonic() - begun)
+    client.uncork()
+    assert sorted(taken)[2] < 0.5  # else the client's thread finds it, once a second
 
 
 def test_uncork_without_cork_is_refused(shard):

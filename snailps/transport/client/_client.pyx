@@ -335,20 +335,18 @@ cdef class Client:
         return ask_backward(self.requests, forward, gradient, wire)
 
     def cork(self):
-        """From here to `uncork` an asynchronous call wakes no thread to send it at once.
+        """From here to `uncork` this thread's asynchronous calls wake no thread to send them at once.
 
-        It is sent with what follows: when a caller waits, a reply comes, or the cork is drawn.  So a
-        shard gets several requests in one packet, and both sides are woken once.  May be nested.
+        They are sent with what follows: when a caller waits, be it for what is there already, when a
+        reply comes, or the cork is drawn.  So a shard gets several requests in one packet, and both
+        sides are woken once.  May be nested.
         """
-        self.requests.corks += 1
+        self.requests.cork()
 
     def uncork(self):
         """Ends a `cork`; with the last one, what has not been sent is sent."""
-        if self.requests.corks == 0:
+        if not self.requests.uncork():
             raise MisuseError("uncork() without cork()")
-        self.requests.corks -= 1
-        if self.requests.corks == 0:
-            self.connections.send_held()
 
     def scan(self, uint32_t table, uint32_t dim, fragments, ended=None):
         """Yields all stored rows of some fragments, in pieces of up to 1 MiB.

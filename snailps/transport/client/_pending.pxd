@@ -32,11 +32,13 @@ cdef class PendingRequests:
     cdef Py_ssize_t prune_at
     cdef object live_lock
     cdef uint64_t batches           # numbers given to batches so far
-    cdef uint32_t corks             # calls of `Client.cork` that have not ended
+    cdef dict corks                 # thread -> its calls of `Client.cork` that have not ended
     cdef Pending add(self, Pending pending, Request *r)
     cdef send(self, Pending pending)
     cdef wait_alone(self, Pending pending)
     cdef settle(self, Pending pending)
+    cdef cork(self)
+    cdef bint uncork(self) except -1
     cdef _prune(self)
 
 

@@ -92,6 +92,8 @@ cdef class Pending:
         """
         cdef double limit_s = self.requests.timeout_s if timeout_s is None else timeout_s
         cdef double until_s = now_s() + limit_s
+        if self.requests.corks and load_flag(&self.request.done):
+            self.connections.send_held()    # a wait that is over at once serves no connection
         while not self.connections.wait_until(self.request,
                                               min(until_s, now_s() + SIGNALS_EVERY_S)):
             PyErr_CheckSignals()
@@ -170,6 +172,7 @@ cdef class PendingRequests:
     def __cinit__(self, Connections connections, double timeout_s):
         self.connections, self.timeout_s = connections, timeout_s
         self.live = {}
+        self.corks = {}
         self.live_lock = threading.Lock()
 
     def flush(self, timeout_s=None):
@@ -231,7 +234,23 @@ cdef class PendingRequests:
                     self._prune()
                     self.prune_at = 2 * len(self.live)
                 self.live[pending] = None
-        self.connections.hand_in(pending.request, not (pending.waits or self.corks))
+        held = pending.waits or (self.corks and threading.get_ident() in self.corks)
+        self.connections.hand_in(pending.request, not held)
+
+    cdef cork(self):
+        """Holds back what this thread asks for, until it waits or ends the cork."""
+        thread = threading.get_ident()
+        self.corks[thread] = self.corks.get(thread, 0) + 1
+
+    cdef bint uncork(self) except -1:
+        """Ends a `cork` of this thread; False: it had none."""
+        thread = threading.get_ident()
+        left = self.corks.pop(thread, 0) - 1
+        if left > 0:
+            self.corks[thread] = left
+        elif left == 0:
+            self.connections.send_held()
+        return left >= 0
 
     cdef wait_alone(self, Pending pending):
         """Waits for a request of this caller alone; if it gives up, it stays in the list."""
