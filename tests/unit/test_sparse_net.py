@@ -18,7 +18,15 @@ from snailps.models.sparse.first_layer import (
     bytes_at_servers,
     bytes_at_worker,
 )  # fmt: skip
-from snailps.models.sparse.net import SHARE_MIN, TABLE, Net, NetSettings, share_of_batch
+from snailps.models.sparse.net import (
+    GROWTH,
+    SHARE_MIN,
+    TABLE,
+    Net,
+    NetSettings,
+    growing,
+    share_of_batch,
+)
 
 COLUMNS = 400
 ACCESS = {"sgd": 1, "adagrad": 2, "adam": 3}
@@ -317,6 +325,35 @@ def test_share_of_batch_keeps_the_sum_of_all_workers_batches(workers, expected):
 
 def test_share_of_batch_is_never_more_than_the_batch():
     assert share_of_batch(10, 4) == 10
+
+
+@pytest.mark.parametrize(
+    ("trained", "expected"), [(0, 64), (64 * GROWTH, 64), (100 * GROWTH, 100), (10**9, 512)]
+)
+def test_growing_batch_is_a_part_of_what_was_trained_before(trained, expected):
+    assert growing(512, trained) == expected
+
+
+def test_batch_does_not_grow_beyond_the_share():
+    assert growing(50, 0) == growing(50, 10**9) == 50
+
+
+@pytest.mark.parametrize(("workers", "grows"), [(1, False), (2, True)])
+def test_batches_of_several_workers_grow_from_block_to_block(workers, grows):
+    examples = 40 * SHARE_MIN * GROWTH
+    with Setup(batch_size=2 * 80) as one:
+        one.model.workers = workers
+        first = one.model._edges(examples, 80)
+        one.model._trained = examples
+        second = one.model._edges(examples, 80)
+    for edges in (first, second):
+        assert [a for a, _ in edges] == [0, *(b for _, b in edges[:-1])]
+        assert edges[-1][1] == examples
+    sizes = [b - a for a, b in first]
+    assert (sizes[0] == SHARE_MIN) == grows
+    assert sizes[:-1] == sorted(sizes[:-1])
+    assert sizes[-2] == 80
+    assert second[0] == (0, 80)
 
 
 @pytest.mark.parametrize(("consistency", "batches"), [("async", 2), ("ssp", 2), ("bsp", 1)])

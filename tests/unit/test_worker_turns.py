@@ -1,5 +1,6 @@
-"""When a worker asks for the step of a block: as soon as the block is prepared, and once."""
+"""What a worker does round its blocks: it asks for their steps ahead, and spares the collector."""
 
+import gc
 import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -107,3 +108,21 @@ def test_worker_that_leaves_abandons_the_step_it_waits_for(worker):
 
     assert worker._in_turn(waiting, BlockPrefetcher(leave)) is None
     assert waiting._reach.abandoned
+
+
+def test_collector_does_not_walk_over_what_was_there_before_the_training(worker):
+    before, seen = gc.get_freeze_count(), []
+    worker._train_blocks = lambda *_: seen.append(gc.get_freeze_count())
+    worker._train(None, None)
+    assert seen[0] > before + 10_000
+    assert gc.get_freeze_count() == 0
+
+
+def test_collector_is_as_before_when_the_training_fails(worker):
+    def fail(*_):
+        raise ValueError
+
+    worker._train_blocks, worker._give_up = fail, lambda error: None
+    with pytest.raises(ValueError):
+        worker._train(None, None)
+    assert gc.get_freeze_count() == 0
