@@ -23,6 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from snailps.data.driver_files import (
+    PIECE_BYTES,
+    is_driver_file,
+    opened,
+    size_of,
+)
 from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
 from snailps.data.scratch import Scratch, is_packed
 from snailps.errors import DataError
@@ -119,6 +125,8 @@ def head_of(path: str) -> bytes:
         It is a damaged matrix file.
     """
     try:
+        if is_driver_file(path):
+            return _head_of_driver(path)
         if not Path(path).is_file():
             return b""
         with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
@@ -138,6 +146,22 @@ def _head_of_matrix(path: str) -> bytes:
             return file.read(stop - start)
 
         return head_of_matrix(read, path, file.seek(0, os.SEEK_END))
+
+
+def _head_of_driver(path: str) -> bytes:
+    size, remote = size_of(path), opened(path)
+
+    def read(start: int, stop: int) -> bytes:
+        steps = range(start, min(stop, size), PIECE_BYTES)
+        return b"".join(remote.read(at, min(at + PIECE_BYTES, stop, size)) for at in steps)
+
+    try:
+        data = read(0, STEP_BYTES)
+        if is_matrix(data):
+            return head_of_matrix(read, path, size)
+        return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
+    finally:
+        remote.close()
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
@@ -196,13 +220,14 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
         return b""
     end = _ENDS[unit]
     try:
-        with scratch.local(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with scratch.open(path) as file:
+            size = file.seek(0, os.SEEK_END)
             if size < stop:
                 raise DataError(
                     f"{path} became shorter: expected at least {stop:,} bytes, got {size:,}. "
                     "Do not change the input during a job"
                 )
+            file.seek(0)
             if unit == "line" and is_matrix(file.read(HEADER_BYTES)):
                 return read_matrix_block(file, path, start, stop, size)
             # The byte before tells whether a unit begins at `start`.
@@ -237,6 +262,8 @@ def _behind_unit(file: BinaryIO, end: re.Pattern[bytes], path: str, at: int, sto
 
 
 def _files_of(text: str) -> list[str]:
+    if is_driver_file(text):
+        return [text]
     path = Path(text).expanduser()
     if path.is_dir():
         files = list(_files_below(str(path)))
@@ -270,6 +297,13 @@ def _files_below(folder: str) -> Iterator[str]:
 
 def _readable_bytes(path: str, scratch: Scratch) -> int:
     """Size of a file's content; opens it, so that a job does not start on what it cannot read."""
+    if is_driver_file(path):
+        remote, size = opened(path), size_of(path)
+        try:
+            remote.read(0, min(1, size))
+        finally:
+            remote.close()
+        return size
     try:
         # Asked before opening: opening a named pipe would wait for a writer.
         mode = Path(path).stat().st_mode

@@ -28,7 +28,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO, cast
 
+from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
 from snailps.errors import DataError, WaitTimeout
 
 STEP_BYTES = 1 << 20
@@ -140,11 +142,13 @@ class Scratch:
         self.bytes_max = bytes_max
         self.wait_s = wait_s
         self._held: dict[str, tuple[Path, int]] = {}  # origin -> its copy, and our lock on it
+        self._copies: dict[str, DriverCopy] = {}
         self._mutex = threading.Lock()
         self._closing = threading.Event()  # set while `close` waits for its turn
 
     def local(self, path: str) -> Path:
-        """The file to read instead of `path`: itself, or its unpacked copy if it is a `.gz`.
+        """The file to read instead of `path`: itself, its unpacked copy if it is a `.gz`, or a
+        whole copy of a Python process's file.
 
         Parameters
         ----------
@@ -164,12 +168,36 @@ class Scratch:
         WaitTimeout
             Another process has been unpacking for longer than `wait_s`.
         """
+        if is_driver_file(path):
+            copy = self._copy_of(path)
+            copy.fetch(0, copy.size)
+            return copy.path
         if not is_packed(path):
             return Path(path)
         with self._mutex:
             if path not in self._held:
                 self._held[path] = self._find_or_unpack(path)
             return self._held[path][0]
+
+    def open(self, path: str) -> BinaryIO:
+        """The content of an input file, open for reading; of a driver's, only what is read comes.
+
+        Raises
+        ------
+        DataError, WaitTimeout
+            As `local`.
+        OSError
+            It cannot be opened.
+        """
+        if is_driver_file(path):
+            return cast(BinaryIO, DriverReader(self._copy_of(path)))
+        return self.local(path).open("rb")
+
+    def _copy_of(self, path: str) -> DriverCopy:
+        with self._mutex:
+            if path not in self._copies:
+                self._copies[path] = DriverCopy(path, lambda: self.new_file("a copy of the data"))
+            return self._copies[path]
 
     def new_file(self, purpose: str) -> ScratchFile:
         """An empty file of this process alone, which counts towards the limit.
@@ -230,6 +258,9 @@ class Scratch:
             for _, lock in self._held.values():
                 os.close(lock)
             self._held.clear()
+            for copy in self._copies.values():
+                copy.close()
+            self._copies.clear()
 
     def clean(self) -> int:
         """Removes the copies that no living process uses; returns how many bytes that freed.

@@ -16,14 +16,16 @@ import numpy as np
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.api.wire_choice import WireChoice
 from snailps.config import ClusterSettings
+from snailps.data.driver_files import driver_path
 from snailps.errors import EXIT_OK, ClusterError, ConfigError, DataError, MisuseError, RemoteError
-from snailps.node.process import End, Node
+from snailps.node.process import End, Node, listener_for_cluster
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
-from snailps.transport.control import AnswerOrFuture
+from snailps.transport.control import AnswerOrFuture, show
+from snailps.transport.control.files import FileServer
 from snailps.transport.handshake import Role
 
 SHUT_DOWN_S = 5.0
@@ -45,6 +47,8 @@ class Driver(Node):
         self._follower = RouteFollower(self._connect, self._use)
         self._wire_choice: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
+        self._files: FileServer | None = None
+        self._served: dict[str, str] = {}  # path, as the cluster knows it -> number
         self.routed = threading.Event()
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
@@ -126,15 +130,38 @@ class Driver(Node):
         """Gives up the job that this process has submitted."""
         self._ask(messages.Cancel(), self.settings.request_timeout)
 
+    def serve(self, path: str) -> str:
+        """Serves a file of this process; the path by which the cluster's processes read it.
+
+        Raises
+        ------
+        DataError
+            It cannot be opened.
+        SnailError
+            There is no address to listen on.
+        """
+        if self._files is None:
+            self._files = FileServer(listener_for_cluster(self.settings, self.trust), self.trust)
+        number, size = self._files.add(path)
+        path = driver_path(show(self._files.address), number, size)
+        self._served[path] = number
+        return path
+
+    def withdraw(self, path: str) -> None:
+        """Serves a file no longer; more calls do nothing."""
+        number = self._served.pop(path, "")
+        if self._files is not None:
+            self._files.remove(number)
+
     def submit(self, settings: Mapping[str, str]) -> None:
-        """Hands a job to the master; returns once it has begun.
+        """Hands a job to the master, with all files that are served; returns once it has begun.
 
         Raises
         ------
         ConfigError, DataError, ClusterError
             The master refuses it.
         """
-        self._ask(messages.Submit(dict(settings)), None)
+        self._ask(messages.Submit(dict(settings), list(self._served)), None)
 
     def pull(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Rows:
         """Rows of `keys`, float32 (n, dim), in `out` if given."""
@@ -178,6 +205,8 @@ class Driver(Node):
     def close(self) -> None:
         """Leaves the cluster."""
         self._follower.close()
+        if self._files is not None:
+            self._files.close()
         self.end(EXIT_OK, "closed")
         self.leave({})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -300,8 +301,8 @@ class Cluster:
     ) -> JobResult:
         self._check_open()
         path = _path_of(model)
-        texts = setting_texts({"worker_class": path, **self._placed(values, files)})
-        with self._lock:
+        with self._lock, self._placed(values, files) as placed:
+            texts = setting_texts({"worker_class": path, **placed})
             self._renew_workers()
             self._driver.submit(texts)
             try:
@@ -337,27 +338,37 @@ class Cluster:
             f"{status['progress']:.0%}; it is cancelled"
         )
 
-    def _placed(self, values: Mapping[str, Any], files: Sequence[Spooled]) -> dict[str, Any]:
-        """Settings in which data of this process is named as the cluster's processes find it."""
-        found = dict(values)
-        for name, value in values.items():
-            if isinstance(value, Spooled):
-                found[name] = self._place(value)
-            elif isinstance(value, (list, tuple)) and any(
-                isinstance(item, Spooled) for item in value
-            ):
-                found[name] = [self._place(v) if isinstance(v, Spooled) else v for v in value]
-        for file in files:
-            self._place(file)
-        return found
+    @contextlib.contextmanager
+    def _placed(
+        self, values: Mapping[str, Any], files: Sequence[Spooled]
+    ) -> Iterator[dict[str, Any]]:
+        """Settings that name data of this process as the cluster's processes find it.
 
-    def _place(self, file: Spooled) -> str:
-        if not self.is_local:
-            raise ConfigError(
-                f"{file.name} is in this process: a cluster on other hosts cannot read it yet; "
-                "write it to a file that they share, and give its path"
-            )
-        return file.path
+        A cluster on other hosts reads it from here, while the block lasts.
+        """
+        served: dict[str, str] = {}
+
+        def place(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [place(item) for item in value]
+            if isinstance(value, Spooled):
+                path = value.path
+            elif isinstance(value, (str, os.PathLike)) and str(value) in named:
+                path = str(value)
+            else:
+                return value
+            if self.is_local:
+                return path
+            if path not in served:
+                served[path] = self._driver.serve(path)
+            return served[path]
+
+        named = {file.path for file in files}
+        try:
+            yield {name: place(value) for name, value in values.items()}
+        finally:
+            for path in served.values():
+                self._driver.withdraw(path)
 
     def _results(self, of: JobResult, changes: Mapping[str, Any]) -> Results:
         self._check_open()

@@ -35,6 +35,7 @@ from snailps.master.events import Event, Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
+from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.recovery import Past
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.loop_latency import LoopLatency
@@ -104,6 +105,7 @@ class MasterCore:
         self._own_rss_mb = 0.0
         self._submitting = 0  # the work that loads a submitted job
         self._submitter = 0  # the driver of the newest one
+        self._data_at = ""  # where that has data of its own which the job reads
         self._parked: list[Received] = []  # while members come back: until the job goes on
         self._early: list[Received] = []  # until the cluster is formed
 
@@ -528,16 +530,22 @@ class MasterCore:
             self._fail_job("the job was cancelled")
 
     def _driver_gone(self, driver: Member) -> None:
-        """The job of a lasting session goes on without its driver, if it leaves anything."""
+        """A session's job goes on without its driver if that has no data and it leaves anything."""
         job = self.job_controller.job
-        if job is not None and self._submitter == driver.number and not job.settings.output:
+        if job is None or self._submitter != driver.number:
+            return
+        if self._data_at:
+            self._fail_job(f"the Python process that has the data ({self._data_at}) has ended")
+        elif not job.settings.output:
             self._fail_job("its driver is gone, and the job has no output")
 
     def _submit(self, member: Member, message: messages.Submit, call: int, now: float) -> None:
         self._check_submit()
+        check_driver_files(message.settings, message.files)
         load = partial(self._services.load_job, message.settings, now)
         self._submitting = self.out.work(load, partial(self._submitted, call))
         self._submitter = member.number
+        self._data_at = address_of(message.files[0]) if message.files else ""
 
     def _check_submit(self) -> None:
         """Refuses a job where the cluster takes none."""

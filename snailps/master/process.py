@@ -30,6 +30,7 @@ from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.core import MasterCore
 from snailps.master.effects import Effect, Fact
 from snailps.master.events import Answer, Event
+from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.job.recovery import Past
@@ -40,6 +41,7 @@ from snailps.master.phases import ClusterPhase
 from snailps.master.takeover import journal_path, life_of, unended
 from snailps.master.works import Works
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
+from snailps.node.driver_files import read_driver_files
 from snailps.node.effects import Work
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import peak_rss_mb, raise_descriptors
@@ -151,6 +153,7 @@ class Master:
         """
         job = None
         if not self._session:
+            check_driver_files({entry.key: entry.value for entry in self._raw.entries})
             job = Job(self._raw, self._also_known, time.monotonic())
         address = self._settings.listen_addr or self._settings.master_addr
         raise_descriptors()
@@ -245,6 +248,7 @@ class Master:
             self._reader.follow(self.core.members.route)
         self._heartbeats = HeartbeatThread(settings.heartbeat_interval)
         self._heartbeats.start()
+        read_driver_files(Role.MASTER, self._trust, settings.request_timeout)
         self._server = ControlServer(
             listener,
             role=Role.MASTER,

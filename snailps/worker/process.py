@@ -26,6 +26,7 @@ from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import read_block
+from snailps.data.driver_files import is_driver_file
 from snailps.data.scratch import Scratch
 from snailps.errors import (
     EXIT_FAILED,
@@ -41,6 +42,7 @@ from snailps.errors import (
 )
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_not_connected
+from snailps.node.driver_files import read_driver_files
 from snailps.node.limits import Limits
 from snailps.node.process import (
     WATCH_S,
@@ -98,6 +100,8 @@ class WorkerProcess(Node):
     def run(self) -> int:
         """Works until the end; returns the exit code."""
         raise_descriptors()
+        limit_s = self.settings.request_timeout
+        read_driver_files(Role.WORKER, self.trust, limit_s, self.ended.is_set)
         self.join()
         try:
             while True:
@@ -524,6 +528,8 @@ class WorkerProcess(Node):
                     lease.path, lease.start, lease.stop, unit=model.unit, scratch=scratch
                 )
             except DataError as error:
+                if is_driver_file(lease.path):  # the master does not read it for others
+                    raise
                 if lease.path not in self._unreadable:
                     self._unreadable.add(lease.path)
                     log.warning("%s; asking the master for the bytes", error)

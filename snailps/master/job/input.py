@@ -7,10 +7,15 @@ It owns unpacked copies of the input while the job lasts; it knows no lease and 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
+from snailps.config.quoting import split_list
 from snailps.data.blocks import Block, Source, cut, expand, read_block
+from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.scratch import Scratch
+from snailps.errors import ConfigError
 
 
 class JobInput:
@@ -95,3 +100,30 @@ class JobInput:
     def _cut(self, block_bytes: int) -> None:
         self.block_bytes = block_bytes
         self.blocks = cut(self._sources, block_bytes)
+
+
+def address_of(path: str) -> str:
+    """``HOST:PORT`` of the process that has a driver's file."""
+    return path.removeprefix(PREFIX).partition("/")[0]
+
+
+def check_driver_files(texts: Mapping[str, str], files: Collection[str] = ()) -> None:
+    """Refuses settings that name data of a Python process, but for the `files` of that process.
+
+    Raises
+    ------
+    ConfigError
+    """
+    for name, text in texts.items():
+        if PREFIX not in text:
+            continue
+        try:
+            paths = split_list(text)
+        except ValueError:  # not a list; one of its own kind is refused elsewhere
+            paths = [text]
+        for path in paths:
+            if is_driver_file(path) and path not in files:
+                raise ConfigError(
+                    f"{name}: {path:.80} names data that a Python process has, which only that "
+                    "process can name: give the data to fit, or to the cluster's run"
+                )

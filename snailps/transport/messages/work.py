@@ -1,6 +1,7 @@
 """What is said of a job: its settings, its tables' names, blocks and what became of them.
 
     driver -> master   Submit>Ok  Cancel>Ok  Summarise>Summary  Shutdown>Ok
+    worker, master -> driver   ReadFile>Content
     master -> worker   Start  CameBack  Slowest  Workers
     worker -> master   Declare>Declared  Lease>Leased  Fetch>Content  Summarise>Summary|Again
                        Borrow>Borrowed  GiveBack  Done>Ok|Enough  Settled  Finished
@@ -37,18 +38,35 @@ from snailps.transport.messages.validation import (
     Number,
     Part,
     PartOrNone,
+    Path,
     Seconds,
     Table,
     Texts,
 )
 
+FILES_MAX = 4096
+
 
 @message(by="driver", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Submit(Message):
-    """A driver gives a waiting cluster its job, in settings that are strings."""
+    """A driver gives a waiting cluster its job, in settings that are strings.
+
+    `files`: paths in them that name files of the driver itself.
+    """
 
     settings: Texts
+    files: Annotated[list[Any], ListOf(Path(), FILES_MAX)] = field(default_factory=list)
+
+
+@message(by="worker master", answers="Content")
+@dataclass(frozen=True, slots=True)
+class ReadFile(Message):
+    """A process of the cluster wants bytes `start` to `stop` of a driver's file."""
+
+    file: Label
+    start: Natural
+    stop: Natural
 
 
 @message(by="driver", answers="Ok")

@@ -1,0 +1,195 @@
+"""Files that a Python process has alone, read by the processes of its cluster.
+
+    driver:HOST:PORT/NUMBER/BYTES -> opened (by `use`) -> Remote: read(start, stop)
+    Remote, ScratchFile -> DriverCopy: pieces are fetched when they are first read, and kept
+
+Owns the names of such files and the local copies.  How bytes travel is for `use` to say: no sockets
+here.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from snailps.errors import DataError
+
+PREFIX = "driver:"
+_PATH = re.compile(r"driver:(.+)/([0-9a-f]+)/([0-9]{1,18})")
+PIECE_BYTES = 4 << 20
+"""Most bytes that are asked for at a time."""
+
+
+class Remote(Protocol):
+    """A file at its Python process."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop`, at most `PIECE_BYTES`; DataError if they cannot be had."""
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+
+
+Opener = Callable[[str, str], Remote]
+"""Address and number of a file -> the file."""
+
+
+def _nowhere(address: str, number: str) -> Remote:
+    raise DataError(
+        f"the data is in a Python process ({address}); only processes of its cluster can read it"
+    )
+
+
+_open: Opener = _nowhere
+
+
+def use(opener: Opener) -> None:
+    """Sets how this process reads such files: with the secret and certificates of its cluster."""
+    global _open
+    _open = opener
+
+
+def driver_path(address: str, number: str, size: int) -> str:
+    """The path of a file of so many bytes that the process at `address` serves."""
+    return f"{PREFIX}{address}/{number}/{size}"
+
+
+def is_driver_file(path: str) -> bool:
+    """Whether a path names a Python process's file."""
+    return path.startswith(PREFIX)
+
+
+def size_of(path: str) -> int:
+    """How long a file is, bytes."""
+    return _parsed(path)[2]
+
+
+def opened(path: str) -> Remote:
+    """Opens a file by its path; what is wrong with it, the first read says.
+
+    Raises
+    ------
+    DataError
+        It is no such path, or this process belongs to no cluster.
+    """
+    address, number, _ = _parsed(path)
+    return _open(address, number)
+
+
+def _parsed(path: str) -> tuple[str, str, int]:
+    """Address, number and length."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise DataError(f"expected {PREFIX}HOST:PORT/NUMBER/BYTES, got {path!r:.80}")
+    return found[1], found[2], int(found[3])
+
+
+class LocalFile(Protocol):
+    """Where a copy is kept; a `ScratchFile`."""
+
+    path: Path
+
+    def grow(self, size: int) -> None: ...
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class DriverCopy:
+    """The pieces of a file that this process has read so far; threads may share it.
+
+    Parameters
+    ----------
+    path : str
+    make : callable
+        Makes the local file, sparse at first.
+    """
+
+    def __init__(self, path: str, make: Callable[[], LocalFile]) -> None:
+        size = size_of(path)
+        self._remote = opened(path)
+        try:
+            self._file = make()
+            try:
+                self._file.grow(size)
+            except BaseException:
+                self._file.close()
+                raise
+        except BaseException:
+            self._remote.close()
+            raise
+        self.path, self.size = self._file.path, size
+        self._here = bytearray(-(-self.size // PIECE_BYTES))  # 1: this piece is in the file
+        self._lock = threading.Lock()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop`, fewer at the end of the file.
+
+        Raises
+        ------
+        DataError
+            They cannot be fetched.
+        """
+        stop = min(stop, self.size)
+        if start >= stop:
+            return b""
+        self.fetch(start, stop)
+        data = os.pread(self._file.fileno(), stop - start, start)
+        while len(data) < stop - start:  # a read call gives 2 GiB at most
+            data += os.pread(self._file.fileno(), stop - start - len(data), start + len(data))
+        return data
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Fetches what is not here yet."""
+        first, last = start // PIECE_BYTES, -(-min(stop, self.size) // PIECE_BYTES)
+        if all(self._here[first:last]):
+            return
+        with self._lock:
+            for piece in range(first, last):
+                if self._here[piece]:
+                    continue
+                at = piece * PIECE_BYTES
+                data = memoryview(self._remote.read(at, min(at + PIECE_BYTES, self.size)))
+                while data:
+                    done = os.pwrite(self._file.fileno(), data, at)
+                    data, at = data[done:], at + done
+                self._here[piece] = 1
+
+    def close(self) -> None:
+        """Removes the copy, and leaves the process that has the data."""
+        with self._lock:
+            self._remote.close()
+            self._file.close()
+
+
+class DriverReader(io.RawIOBase):
+    """A position in a `DriverCopy`, as of a file that is open for reading."""
+
+    def __init__(self, copy: DriverCopy) -> None:
+        super().__init__()
+        self._copy, self._at = copy, 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Moves the position."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._copy.size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Up to `size` bytes; all that follow with -1."""
+        stop = self._copy.size if size is None or size < 0 else self._at + size
+        data = self._copy.read(self._at, stop)
+        self._at += len(data)
+        return data

@@ -1,0 +1,250 @@
+"""Files of one process for the others of its cluster: a server, and a client's reading end.
+
+    FileServer: add(path) -> number      ReadFile -> os.pread -> Content
+    RemoteFile: read(start, stop) -> ReadFile -> Content -> bytes
+
+The server bounds what is under way to all peers; what one asks for beyond it waits.  It knows
+nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from snailps.errors import (
+    ConnectionLost,
+    DataError,
+    ProtocolError,
+    RemoteError,
+    SnailError,
+    WaitTimeout,
+)
+from snailps.transport import messages
+from snailps.transport.control.client import ask
+from snailps.transport.control.server import ControlServer, Peer, Reply
+from snailps.transport.handshake import Channel, Role
+from snailps.transport.security.tls_link import Address
+from snailps.transport.security.trust import OPEN, Trust
+from snailps.transport.sockets import Listener, dial, is_there, show
+
+log = logging.getLogger(__name__)
+
+READ_BYTES_MAX = 4 << 20
+"""Most bytes that one request asks for."""
+UNDER_WAY_BYTES_MAX = 256 << 20
+"""Bytes that wait to be sent, to all peers together."""
+STEP_S = 0.1
+REACH_S = 10.0
+"""How long a reader tries to reach a process that does not refuse the connection."""
+
+
+class FileServer:
+    """Serves files to peers with the cluster's secret, in a thread of its own.
+
+    Parameters
+    ----------
+    listener : Listener
+        Owned from now on.
+    trust : Trust
+        Who may read.
+
+    Attributes
+    ----------
+    address : Address
+        Where it listens.
+    """
+
+    def __init__(self, listener: Listener, trust: Trust = OPEN) -> None:
+        self._files: dict[str, tuple[int, int]] = {}  # number -> descriptor, bytes
+        self.address: Address = listener.getsockname()[:2]
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Peer, messages.ReadFile, Reply]] = deque()
+        self._closing = threading.Event()
+        self._server = ControlServer(
+            listener,
+            role=Role.DRIVER,
+            trust=trust,
+            job=0,
+            on_message=self._on_message,
+            on_lost=lambda peer, why: None,
+            on_pulse=lambda hello, sock: sock.close(),
+        )
+        self._thread = threading.Thread(target=self._serve, name="snailps-files", daemon=True)
+        self._thread.start()
+
+    def add(self, path: str) -> tuple[str, int]:
+        """Serves a file from now on, even if its name goes; its number, and its length in bytes.
+
+        Raises
+        ------
+        DataError
+            It cannot be opened.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(f"cannot open {path}: {error.strerror}") from error
+        number, size = secrets.token_hex(8), os.fstat(descriptor).st_size
+        with self._lock:
+            self._files[number] = descriptor, size
+        return number, size
+
+    def remove(self, number: str) -> None:
+        """Serves a file no longer; more calls do nothing."""
+        with self._lock:
+            descriptor, _ = self._files.pop(number, (-1, 0))
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Ends the thread and closes all connections and files."""
+        self._closing.set()
+        self._thread.join()
+        for number in list(self._files):
+            self.remove(number)
+
+    def _serve(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._server.step(STEP_S)
+                while self._waiting and self._under_way() < UNDER_WAY_BYTES_MAX:
+                    peer, message, reply = self._waiting.popleft()
+                    if peer in self._server.peers:
+                        reply(self._answer(message))
+        except Exception:
+            log.exception("the data of this process is served no longer")
+        finally:
+            self._server.close()
+
+    def _under_way(self) -> int:
+        return sum(peer.out.size for peer in self._server.peers)
+
+    def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
+        if not isinstance(message, messages.ReadFile) or reply is None:
+            raise ProtocolError(f"this process serves files, and no {type(message).__name__}")
+        if message.stop - message.start > READ_BYTES_MAX:
+            raise ProtocolError(f"ReadFile of more than {READ_BYTES_MAX:,} bytes")
+        self._waiting.append((peer, message, reply))
+
+    def _answer(self, message: messages.ReadFile) -> messages.Message | SnailError:
+        with self._lock:
+            descriptor, size = self._files.get(message.file, (-1, 0))
+            if descriptor < 0:
+                return DataError(
+                    "the Python process that had the data serves it no longer: its fit or run has "
+                    "ended there"
+                )
+            if not message.start <= message.stop <= size:
+                return DataError(f"expected bytes of 0 to {size:,}, got {message.stop:,}")
+            try:
+                data = os.pread(descriptor, message.stop - message.start, message.start)
+            except OSError as error:
+                return DataError(f"cannot read the data: {error.strerror}")
+        if len(data) < message.stop - message.start:
+            return DataError("the file with the data became shorter")
+        return messages.Content(data)
+
+
+class RemoteFile:
+    """A file of a `FileServer`.  One connection, made for the first read; threads may share it.
+
+    Parameters
+    ----------
+    address : Address
+    number : str
+    role : Role
+        Of this process.
+    limit_s : float
+        Of one read.
+    give_up : callable
+        True once this process ends.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        number: str,
+        *,
+        role: Role,
+        trust: Trust = OPEN,
+        limit_s: float = 60.0,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._address, self._number = address, number
+        self._role, self._trust = role, trust
+        self._limit_s, self._give_up = limit_s, give_up
+        self._sock: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes of the file.
+
+        Raises
+        ------
+        DataError
+            The process has ended, cannot be reached, or has no such file.
+        ProtocolError
+            It has another secret or no certificate.
+        """
+        message = messages.ReadFile(self._number, start, stop)
+        with self._lock:
+            had = self._sock is not None
+            try:
+                return self._asked(message)
+            except ConnectionLost:
+                if not had:
+                    raise self._gone() from None
+            try:  # a connection may break for reasons of the network
+                return self._asked(message)
+            except ConnectionLost:
+                raise self._gone() from None
+
+    def close(self) -> None:
+        """Closes the connection; a read opens another one."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+
+    def _asked(self, message: messages.ReadFile) -> bytes:
+        sock = self._sock = self._sock or self._dialled()
+        try:
+            answer = ask(sock, message, self._limit_s)
+        except RemoteError as error:
+            self.close()
+            raise DataError(str(error)) from None
+        except TimeoutError:
+            self.close()
+            raise DataError(
+                f"the Python process that has the data ({show(self._address)}) has not answered "
+                f"for {self._limit_s:g} s: is it stopped or very busy?"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(str(error)) from None
+        assert isinstance(answer, messages.Content)
+        return answer.blob
+
+    def _dialled(self) -> socket.socket:
+        if not is_there(self._address):
+            raise self._gone()
+        try:
+            return dial(
+                self._address,
+                Channel.CONTROL,
+                self._role,
+                peer_name="the Python process that has the data",
+                limit_s=min(REACH_S, self._limit_s),
+                trust=self._trust,
+                give_up=self._give_up,
+            )
+        except (WaitTimeout, ConnectionLost) as error:
+            raise DataError(f"{error}. All processes of the cluster read from it") from None
+
+    def _gone(self) -> DataError:
+        return DataError(f"the Python process that has the data ({show(self._address)}) has ended")

@@ -1,0 +1,109 @@
+"""A job whose data only its Python process has, on a cluster of other processes."""
+
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import session_models as models
+from processes import LIMIT_S, SNAILPS, Cluster, Process, environment
+from test_trust import secret_file
+
+import snailps
+from snailps.data.spool import spool_text
+from snailps.errors import ConfigError
+
+LINES = 600_000
+DRIVER = """
+import sys
+import snailps
+from snailps.data.spool import spool_text
+from session_models import Sleeps
+
+lines = ["one two three four five"] * int(sys.argv[3])
+made = snailps.connect(sys.argv[1], secret_file=sys.argv[2])
+with made, spool_text(lines, "own") as data:
+    made.run(Sleeps, {"epochs": 1000, "block_bytes": "64K"}, input=data)
+"""
+
+
+class Session(Cluster):
+    """A session's master, a server and two workers, in folders of their own, with a secret."""
+
+    def __init__(self, folder):
+        self.secret = secret_file(folder)
+        # Workers begin anew by their command line: these are no copies of another process.
+        super().__init__(folder, {"secret_file": self.secret}, workers=2, copied=False)
+
+    def begin(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.start("master", f"listen_addr={self.address}", options=["--session"], told=False)
+        self.start("server")
+        for number in range(self.workers):
+            cwd = self.folder / f"worker{number}"
+            cwd.mkdir()
+            self.start("worker", cwd=cwd, env=environment(TMPDIR=str(cwd)))  # its scratch, too
+
+    def connect(self):
+        return snailps.connect(self.address, secret_file=self.secret, timeout_s=LIMIT_S)
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    with Session(tmp_path) as session:
+        session.begin()
+        yield session
+
+
+def trains(made, folder, lines=LINES):
+    with spool_text((f"a{i} b c" for i in range(lines)), str(folder / "own")) as data:
+        settings = {"epochs": 2, "output": str(folder / "out")}
+        job = made.run(models.Lines, settings, input=data, timeout_s=LIMIT_S)
+    assert job.figures["lines"] == 2 * lines
+    assert job.settings.input[0].startswith("driver:127.0.0.1:")
+    return job
+
+
+def test_data_of_the_driver_alone_trains_and_a_killed_driver_fails_its_job_only(session, tmp_path):
+    with session.connect() as made:
+        trains(made, tmp_path)
+        with pytest.raises(ConfigError, match="names data that a Python process has"):
+            made.train(models.Lines, input="driver:127.0.0.1:9/ab/7")
+    command = [sys.executable, "-c", DRIVER, session.address, session.secret, str(LINES)]
+    driver = Process("driver", command, cwd=tmp_path)
+    try:
+        with session.connect() as made:
+            until = time.monotonic() + LIMIT_S
+            while made.status()["progress"] == 0.0:
+                assert driver.runs, driver.stderr
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            driver.send(signal.SIGKILL)
+            driver.wait()
+            while made.status()["phase"] != "idle":
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            said = made.status()["message"]
+            assert "the Python process that has the data (127.0.0.1:" in said, said
+            assert said.endswith(") has ended")
+            trains(made, tmp_path, 1000)
+            assert list(Path(tmp_path).rglob("*.spool")) == []
+            made.shut_down()
+    finally:
+        driver.close()
+
+
+def test_data_of_a_driver_is_refused_in_a_file(tmp_path):
+    job = {"worker_class": "session_models:Lines", "input": "driver:127.0.0.1:9/ab/7"}
+    (tmp_path / "job.conf").write_text("".join(f"{k}: {v}\n" for k, v in job.items()))
+    master = Process("master", [*SNAILPS, "master", "-c", "job.conf"], cwd=tmp_path, copied=True)
+    try:
+        assert master.wait() == 2
+        assert "names data that a Python process has" in master.stderr
+    finally:
+        master.close()
