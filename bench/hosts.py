@@ -224,7 +224,9 @@ class Hosts:
                 next_kill = next_kill or now + self.args.kill_every
                 if now >= next_kill:
                     next_kill += self.args.kill_every
-                    self._kill_one()
+                    phase = self._ask()  # the last answer may be seconds old
+                    if phase == TRAINING:
+                        self._kill_one()
             if now > until:
                 self.fail(f"the job has not ended after {limit_s:.0f} s; phase {phase}")
             time.sleep(SAMPLE_S)

@@ -26,6 +26,7 @@ LINK_SHARE = 0.94
 HOST_US = 0.001
 """Of word vectors: each worker looks through the text for its own words, 1 to 4 ns a word that
 subsampling leaves, a third of all."""
+WORD_VECTORS = ("word2vec", "fasttext")
 FILE_KEYS = ("about", "summary", "runs")
 
 
@@ -209,7 +210,8 @@ def bytes_form(measured: Sequence[Measured]) -> tuple[str, float, float]:
     def error(form: str) -> float:
         return sum((value(*found[form], x) / y - 1) ** 2 for x, y in zip(xs, ys, strict=True))
 
-    # Where both fit, as two points do, what grows by as much with each doubling.
+    # Two points fit both forms.  Of rotations, whose bytes grow by about as much with each doubling
+    # of the hosts, a line through two of them overstates what more hosts move.
     return found["affine" if error("affine") < error("power") - 1e-6 else "power"]
 
 
@@ -401,7 +403,17 @@ def compared(files: Sequence[dict[str, Any]]) -> None:
 def job_of(data: Mapping[str, Any]) -> tuple[object, ...]:
     """What a file has in common with others whose single hosts did the same."""
     about = data["about"]
-    return (*(about.get(name) for name in ("model", "conf", "input", "core", "epochs")),)
+    names = ("model", "conf", "input", "core", "epochs", "threads")
+    # The wire alone may differ: links are measured with a narrow one, too.
+    settings = sorted(pair for pair in about.get("set") or () if not pair.startswith("wire="))
+    return (*(about.get(name) for name in names), *settings)
+
+
+def host_us_of(data: Mapping[str, Any], given: float | None) -> float:
+    """`Constants.host_us` of a file's model: as given, else `HOST_US` for word vectors alone."""
+    if given is not None:
+        return given
+    return HOST_US if data["about"]["model"] in WORD_VECTORS else 0.0
 
 
 def sharing(files: Sequence[Mapping[str, Any]]) -> dict[int, float]:
@@ -560,8 +572,9 @@ def arguments() -> argparse.Namespace:
     add("--cores", type=float, default=16.0, help="of each of these hosts")
     add("--link", default="10gbit", help="of each of these hosts; none: without limit")
     add("--shards", type=int, default=8, help="of each of these hosts")
-    add("--host-us", type=float, default=HOST_US,
-        help="processor time that a unit costs each worker of several")  # fmt: skip
+    add("--host-us", type=float,
+        help="processor time that a unit costs each worker of several; default: "
+        f"{HOST_US:g} for word vectors, else 0")  # fmt: skip
     add("--core-loss", type=float, default=0.0,
         help="relative cost of one more core: 2 / (speed of two threads / of one) - 1")  # fmt: skip
     add("--svg", type=Path, metavar="PREFIX", help="writes PREFIX-speed-up.svg and two more")
@@ -600,8 +613,13 @@ def main() -> None:
             replace(m, shared=shared.get(m.hosts, 1.0)) for data in some for m in measured_of(data)
         ]
         chosen = [m for m in measured if args.fit is None or m.hosts in args.fit]
+        numbers = {m.hosts for m in chosen if m.mbit is None}
+        if 1 not in numbers or len(numbers) < 3:
+            text = "is not predicted: that takes runs of one host and of two other numbers"
+            print(f"bench: {name}: {text}", file=sys.stderr)
+            continue
         try:
-            constants[name] = fit(chosen, args.core_loss, args.host_us)
+            constants[name] = fit(chosen, args.core_loss, host_us_of(some[0], args.host_us))
         except ValueError as error:
             print(f"bench: {name}: {error}", file=sys.stderr)
             continue

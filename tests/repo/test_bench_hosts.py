@@ -5,8 +5,9 @@ import json
 import re
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -304,6 +305,33 @@ def test_settings_of_a_cluster_end_with_those_of_the_command_line(bench, tmp_pat
              "maxn": 0, "seed": 7, "threads": "2", "wire": "float32", "output": "",
              "epochs": 2}  # fmt: skip
     assert {name: settings[name] for name in known} == known
+
+
+@pytest.mark.parametrize(("then", "kills"), [("training", 1), ("exporting", 0)])
+def test_worker_is_killed_only_if_the_training_goes_on(bench, tmp_path, monkeypatch, then, kills):
+    hosts, netns = bench("hosts"), bench("netns")
+    words = ["--model", "word2vec", "--input", str(BENCH / "README.md"), "--kill-every", "20"]
+    network = netns.Alone([netns.Side("lo", f"127.0.0.{i}", netns.HERE) for i in (1, 2)])
+    made = hosts.Hosts(hosts.arguments(words), 1, network, None, tmp_path, 99)
+    looks, killed = iter([0.0, 1.0, 21.0, 21.5]), []
+    phases = chain(["training"], repeat(then))
+    master = SimpleNamespace(has_ended=lambda: made.looked == 21.5)
+    made.processes = [master]
+    made.args.kill_every = 20.0
+
+    def sample(phase):
+        made.looked = next(looks)
+        return made.looked
+
+    (tmp_path / "figures").write_text("{}")
+    monkeypatch.setattr(hosts, "SAMPLE_S", 0.0)
+    for name, done in (
+        ("_sample", sample), ("_ask", lambda: next(phases)), ("_check", lambda: None),
+        ("_finish", lambda: None), ("_kill_one", lambda: killed.append(made.looked)),
+    ):  # fmt: skip
+        monkeypatch.setattr(made, name, done)
+    assert made.run(1e9) == {}
+    assert killed == [21.0] * kills
 
 
 # --- texts ----------------------------------------------------------------------------------------

@@ -155,6 +155,32 @@ def test_files_without_one_host_are_compared_with_that_of_others(scaling, truth)
     assert scaling.sharing([other]) == {}
 
 
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"set": ["dim=300"]}, False),
+        ({"set": ["optimizer=adagrad", "wire=auto"]}, False),
+        ({"threads": 2}, False),
+        ({"set": ["wire=auto"]}, True),
+        ({"link": "100mbit", "replication": "sync", "date": "2026-11-23"}, True),
+    ],
+)
+def test_one_host_of_other_settings_is_no_comparison(scaling, truth, changed, same):
+    one, other = data(scaling, truth, [1]), data(scaling, truth, [1])
+    one["about"] |= {"set": ["wire=float32"], "threads": 1}
+    other["about"] |= {**one["about"], **changed}
+    assert (scaling.job_of(one) == scaling.job_of(other)) == same
+
+
+def test_work_for_all_hosts_is_that_of_word_vectors_alone(scaling, truth):
+    file = data(scaling, truth, [1])
+    assert scaling.host_us_of(file, None) == scaling.HOST_US
+    for model in ("logistic", None):
+        file["about"]["model"] = model
+        assert scaling.host_us_of(file, None) == 0
+        assert scaling.host_us_of(file, 0.5) == 0.5
+
+
 def test_names_tell_files_apart(scaling, truth):
     file = data(scaling, truth, [1])
     assert scaling.name_of(file) == "word2vec"
