@@ -77,6 +77,8 @@ class Child:
         It has written its own error.
     silent : bool
         It was asked to end; its further lines are not shown.
+    again : bool
+        It was started in another one's place.
     """
 
     role: str
@@ -86,6 +88,7 @@ class Child:
     held: list[str] = field(default_factory=list)
     failed: bool = False
     silent: bool = False
+    again: bool = False
 
     @property
     def name(self) -> str:
@@ -281,6 +284,7 @@ class Launcher:
                 self._on_line(dead.name, f"cannot be started again: {error}")
                 return False
             self.children[index] = self.children.pop()
+            self.children[index].again = True
             dead.end_reading()
             self._listen(self.children[index])
             if index == 0:
@@ -422,8 +426,18 @@ class Launcher:
     def _tell_held(self) -> None:
         """Shows the first node's error if the master has not reported why the job ended.
 
-        Not after an interrupt: a node may have lost the master while it was joining.
+        Not after an interrupt: a node may have lost the master while it was joining.  If the job
+        has ended well, what a process that was started again says is no error: it may have come
+        too late to be taken.
         """
+        if self.poll() == 0:
+            for child in self.children:
+                if child.again and child.held:
+                    first_line = child.held[0].removeprefix(OWN_ERROR)
+                    self._on_line(child.name, f"it was started again and has ended: {first_line}")
+                    for line in child.held[1:]:
+                        self._on_line(child.name, line)
+                    child.held = []
         first = next((child for child in self.children if child.held), None)
         if first is not None and not (self.children[0].failed or self._interrupted):
             for line in first.held:

@@ -232,6 +232,39 @@ def test_launcher_starts_a_killed_node_again_a_few_times(make):
     )
 
 
+LATE = """
+import os
+if os.path.exists("late"):
+    say("snailps: error: this cluster is about to end: start a new one")
+    sys.exit(1)
+open("late", "w").close()
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_launcher_of_a_good_job_has_no_error_of_a_node_started_again_too_late(make, code):
+    os.mkfifo("pipe")
+    cluster = make(
+        servers=2,
+        revives=True,
+        master=f"listen(); open('pipe').read(); sys.exit({code})\n",
+        server=BLOCK,
+        worker=LATE + BLOCK,
+    )
+    cluster.launcher.start()
+    cluster.wait_line("worker", "here")
+    kill(cluster, 3)
+    assert cluster.launcher.restart_killed([3])
+    cluster.wait_ended(3)
+    with open("pipe", "w"):
+        pass
+    cluster.wait_ended(0)
+    cluster.launcher.end()
+    said = "this cluster is about to end: start a new one"
+    told = f"it was started again and has ended: {said}" if code == 0 else f"snailps: error: {said}"
+    assert [line for name, line in cluster.lines if said in line] == [told]
+
+
 def test_launcher_starts_a_killed_master_again_at_its_address(make):
     cluster = make(
         revives=True, master="say(sys.argv); listen()\n" + BLOCK, server=BLOCK, worker=BLOCK
