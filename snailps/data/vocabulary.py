@@ -130,7 +130,15 @@ class Vocabulary:
             )
         return cls(*_chosen(words, counts, wanted), counter.tokens)
 
-    def extended(self, counter: WordCounter, min_count: int, max_size: int = 0) -> Vocabulary:
+    def extended(
+        self,
+        counter: WordCounter,
+        min_count: int,
+        max_size: int = 0,
+        *,
+        labels: bool = False,
+        label_prefix: bytes = LABEL_PREFIX,
+    ) -> Vocabulary:
         """The vocabulary of this text and more text: its words keep their ids, new ones follow.
 
         Parameters
@@ -139,6 +147,8 @@ class Vocabulary:
             Counts of the new text.
         min_count, max_size
             As of `from_counter`, for new words only; all old ones stay, seen again or not.
+        labels : bool
+            It is one of labels: what begins with `label_prefix` is new, and nothing else.
 
         Returns
         -------
@@ -150,7 +160,7 @@ class Vocabulary:
         ids = self.lexicon.indices(words)
         counts = self.counts.copy()
         counts[ids[ids >= 0]] += found[ids >= 0]
-        wanted = (ids < 0) & (found >= min_count) & ~words.begin_with(LABEL_PREFIX)
+        wanted = (ids < 0) & (found >= min_count) & (words.begin_with(label_prefix) == labels)
         room = max(0, max_size - len(self)) if max_size else None
         new, new_counts = _chosen(words, found, wanted, room)
         return Vocabulary(

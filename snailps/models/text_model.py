@@ -8,18 +8,21 @@ No mathematics: how rows are trained is the model's, how they move `local_sgd`'s
 
 from __future__ import annotations
 
+import mmap
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, ModelFileError
 from snailps.models.local_sgd import Floats, LocalSgd
+from snailps.vectors import BinModel
 
 BUCKET_KEY = 1 << 40
 """Key of hash bucket 0 in a table whose word i is key i: a vocabulary may grow, no bucket moves."""
@@ -31,6 +34,9 @@ negatives."""
 EXPORT_ROWS = 50_000
 EXPORT_BYTES = 16 << 20
 """Most rows, and most bytes of rows, that the master pulls or puts at a time."""
+PUT_SHARE = 4
+"""A piece of rows that are put is so much smaller than one that is pulled: more are in memory, as
+found, as wanted and as pushed."""
 
 
 class WordSurveyor:
@@ -146,3 +152,40 @@ def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterat
 def export_rows(dim: int) -> int:
     """How many rows of this width the master asks for, or puts, at a time."""
     return max(1, min(EXPORT_ROWS, EXPORT_BYTES // (4 * dim)))
+
+
+def put_rows(
+    results: Results, path: str, model: BinModel, table: str, first_key: int, rows: Floats
+) -> None:
+    """Sets rows of a matrix of `model`, in pieces, with consecutive keys from `first_key`.
+
+    Raises
+    ------
+    ModelFileError
+        The file, at `path`, has values that are not finite.
+    """
+    step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
+
+    def pieces() -> Iterator[tuple[NDArray[np.uint64], Floats]]:
+        for at in range(0, len(rows), step):
+            piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
+            model.mapped.madvise(mmap.MADV_DONTNEED)  # pages that were read are this process's
+            check_finite(path, piece)
+            yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at), piece
+
+    results.puts(table, pieces())
+
+
+def check_finite(path: str, rows: Floats) -> None:
+    """Refuses initial rows that are no numbers.
+
+    Raises
+    ------
+    ModelFileError
+        Names the file.
+    """
+    if not np.isfinite(rows).all():
+        raise ModelFileError(
+            f"{path}: holds values that are no numbers: its training diverged, or the file is "
+            "damaged"
+        )

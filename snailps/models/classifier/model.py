@@ -18,7 +18,7 @@ EACL 2017.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -32,6 +32,7 @@ from snailps.config import JobSettings
 from snailps.data._labelled import LineReader, Lines, number_rows
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.classifier import warm_start
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
@@ -135,9 +136,25 @@ class Classifier(TextModel):
         """The vocabularies of words and labels."""
         assert isinstance(settings, ClassifierSettings)
         s, prefix = settings, settings.label.encode()
+        if s.continue_from:
+            return pack_summary(*warm_start.count_on(s, counter))
         labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
         words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
         return pack_summary(words, labels)
+
+    @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """Takes dim, loss and n-grams from the file that the training starts from."""
+        assert isinstance(settings, ClassifierSettings)
+        return warm_start.adopt(settings, explicit)
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Sets the rows from `continue_from`."""
+        assert isinstance(settings, ClassifierSettings)
+        if not settings.continue_from:
+            return None
+        return lambda results: warm_start.put_model(results, *unpack_summary(results.summary))
 
     # --- at a worker -------------------------------------------------------------------------
 

@@ -98,6 +98,16 @@ class ClassifierSettings(JobSettings):
         low=0,
         high=1 << 40,
     )
+    continue_from: str = setting(
+        "",
+        help=(
+            "A `.bin` file of a classifier, of snailps or fastText, from which training continues. "
+            "Its words and labels keep their rows, new ones are added; dim, loss and n-grams are "
+            "those of the file."
+        ),
+        when="There are new lines or new labels, or more time for the same lines.",
+        unit="path",
+    )
     label: str = setting(
         "__label__",
         help="Prefix of labels.",

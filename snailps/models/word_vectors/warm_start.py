@@ -10,27 +10,21 @@ All of it runs once, at the master, so that the loss of a worker does not write 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
-from snailps.models.local_sgd import Floats
-from snailps.models.text_model import BUCKET_KEY, export_rows
+from snailps.models.text_model import BUCKET_KEY, check_finite, put_rows
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import BinModel, read_bin, read_header, read_vec, vec_shape
-
-PUT_SHARE = 4
-"""A piece of rows that are put is so much smaller than one that is pulled: more are in memory, as
-found, as wanted and as pushed."""
+from snailps.vectors import read_bin, read_header, read_vec, vec_shape
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
@@ -97,34 +91,10 @@ def put_model(results: Results) -> None:
     if Vocabulary.from_bytes(results.summary).words[:n] != PackedWords.of(model.words):
         raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
     model.mapped.madvise(mmap.MADV_SEQUENTIAL)
-    _put(results, model, "input", 0, model.input[:n])
-    _put(results, model, "output", 0, model.output[:])
+    put_rows(results, s.continue_from, model, "input", 0, model.input[:n])
+    put_rows(results, s.continue_from, model, "output", 0, model.output[:])
     if s.maxn:
-        _put(results, model, "input", BUCKET_KEY, model.input[n:])
-
-
-def _put(results: Results, model: BinModel, table: str, first_key: int, rows: Floats) -> None:
-    """Sets rows of a matrix of `model`, in pieces, with consecutive keys from `first_key`."""
-    step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
-
-    def pieces() -> Iterator[tuple[NDArray[np.uint64], Floats]]:
-        for at in range(0, len(rows), step):
-            piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
-            model.mapped.madvise(mmap.MADV_DONTNEED)  # pages that were read are this process's
-            _check_finite(results, piece)
-            yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at), piece
-
-    results.puts(table, pieces())
-
-
-def _check_finite(results: Results, rows: Floats) -> None:
-    if not np.isfinite(rows).all():
-        s = results.settings
-        assert isinstance(s, WordVectorSettings)
-        raise ModelFileError(
-            f"{s.continue_from or s.pretrained}: holds values that are no numbers: its training "
-            "diverged, or the file is damaged"
-        )
+        put_rows(results, s.continue_from, model, "input", BUCKET_KEY, model.input[n:])
 
 
 def put_vectors(results: Results) -> None:
@@ -150,5 +120,5 @@ def put_vectors(results: Results) -> None:
             found = vocabulary.words.take(known)
             means, own, sizes = bag_means(results, s, found, keys)
             wanted = own + (wanted - means) * sizes[:, None].astype(np.float32)
-        _check_finite(results, wanted)
+        check_finite(s.pretrained, wanted)
         results.put("input", keys, wanted)

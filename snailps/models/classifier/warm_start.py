@@ -1,0 +1,117 @@
+"""A classifier that goes on from an earlier one: its file, more lines, more labels.
+
+    settings + header of a .bin -> adopt -> settings
+    counts of the new text + words and labels of the .bin -> count_on -> two vocabularies
+    .bin -> put_model -> rows of the tables, before the training
+
+All of it runs once, at the master, so that the loss of a worker does not write a row twice.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.worker import Results
+from snailps.data._text import WordCounter
+from snailps.data.packed_words import PackedWords
+from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError, ModelFileError
+from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.text_model import BUCKET_KEY, put_rows
+from snailps.vectors import read_bin, read_header
+
+
+def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:
+    """The settings with the shape of the file that the training starts from.
+
+    Raises
+    ------
+    ConfigError
+        The user set another shape, or the file holds no classifier that can go on.
+    ModelFileError
+        The file cannot be read.
+    """
+    path = s.continue_from
+    if not path:
+        return s
+    theirs = _shape_of(path)
+    for name, value in theirs.items():
+        where = explicit(name)
+        if where is not None and getattr(s, name) != value:
+            raise ConfigError(
+                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
+                f"with; got {getattr(s, name)}. Leave {name} out, or begin without that file"
+            )
+    return replace(s, **theirs)
+
+
+def _shape_of(path: str) -> dict[str, Any]:
+    """The settings that follow from a .bin file."""
+    header = read_header(path)
+    if header.model != "supervised" or header.loss == "hs":
+        raise ConfigError(
+            f"{path}: continue_from: expected a classifier with the loss softmax, ova or ns, got "
+            f"model {header.model!r} with loss {header.loss!r}"
+        )
+    shape: dict[str, Any] = {
+        "dim": header.dim,
+        "loss": header.loss,
+        "word_ngrams": max(header.word_ngrams, 1),
+    }
+    if header.maxn < max(header.minn, 1):
+        shape |= {"minn": 0, "maxn": 0}
+    else:  # fastText takes a `minn` of 0 for 1
+        shape |= {"minn": max(header.minn, 1), "maxn": header.maxn}
+    return shape if header.bucket == 0 else {**shape, "bucket": header.bucket}
+
+
+def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:
+    """Words and labels of the model that training continues from, then those of the new text."""
+    model = read_bin(s.continue_from)
+    prefix = s.label.encode()
+    words = _vocabulary(model.words, model.counts, model.header.tokens)
+    labels = _vocabulary(model.labels, model.label_counts, model.header.tokens)
+    return (
+        words.extended(counter, s.min_count, label_prefix=prefix),
+        labels.extended(counter, s.min_count_label, labels=True, label_prefix=prefix),
+    )
+
+
+def _vocabulary(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int) -> Vocabulary:
+    counts = np.maximum(counts, 1)
+    return Vocabulary(PackedWords.of(words), counts, max(tokens, int(counts.sum())))
+
+
+def put_model(results: Results, words: Vocabulary, labels: Vocabulary) -> None:
+    """Sets all rows, of features and of labels, from the `.bin` file; new ones begin as usual.
+
+    Parameters
+    ----------
+    results : Results
+    words, labels : Vocabulary
+        Of the survey.
+
+    Raises
+    ------
+    ModelFileError
+        The file has changed since the survey, or has values that are not finite.
+    """
+    s = results.settings
+    assert isinstance(s, ClassifierSettings)
+    model = read_bin(s.continue_from)
+    n = len(model.words)
+    same = words.words[:n] == PackedWords.of(model.words)
+    same &= labels.words[: len(model.labels)] == PackedWords.of(model.labels)
+    if not same:
+        raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
+    model.mapped.madvise(mmap.MADV_SEQUENTIAL)
+    put_rows(results, s.continue_from, model, "input", 0, model.input[:n])
+    put_rows(results, s.continue_from, model, "output", 0, model.output[:])
+    if s.buckets:
+        put_rows(results, s.continue_from, model, "input", BUCKET_KEY, model.input[n:])
