@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from snailps.data.matrix_writer import write_matrix
     from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
-    from snailps.estimators import FastText, Word2Vec
+    from snailps.estimators import FastText, TextClassifier, Word2Vec
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
     from snailps.local.session import Cluster
     from snailps.local.session import Cluster as LocalCluster
@@ -50,6 +50,7 @@ __all__ = [
     "Stage",
     "Table",
     "Tensor",
+    "TextClassifier",
     "Vectors",
     "Word2Vec",
     "Worker",
@@ -68,7 +69,7 @@ _HOMES = {
     "data.matrix_writer": ("write_matrix",),
     "data.pipeline": ("Stage",),
     "errors": ("SnailError",),
-    "estimators": ("FastText", "Word2Vec"),
+    "estimators": ("FastText", "TextClassifier", "Word2Vec"),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
     "local.cluster": ("LocalCluster", "cluster", "connect", "default_cluster", "local_cluster"),

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import importlib
 
-_HOMES = {"FastText": "words", "Word2Vec": "words"}
+_HOMES = {"FastText": "words", "TextClassifier": "text", "Word2Vec": "words"}
 
-__all__ = ["FastText", "Word2Vec"]
+__all__ = ["FastText", "TextClassifier", "Word2Vec"]
 
 
 def __getattr__(name: str) -> object:

@@ -6,9 +6,66 @@ Written by `python -m snailps.estimators.stub`; a test checks that it is current
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from snailps.estimators import text as _text
 from snailps.estimators import words as _words
 
-__all__ = ["FastText", "Word2Vec"]
+__all__ = ["FastText", "TextClassifier", "Word2Vec"]
+
+class TextClassifier(_text.TextClassifier):
+    dim: int
+    loss: Literal["softmax", "ova", "ns", "hs"]
+    lr: float
+    word_ngrams: int
+    minn: int
+    maxn: int
+    bucket: int
+    negatives: int
+    min_count: int
+    min_count_label: int
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    cluster: Any
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        dim: int = 100,
+        loss: Literal["softmax", "ova", "ns", "hs"] = "softmax",
+        lr: float = 0.1,
+        word_ngrams: int = 1,
+        minn: int = 0,
+        maxn: int = 0,
+        bucket: int = 2000000,
+        negatives: int = 5,
+        min_count: int = 1,
+        min_count_label: int = 0,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        cluster: Any = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | Literal["auto"] = "auto",
+    ) -> None: ...
 
 class FastText(_words.FastText):
     dim: int

@@ -37,11 +37,11 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
     DataError
         It is no text, is empty, or a path that does not exist.
     """
-    paths = _paths(data)
-    if paths is None:
+    if not is_path(data):
         with spool_text(data, labels=labels, column=column) as spooled:
             yield spooled
         return
+    paths = _paths(data)
     if labels is not None:
         raise DataError(
             f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their labels"
@@ -49,17 +49,29 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
     yield paths
 
 
-def _paths(data: Any) -> list[str] | None:
-    """The paths that `data` names; None where it is data."""
+def is_path(data: Any) -> bool:
+    """Whether data is a path, or a list of `pathlib.Path`."""
     if isinstance(data, (str, os.PathLike)):
-        path = os.fspath(data)
-        if not (has_magic(path) or os.path.exists(path)):  # noqa: PTH110
-            shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
-            raise DataError(
-                f"{shown!r} is no file, folder or glob. A str is taken as a path; text is given as "
-                "a list of sentences: [text]"
-            )
-        return [path]
-    if isinstance(data, (list, tuple)) and data and isinstance(data[0], os.PathLike):
+        return True
+    return isinstance(data, (list, tuple)) and bool(data) and isinstance(data[0], os.PathLike)
+
+
+def _paths(data: Any) -> list[str]:
+    """The paths that `data` names."""
+    if not isinstance(data, (str, os.PathLike)):
         return [os.fspath(path) for path in data]
-    return None
+    path = os.fspath(data)
+    if not (has_magic(path) or os.path.exists(path)):  # noqa: PTH110
+        shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
+        raise DataError(
+            f"{shown!r} is no file, folder or glob. A str is taken as a path; text is given as "
+            "a list of sentences: [text]"
+        )
+    return [path]
+
+
+def line_of(text: Any) -> str | bytes:
+    """A text, or the words of one, as a line."""
+    if isinstance(text, bytes):
+        return text.replace(b"\n", b" ")
+    return (text if isinstance(text, str) else " ".join(text)).replace("\n", " ")

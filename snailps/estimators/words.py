@@ -9,28 +9,24 @@ What training means is `models.word_vectors`'; what vectors can do, `vectors`'.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.errors import DataError, ModelFileError, ParameterError
-from snailps.estimators.base import Estimator
-from snailps.estimators.corpus import corpus
-from snailps.estimators.jobs import Finished
+from snailps.errors import DataError, ModelFileError
+from snailps.estimators.corpus import corpus, line_of
+from snailps.estimators.text_base import TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import BinModel, Vectors, read_bin
+from snailps.vectors import BinHeader, Vectors, read_bin
 
 W = TypeVar("W", bound="WordEstimator")
-_SHAPE = ("dim", "model", "minn", "maxn", "bucket")
-"""What a model keeps in `partial_fit`."""
 _NO_PARAMETERS = ("formats", "validation_words")
 
 
-class WordEstimator(Estimator):
+class WordEstimator(TextEstimator):
     """Word vectors that are learnt from sentences.
 
     Attributes
@@ -40,7 +36,8 @@ class WordEstimator(Estimator):
     """
 
     worker_class = "snailps.models.word_vectors:WordVectors"
-    _model: BinModel
+    job_settings = MappingProxyType({"formats": ("bin",)})
+    _opened = ("_wv",)
     _wv: Vectors
 
     def fit(self: W, X: Any, y: object = None, *, column: str = "") -> W:
@@ -66,7 +63,7 @@ class WordEstimator(Estimator):
             The job failed; the estimator is what it was before.
         """
         with corpus(X, column=column) as given:
-            self._fit(given, {"formats": ("bin",)})
+            self._train(given, goes_on=False)
         return self
 
     def partial_fit(self: W, X: Any, y: object = None, *, column: str = "") -> W:
@@ -87,21 +84,8 @@ class WordEstimator(Estimator):
         ParameterError
             dim, model or subwords were changed since the last fit.
         """
-        if not self._is_fitted:
-            return self.fit(X, column=column)
-        self._refuse_other_shape()
-        with (
-            corpus(X, column=column) as given,
-            tempfile.TemporaryDirectory(prefix="snailps-") as folder,
-        ):
-            before = os.path.join(folder, "before.bin")  # noqa: PTH118
-            self.wv.save(before)
-            self._fit(
-                given,
-                {"formats": ("bin",), "continue_from": before},
-                without=_SHAPE,
-                first=False,
-            )
+        with corpus(X, column=column) as given:
+            self._train(given, goes_on=self._is_fitted)
         return self
 
     @property
@@ -126,7 +110,7 @@ class WordEstimator(Estimator):
         self._refuse_unfitted("transform")
         if isinstance(X, (str, bytes)):
             raise DataError(f"transform: expected a list of sentences, got one: [{X!r:.60}]")
-        found = [self._wv.sentence_vector(_line(sentence)) for sentence in X]
+        found = [self._wv.sentence_vector(line_of(sentence)) for sentence in X]
         return np.stack(found) if found else np.empty((0, self._wv.dim), np.float32)
 
     def fit_transform(self, X: Any, y: object = None) -> NDArray[np.float32]:
@@ -139,84 +123,29 @@ class WordEstimator(Estimator):
         name = type(self).__name__.lower()
         return np.array([f"{name}{number}" for number in range(self._wv.dim)], object)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model: ``.bin`` (fastText's, whole), ``.npz`` or ``.vec`` (words alone).
-
-        `load` and `snailps.load` read it.
-        """
-        self.wv.save(path)
-
-    @classmethod
-    def load(cls: type[W], path: str | os.PathLike[str], **parameters: Any) -> W:
-        """An estimator of a .bin file, ours or fastText's, that `partial_fit` goes on with.
-
-        Parameters
-        ----------
-        path : path
-        **parameters
-            Those that the file does not decide, such as ``lr`` and ``epochs``.
-
-        Raises
-        ------
-        ModelFileError
-            It is no such file; `snailps.load` reads others, for queries.
-        ParameterError
-            The file has another value of a parameter.
-        """
-        estimator = cls(**parameters)
+    def _open(self, path: str | os.PathLike[str]) -> None:
         model = read_bin(path)
         if model.header.model == "supervised":
-            raise ModelFileError(f"{path}: holds a classifier, not word vectors")
-        for name, value in _shape_of(model).items():
-            if (mine := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
-                raise ParameterError(
-                    f"{cls.__name__}: {name}: expected {value}, as in {path}; got {mine!r:.80}"
-                )
-            if name in cls.parameters.by_name:
-                setattr(estimator, name, value)
-        estimator._use(model)
-        estimator.history_, estimator.figures_ = [], {}
-        return estimator
+            raise ModelFileError(
+                f"{path}: holds a classifier, not word vectors: snailps.load(path).wv has those of "
+                "its words"
+            )
+        self._wv = Vectors.of_model(model)
 
-    def _take(self, done: Finished) -> None:
-        self._use(read_bin(done.files[0]))  # mapped: it may be removed
+    def _write(self, path: str | os.PathLike[str]) -> None:
+        self._wv.save(path)
 
-    def _use(self, model: BinModel) -> None:
-        self._model, self._wv = model, Vectors.of_model(model)
-
-    def _refuse_other_shape(self) -> None:
-        """Raises ParameterError if the parameters are those of another model than the fitted."""
-        chosen = self.parameters.settings(self.get_params(), type(self).__name__)
-        for name, value in _shape_of(self._model).items():
-            if name not in self.parameters.by_name:
-                continue
-            mine = chosen.get(name, self.parameters.by_name[name].default)
-            if mine != value and not (name in ("minn", "bucket") and not chosen.get("maxn", 1)):
-                raise ParameterError(
-                    f"{type(self).__name__}: {name}: the fitted model has {value}, got {mine}: "
-                    "partial_fit goes on with that model; call fit for another one"
-                )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickle: a fitted model as the bytes of its .bin."""
-        state = self.__dict__.copy()
-        if state.pop("_model", None) is not None:
-            del state["_wv"]
-            with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-                path = Path(folder, "model.bin")
-                self.save(path)
-                state["_bin"] = path.read_bytes()
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """From pickle."""
-        data = state.pop("_bin", None)
-        self.__dict__.update(state)
-        if data is not None:
-            with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-                path = Path(folder, "model.bin")
-                path.write_bytes(data)
-                self._use(read_bin(path))
+    @staticmethod
+    def _shape_of(header: BinHeader) -> dict[str, Any]:
+        if header.bucket == 0 or header.maxn < max(header.minn, 1):
+            return {"dim": header.dim, "model": header.model, "maxn": 0}
+        return {
+            "dim": header.dim,
+            "model": header.model,
+            "minn": max(header.minn, 1),
+            "maxn": header.maxn,
+            "bucket": header.bucket,
+        }
 
 
 class FastText(WordEstimator, settings=WordVectorSettings, without=_NO_PARAMETERS):
@@ -265,22 +194,3 @@ class Word2Vec(
     >>> "wind" in model.wv  # doctest: +SKIP
     True
     """
-
-
-def _line(sentence: Any) -> str | bytes:
-    """A sentence as a line of text."""
-    return sentence if isinstance(sentence, (str, bytes)) else " ".join(sentence)
-
-
-def _shape_of(model: BinModel) -> dict[str, Any]:
-    """What partial_fit keeps of a model, as parameters."""
-    header = model.header
-    if header.bucket == 0 or header.maxn < max(header.minn, 1):
-        return {"dim": header.dim, "model": header.model, "maxn": 0}
-    return {
-        "dim": header.dim,
-        "model": header.model,
-        "minn": max(header.minn, 1),
-        "maxn": header.maxn,
-        "bucket": header.bucket,
-    }

@@ -250,6 +250,47 @@ class LabelModel:
             for line in self._chosen(lines, k, threshold)
         ]
 
+    def probabilities(self, text: str | bytes | Iterable[str | bytes]) -> NDArray[np.float32]:
+        """The probability of every label for each line, float32[lines, labels].
+
+        Parameters
+        ----------
+        text : str or bytes, or a list of them
+            As of `predict`.
+
+        Returns
+        -------
+        float32[lines, labels]
+            Columns in the order of `labels`; NaN in the row of a line without a known word.
+        """
+        lines = self._read(_lines_of(text)[0])
+        found = np.empty((len(lines.feature_ptr) - 1, len(self.labels)), np.float32)
+        step = max(1, _SCORES_MAX // len(self.labels))
+        for first in range(0, len(found), step):
+            found[first : first + step] = self._probabilities(lines, first, step)
+        return found
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        """How often each label occurred in the training text."""
+        return self._model.label_counts
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a .bin file, which fastText reads, too.
+
+        Raises
+        ------
+        ModelFileError
+            Another ending, a folder that is missing or full, or a quantised model.
+        """
+        ending = os.path.splitext(path)[1]  # noqa: PTH122
+        if ending != ".bin":
+            raise ModelFileError(
+                f"{path}: expected a name that ends in .bin, the format of classifiers; got "
+                f"{ending or 'no ending'}"
+            )
+        self.wv.save(path)
+
     def _chosen(self, lines: Lines, k: int, threshold: float) -> Iterator[list[tuple[int, float]]]:
         """Numbers and probabilities of each line's best labels."""
         for order, chances in self._best(lines, k):

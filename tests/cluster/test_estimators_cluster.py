@@ -119,3 +119,27 @@ def test_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
     failed, ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
     assert failed == 0, capsys.readouterr().out
     assert ran > 10
+
+
+def test_classifier_learns_and_goes_on_with_new_labels(cluster):
+    texts, labels = sentences(200), [PAIRS[i % len(PAIRS)][0] for i in range(200)]
+    model = snailps.TextClassifier(dim=8, epochs=10, lr=0.5, cluster=cluster).fit(texts, labels)
+    assert model.score(texts, labels) > 0.95
+    more = [["wind", "rain", "snow"]] * 40
+    model.partial_fit(more + texts[:40], ["bad weather"] * 40 + labels[:40])
+    assert "bad weather" in model.classes_
+    assert model.predict(["wind and snow"]).tolist() == ["bad weather"]
+    assert model.score(texts, labels) > 0.95
+    assert model.history_[-1]["epoch"] == 20
+
+
+def test_classifier_in_cross_validation_and_grid_search(cluster):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from sklearn.model_selection import GridSearchCV, cross_val_score
+
+    texts = [" ".join(words) for words in sentences(80)]
+    labels = [PAIRS[i % len(PAIRS)][0] for i in range(80)]
+    model = snailps.TextClassifier(dim=4, epochs=5, lr=0.5, cluster=cluster)
+    assert cross_val_score(model, texts, labels, cv=2).mean() > 0.8
+    search = GridSearchCV(model, {"lr": [1e-6, 0.5]}, cv=2).fit(texts, labels)
+    assert search.best_params_ == {"lr": 0.5}

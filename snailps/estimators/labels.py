@@ -1,0 +1,94 @@
+"""Labels of a classifier: any values of a user, and words of a line that stand for them.
+
+    y -> values_of -> Python values -> classes_of -> classes, sorted
+    class <-> word: blanks and percent signs are quoted, as in URLs
+
+No model, no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.elements import a_kind, elements_of, is_missing
+from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.errors import DataError
+
+_ODD = re.compile(r"[%\s\0]")
+_QUOTED = re.compile(r"%([0-9A-F]{2,6})%")
+_EMPTY = "%%"
+
+
+def values_of(y: Any, X: Any = None) -> list[Any]:
+    """The labels as Python values: str, int, bool or float.
+
+    Parameters
+    ----------
+    y : sequence, array or column; or the name of a column of X
+    X : object
+        The texts.
+
+    Raises
+    ------
+    DataError
+        A label is missing or is no such value, or they are not of one kind.
+    """
+    if y is None:
+        raise DataError("y: expected a label for each text, got none")
+    found = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
+    values = []
+    for number, value in enumerate(found.values):
+        if isinstance(value, np.generic):
+            value = value.item()
+        if is_missing(value):
+            raise DataError(
+                f"y: {found.at(number)} is missing ({value!r}): leave such rows out, or fill them"
+            )
+        if not isinstance(value, (str, int, float)):
+            raise DataError(
+                f"y: {found.at(number)} is {a_kind(value)}: expected one label a text, a str or a "
+                "number"
+            )
+        values.append(value)
+    kinds = {str if isinstance(value, str) else float for value in values}
+    if len(kinds) > 1:
+        raise DataError(
+            "y: expected labels of one kind, got some that are str and some that are not"
+        )
+    return values
+
+
+def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]:
+    """The different labels, sorted, those that are `known` among them.
+
+    Raises
+    ------
+    DataError
+        New labels are of another kind than the known ones.
+    """
+    every = {*values, *known}
+    if len({isinstance(value, str) for value in every}) > 1:
+        raise DataError(
+            f"y: expected labels like {known[0]!r}, which the model has; got "
+            f"{next(v for v in every if isinstance(v, str) != isinstance(known[0], str))!r:.60}"
+        )
+    return np.array(sorted(every))
+
+
+def word_of(label: Any) -> str:
+    """The word that stands for a label in a text, without the prefix."""
+    text = str(label)
+    return _ODD.sub(lambda match: f"%{ord(match[0]):02X}%", text) if text else _EMPTY
+
+
+def label_of(word: str) -> str:
+    """The label that a word of a model stands for."""
+    text = word.removeprefix(LABEL_PREFIX.decode())
+    if text == _EMPTY:
+        return ""
+    return _QUOTED.sub(lambda match: chr(min(int(match[1], 16), 0x10FFFF)), text)

@@ -1,0 +1,157 @@
+"""Estimators of text, whose fitted model is a fastText `.bin` file that was opened.
+
+    texts -> fit -> a job -> .bin -> `_open` of the class        .bin -> load, partial_fit, pickle
+
+Owns how such a model goes on, is saved and travels; what it is when it is opened is the class's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from snailps.data.spool import Spooled
+from snailps.errors import ParameterError
+from snailps.estimators.base import Estimator
+from snailps.estimators.jobs import Finished
+from snailps.vectors import BinHeader, read_header
+
+T = TypeVar("T", bound="TextEstimator")
+
+
+class TextEstimator(Estimator):
+    """A model of text; see the module."""
+
+    job_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Settings of every job."""
+
+    _header: BinHeader
+
+    @abstractmethod
+    def _open(self, path: str | os.PathLike[str]) -> None:
+        """Takes the model of a .bin file, which may be removed afterwards: it is mapped.
+
+        Raises
+        ------
+        ModelFileError
+            It is damaged, or of another kind.
+        """
+
+    @abstractmethod
+    def _write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the fitted model into a file."""
+
+    @staticmethod
+    @abstractmethod
+    def _shape_of(header: BinHeader) -> dict[str, Any]:
+        """The settings that a model keeps when it goes on."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model; ``.bin`` is fastText's, and whole: `load` and `snailps.load` read it.
+
+        Raises
+        ------
+        ModelFileError
+            Another ending, or a folder that is missing or full.
+        """
+        self._refuse_unfitted("save")
+        self._write(path)
+
+    @classmethod
+    def load(cls: type[T], path: str | os.PathLike[str], **parameters: Any) -> T:
+        """An estimator of a .bin file, ours or fastText's, that `partial_fit` goes on with.
+
+        Parameters
+        ----------
+        path : path
+        **parameters
+            Those that the file does not decide, such as ``lr`` and ``epochs``.
+
+        Raises
+        ------
+        ModelFileError
+            It is no such file; `snailps.load` reads others, for queries.
+        ParameterError
+            The file has another value of a parameter.
+        """
+        estimator = cls(**parameters)
+        estimator._open(path)
+        estimator._header = read_header(path)
+        for name, value in cls._shape_of(estimator._header).items():
+            if (mine := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
+                raise ParameterError(
+                    f"{cls.__name__}: {name}: expected {value}, as in {path}; got {mine!r:.80}"
+                )
+            if name in cls.parameters.by_name:
+                setattr(estimator, name, value)
+        estimator.history_, estimator.figures_ = [], {}
+        return estimator
+
+    def _train(self, given: Spooled | list[str], *, goes_on: bool) -> None:
+        """Trains; a model that `goes_on` keeps its rows.
+
+        Raises
+        ------
+        ParameterError
+            It goes on, but parameters that decide its shape were changed.
+        """
+        if not goes_on:
+            self._fit(given, self.job_settings)
+            return
+        self._refuse_other_shape()
+        with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+            before = os.path.join(folder, "before.bin")  # noqa: PTH118
+            self._write(before)
+            self._fit(
+                given,
+                {**self.job_settings, "continue_from": before},
+                without=self._shape_of(self._header),
+                first=False,
+            )
+
+    def _take(self, done: Finished) -> None:
+        self._open(done.files[0])
+        self._header = read_header(done.files[0])
+
+    def _refuse_other_shape(self) -> None:
+        """Raises ParameterError if the parameters are those of another model than the fitted."""
+        name = type(self).__name__
+        chosen = self.parameters.settings(self.get_params(), name)
+        shape = self._shape_of(self._header)
+        for one in (one for one in shape if one in self.parameters.by_name):
+            mine = chosen.get(one, self.parameters.by_name[one].default)
+            if mine != shape[one]:
+                raise ParameterError(
+                    f"{name}: {one}: the fitted model has {shape[one]}, got {mine}: partial_fit "
+                    "goes on with that model; call fit for another one"
+                )
+
+    # --- pickle ----------------------------------------------------------------------------------
+
+    _opened: ClassVar[tuple[str, ...]] = ()
+    """Attributes that `_open` sets from the file."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: a fitted model as the bytes of its .bin."""
+        state = {name: value for name, value in self.__dict__.items() if name not in self._opened}
+        if self._is_fitted:
+            with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+                path = Path(folder, "model.bin")
+                self._write(path)
+                state["_bin"] = path.read_bytes()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """From pickle."""
+        data = state.pop("_bin", None)
+        self.__dict__.update(state)
+        if data is not None:
+            with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+                path = Path(folder, "model.bin")
+                path.write_bytes(data)
+                self._open(path)

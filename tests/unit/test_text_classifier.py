@@ -1,0 +1,250 @@
+"""`TextClassifier` without a cluster: labels, probabilities, files; jobs are made up."""
+
+import contextlib
+import inspect
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snailps
+from snailps.data._text import WordCounter
+from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError, DataError, ModelFileError, ParameterError
+from snailps.estimators import base
+from snailps.estimators.jobs import Finished
+from snailps.estimators.labels import classes_of, label_of, values_of, word_of
+from snailps.models.classifier import Classifier, ClassifierSettings, warm_start
+from snailps.models.classifier.model import unpack_summary
+from snailps.vectors import BinHeader, write_bin
+
+TextClassifier = snailps.TextClassifier
+TEXTS = ["good film", "bad film", "dull"]
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "word"),
+    [
+        ("sport", "sport"), (3, "3"), (True, "True"), (-1.5, "-1.5"), ("", "%%"),
+        ("New York", "New%20%York"), ("a\tb\n", "a%09%b%0A%"), ("100%", "100%25%"),
+        ("%20%", "%25%20%25%"), ("no\u00a0break", "no%A0%break"),
+    ],
+)  # fmt: skip
+def test_word_of_a_label_has_no_blanks_and_leads_back(label, word):
+    assert word_of(label) == word
+    assert label_of("__label__" + word) == str(label)
+
+
+def test_values_are_python_values_of_one_kind():
+    assert values_of(np.array([1, 0])) == [1, 0]
+    assert values_of(("a", "b")) == ["a", "b"]
+    assert values_of("y", {"x": ["t"], "y": ["a"]}) == ["a"]
+    for given, text in [
+        (None, "y: expected a label for each text, got none"),
+        (["a", None], "element 1 of .* is missing"),
+        (["a", 1], "labels of one kind"),
+        ([["a"], ["b"]], "element 0 of .* is a list: expected one label a text"),
+    ]:
+        with pytest.raises(DataError, match=text):
+            values_of(given)
+
+
+def test_classes_are_sorted_and_of_one_kind():
+    assert classes_of([2, 1, 2], [7]).tolist() == [1, 2, 7]
+    with pytest.raises(DataError, match="expected labels like 7, which the model has; got 'a'"):
+        classes_of(["a"], [7])
+
+
+# --- fitting, with jobs that are made up ----------------------------------------------------------
+
+
+class Jobs:
+    """In the place of `run_job`: a model that has one row a word, with its label's column."""
+
+    def __init__(self, folder):
+        self.folder, self.asked, self.texts = folder, [], []
+
+    @contextlib.contextmanager
+    def __call__(self, worker_class, settings, given, monitor, **_):
+        path = given[0] if isinstance(given, list) else given.path
+        lines = Path(path).read_text().splitlines()
+        self.asked.append((worker_class, settings))
+        self.texts.append(lines)
+        if "continue_from" in settings:
+            old = snailps.load(settings["continue_from"])
+            lines = [f"{label.decode()} old" for label in old.labels] + lines
+        labels = list(dict.fromkeys(line.split()[0].encode() for line in lines))
+        words = list(dict.fromkeys(w.encode() for line in lines for w in line.split()[1:]))
+        rows = np.zeros((len(words), len(labels)), np.float32)
+        for line in lines:
+            for word in line.split()[1:]:
+                rows[words.index(word.encode()), labels.index(line.split()[0].encode())] += 1
+        header = BinHeader(dim=len(labels), model="supervised", loss="softmax", min_count=1)
+        ones = np.ones(len(words), np.int64)
+        counts = np.arange(len(labels), 0, -1)
+        file = Path(self.folder, "made.bin")
+        eye = 9 * np.eye(len(labels), dtype=np.float32)
+        write_bin(file, header, words, ones, [rows], [eye], labels, counts)
+        monitor.finish({"words": 1}, [{"epoch": 1, "loss": 1.0, "words_per_s": 1.0}])
+        yield Finished({"words": 1}, [file])
+        file.unlink()
+
+
+@pytest.fixture
+def jobs(monkeypatch, tmp_path):
+    made = Jobs(tmp_path)
+    monkeypatch.setattr(base, "run_job", made)
+    return made
+
+
+@pytest.mark.parametrize("labels", [["yes it is", "no", "no"], [1, 0, 0], [True, False, False]])
+def test_fit_learns_labels_of_any_kind(jobs, labels):
+    model = TextClassifier(dim=2)
+    assert model.fit(TEXTS, labels) is model
+    assert model.classes_.tolist() == sorted(set(labels))
+    assert model.predict(TEXTS).tolist() == labels
+    assert model.score(TEXTS, labels) == 1.0
+    chances = model.predict_proba([["good"], "good bad", "unheard"])
+    assert chances.shape == (3, 2)
+    assert chances.sum(axis=1) == pytest.approx(1)
+    first = model.classes_.tolist().index(labels[0])
+    assert chances[2][first] == pytest.approx(2 / 3)  # of the labels, the first came more often
+    assert jobs.asked[0] == ("snailps.models.classifier:Classifier", {"dim": 2})
+    assert jobs.texts[0][0] == f"__label__{word_of(labels[0])} good film"
+    assert "good" in model.wv
+
+
+def test_fit_of_a_file_takes_its_labels(jobs, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("__label__b good\n__label__50%off bad\n")
+    model = TextClassifier(dim=2).fit(file)
+    assert model.classes_.tolist() == ["50%off", "b"]
+    assert model.predict(["bad"]).tolist() == ["50%off"]
+    with pytest.raises(DataError, match="y: expected none with the path"):
+        model.fit(file, ["a", "b"])
+
+
+def test_partial_fit_adds_labels_and_keeps_the_words_of_the_others(jobs):
+    model = TextClassifier(dim=2).fit(TEXTS, [1, 0, 0])
+    model.partial_fit(["odd"], [7])
+    assert model.classes_.tolist() == [0, 1, 7]
+    assert model.predict(["odd"]).tolist() == [7]
+    settings = jobs.asked[1][1]
+    assert set(settings) == {"continue_from"}
+    assert [one["epoch"] for one in model.history_] == [1, 2]
+    with pytest.raises(DataError, match="expected labels like"):
+        model.partial_fit(["odd"], ["seven"])
+    model.set_params(dim=9)
+    with pytest.raises(ParameterError, match="TextClassifier: dim: the fitted model has 3, got 9"):
+        model.partial_fit(["odd"], [7])
+
+
+def test_model_goes_through_files_and_pickle(jobs, tmp_path):
+    model = TextClassifier(dim=2).fit(TEXTS, [1, 0, 0])
+    other = pickle.loads(pickle.dumps(model))
+    assert other.predict(TEXTS).tolist() == [1, 0, 0]
+    model.save(tmp_path / "c.bin")
+    loaded = TextClassifier.load(tmp_path / "c.bin", lr=0.2)
+    assert (loaded.dim, loaded.loss, loaded.lr) == (2, "softmax", 0.2)
+    assert loaded.predict(TEXTS).tolist() == ["1", "0", "0"]
+    assert snailps.load(tmp_path / "c.bin").predict("good")[0][0].label == "__label__1"
+    with pytest.raises(ModelFileError, match=r"expected a name that ends in .bin"):
+        model.save(tmp_path / "c.npz")
+    with pytest.raises(ModelFileError, match="holds a classifier, not word vectors"):
+        snailps.FastText.load(tmp_path / "c.bin")
+
+
+def test_wrong_data_is_refused(jobs):
+    model = TextClassifier(dim=2)
+    for X, y, text in [
+        (TEXTS, None, "y: expected a label for each text"),
+        (TEXTS, [1, 0], "a label for each"),
+        (["__label__x good"], ["a"], "would be read as a label"),
+    ]:
+        with pytest.raises(DataError, match=text):
+            model.fit(X, y)
+    model.fit(TEXTS, [1, 0, 0])
+    with pytest.raises(DataError, match=r"expected a list of texts, got one"):
+        model.predict("good film")
+    with pytest.raises(DataError, match="expected 3 labels, one a text; got 1"):
+        model.score(TEXTS, [1])
+
+
+def test_signature_has_no_prefix_of_labels():
+    names = inspect.signature(TextClassifier).parameters
+    assert {"word_ngrams", "min_count_label"} <= set(names)
+    assert not {"label", "continue_from"} & set(names)
+
+
+# --- a job that goes on -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def before(tmp_path):
+    """A classifier's file."""
+    path = tmp_path / "before.bin"
+    header = BinHeader(dim=2, model="supervised", loss="ova", minn=2, maxn=3, bucket=5)
+    rows = np.arange(14, dtype=np.float32).reshape(7, 2)
+    write_bin(path, header, [b"good", b"bad"], np.array([3, 2]), [rows],
+              [rows[:1]], [b"__label__a"], np.array([4]))  # fmt: skip
+    return path
+
+
+def test_adopt_takes_the_shape_of_the_file(before):
+    adopted = Classifier.adopt(ClassifierSettings(continue_from=str(before)), lambda name: None)
+    found = (adopted.dim, adopted.loss, adopted.minn, adopted.maxn, adopted.bucket)
+    assert found == (2, "ova", 2, 3, 5)
+    assert Classifier.adopt(ClassifierSettings(), lambda name: None) == ClassifierSettings()
+    with pytest.raises(ConfigError, match=r"here: dim: expected 2, as in .*; got 100"):
+        Classifier.adopt(ClassifierSettings(continue_from=str(before)), lambda name: "here")
+
+
+def test_adopt_refuses_word_vectors(tmp_path):
+    path = tmp_path / "words.bin"
+    one = np.zeros((1, 2), np.float32)
+    write_bin(path, BinHeader(dim=2), [b"good"], np.array([3]), [one], [one])
+    with pytest.raises(ConfigError, match="expected a classifier with the loss softmax, ova or ns"):
+        Classifier.adopt(ClassifierSettings(continue_from=str(path)), lambda name: None)
+
+
+def test_summary_has_old_words_and_labels_first(before):
+    counter = WordCounter()
+    counter.count(b"__label__b fine good\n__label__a fine\n")
+    settings = ClassifierSettings(continue_from=str(before))
+    words, labels = unpack_summary(Classifier.summarize(settings, counter))
+    assert [bytes(word) for word in words.words] == [b"good", b"bad", b"</s>", b"fine"]
+    assert words.counts.tolist() == [4, 2, 2, 2]
+    assert [bytes(word) for word in labels.words] == [b"__label__a", b"__label__b"]
+    assert labels.counts.tolist() == [5, 1]
+
+
+class Tables:
+    """In the place of `Results`: keeps what is put."""
+
+    def __init__(self, settings):
+        self.settings, self.put = settings, {}
+
+    def puts(self, table, pieces):
+        for keys, rows in pieces:
+            for key, row in zip(keys.tolist(), rows.tolist(), strict=True):
+                self.put[table, key] = row
+
+
+def test_rows_of_the_file_are_put_where_the_model_has_them(before):
+    counter = WordCounter()
+    counter.count(b"__label__b fine good\n")
+    settings = ClassifierSettings(continue_from=str(before), bucket=5, minn=2, maxn=3, dim=2)
+    words, labels = warm_start.count_on(settings, counter)
+    tables = Tables(settings)
+    warm_start.put_model(tables, words, labels)
+    assert tables.put["input", 1] == [2, 3]
+    assert tables.put["input", (1 << 40) + 4] == [12, 13]
+    assert tables.put["output", 0] == [0, 1]
+    assert len(tables.put) == 8
+    other = Vocabulary(words.words[1:], words.counts[1:], 9)
+    with pytest.raises(ModelFileError, match="changed while its text was counted"):
+        warm_start.put_model(tables, other, labels)
