@@ -116,8 +116,15 @@ class RowExchange:
             If `giving`: what local copies lose when the answer comes, and of which of the places.
         """
 
-    def loud(self, places: Ids, round: int) -> Ids:
-        """Indices of the places that are pulled in this round: see `QUIET_MAX`."""
+    def answered(self, places: Ids) -> None:
+        """Says that the answers to what was sent last are under way."""
+
+    def stale(self, places: Ids, round: int) -> tuple[Ids, Keys]:
+        """Those of the places that were sent without an answer since, and their keys.
+
+        They count as answered now.  Without those of rows that nobody else has changed lately: see
+        `QUIET_MAX`.
+        """
 
     def merge(
         self, motion: Motion, places: Ids, answers: Floats, given_up: Floats, given_at: Ids

@@ -30,6 +30,8 @@ cdef enum:
     AHEAD = 16                  # rows, whose places are known, asked for ahead
     RECORD = 4                  # floats of Record
     C_QUIET_MAX = 3
+    QUIET = 127                 # bits of `quiet` that count answers
+    PUSHED = 128                # the bit of a row that was pushed without an answer since
 cdef float C_CORRELATION = 0.3, C_FAR_OF_ALL = 2.0, C_ONE_STEP = 1.01, LEAST_OWN = 1e-4
 
 CORRELATION = C_CORRELATION
@@ -134,7 +136,7 @@ cdef class RowExchange:
     cdef float[:, ::1] rows
     cdef float[:, ::1] records
     cdef float[::1] counts
-    cdef uint8_t[::1] quiet     # answers without a change
+    cdef uint8_t[::1] quiet     # answers without a change, and PUSHED
     cdef int64_t dim, parts, stride, width
     cdef readonly double examples
     cdef double weight          # of one step in `counts`: grows instead of their decay
@@ -300,6 +302,7 @@ cdef class RowExchange:
                 if i + AHEAD < n:
                     self.fetch(places[i + AHEAD])
                     fetch(&self.counts[places[i + AHEAD]])
+                    fetch_to_write(&self.quiet[places[i + AHEAD]])
                 of, base, row = self.record(places[i]), self.base(places[i]), &self.rows[places[i], 0]
                 delta = &deltas[i, 0]
                 memcpy(&keys[i], of.key, sizeof(uint64_t))
@@ -315,6 +318,7 @@ cdef class RowExchange:
                         given_at[given_num] = <int32_t>i
                         given_num += 1
                 of.last = <float>now
+                self.quiet[places[i]] |= PUSHED
                 for j in range(self.width):
                     base[j] += delta[j]
         return given_array[:given_num], at_array[:given_num]
@@ -357,17 +361,33 @@ cdef class RowExchange:
                 given[j] = (given[j] - delta[j]) * (1 - held)
         return held
 
-    def loud(self, const int32_t[::1] places not None, Py_ssize_t round):
-        cdef Py_ssize_t i, found = 0
+    def answered(self, const int32_t[::1] places not None):
+        cdef Py_ssize_t i
         self.check(places, -1, 0, None)
-        array = np.empty(places.shape[0], np.int32)
-        cdef int32_t[::1] out = array
         with nogil:
             for i in range(places.shape[0]):
-                if ((places[i] + round) & ((1 << self.quiet[places[i]]) - 1)) == 0:
-                    out[found] = <int32_t>i
+                self.quiet[places[i]] &= QUIET
+
+    def stale(self, const int32_t[::1] places not None, Py_ssize_t round):
+        cdef Py_ssize_t i, found = 0
+        cdef uint8_t is_quiet
+        self.check(places, -1, 0, None)
+        array, key_array = np.empty(places.shape[0], np.int32), np.empty(places.shape[0], np.uint64)
+        cdef int32_t[::1] out = array
+        cdef uint64_t[::1] keys = key_array
+        with nogil:
+            for i in range(places.shape[0]):
+                if i + AHEAD < places.shape[0]:
+                    fetch(&self.quiet[places[i + AHEAD]])
+                    fetch(self.record(places[i + AHEAD]))
+                is_quiet = self.quiet[places[i]]
+                if is_quiet & PUSHED and \
+                        ((places[i] + round) & ((1 << (is_quiet & QUIET)) - 1)) == 0:
+                    self.quiet[places[i]] = is_quiet & QUIET
+                    memcpy(&keys[found], self.record(places[i]).key, sizeof(uint64_t))
+                    out[found] = places[i]
                     found += 1
-        return array[:found]
+        return array[:found].copy(), key_array[:found].copy()
 
     def merge(self, Motion motion not None, const int32_t[::1] places not None,
               const float[:, ::1] answers not None, const float[:, ::1] given not None,
@@ -394,7 +414,8 @@ cdef class RowExchange:
                 changed = False
                 for j in range(first, self.width):
                     changed |= answer[j] != base[j]
-                self.quiet[places[i]] = 0 if changed else min(self.quiet[places[i]] + 1, <int>C_QUIET_MAX)
+                self.quiet[places[i]] = 0 if changed else min((self.quiet[places[i]] & QUIET) + 1,
+                                                              <int>C_QUIET_MAX)
                 gives = next_given < given_num and given_at[next_given] == i
                 if not changed and not gives:
                     continue

@@ -3,13 +3,15 @@
     keys of a block -> find, ask: a place each; keys without one -> PULL
     places -> ready: rows to train -> spans of examples, with `exchange` between them
     exchange: rows that are due -> PUSH a share of the delta, PULL behind it -> merged
-    close_round, every few blocks: all rows that were trained -> PUSH, PULL -> merged
+    close_round, every few blocks: all rows that were trained -> PUSH
+    ready: rows that a round has pushed, when a block uses them again -> PULL -> merged
 
 A row is pulled when it is first needed, and not with every block.  Several workers train copies of
 a row; each exchanges its copy after as many of its own steps as the steps of all workers since
 the last exchange may go before the copies disagree.  So a frequent row travels often, a rare one
-once a round, and traffic falls as steps get shorter.  A single worker only pushes.  No optimizer,
-no text: a `Motion` says how far steps go.  The arithmetic is `kernels/_row_exchange.pyx`.
+once in each round that uses it, and traffic falls as steps get shorter.  A single worker only
+pushes.  No optimizer, no text: a `Motion` says how far steps go.  The arithmetic is
+`kernels/_row_exchange.pyx`.
 
 Exchange of a row: with `base` the row as the server had it, a worker pushes ``share x (local -
 base)`` and pulls the row behind that, so that the answer includes it.  Then ``local += answer -
@@ -24,7 +26,8 @@ Invariants
   `exchange`.
 * `find` may run in several threads at once, but not while `ask` does.  Blocks are asked for, and
   trained, in one order.
-* A row is in one exchange at a time.
+* A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
+  that no exchange since their round has sent.
 * After `close_round` every delta of the trained blocks is handed to the client.
 """
 
@@ -35,6 +38,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +66,9 @@ MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
 """Rows, the most frequent ones, that are exchanged between rounds."""
+CHOOSE = 8
+"""Part of the examples so far, and of a round, after which rows and intervals are chosen anew: that
+is a look at the counts of all rows."""
 SPAN_MIN = 16
 """Examples between two calls of `exchange`, at least."""
 STALE = 20.0
@@ -166,13 +173,13 @@ class KeptRows:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Rows on their way: pushed, and perhaps pulled behind that.
+    """Rows on their way: pushed, pulled, or pulled behind the push.
 
     `pulled` are the places that come back, `given_up` what the local copies of those at `given_at`
     lose.
     """
 
-    push: Pending
+    push: Pending | None
     pull: Pending | None
     pulled: Ids
     given_up: Floats
@@ -193,7 +200,7 @@ class SharedRows:
         the worker pushes everything and begins anew with the rows of the next block, so what is
         evicted is what later blocks do not use; the frequent rows are back at once.
     round_blocks : int
-        Blocks of a round.
+        Blocks of a round, at least.
     steps_min : float
         Own steps on a row between two exchanges, at least.
     drift : float
@@ -232,11 +239,13 @@ class SharedRows:
         # Of the preparing thread.
         self._asked = _Places(sgd, self._room)
         self._asked.pulling = True
-        self._blocks = 0
+        self._blocks, self._size = 0, 0.0  # of this round
+        self._blocks_a_round = round_blocks
         # Of the training thread.
         self._kept = self._asked
         self._touched: list[Ids] = []  # in this round
         self._on_way: deque[_Exchange] = deque()
+        self._no_rows = np.empty((0, layout.width), np.float32)
         self._now = 0.0  # examples trained
         self._begun = 0.0  # the same when the round began
         self._round_examples = 0.0  # of a whole round, as far as known
@@ -244,6 +253,7 @@ class SharedRows:
         self._hot = np.empty(0, np.int32)
         self._due = np.empty(0, np.float64)
         self._interval = np.empty(0, np.float64)
+        self._choose_at = 0.0
         self._shortest = 0.0  # interval of any row
         self._example_s = self._exchange_s = 0.0
         self._left_at: float | None = None
@@ -256,13 +266,16 @@ class SharedRows:
         """Places of keys of the next block; several threads may call it at once."""
         return self._asked.find(keys)
 
-    def ask(self, found: Sequence[Found]) -> KeptRows:
+    def ask(self, found: Sequence[Found], size: float = np.inf) -> KeptRows:
         """Gives the missing keys of a block places and starts to pull their rows.
 
         Parameters
         ----------
         found : sequence of Found
             All keys of the block; their places are completed.
+        size : float
+            Part of a round that the block is, as far as the worker wants it: a round has as many
+            blocks as make one whole, and `round_blocks` at least.
         """
         numbered = self._number(found)
         if numbered is None:
@@ -284,9 +297,12 @@ class SharedRows:
         fresh = np.arange(new.start, new.stop, dtype=np.int32)
         touched = np.concatenate([*(one.touched for one in found), fresh])
         self._blocks += 1
-        closes = self._blocks % self._round_blocks == 0
+        self._size += size
+        self._blocks_a_round = max(self._round_blocks, ceil(1 / max(size, 1e-6)))
+        closes = self._blocks >= self._round_blocks and self._size > 1 - 1e-6
         if closes:
             places.numbers.begin_round()
+            self._blocks, self._size = 0, 0.0
         return KeptRows(places, new.stop, new, keys, pull, touched, closes)
 
     def _number(self, found: Sequence[Found]) -> tuple[Keys, slice] | None:
@@ -317,6 +333,8 @@ class SharedRows:
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
+        if self.workers > 1:
+            self._refresh(kept)
         self._touched.append(kept.touched)
         self._left_at = None
         return places.rows[: kept.row_num]
@@ -326,6 +344,7 @@ class SharedRows:
         self._send_round(answers=False)
         self._settle()
         self._kept = places
+        self._choose_at = 0.0
         places.pulling = True
         self._hot = np.empty(0, np.int32)
 
@@ -350,8 +369,10 @@ class SharedRows:
             return
         kept.exchange.count(places, examples, MEMORY, weights)
         if self._rounds == 0:
-            self._round_examples = examples / share * self._round_blocks
-        self._choose()
+            self._round_examples = examples / share * self._blocks_a_round
+        if self._now >= self._choose_at:
+            self._choose()
+            self._choose_at = self._now + min(self._now / CHOOSE, self._round_examples / CHOOSE)
 
     def _choose(self) -> None:
         """Chooses the rows that are exchanged between rounds, and when."""
@@ -431,10 +452,13 @@ class SharedRows:
             self._send(touched, answers=False)
             return
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
-            self._send(chunk, answers=True, quiet_too=False)
+            self._send(chunk, answers=True, all_back=False)
 
-    def _send(self, places: Ids, *, answers: bool, quiet_too: bool = True) -> None:
-        """Pushes shares of the deltas of rows, and starts to pull them behind that."""
+    def _send(self, places: Ids, *, answers: bool, all_back: bool = True) -> None:
+        """Pushes shares of the deltas of rows, and starts to pull them behind that.
+
+        If not `all_back`, only those whose local copy gives something up, with the answer.
+        """
         if len(places) == 0:
             return
         kept, sgd = self._kept.exchange, self._sgd
@@ -446,30 +470,43 @@ class SharedRows:
         else:
             sgd.in_threads(send, places, keys, deltas)
         push = sgd.worker.push_async(self._table, keys, deltas, state=sgd.state)
-        pull, pulled = None, places[:0]
-        if answers:
-            pulled = places
-            if not quiet_too:
-                loud = kept.loud(places, self._rounds)
-                if len(loud) < len(places):
-                    at = np.searchsorted(loud, given_at)
-                    still = loud[np.minimum(at, len(loud) - 1)] == given_at if len(loud) else at < 0
-                    given_up, given_at = given_up[still], at[still].astype(np.int32)
-                    pulled, keys = places[loud], keys[loud]
-            if len(pulled):
-                out = sgd.packed.take(len(pulled))
-                pull = sgd.worker.pull_async(self._table, keys, out, state=sgd.state)
         self.exchanged += len(places)
+        if not all_back:
+            places, keys = places[given_at], keys[given_at]
+            given_at = np.arange(len(places), dtype=np.int32)
+        pull, pulled = None, places[:0]
+        if answers and len(places):
+            pull, pulled = self._pull(places, keys), places
+            kept.answered(places)
         self._on_way.append(_Exchange(push, pull, pulled, given_up, given_at))
+
+    def _pull(self, places: Ids, keys: Keys) -> Pending:
+        """Starts to pull kept rows, behind all pushes."""
+        sgd = self._sgd
+        return sgd.worker.pull_async(
+            self._table, keys, sgd.packed.take(len(places)), state=sgd.state
+        )
+
+    def _refresh(self, kept: KeptRows) -> None:
+        """Starts to pull what a block touches of the rows that were pushed without an answer."""
+        known = kept.touched[: len(kept.touched) - len(kept.new_keys)]
+        places, keys = self._kept.exchange.stale(np.sort(known), self._rounds)
+        if len(places) == 0:
+            return
+        self._on_way.append(
+            _Exchange(None, self._pull(places, keys), places, self._no_rows, places[:0])
+        )
+        self._waited = 0
 
     def _settle(self, *, wait: bool = True) -> None:
         """Merges answers in the order of the requests; all of them, or what has arrived."""
         while self._on_way:
             first = self._on_way[0]
-            if not wait and not (first.push.done and (first.pull is None or first.pull.done)):
+            if not wait and not all(one is None or one.done for one in (first.push, first.pull)):
                 return
             self._on_way.popleft()
-            self._sgd.packed.give(first.push.wait())
+            if first.push is not None:
+                self._sgd.packed.give(first.push.wait())
             if first.pull is not None:
                 self._merge(first, first.pull.wait())
 

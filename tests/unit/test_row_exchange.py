@@ -156,14 +156,32 @@ def test_counts_of_earlier_blocks_weigh_less():
     np.testing.assert_allclose(kept.counted(EVERY[:2]), [3, 0.5], rtol=1e-4)
 
 
-def test_row_that_comes_back_as_expected_is_loud_more_and_more_rarely():
+def sent(kept, motion, places):
+    n = len(places)
+    arrays = np.zeros(n, np.uint64), np.zeros((n, 1), np.float32)
+    kept.send(motion, places, *arrays, workers=2, now=1.0, giving=True)
+
+
+def test_row_is_stale_from_a_push_without_an_answer_until_it_is_asked_for():
+    _, kept, motion = kept_rows()
+    assert [len(array) for array in kept.stale(EVERY[:4], 0)] == [0, 0]
+    sent(kept, motion, EVERY[1:4])
+    kept.answered(EVERY[3:4])
+    places, keys = kept.stale(EVERY[:4], 0)
+    np.testing.assert_array_equal(places, [1, 2])
+    np.testing.assert_array_equal(keys, KEYS[1:3])
+    assert len(kept.stale(EVERY[:4], 0)[0]) == 0
+
+
+def test_row_that_comes_back_as_expected_is_stale_more_and_more_rarely():
     rows, kept, motion = kept_rows(1)
     nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
     pulled = []
     for number in range(40):
-        loud = kept.loud(EVERY[:1], number)
-        pulled += [number] * len(loud)
-        if len(loud):
+        sent(kept, motion, EVERY[:1])
+        stale, _ = kept.stale(EVERY[:1], number)
+        pulled += [number] * len(stale)
+        if len(stale):
             kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
     assert np.diff(pulled)[-1] == 1 << QUIET_MAX
     assert len(pulled) < 10

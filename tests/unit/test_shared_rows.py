@@ -244,6 +244,20 @@ def test_intervals_grow_as_steps_get_shorter():
     assert spans == [SPAN_MIN, *(pytest.approx(DRIFT / step / 4, abs=1) for step in (0.01, 0.001))]
 
 
+def test_row_of_a_round_is_pulled_again_by_the_block_that_uses_it():
+    store = Store()
+    worker = Worker(store, workers=2, round_blocks=2)
+    for number, ids in enumerate(([1, 2], [2, 3], [3], [2], [1, 2])):
+        before = len(worker.client.pulled)
+        worker.train(worker.ask(ids), 1)
+        worker.client.serve(9)
+        store.rows[:5] += 10  # another worker
+        assert worker.client.pulled[before:] == [[[1, 2]], [[3]], [[3]], [[2]], [[1, 2]]][number]
+    worker.shared.flush()
+    np.testing.assert_allclose(worker.rows([3]), store.rows[[3]] - 30, rtol=1e-5)
+    np.testing.assert_allclose(worker.rows([1, 2]), store.rows[[1, 2]] - 10, rtol=1e-5)
+
+
 def test_training_waits_for_an_answer_that_is_late():
     worker = Worker(Store(), workers=4, round_blocks=100, a_step=0.1)
     asked, places = worker.ask([3])
@@ -263,7 +277,7 @@ def test_row_that_nobody_else_changes_is_pulled_more_and_more_rarely():
         worker.train(worker.ask([4]), 1)
         worker.client.serve(2)
         pulls.append(len(worker.client.pulled) - before)
-    assert pulls[0] == 2  # the row, and the first exchange
+    assert pulls[:2] == [1, 1]  # the row, and what has become of it when it is used again
     assert sum(pulls[-(2 << QUIET_MAX) :]) == 2
     store.rows[4] += 5  # another worker
     for _ in range(1 + (1 << QUIET_MAX)):
@@ -302,6 +316,17 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
     worker.train(worker.ask([1, 2]), 100)
     worker.shared.flush()
     np.testing.assert_allclose(worker.rows([1, 2]), store.rows[[1, 2]], rtol=1e-5)
+
+
+def test_round_has_as_many_blocks_as_make_one_whole_and_its_least_number():
+    closes = {}
+    for size in (0.1, 0.3, 0.5, 1.0):
+        shared = Worker(Store(), workers=2, round_blocks=3).shared
+        asked = [shared.ask([shared.find(keys_of([1]))], size) for _ in range(21)]
+        closes[size] = np.flatnonzero([kept.closes for kept in asked]).tolist()
+    assert closes[0.1] == [9, 19]
+    assert closes[0.3] == [3, 7, 11, 15, 19]
+    assert closes[0.5] == closes[1.0] == [2, 5, 8, 11, 14, 17, 20]
 
 
 def test_worker_that_dies_takes_along_only_blocks_since_its_last_round():
