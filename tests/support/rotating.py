@@ -142,42 +142,56 @@ class LentVisits:
         self.figures.append(figures)
 
 
+def blocks_of_chunk(
+    workers: list[MemoryWorker],
+    slices: list[bytes],
+    chunk: int = 0,
+    shares: tuple[float, float] = (0.0, 1.0),
+    visiting: int = 0,
+) -> list[Block]:
+    """Deals the slices of a chunk; its tenancies, one for each worker."""
+    num = len(workers)
+    visiting = visiting or 2 * num
+    common = {"path": "", "start": 0, "stop": 0, "epoch": 0, "read": bytes, "progress": shares}
+    for at, data in enumerate(slices):
+        seed = 1000 * chunk + at
+        block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
+        block.chunk, block.slice, block.slices, block._data = chunk, at, len(slices), data
+        workers[at % num].deal(block)
+    lent = LentParts(visiting)
+    tenancies = []
+    for part in range(num):
+        seed = 77_000 + num * chunk + part
+        block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
+        block.chunk, block.slices, block.part, block.parts = chunk, len(slices), part, num
+        block.visiting, block.visits = visiting, lent.visits(part, num)  # type: ignore[assignment]
+        tenancies.append(block)
+    return tenancies
+
+
 def train_rotating(
     workers: list[MemoryWorker],
     texts: list[list[bytes]],
     epochs: int = 1,
     at_once: bool = True,
     visiting: int = 0,
+    first: int = 0,
 ) -> list[dict[str, float]]:
     """Trains on chunks, each a list of slices; the figures of all tenancies.
 
     With `at_once` every worker has a thread, as in a cluster; otherwise one tenancy trains at a
-    time, visits and all.
+    time, visits and all.  `first` is the number of the first chunk.
     """
     num, total, found = len(workers), epochs * len(texts), []
-    visiting = visiting or 2 * num
+
+    def tenancy(worker: MemoryWorker, block: Block) -> None:
+        block.prepared = worker.prepare(block)
+        found.append(worker.train(block))
+
     for chunk in range(total):
-        slices = texts[chunk % len(texts)]
         shares = (chunk / total, (chunk + 1) / total)
-        common = {"path": "", "start": 0, "stop": 0, "epoch": chunk // len(texts), "read": bytes}
-        for at, data in enumerate(slices):
-            seed = 1000 * chunk + at
-            block = Block(number=seed, seed=seed, progress=shares, **common)  # type: ignore[arg-type]
-            block.chunk, block.slice, block.slices, block._data = chunk, at, len(slices), data
-            workers[at % num].deal(block)
-        lent = LentParts(visiting)
-        tenancies = []
-        for part in range(num):
-            seed = 77_000 + num * chunk + part
-            block = Block(number=seed, seed=seed, progress=shares, **common)  # type: ignore[arg-type]
-            block.chunk, block.slices, block.part, block.parts = chunk, len(slices), part, num
-            block.visiting, block.visits = visiting, lent.visits(part, num)  # type: ignore[assignment]
-            tenancies.append(block)
-
-        def tenancy(worker: MemoryWorker, block: Block) -> None:
-            block.prepared = worker.prepare(block)
-            found.append(worker.train(block))
-
+        slices = texts[chunk % len(texts)]
+        blocks = blocks_of_chunk(workers, slices, first + chunk, shares, visiting)
         with ThreadPoolExecutor(num if at_once else 1) as pool:
-            list(pool.map(tenancy, workers, tenancies))
+            list(pool.map(tenancy, workers, blocks))
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotating import LentParts, MemoryTables, MemoryWorker, train_rotating
+from rotating import LentParts, MemoryTables, MemoryWorker, blocks_of_chunk, train_rotating
 
 from snailps import kernels
 from snailps.data._text import WordCounter
@@ -19,6 +19,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors import WordVectors, WordVectorSettings, model, shared_text
 from snailps.models.word_vectors.cbow import CbowTenancy
 from snailps.models.word_vectors.contention import WordContention
+from snailps.models.word_vectors.input_exchange import InputExchange
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
@@ -112,21 +113,44 @@ def test_shares_of_a_chunk_are_the_chunk(parts: int) -> None:
     assert max(len(ids) for ids, _ in shares) - min(len(ids) for ids, _ in shares) <= 1
 
 
-@pytest.mark.parametrize("model", ["skipgram", "cbow"])
-@pytest.mark.parametrize("maxn", [0, 3])
-def test_the_loss_falls_as_with_one_worker(maxn: int, model: str) -> None:
-    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model)
-    losses = []
-    chunks = [[text(400, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
-    words = b"".join(b"".join(slices) for slices in chunks)
-    for workers in (1, 4):
-        figures = train_rotating(workers_of(settings, workers, words), chunks, epochs=3)
-        last = figures[-workers:]
-        losses.append(sum(f["loss"] for f in last) / sum(f["examples"] for f in last))
-        first = figures[:workers]
-        began = sum(f["loss"] for f in first) / sum(f["examples"] for f in first)
-        assert losses[-1] < began
-    assert losses[1] < (1.05 if model == "skipgram" else 1.25) * losses[0]
+LONGER = [[text(400, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
+
+
+def last_loss(settings: WordVectorSettings, at_once: bool) -> float:
+    """Loss of the last chunk of three epochs, which is less than that of the first one."""
+    words = b"".join(b"".join(slices) for slices in LONGER)
+    figures = train_rotating(workers_of(settings, 4, words), LONGER, epochs=3, at_once=at_once)
+    began, last = (
+        sum(f["loss"] for f in some) / sum(f["examples"] for f in some)
+        for some in (figures[:4], figures[-4:])
+    )
+    assert last < began
+    return last
+
+
+@pytest.mark.parametrize(
+    ("model", "maxn", "lr", "worse"),
+    [
+        ("skipgram", 0, 0.05, 1.02),
+        ("skipgram", 3, 0.05, 1.02),
+        ("cbow", 0, 0.1, 1.03),
+        ("cbow", 3, 0.05, 1.25),  # 121 words have few n-grams, and all workers most of them
+    ],
+)
+def test_workers_that_train_at_once_learn_as_those_that_train_in_turns(
+    model: str, maxn: int, lr: float, worse: float
+) -> None:
+    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model, lr=lr)
+    assert last_loss(settings, at_once=True) < worse * last_loss(settings, at_once=False)
+
+
+def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = replace(SMALL, model="cbow", lr=0.1)
+    in_turns = last_loss(settings, at_once=False)
+    monkeypatch.setattr(InputExchange, "exchange", lambda self, number: None)
+    assert last_loss(settings, at_once=True) > 1.03 * in_turns
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
@@ -245,6 +269,43 @@ def test_rows_that_are_kept_train_as_those_that_are_pulled_again(maxn: int) -> N
     assert less < more
     for table in ("input", "output"):
         np.testing.assert_allclose(kept[table], anew[table], atol=1e-3)
+
+
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+@pytest.mark.parametrize("maxn", [0, 3])
+def test_kept_rows_are_those_of_the_servers_whoever_trained_the_part_before(
+    maxn: int, model: str
+) -> None:
+    """Workers leave their part to another, swap parts, and are two, three and two."""
+    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model)
+    found = []
+    for keeps in (True, False):
+        a, b, c = workers_of(settings, 3, ALL)
+        of_chunks = [a, b], [a, b], [c, b], [a, b], [b, a], [a, b, c], [b, a], [b, a]
+        for chunk, some in enumerate(of_chunks):
+            trained = some if keeps else [workers_of_tables(a)[0] for _ in some]
+            train_rotating(trained, CHUNKS[chunk % 2 :][:1], first=chunk, at_once=False)
+        found.append(a.memory.rows)
+    for table in ("input", "output"):
+        np.testing.assert_allclose(found[0][table], found[1][table], atol=1e-3)
+
+
+@pytest.mark.parametrize(("memory", "freed"), [(1 << 31, False), (1 << 10, True)])
+def test_rows_are_freed_when_the_next_tenancy_has_its_own(memory: int, freed: bool) -> None:
+    made = workers_of(replace(SMALL, worker_memory=memory), 1, ALL)
+    made[0].memory.rows["output"][:] = 0.5  # else the first steps change no input row
+    before = made[0].memory.rows["input"].copy()
+    first, second = (blocks_of_chunk(made, CHUNKS[at], at)[0] for at in range(2))
+    for block in (first, second):
+        block.prepared = made[0].prepare(block)
+    made[0].train(first)
+    assert (first.prepared.resident.local == ()) == freed
+    assert (first.prepared.resident is second.prepared.resident) != freed
+    between = made[0].memory.rows["input"].copy()
+    assert (between != before).any()
+    made[0].train(second)
+    assert (made[0].memory.rows["input"] != between).any()
+    assert len(second.prepared.resident.local) == 1
 
 
 class Failing(MemoryWorker):

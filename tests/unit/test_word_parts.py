@@ -10,8 +10,10 @@ import pytest
 from snailps.data._subwords import subwords_csr
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.word_vectors.block_size import COPIES, fit_block, rows_of_block
+from snailps.models.word_vectors import block_size
+from snailps.models.word_vectors.block_size import COPIES, rows_of_block
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.models.word_vectors.skip_gram import pairs_bytes
 from snailps.models.word_vectors.word_parts import (
     BYTES_A_WORD,
     CHUNKS_MAX,
@@ -80,6 +82,15 @@ def test_short_visits_and_memory_bound_the_number_of_chunks() -> None:
     assert chunks_of(vocabulary(100, 10**8), tight, 1e8, 2) > 100
 
 
+def memory_of(known: Vocabulary, settings: WordVectorSettings, tokens: int) -> float:
+    """Memory for the rows and pairs of so much text, the words drawn."""
+    kept = known.counts @ known.keep_probability(settings.sample) / known.tokens
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_size, "NOISE_POOL_MIN", 0)  # it is for blocks alone
+        rows = rows_of_block(known, settings, tokens) * COPIES * 4 * settings.dim
+    return rows + pairs_bytes(settings, int(tokens * kept))
+
+
 @pytest.mark.parametrize("maxn", [0, 6])
 @pytest.mark.parametrize("memory", [64 << 20, 80 << 20])
 def test_chunks_of_one_worker_fit_into_its_memory(maxn: int, memory: int) -> None:
@@ -88,8 +99,7 @@ def test_chunks_of_one_worker_fit_into_its_memory(maxn: int, memory: int) -> Non
     assert chunks_that_fit(known, replace(settings, worker_memory=2 << 30), 3e6, 3) == 3
     chunks = chunks_that_fit(known, settings, 3e6, 1)
     assert chunks > 1
-    fitting = fit_block(known, settings, 18_000_000, 18_000_000) / 18e6
-    assert 0.6 < 1 / chunks / fitting < 1.3
+    assert 0.6 * memory < memory_of(known, settings, int(3e6 / chunks)) < 1.02 * memory
 
 
 @pytest.mark.parametrize("words", [60_000, 200_000])
@@ -97,8 +107,8 @@ def test_a_sample_of_many_words_is_enough_to_find_what_fits(words: int) -> None:
     settings = WordVectorSettings(dim=100, worker_memory=200 << 20)
     known = vocabulary(words, 10_000_000)
     chunks = chunks_that_fit(known, settings, 1e7, 1)
-    rows = rows_of_block(known, settings, int(1e7 / chunks))
-    assert 0.4 < rows * COPIES * 400 / settings.worker_memory < 1.2
+    needed = memory_of(known, settings, int(1e7 / chunks))
+    assert 0.5 * settings.worker_memory < needed < 1.02 * settings.worker_memory
 
 
 def test_a_short_text_has_fewer_parts_than_workers() -> None:
