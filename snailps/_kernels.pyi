@@ -124,6 +124,9 @@ class Kernels:
             Learning rate at the first and after the last token; linear between.
         seed
             uint64; the same seed, tokens and rows give the same result (one thread, same build).
+            With `squares` also the same maker of the processor, unless the build is base: the
+            others begin with estimates of a root and a reciprocal, of which only the error is
+            specified.
         targets
             Two arrays int32[t]: places in `tokens` of the centres to train, in the order of
             training, none a sentence end, and the row of `outputs` of each.  All tokens are
@@ -160,8 +163,8 @@ class Kernels:
 
         Releases the GIL.  Several threads may train on the same `inputs` and `outputs` at once:
         the writers race (Hogwild), an update may now and then be lost, nothing else happens.
-        Scratch is taken once a call, about 50 kB; `tokens`, `noise` and `bag_rows` are read once
-        more, to check them.
+        Scratch is taken once a call, about 50 kB; `tokens`, `noise` and, without `bags`, `bag_rows`
+        are read once more, to check them.
 
         References
         ----------
@@ -245,7 +248,7 @@ class Kernels:
         lr_start, lr_stop
             Learning rate at the first and behind the last bundle; linear between.
         seed
-            uint64; the same seed, bundles and rows give the same result (one thread, same build).
+            uint64; the same seed, bundles and rows give the same result, as with `train_words`.
         eps
             AdaGrad's, above 0: added to the root of the sums.
 
