@@ -13,6 +13,7 @@ from model_mixin import ModelContract
 from processes import Cluster
 from test_cluster import figures_of
 
+from snailps import write_matrix
 from snailps.models.mlp import read_npz
 
 pytestmark = pytest.mark.limit(600)  # a job for each optimizer
@@ -137,6 +138,29 @@ def test_bsp_gives_the_same_file_whatever_the_workers_and_shards(tmp_path, optim
         digest = hashlib.sha256((tmp_path / f"{output}.npz").read_bytes()).hexdigest()
         found.append((digest, figures["train_loss"]))
     assert len(set(found)) == 1, found
+
+
+def test_arrays_of_each_format_give_the_same_file(tmp_path):
+    """Pictures as idx, as .npy and as one dense matrix file."""
+    write_pictures(tmp_path, "input", 400, seed=1)
+    images, labels = pictures(400, seed=1)
+    np.save(tmp_path / "X.npy", images)
+    np.save(tmp_path / "y.npy", labels)
+    write_matrix(tmp_path / "matrix", images, labels, dense=True)
+    job = {
+        "worker_class": "snailps.models.mlp:Mlp", "hidden": 8, "batch_size": 32,
+        "micro_batches": 2, "consistency": "bsp", "epochs": 2, "output": "out",
+    }  # fmt: skip
+    found = []
+    for given, own in [("input", {"labels": "input-labels"}), ("X.npy", {}), ("matrix", {})]:
+        figures = run(tmp_path, {**job, "input": given, "test": given, **own, **_tests_of(own)})
+        digest = hashlib.sha256((tmp_path / "out.npz").read_bytes()).hexdigest()
+        found.append((digest, figures["train_loss"], str(figures["test"])))
+    assert len(set(found)) == 1, found
+
+
+def _tests_of(own):
+    return {f"test_{name}": value for name, value in own.items()}
 
 
 @pytest.mark.long

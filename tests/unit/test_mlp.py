@@ -13,8 +13,8 @@ from snailps import Tensor, Worker
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import JobSettings
+from snailps.data.array_files import order
 from snailps.data.blocks import Source
-from snailps.data.idx import order
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import _judged

@@ -1,6 +1,6 @@
-"""A multilayer perceptron on dense examples from idx files, such as images.
+"""A multilayer perceptron on dense examples, such as images, from files of arrays.
 
-    lease -> numbers of examples (`data/idx.py`) -> x, labels           (next block, meanwhile)
+    lease -> numbers of examples (`data/array_files.py`) -> x, labels  (next block, meanwhile)
     PULL of all layers -> x @ W -> activation -> ... -> softmax -> loss, gradients -> PUSH
 
 The optimiser of all layers runs at the servers.  With ``bsp`` a block is one micro-batch, and its
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Results, Worker
 from snailps.config import JobSettings
+from snailps.data.array_files import Header, Labelled, order, read_header
 from snailps.data.blocks import Source
-from snailps.data.idx import Header, Labelled, order, read_header
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats

@@ -1,6 +1,6 @@
 """Settings of multilayer perceptrons, and values derived from them and from the input.
 
-    settings, idx files -> adopted -> settings with widths -> Layers, tensors, pairs of files
+    settings, files -> adopted -> settings with widths -> Layers, tensors, pairs of files
 
 Declarations and checks; the heads of the files are read at the master, before the job starts.
 """
@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
+from snailps.data.array_files import check_pair, classes_of, labels_of
 from snailps.data.blocks import expand
-from snailps.data.idx import check_pair, classes_of, labels_of
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers, check_widths
@@ -34,14 +34,15 @@ class MlpSettings(JobSettings):
 
     labels: tuple[str, ...] = setting(
         (),
-        help="Labels of the input, one idx file for each input file. Empty: files in the same "
-        "folder with MNIST's names (`images-idx3` becomes `labels-idx1`).",
+        help="Labels of the input, one file for each input file. Empty: files in the same folder "
+        "with MNIST's names (`images-idx3` becomes `labels-idx1`), or beside a `.npy` with `X` in "
+        "its name one with `y`; a matrix file has its own.",
         when="The files have other names.",
         unit="paths",
     )
     test: tuple[str, ...] = setting(
         (),
-        help="Hold-out idx files, on which the model is evaluated from time to time and at the "
+        help="Hold-out files, on which the model is evaluated from time to time and at the "
         "end. Empty: no evaluation.",
         when="To measure the model on examples that it was not trained on.",
         unit="paths",
@@ -174,7 +175,7 @@ def adopted(settings: MlpSettings) -> MlpSettings:
     Raises
     ------
     DataError
-        A file is missing or no idx file, or the test files do not fit the input.
+        A file is missing or of another format, or the test files do not fit the input.
     """
     if not settings.input:
         return settings

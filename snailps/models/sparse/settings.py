@@ -33,7 +33,8 @@ class SparseSettings(JobSettings):
     )
     format: Literal["auto", "libsvm", "libffm", "csv", "tsv"] = setting(
         "auto",
-        help="Format of the examples. `auto`: detected from the first line.",
+        help="Format of the examples. `auto`: detected from the first line, and matrix files of "
+        "`snailps.write_matrix` from their first bytes.",
         when="Detection fails.",
     )
     columns: tuple[str, ...] = setting(

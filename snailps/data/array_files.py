@@ -1,22 +1,25 @@
-"""Idx files, the format of MNIST and similar data sets.
+"""Dense examples in files: idx (MNIST's format), NumPy's .npy, dense matrix files.
 
-    path -> Header: type, shape        (a few bytes, also of a .gz)
-    path -> Scratch -> read_idx -> array mapped from the file
-    images and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
+    path -> read_header -> Header: type, shape, where the values begin  (also of a .gz)
+    path -> Scratch -> read_array -> array mapped from the file
+    files of examples and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
     number of examples, seed, epoch -> order -> int64, each number once
 
-Two zero bytes, a code of the type, the number of axes, the size of each as 4 bytes, big endian,
-then the values in C order, big endian.  `order`, in which examples are trained on, is the same in
-every process, whatever was computed before.  What a class means is not known here.
+An idx file has two zero bytes, a code of the type, the number of axes, the size of each as 4 bytes,
+big endian, then the values in C order, big endian.  A matrix file has its labels, too.  `order`, in
+which examples are trained on, is the same in every process, whatever was computed before.  What a
+class means is not known here.
 
 References
 ----------
-Y. LeCun, C. Cortes, C. Burges: The MNIST database of handwritten digits.
+Y. LeCun, C. Cortes, C. Burges: The MNIST database of handwritten digits.  NumPy enhancement
+proposal 1: a simple file format for NumPy arrays.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -26,12 +29,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from snailps.data.driver_files import is_driver_file, opened, size_of
+from snailps.data.matrix_file import is_matrix
+from snailps.data.matrix_file import read_header as read_matrix_header
 from snailps.data.scratch import Scratch, is_packed
 from snailps.errors import DataError
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_NPY_MAGIC = b"\x93NUMPY"
+_BEGINNING_BYTES = 10_240
+"""NumPy reads no longer header than 10,000 bytes of a file that may be anyone's."""
 AXES_MAX = 8
 IMAGES, LABELS = "images-idx3", "labels-idx1"
 """Parts of MNIST's file names that distinguish examples from labels."""
@@ -41,22 +51,23 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of an idx file.
+    """Header of a file.
 
     Attributes
     ----------
     dtype : numpy.dtype
     shape : tuple of int
         The first axis counts examples.
+    bytes : int
+        Where the values begin in the file.
+    of_file : int
+        Length of the file; -1: the values are its end.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the header itself."""
-        return 4 + 4 * len(self.shape)
+    bytes: int
+    of_file: int = -1
 
     @property
     def width(self) -> int:
@@ -65,39 +76,106 @@ class Header:
 
 
 def read_header(path: str) -> Header:
-    """The header of an idx file, packed or not.
+    """The header of a file of values, packed or not.
 
     Raises
     ------
     DataError
-        The file cannot be read, or is not an idx file.
+        The file cannot be read, or is of none of the formats.
     """
+    return _header(path, "values")
+
+
+def _header(path: str, section: str) -> Header:
+    """The same; of a matrix file, of its `section`, values or labels."""
     try:
-        with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
-            begin = file.read(4)
-            axes = begin[3] if len(begin) == 4 else 0
-            sizes = file.read(4 * axes) if axes <= AXES_MAX else b""
+        begin = _beginning(path)
+        if is_matrix(begin):
+            return _header_of_matrix(begin, path, section)
+        if begin.startswith(_NPY_MAGIC):
+            return _header_of_npy(begin, path)
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"cannot read {path}: {why}") from None
-    if len(begin) < 4 or begin[:2] != b"\0\0" or begin[2] not in _TYPES or not axes:
+    return _header_of_idx(begin, path)
+
+
+def _beginning(path: str) -> bytes:
+    """As many bytes as any header has; fewer of a short file."""
+    if is_driver_file(path):
+        remote = opened(path)
+        try:
+            return remote.read(0, min(_BEGINNING_BYTES, size_of(path)))
+        finally:
+            remote.close()
+    with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
+        return file.read(_BEGINNING_BYTES)
+
+
+def _header_of_idx(begin: bytes, path: str) -> Header:
+    if len(begin) < 4 or begin[:2] != b"\0\0" or begin[2] not in _TYPES or not begin[3]:
         raise DataError(
             f"{path} is no idx file: expected it to begin with two zeros, a type from 08 to 0e and "
-            f"a number of axes from 1 to {AXES_MAX}, got {begin.hex(' ') or 'nothing'}"
+            f"a number of axes from 1 to {AXES_MAX} (or to be a .npy or a dense matrix file), got "
+            f"{begin[:4].hex(' ') or 'nothing'}"
         )
+    axes = begin[3]
+    sizes = begin[4 : 4 + 4 * axes] if axes <= AXES_MAX else b""
     if len(sizes) < 4 * axes:
         raise DataError(
             f"{path} is no idx file: expected the sizes of {axes} axes (at most {AXES_MAX}), "
             f"got {len(sizes)} bytes of them"
         )
     shape = struct.unpack(f">{axes}I", sizes)
-    if 0 in shape:
-        raise DataError(f"{path} is empty: its shape is {shape}")
-    return Header(np.dtype(_TYPES[begin[2]]), shape)
+    return _checked(Header(np.dtype(_TYPES[begin[2]]), shape, 4 + 4 * axes), path)
 
 
-def read_idx(path: str, scratch: Scratch) -> NDArray[Any]:
-    """The values of an idx file, memory-mapped.
+def _header_of_npy(begin: bytes, path: str) -> Header:
+    """Of NumPy's own format, by NumPy's own parser."""
+    file = io.BytesIO(begin)
+    try:
+        version = npy_format.read_magic(file)
+        read = {1: npy_format.read_array_header_1_0, 2: npy_format.read_array_header_2_0}
+        shape, is_fortran, dtype = read[version[0]](file)
+    except (ValueError, KeyError) as error:
+        raise DataError(f"{path} is no .npy file that can be read: {error}") from None
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise DataError(f"{path}: expected an array of numbers, got {dtype}")
+    if is_fortran and len(shape) > 1:
+        raise DataError(
+            f"{path} has its values column by column (Fortran order): save "
+            "numpy.ascontiguousarray of the array"
+        )
+    if not shape or len(shape) > AXES_MAX:
+        raise DataError(f"{path}: expected 1 to {AXES_MAX} axes, got {len(shape)}")
+    return _checked(Header(dtype, shape, file.tell()), path)
+
+
+def _header_of_matrix(begin: bytes, path: str, section: str) -> Header:
+    if is_packed(path):
+        raise DataError(f"{path}: dense matrix files cannot be packed: unpack it")
+    size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size
+    header = read_matrix_header(begin, size, path)
+    if not header.dense:
+        raise DataError(
+            f"{path}: expected dense examples, got sparse ones: write them with dense=True, or "
+            "train a model of sparse examples, such as logistic"
+        )
+    where = header.sections().get(section)
+    if where is None:
+        raise DataError(f"{path} has no labels: write the file with y")
+    shape = (header.rows, header.columns) if section == "values" else (header.rows,)
+    return _checked(Header(where.dtype, shape, where.start, size), path)
+
+
+def _checked(header: Header, path: str) -> Header:
+    if 0 in header.shape:
+        raise DataError(f"{path} is empty: its shape is {header.shape}")
+    return header
+
+
+def read_array(path: str, scratch: Scratch) -> NDArray[Any]:
+    """The values of a file, memory-mapped.
 
     Parameters
     ----------
@@ -108,18 +186,24 @@ def read_idx(path: str, scratch: Scratch) -> NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        Read-only, of the file's shape and type (big endian where a value has several bytes).
+        Read-only, of the file's shape and type (which may be big endian).
 
     Raises
     ------
     DataError
-        The file cannot be read, is no idx file, or has fewer or more values than its header says.
+        The file cannot be read, is of none of the formats, or has fewer or more values than its
+        header says.
     """
-    header = read_header(path)
+    return _mapped(path, read_header(path), scratch)
+
+
+def _mapped(path: str, header: Header, scratch: Scratch) -> NDArray[Any]:
     local = scratch.local(path)
     try:
         found = local.stat().st_size
         expected = header.bytes + math.prod(header.shape) * header.dtype.itemsize
+        if header.of_file >= 0:
+            expected = header.of_file
         if found != expected:
             raise DataError(
                 f"{path}: expected {expected:,} bytes for shape {header.shape}, got {found:,}: "
@@ -131,7 +215,9 @@ def read_idx(path: str, scratch: Scratch) -> NDArray[Any]:
 
 
 def labels_of(images: str, option: str = "--labels") -> str:
-    """Path of the labels that belong to images, by MNIST's way of naming them.
+    """Path of the labels that belong to images, by MNIST's way of naming them, or by `X` and `y`.
+
+    A matrix file has its own.
 
     Parameters
     ----------
@@ -145,12 +231,15 @@ def labels_of(images: str, option: str = "--labels") -> str:
         The name is of another form, or there is no such file.
     """
     path = Path(images)
-    if IMAGES not in path.name:
+    if _begins_as_matrix(images):
+        return images
+    part, other_part = ("X", "y") if path.suffix == ".npy" else (IMAGES, LABELS)
+    if part not in path.name:
         raise DataError(
-            f"{images}: its labels cannot be found by its name, which lacks {IMAGES!r}: "
+            f"{images}: its labels cannot be found by its name, which lacks {part!r}: "
             f"name their file by {option}"
         )
-    beside = path.with_name(path.name.replace(IMAGES, LABELS))
+    beside = path.with_name(path.name.replace(part, other_part))
     other = beside.with_suffix("") if beside.suffix == ".gz" else Path(f"{beside}.gz")
     for candidate in (beside, other):
         if candidate.exists():
@@ -161,8 +250,15 @@ def labels_of(images: str, option: str = "--labels") -> str:
     )
 
 
+def _begins_as_matrix(path: str) -> bool:
+    try:
+        return is_matrix(_beginning(path))
+    except (OSError, EOFError, zlib.error):  # whoever reads the examples will tell
+        return False
+
+
 class Labelled:
-    """Examples with their classes, from pairs of idx files.
+    """Examples with their classes, from pairs of files.
 
     Parameters
     ----------
@@ -174,7 +270,7 @@ class Labelled:
     Raises
     ------
     DataError
-        A file is no idx file, or the two of a pair, or two pairs, do not fit each other.
+        A file is of none of the formats, or the two of a pair, or two pairs, do not fit each other.
 
     Notes
     -----
@@ -191,7 +287,7 @@ class Labelled:
                     f"got {header.width}"
                 )
         self._parts = [
-            read_idx(images, scratch).reshape(header.shape[0], -1)
+            read_array(images, scratch).reshape(header.shape[0], -1)
             for (images, _), header in zip(pairs, self.headers, strict=True)
         ]
         self._first = np.cumsum([0, *(len(part) for part in self._parts)])
@@ -219,13 +315,13 @@ def check_pair(images: str, labels: str) -> Header:
     ------
     DataError
     """
-    header, other = read_header(images), read_header(labels)
+    header, other = read_header(images), _header(labels, "labels")
     if len(header.shape) < 2:
         raise DataError(
             f"{images}: expected examples of at least two axes, got shape {header.shape}: "
             "are these the labels?"
         )
-    if len(other.shape) != 1 or other.dtype.kind == "f":
+    if len(other.shape) != 1 or (other.dtype.kind == "f" and labels != images):
         raise DataError(
             f"{labels}: expected labels, whole numbers along one axis, got {other.dtype} of shape "
             f"{other.shape}"
@@ -244,9 +340,14 @@ def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
     Raises
     ------
     DataError
-        One is negative.
+        One is negative, or no whole number.
     """
-    labels = np.asarray(read_idx(path, scratch), np.int64)
+    given = _mapped(path, _header(path, "labels"), scratch)
+    with np.errstate(invalid="ignore"):  # NaN is told below
+        labels = np.asarray(given, np.int64)
+    if given.dtype.kind == "f" and (odd := np.flatnonzero(labels != given)).size:
+        at = int(odd[0])
+        raise DataError(f"{path}: expected class numbers from 0 on, got {given[at]} in row {at:,}")
     if labels.min() < 0:
         raise DataError(f"{path}: expected class numbers from 0 on, got {labels.min()}")
     return labels

@@ -1,4 +1,4 @@
-"""data.idx and data.order: files of examples and labels, and the order they are trained in."""
+"""data.array_files: dense examples and labels in files, and the order they are trained in."""
 
 import gzip
 from collections import Counter
@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from idx_files import CODES, idx_bytes, write_idx
 
-from snailps.data.idx import Labelled, labels_of, order, read_header, read_idx
+from snailps.data.array_files import Labelled, labels_of, order, read_array, read_header
+from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 
@@ -41,12 +42,12 @@ def zeros(count, *shape):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kind", CODES)
-def test_read_idx_of_each_type_gives_its_values(tmp_path, scratch, kind, packed):
+def test_read_array_of_each_type_gives_its_values(tmp_path, scratch, kind, packed):
     values = np.random.default_rng(3).uniform(-100, 100, (5, 3, 2)).astype(kind)
     path = str(write_idx(tmp_path / ("a.gz" if packed else "a"), values))
     header = read_header(path)
     assert (header.shape, header.width, header.bytes) == ((5, 3, 2), 6, 16)
-    assert np.array_equal(read_idx(path, scratch), values)
+    assert np.array_equal(read_array(path, scratch), values)
 
 
 def test_header_known_bytes():
@@ -54,16 +55,16 @@ def test_header_known_bytes():
     assert idx_bytes(zeros(60_000, 28, 28))[:16].hex() == "00000803" + "0000ea60" + "0000001c" * 2
 
 
-def test_read_idx_of_every_truncation_is_refused(tmp_path, scratch):
+def test_read_array_of_every_truncation_is_refused(tmp_path, scratch):
     whole = idx_bytes(np.arange(12, dtype=np.int16).reshape(3, 4))
     path = tmp_path / "cut"
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(DataError, match=r"no idx file|expected 36 bytes"):
-            read_idx(str(path), scratch)
+            read_array(str(path), scratch)
     path.write_bytes(whole + b"x")
     with pytest.raises(DataError, match=r"expected 36 bytes for shape \(3, 4\), got 37"):
-        read_idx(str(path), scratch)
+        read_array(str(path), scratch)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,101 @@ def test_labels_that_cannot_be_found_are_asked_for(tmp_path):
         labels_of(str(tmp_path / "mine"))
     with pytest.raises(DataError, match="does not exist"):
         labels_of(str(tmp_path / "train-images-idx3-ubyte"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", ["u1", "i2", "i8", ">f4", "f4", "f8", "f2"])
+def test_read_array_of_npy_of_each_type_gives_its_values(tmp_path, scratch, kind, packed):
+    values = np.random.default_rng(3).uniform(0, 100, (5, 3, 2)).astype(kind)
+    path = tmp_path / "x.npy"
+    np.save(path, values)
+    if packed:
+        path = tmp_path / "x.npy.gz"
+        path.write_bytes(gzip.compress((tmp_path / "x.npy").read_bytes()))
+    assert (read_header(str(path)).shape, read_header(str(path)).width) == ((5, 3, 2), 6)
+    assert np.array_equal(read_array(str(path), scratch), values)
+
+
+def test_npy_of_a_long_header_is_read(tmp_path, scratch):
+    """Version 2 has a header of any length."""
+    path = tmp_path / "x.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, np.arange(6).reshape(3, 2), version=(2, 0))
+    assert read_array(str(path), scratch).tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.asfortranarray(np.ones((3, 2))), "column by column.*ascontiguousarray"),
+        (np.array([["a"]]), "expected an array of numbers, got <U1"),
+        (np.ones((3, 2), complex), "expected an array of numbers, got complex128"),
+        (np.float32(1), "expected 1 to 8 axes, got 0"),
+        (np.ones((0, 2)), "is empty"),
+    ],
+)
+def test_npy_that_has_no_examples_is_refused(tmp_path, array, message):
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(DataError, match=message):
+        read_header(str(tmp_path / "x.npy"))
+
+
+def test_npy_of_every_truncation_is_refused(tmp_path, scratch):
+    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(3, 2))
+    whole = (tmp_path / "x.npy").read_bytes()
+    for size in range(8, len(whole)):
+        (tmp_path / "x.npy").write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"no \.npy file|expected 176 bytes"):
+            read_array(str(tmp_path / "x.npy"), scratch)
+
+
+def test_npy_of_examples_has_its_labels_beside_it(tmp_path):
+    for name in ("X_train.npy", "y_train.npy"):
+        np.save(tmp_path / name, np.ones(2))
+    assert labels_of(str(tmp_path / "X_train.npy")) == str(tmp_path / "y_train.npy")
+    with pytest.raises(DataError, match="lacks 'X': name their file by --labels"):
+        labels_of(str(tmp_path / "y_train.npy"))
+
+
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_dense_matrix_file_has_examples_and_labels(tmp_path, scratch, kind):
+    values, path = np.arange(30).reshape(6, 5).astype(kind), str(tmp_path / "m")
+    write_matrix(path, values, [0, 1, 2, 0, 1, 2], dense=True)
+    assert labels_of(path) == path
+    found = Labelled([(path, path)], scratch)
+    assert (found.width, found.labels.tolist()) == (5, [0, 1, 2, 0, 1, 2])
+    np.testing.assert_allclose(
+        found.rows(np.array([5, 0])), values[[5, 0]] / (255 if kind == "u1" else 1), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        (None, {"dense": True}, "has no labels: write the file with y"),
+        ([0.5, 1], {"dense": True}, "expected class numbers from 0 on, got 0.5 in row 0"),
+        ([0, -1], {"dense": True}, "from 0 on, got -1"),
+        ([0, 1], {}, "expected dense examples, got sparse ones: write them with dense=True"),
+    ],
+)
+def test_matrix_file_that_has_no_dense_examples_is_refused(
+    tmp_path, scratch, labels, options, message
+):
+    path = str(tmp_path / "m")
+    write_matrix(path, np.ones((2, 3)), labels, **options)
+    with pytest.raises(DataError, match=message):
+        Labelled([(path, path)], scratch)
+
+
+def test_dense_matrix_file_that_is_packed_or_cut_is_refused(tmp_path, scratch):
+    path = tmp_path / "m"
+    write_matrix(path, np.ones((20, 3)), np.zeros(20), dense=True)
+    (tmp_path / "m.gz").write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(DataError, match="cannot be packed: unpack it"):
+        read_header(str(tmp_path / "m.gz"))
+    path.write_bytes(path.read_bytes()[:-64])
+    with pytest.raises(DataError, match="cut off"):
+        read_header(str(path))
 
 
 # --- examples with labels ------------------------------------------------------------------------
