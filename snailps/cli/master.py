@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import sys
 from typing import Annotated
 
@@ -62,6 +63,8 @@ def command(
     overrides = [*(sets or []), *json_log_override(json_log), *fresh_override(fresh)]
     raw = read_config(config, overrides)
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
+    # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
+    source_key = secrets.token_hex(16) if with_driver else ""
     progress = None
     if ready_fd < 0:  # else a launcher asks for the status and shows it
         from snailps.cli.progress import Progress
@@ -72,7 +75,7 @@ def command(
         if ready_fd >= 0:
             # The parent may have given up and stopped reading; then it also sends a signal.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
-                ready.write(show((host, port)) + "\n")
+                ready.write(f"{show((host, port))} {source_key}".strip() + "\n")
 
     def draw(status: Status) -> None:
         if progress is not None and status["phase"] in (
@@ -89,6 +92,7 @@ def command(
         known_classes(raw),
         session=session,
         lasting=session and not with_driver,
+        source_key=source_key,
         any_port=ready_fd >= 0,
         on_listening=listening,
         on_status=None if progress is None else draw,

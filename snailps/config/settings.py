@@ -218,6 +218,15 @@ class MasterSettings(ListenerSettings):
         when="The disk of the output is slow, or another machine is to take over.",
         unit="path",
     )
+    accept_source: bool = setting(
+        False,
+        help=(
+            "A session's drivers may send the source of a class, from a notebook or a script: the "
+            "master and all workers execute it. Those of `snailps.cluster` accept it from the "
+            "process that started them, and from no other."
+        ),
+        when="All who know the cluster's secret may run code of their own on its hosts.",
+    )
     json_log: str = setting(
         "",
         help="File that gets a JSON record of the run's figures at intervals. Empty: none.",

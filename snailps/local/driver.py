@@ -153,15 +153,18 @@ class Driver(Node):
         if self._files is not None:
             self._files.remove(number)
 
-    def submit(self, settings: Mapping[str, str]) -> None:
+    def submit(self, settings: Mapping[str, str], source: bytes = b"", key: str = "") -> None:
         """Hands a job to the master, with all files that are served; returns once it has begun.
+
+        `source`: of its class, if that has no module; `key`: of a master that this process started.
 
         Raises
         ------
         ConfigError, DataError, ClusterError
             The master refuses it.
         """
-        self._ask(messages.Submit(dict(settings), list(self._served)), None)
+        files = list(self._served)
+        self._ask(messages.Submit(dict(settings), files, key, source), None)
 
     def pull(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Rows:
         """Rows of `keys`, float32 (n, dim), in `out` if given."""

@@ -154,6 +154,7 @@ class Launcher:
         self._main, self._on_line = main, on_line
         self.children: list[Child] = []
         self.address = ""
+        self.source_key = ""
         self._output = ""
         self._interrupted = False
 
@@ -186,7 +187,7 @@ class Launcher:
             address = self._hear_address(ready, give_up)
             if address is None:
                 return
-            self.address = address
+            self.address, _, self.source_key = address.partition(" ")
             for pipe in writers:
                 self._tell_address(pipe)
         if not self.address:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from snailps.api.class_source import encode, is_local_class, module_name, source_of
 from snailps.api.results import Results
 from snailps.api.tables import AnyKeys, Rows, Table, Tensor
 from snailps.api.worker import Worker, check_class, load_class
@@ -216,8 +217,8 @@ class Cluster:
         Parameters
         ----------
         model : class or str
-            A `Worker` subclass that the worker processes can import, or its
-            ``package.module:Class``.
+            A `Worker` subclass, or its ``package.module:Class``.  Where it is defined in a
+            notebook's cell or a script, its source is sent, with what it uses there.
         timeout_s : float, optional
             Limit, seconds.
         **settings
@@ -231,7 +232,7 @@ class Cluster:
         Raises
         ------
         ConfigError
-            A setting is wrong, or the class lives in a notebook or script.
+            A setting is wrong, or the class cannot be sent.
         DataError
             The input is missing, empty or unreadable.
         ClusterError
@@ -300,11 +301,12 @@ class Cluster:
         timeout_s: float | None,
     ) -> JobResult:
         self._check_open()
-        path = _path_of(model)
+        path, source = _path_of(model)
         with self._lock, self._placed(values, files) as placed:
             texts = setting_texts({"worker_class": path, **placed})
             self._renew_workers()
-            self._driver.submit(texts)
+            key = self._launcher.source_key if self._launcher is not None else ""
+            self._driver.submit(texts, source, key)
             try:
                 status, history = self._wait(on_status, timeout_s)
             except BaseException:
@@ -508,22 +510,17 @@ def within() -> Cluster | None:
     return next((made for made in reversed(_within) if made.is_open), None)
 
 
-def _path_of(model: type[Worker] | str) -> str:
-    """``package.module:Class`` of a model."""
+def _path_of(model: type[Worker] | str) -> tuple[str, bytes]:
+    """``package.module:Class`` of a model, and its source if there is no module to import."""
     if isinstance(model, str):
-        path = model
-    elif isinstance(model, type) and issubclass(model, Worker):
-        path = f"{model.__module__}:{model.__qualname__}"
-    else:
+        return model, b""
+    if not (isinstance(model, type) and issubclass(model, Worker)):
         raise ConfigError(
             f"a model is a subclass of snailps.Worker, or its package.module:Class; got "
             f"{model!r:.80}"
         )
-    if path.startswith("__main__:"):
-        raise ConfigError(
-            f"{path} is defined in a script or a notebook cell, where worker processes cannot "
-            f"import it: put the class into a file, say mymodel.py, and import it from there"
-        )
-    if not isinstance(model, str):
-        check_class(model, path)
-    return path
+    check_class(model, f"{model.__module__}:{model.__qualname__}")
+    if not is_local_class(model):
+        return f"{model.__module__}:{model.__qualname__}", b""
+    source = encode(source_of(model))
+    return f"{module_name(source)}:{model.__qualname__}", source

@@ -543,6 +543,8 @@ class MasterCore:
         self._check_submit()
         check_driver_files(message.settings, message.files)
         load = partial(self._services.load_job, message.settings, now)
+        if message.blob:
+            load = partial(load, source=message.blob, key=message.key)
         self._submitting = self.out.work(load, partial(self._submitted, call))
         self._submitter = member.number
         self._data_at = address_of(message.files[0]) if message.files else ""

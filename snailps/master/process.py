@@ -10,6 +10,7 @@ effects in the order in which they come: a fact is with the kernel before a peer
 from __future__ import annotations
 
 import gc
+import hmac
 import logging
 import os
 import signal
@@ -22,9 +23,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.config.output import check_output
-from snailps.errors import ClusterError, ConnectionLost, SnailError
+from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError
 from snailps.master import effects, events
 from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.core import MasterCore
@@ -75,13 +77,30 @@ _PROBES = (messages.Examine, messages.Probe, messages.Examined)
 class _Services:
     """Work beside the loop; see `services.Services`."""
 
-    def __init__(self, reader: ModelReader, journal: Journal) -> None:
+    def __init__(
+        self, reader: ModelReader, journal: Journal, *, accept_source: bool, source_key: str
+    ) -> None:
         self.files, self.reader = CheckpointFiles(), reader
-        self._journal = journal
+        self._journal, self._accept_source, self._source_key = journal, accept_source, source_key
 
-    def load_job(self, settings: Mapping[str, str], now: float) -> Job:
+    def load_job(
+        self, settings: Mapping[str, str], now: float, source: bytes = b"", key: str = ""
+    ) -> Job:
         """The job that a driver submits."""
-        return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
+        if source:
+            ours = bool(self._source_key) and hmac.compare_digest(
+                key.encode(), self._source_key.encode()
+            )
+            if not (ours or self._accept_source):
+                raise ConfigError(
+                    "this cluster takes no classes of a notebook or script: put the class into a "
+                    "file that its workers can import, say mymodel.py, or have its operator set "
+                    "accept_source at the master (docs/security.md)"
+                )
+            define(source)
+        job = Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
+        job.source = source
+        return job
 
     def keep_base(self, snapshot: JobSnapshot) -> None:
         """Keeps the snapshot at which the training begins."""
@@ -105,6 +124,8 @@ class Master:
         A session that does not end with its last driver.
     any_port : bool
         A `listen_addr` without a port means any free one, not that of `master_addr`.
+    source_key : str
+        Who says it may send the source of a class, whatever `accept_source` says.
     on_listening : callable
         Told the address once it listens.
     on_status : callable
@@ -122,12 +143,14 @@ class Master:
         session: bool = False,
         lasting: bool = False,
         any_port: bool = False,
+        source_key: str = "",
         on_listening: Callable[[str, int], None] = lambda host, port: None,
         on_status: Callable[[Status], None] | None = None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
         self._trust = Trust.of(settings)
         self._session, self._lasting, self._any_port = session, lasting, any_port
+        self._source_key = source_key
         self._on_listening, self._on_status = on_listening, on_status
         self._signals = self._signals_told = 0
         self._events: deque[Event] = deque()
@@ -227,7 +250,12 @@ class Master:
         self._reader = ModelReader(settings.request_timeout, self._trust, life)
         self.core = MasterCore(
             settings,
-            _Services(self._reader, self._journal),
+            _Services(
+                self._reader,
+                self._journal,
+                accept_source=settings.accept_source,
+                source_key=self._source_key,
+            ),
             life=life,
             now=now,
             wall_s=wall_s,

@@ -142,8 +142,10 @@ class Services(Protocol):
     def reader(self) -> Reader:
         """The master's own reading of tables."""
 
-    def load_job(self, settings: Mapping[str, str], now: float) -> Job:
-        """The job that a driver submits: loads the model's class."""
+    def load_job(
+        self, settings: Mapping[str, str], now: float, source: bytes = b"", key: str = ""
+    ) -> Job:
+        """The job that a driver submits: loads the model's class, from its source if there is."""
 
     def keep_base(self, snapshot: JobSnapshot) -> None:
         """Keeps the snapshot at which the training begins, beside the journal, safe on disk."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from snailps.api.class_source import define
 from snailps.api.rotation import NoVisits, Visits
 from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
@@ -209,6 +210,8 @@ class WorkerProcess(Node):
     def _work(self, start: messages.Start) -> None:
         assert self._client is not None
         before = self._client.counters()
+        if start.blob:
+            define(start.blob)
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
         settings = raw.build(cls.Settings)

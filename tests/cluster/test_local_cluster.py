@@ -150,7 +150,7 @@ def test_local_cluster_with_wrong_jobs_refuses_and_goes_on(session, tmp_path):
 
     Notebook.__module__ = "__main__"
     text = write_numbers(tmp_path / "in.txt", 500)
-    with pytest.raises(ConfigError, match=r"__main__:.*put the class into a file"):
+    with pytest.raises(ConfigError, match=r"Notebook is defined inside a function"):
         session.train(Notebook, input=str(text))
     with pytest.raises(ConfigError, match=r"epoch.*did you mean 'epochs'"):
         session.train(Counter, input=str(text), epoch=3)

@@ -103,8 +103,8 @@ KNOWN = [
     (m.Examined([]), b'{"is":"Examined","findings":[]}'),
     (m.Probe(3, b"raw"), b'{"is":"Probe","size":3}raw'),
     (
-        m.Submit({"model": "x"}, ["driver:h:1/ab/7"]),
-        b'{"is":"Submit","settings":{"model":"x"},"files":["driver:h:1/ab/7"]}',
+        m.Submit({"model": "x"}, ["driver:h:7/a/1"], "k", b"source"),
+        b'{"is":"Submit","settings":{"model":"x"},"files":["driver:h:7/a/1"],"key":"k"}source',
     ),
     (m.ReadFile("0abc", 5, 9), b'{"is":"ReadFile","file":"0abc","start":5,"stop":9}'),
     (m.Shutdown(), b'{"is":"Shutdown"}'),

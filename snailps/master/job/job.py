@@ -122,6 +122,8 @@ class Job:
         self.diverged = ""
         """Why the training cannot go on; empty while it can."""
         self.worker_class = entry.value
+        self.source = b""
+        """Of the class, where no process can import it."""
         # Asked here, once: the core calls nothing of the model's class.
         self.clocked = self.cls.clocked(self.settings)
         self.rounds = self.cls.rounds(self.settings)
@@ -184,7 +186,9 @@ class Job:
         told = self.workers_told(workers)
         if self._start is None or self._start.workers != told:
             settings = dict(to_mapping(self.settings))
-            self._start = messages.Start(1, self.worker_class, settings, told, self.has_survey)
+            self._start = messages.Start(
+                1, self.worker_class, settings, told, self.has_survey, self.source
+            )
         return self._start
 
     # --- passes ----------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from snailps.transport.messages.validation import (
     Path,
     Seconds,
     Table,
+    Text,
     Texts,
 )
 
@@ -52,11 +53,15 @@ FILES_MAX = 4096
 class Submit(Message):
     """A driver gives a waiting cluster its job, in settings that are strings.
 
-    `files`: paths in them that name files of the driver itself.
+    `files`: paths in them that name files of the driver itself.  The blob is the source of a class
+    that no other process can import (`api.class_source`); the `key` shows that it comes from the
+    process that started the master.
     """
 
     settings: Texts
     files: Annotated[list[Any], ListOf(Path(), FILES_MAX)] = field(default_factory=list)
+    key: Text = ""
+    blob: Blob = b""
 
 
 @message(by="worker master", answers="Content")
@@ -84,13 +89,17 @@ class Shutdown(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Start(Message):
-    """Every node has the route: here is the job, in settings that are strings."""
+    """Every node has the route: here is the job, in settings that are strings.
+
+    The blob is the source of its class, where there is no module to import it from.
+    """
 
     number: Id32
     worker_class: Label
     settings: Texts
     workers: Id32
     survey: Bool
+    blob: Blob = b""
 
 
 @message(by="worker driver", answers="Declared")

@@ -1,0 +1,266 @@
+"""Classes of a notebook or script: as source from where they are defined, as a module elsewhere.
+
+    class in a cell -> source_of -> pieces (file, line, text) -> encode -> bytes
+    bytes -> decode -> define -> a module that has the class, under a name made of its source
+
+What the class uses of its notebook goes along: functions and classes as source, modules as imports,
+plain values as they are written.  Nothing is pickled; nothing of a cell is executed but these
+definitions.  Errors name the cell's own file and lines.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import hashlib
+import inspect
+import json
+import linecache
+import symtable
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from snailps.errors import ConfigError, explain, frames_of, with_frames
+
+VALUE_CHARS_MAX = 1 << 16
+_PRELUDE = "<imports of the session>"
+
+
+class Piece(NamedTuple):
+    """Some lines of a file."""
+
+    file: str
+    line: int
+    text: str
+
+
+def is_local_class(cls: type) -> bool:
+    """Whether no other process can import the class: it is defined in a script or a cell."""
+    module = sys.modules.get(cls.__module__)
+    return cls.__module__ == "__main__" or getattr(module, "__file__", None) is None
+
+
+def source_of(cls: type) -> list[Piece]:
+    """The pieces that define a class in an empty module.
+
+    Raises
+    ------
+    ConfigError
+        Its source is not known, or it uses a value that cannot be written as source.
+    """
+    if "." in cls.__qualname__:
+        raise ConfigError(
+            f"{cls.__qualname__} is defined inside a function or class: define it at the top of a "
+            "cell or file"
+        )
+    return _Collector(cls).pieces()
+
+
+def encode(pieces: list[Piece]) -> bytes:
+    """Pieces as bytes."""
+    return json.dumps(pieces).encode()
+
+
+def decode(source: bytes) -> list[Piece]:
+    """The pieces of such bytes.
+
+    Raises
+    ------
+    ConfigError
+        They are others.
+    """
+    try:
+        return [Piece(str(file), int(line), str(text)) for file, line, text in json.loads(source)]
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the source of a class cannot be read: {error}") from None
+
+
+def module_name(source: bytes) -> str:
+    """The name of the module that `define` makes of this source."""
+    return f"session_{hashlib.sha256(source).hexdigest()[:16]}"
+
+
+def define(source: bytes) -> None:
+    """Makes the module of a source, unless this process has it.
+
+    Raises
+    ------
+    ConfigError
+        The source cannot be executed; has the lines that fail.
+    """
+    name = module_name(source)
+    if name in sys.modules:
+        return
+    pieces = decode(source)
+    module = sys.modules[name] = types.ModuleType(name)
+    _show_lines(pieces)
+    try:
+        for file, line, text in pieces:
+            tree = ast.increment_lineno(ast.parse(text, file), line - 1)
+            exec(compile(tree, file, "exec", _FLAGS, dont_inherit=True), vars(module))
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        text = f"the class of the session cannot be defined: {explain(error)}"
+        raise ConfigError(with_frames(text, frames_of(error))) from None
+
+
+_FLAGS = __future__.annotations.compiler_flag
+"""Annotations stay text: what they name need not be there."""
+
+
+def _show_lines(pieces: list[Piece]) -> None:
+    """Lets tracebacks show the lines of pieces."""
+    files: dict[str, list[str]] = {}
+    for file, line, text in pieces:
+        lines, own = files.setdefault(file, []), text.splitlines(keepends=True)
+        lines += ["\n"] * (line - 1 + len(own) - len(lines))
+        lines[line - 1 : line - 1 + len(own)] = own
+    for file, lines in files.items():
+        linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
+
+
+class _Collector:
+    """Follows the names that a class uses through its module."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+        self._module = cls.__module__
+        self._names: dict[str, Any] = vars(sys.modules[cls.__module__])
+        self._prelude: dict[str, str] = {}
+        self._found: dict[str, Piece | None] = {}
+        self._order: list[Piece] = []
+
+    def pieces(self) -> list[Piece]:
+        """All of them, in an order in which they can be executed."""
+        self._define(self._cls.__name__, self._cls, "")
+        prelude = "".join(f"{line}\n" for line in self._prelude.values())
+        return [Piece(_PRELUDE, 1, prelude), *self._order]
+
+    def _define(self, name: str, value: Any, asked_in: str) -> None:
+        """Adds a class or function of the module, what it uses first."""
+        if name in self._found:
+            return
+        self._found[name] = None
+        file, line, text = _piece_of(value, name, asked_in)
+        for used in dict.fromkeys(_used_names(text, file)):
+            if used not in self._found and used in self._names:
+                self._add(used, self._names[used], file)
+        shown = file[1:-1] if file.startswith("<") and file.endswith(">") else file
+        self._order.append(Piece(shown, line, text))
+        if value.__name__ != name:
+            self._order.append(Piece(_PRELUDE, 1, f"{name} = {value.__name__}\n"))
+
+    def _add(self, name: str, value: Any, asked_in: str) -> None:
+        if name in self._prelude:
+            return
+        if isinstance(value, types.ModuleType):
+            self._prelude[name] = f"import {value.__name__} as {name}"
+            return
+        home = getattr(value, "__module__", None)
+        if isinstance(value, (type, types.FunctionType)) and home == self._module:
+            self._define(name, inspect.unwrap(value), asked_in)
+            return
+        own = getattr(value, "__name__", name)
+        for attribute in (own, name):
+            if home in sys.modules and getattr(sys.modules[home], attribute, None) is value:
+                self._prelude[name] = f"from {home} import {attribute} as {name}"
+                return
+        text = repr(value)[: VALUE_CHARS_MAX + 1]
+        if not _is_literal(text, value):
+            kind = type(value).__name__
+            raise ConfigError(
+                f"{self._cls.__name__} uses {name}, which is a {kind} of this notebook or script "
+                "and does not travel to the workers: make it a setting, or read it in setup()"
+            )
+        self._prelude[name] = f"{name} = {text}"
+
+
+def _is_literal(text: str, value: Any) -> bool:
+    """Whether a value is exactly what its text says."""
+    if len(text) > VALUE_CHARS_MAX:
+        return False
+    try:
+        return bool(ast.literal_eval(text) == value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def _used_names(text: str, file: str) -> Iterator[str]:
+    """The global names that a definition uses."""
+    tables = [symtable.symtable(text, file, "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            outer = table.get_type() in ("module", "class")  # Settings = Settings
+            if symbol.is_referenced() and (outer or symbol.is_global()):
+                name = symbol.get_name()
+                if not hasattr(builtins, name):
+                    yield name
+
+
+def _piece_of(value: Any, name: str, asked_in: str) -> Piece:
+    """The source of a class or function.
+
+    Raises
+    ------
+    ConfigError
+        It is not known.
+    """
+    codes = [value.__code__] if isinstance(value, types.FunctionType) else list(_codes_of(value))
+    line = codes[0].co_firstlineno if codes else getattr(value, "__firstlineno__", 0)
+    files = [codes[0].co_filename] if codes else _candidates(asked_in)
+    for file in files:
+        lines = linecache.getlines(file)
+        node = _node_at("".join(lines), value.__name__, line)
+        if node is not None and node.end_lineno is not None:
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            return Piece(file, first, textwrap.dedent("".join(lines[first - 1 : node.end_lineno])))
+    raise ConfigError(
+        f"the source of {name} is not known here: define it in a notebook, in IPython or in a "
+        "file, say mymodel.py, and import it from there"
+    )
+
+
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _node_at(text: str, name: str, line: int) -> _Definition | None:
+    """The definition of a name that has this line in it; without a line, the last one."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+    found = None
+    while body:
+        node = body.pop(0)
+        if isinstance(node, ast.If | ast.Try | ast.With):  # at the top of a file all the same
+            body[:0] = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+        elif isinstance(node, _Definition) and node.name == name:
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if not line or first <= line <= (node.end_lineno or 0):
+                found = node
+    return found
+
+
+def _codes_of(cls: type) -> Iterator[types.CodeType]:
+    """The code of a class's own methods; not of those that a decorator has made."""
+    for member in vars(cls).values():
+        function = getattr(member, "__func__", getattr(member, "fget", member))
+        if isinstance(function, types.FunctionType) and function.__module__ == cls.__module__:
+            code = inspect.unwrap(function).__code__
+            if linecache.getlines(code.co_filename):
+                yield code
+
+
+def _candidates(asked_in: str) -> list[str]:
+    """Files in which a class without methods may be defined, the likeliest first."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    cells = [file for file, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None]
+    return list(dict.fromkeys([*filter(None, [asked_in, main]), *reversed(cells)]))
