@@ -113,6 +113,8 @@ class Monitor:
 
     def finish(self, figures: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
         """Takes figures and history of the job, which is done; makes a last report."""
+        # Epochs that were not begun, because the training ended early, have no loss.
+        history = [one for one in history if one["loss"] is not None]
         self.history = [{**one, "epoch": self._first + one["epoch"]} for one in history]
         unit = "words" if "words" in figures else "examples"
         speed = f"{unit}_per_s"

@@ -126,9 +126,9 @@ class Driver(Node):
         route = self._follower.links.route
         return [route.fragments_of(shard).tolist() for shard in range(len(route.shards))]
 
-    def cancel(self) -> None:
-        """Gives up the job that this process has submitted."""
-        self._ask(messages.Cancel(), self.settings.request_timeout)
+    def cancel(self, *, early: bool = False) -> None:
+        """Gives up the job that this process has submitted, or ends its training `early`."""
+        self._ask(messages.Cancel(early), self.settings.request_timeout)
 
     def serve(self, path: str) -> str:
         """Serves a file of this process; the path by which the cluster's processes read it.

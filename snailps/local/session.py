@@ -274,7 +274,8 @@ class Cluster:
         files : sequence of spooled data
             Further data of this process that settings name by its path.
         on_status : callable
-            Given the `Status` some times a second; an exception in it cancels the job.
+            Given the `Status` some times a second.  If it returns False, the training ends early,
+            and the job is done; an exception in it cancels the job.
         timeout_s : float, optional
             Limit, seconds.
 
@@ -328,13 +329,16 @@ class Cluster:
         self, on_status: Callable[[Status], object] | None, timeout_s: float | None
     ) -> tuple[Status, History]:
         """Waits for the end of the job; what the master told then, and on the way."""
-        history = History()
+        history, ending = History(), False
         for status in self._watch(timeout_s):
             if status["phase"] == "idle":
                 return status, history
             history.add(status)
-            if on_status is not None:
-                on_status(status)
+            if on_status is None or on_status(status) is not False:
+                continue
+            if status["phase"] == "training" and not ending:
+                ending = True
+                self._driver.cancel(early=True)
         raise ClusterError(
             f"the job is not done after {timeout_s:.0f} s: {status['phase']}, "
             f"{status['progress']:.0%}; it is cancelled"

@@ -523,10 +523,15 @@ class MasterCore:
             self.status_report.ask(call, now)
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
-        """The driver gives up its job: what is trained of it is dropped."""
+        """The driver gives up its job, whose training is dropped, or ends the training `early`."""
         self.out.reply(call, messages.Ok())
         submitted = self.job_controller.job is not None and self._submitter == member.number
-        if self._session and submitted and not self.job_controller.cancel(now):
+        if not (self._session and submitted):
+            return
+        if message.early:
+            if self.job_controller.phase is JobPhase.TRAINING:
+                self.job_controller.interrupt(now)
+        elif not self.job_controller.cancel(now):
             self._fail_job("the job was cancelled")
 
     def _driver_gone(self, driver: Member) -> None:

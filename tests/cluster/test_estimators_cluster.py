@@ -143,3 +143,27 @@ def test_classifier_in_cross_validation_and_grid_search(cluster):
     assert cross_val_score(model, texts, labels, cv=2).mean() > 0.8
     search = GridSearchCV(model, {"lr": [1e-6, 0.5]}, cv=2).fit(texts, labels)
     assert search.best_params_ == {"lr": 0.5}
+
+
+def test_callback_that_returns_false_ends_the_training_with_a_model(cluster):
+    model = snailps.Word2Vec(dim=8, min_count=1, epochs=100_000, cluster=cluster)
+    model.set_params(callbacks=[lambda told: told["phase"] != "training" or told["epoch"] < 5])
+    model.fit(sentences(50))
+    assert "king" in model.wv
+    assert model.figures_["ended_by"] == "interrupt"
+    assert 4 <= len(model.history_) < 100_000
+    model.set_params(callbacks=(), epochs=1).fit(sentences(20))
+    assert model.figures_["ended_by"] == "epochs"
+
+
+def test_callback_that_raises_ends_the_job_and_keeps_the_session(cluster):
+    def enough(told):
+        if told["phase"] == "training":
+            raise RuntimeError("enough")
+
+    model = snailps.Word2Vec(dim=8, min_count=1, epochs=100_000, cluster=cluster)
+    with pytest.raises(RuntimeError, match="enough"):
+        model.set_params(callbacks=[enough]).fit(sentences(50))
+    assert not hasattr(model, "wv")
+    model.set_params(callbacks=(), epochs=1).fit(sentences(20))
+    assert "king" in model.wv

@@ -390,6 +390,12 @@ def test_monitor_counts_epochs_on():
     assert (heard[-1]["progress"], heard[-1]["epoch"], heard[-1]["epochs"]) == (1.0, 5, 5)
 
 
+def test_monitor_leaves_out_epochs_that_were_not_begun():
+    monitor, _, _ = monitor_of()
+    monitor.finish(FIGURES, [*HISTORY, {"epoch": 3, "loss": None, "words_per_s": 7.0}])
+    assert monitor.history == HISTORY
+
+
 def test_callback_that_returns_false_ends_the_training():
     monitor, _, now = monitor_of(lambda report: report["progress"] < 0.5)
     assert monitor.update(status(0.1))

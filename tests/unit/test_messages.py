@@ -108,7 +108,8 @@ KNOWN = [
     ),
     (m.ReadFile("0abc", 5, 9), b'{"is":"ReadFile","file":"0abc","start":5,"stop":9}'),
     (m.Shutdown(), b'{"is":"Shutdown"}'),
-    (m.Cancel(), b'{"is":"Cancel"}'),
+    (m.Cancel(), b'{"is":"Cancel","early":false}'),
+    (m.Cancel(True), b'{"is":"Cancel","early":true}'),
     (m.Ok(), b'{"is":"Ok"}'),
     (m.HostStandby(2, [[1, {}]]), b'{"is":"HostStandby","shard":2,"tables":[[1,{}]]}'),
     (

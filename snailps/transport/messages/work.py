@@ -77,7 +77,12 @@ class ReadFile(Message):
 @message(by="driver", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Cancel(Message):
-    """A driver gives up the job that it has submitted; without one nothing happens."""
+    """A driver gives up the job that it has submitted; without one nothing happens.
+
+    `early`: it does not give it up, but what is trained by now is enough; only in the training.
+    """
+
+    early: Bool = False
 
 
 @message(by="driver", answers="Ok")
