@@ -13,7 +13,6 @@ leases.
 from __future__ import annotations
 
 import glob
-import gzip
 import os
 import re
 import stat
@@ -23,14 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from snailps.data.driver_files import (
-    PIECE_BYTES,
-    is_driver_file,
-    opened,
-    size_of,
-)
+from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
-from snailps.data.scratch import Scratch, is_packed
+from snailps.data.scratch import Scratch, is_packed, open_input
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
@@ -125,43 +119,23 @@ def head_of(path: str) -> bytes:
         It is a damaged matrix file.
     """
     try:
-        if is_driver_file(path):
-            return _head_of_driver(path)
-        if not Path(path).is_file():
+        if not is_driver_file(path) and not Path(path).is_file():
             return b""
-        with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
+        with open_input(path) as file:
             data = file.read(STEP_BYTES)
             if is_matrix(data):
-                return b"" if is_packed(path) else _head_of_matrix(path)
+                return b"" if is_packed(path) else _head_of_matrix(file, path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
     except (OSError, EOFError, zlib.error):  # `expand` will tell
         return b""
 
 
-def _head_of_matrix(path: str) -> bytes:
-    with Path(path).open("rb") as file:
-
-        def read(start: int, stop: int) -> bytes:
-            file.seek(start)
-            return file.read(stop - start)
-
-        return head_of_matrix(read, path, file.seek(0, os.SEEK_END))
-
-
-def _head_of_driver(path: str) -> bytes:
-    size, remote = size_of(path), opened(path)
-
+def _head_of_matrix(file: BinaryIO, path: str) -> bytes:
     def read(start: int, stop: int) -> bytes:
-        steps = range(start, min(stop, size), PIECE_BYTES)
-        return b"".join(remote.read(at, min(at + PIECE_BYTES, stop, size)) for at in steps)
+        file.seek(start)
+        return file.read(stop - start)
 
-    try:
-        data = read(0, STEP_BYTES)
-        if is_matrix(data):
-            return head_of_matrix(read, path, size)
-        return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
-    finally:
-        remote.close()
+    return head_of_matrix(read, path, file.seek(0, os.SEEK_END))
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
@@ -298,12 +272,9 @@ def _files_below(folder: str) -> Iterator[str]:
 def _readable_bytes(path: str, scratch: Scratch) -> int:
     """Size of a file's content; opens it, so that a job does not start on what it cannot read."""
     if is_driver_file(path):
-        remote, size = opened(path), size_of(path)
-        try:
-            remote.read(0, min(1, size))
-        finally:
-            remote.close()
-        return size
+        with open_input(path) as file:
+            file.read(1)
+        return size_of(path)
     try:
         # Asked before opening: opening a named pipe would wait for a writer.
         mode = Path(path).stat().st_mode

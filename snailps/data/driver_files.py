@@ -166,12 +166,48 @@ class DriverCopy:
             self._file.close()
 
 
-class DriverReader(io.RawIOBase):
-    """A position in a `DriverCopy`, as of a file that is open for reading."""
+class _Uncopied:
+    """A file that is fetched as it is read, and not kept."""
 
-    def __init__(self, copy: DriverCopy) -> None:
+    def __init__(self, path: str) -> None:
+        self.size, self._remote = size_of(path), opened(path)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop`, fewer at the end of the file."""
+        stop = min(stop, self.size)
+        return b"".join(
+            self._remote.read(at, min(at + PIECE_BYTES, stop))
+            for at in range(start, stop, PIECE_BYTES)
+        )
+
+    def close(self) -> None:
+        """Leaves the process that has the data."""
+        self._remote.close()
+
+
+class DriverReader(io.RawIOBase):
+    """A position in a Python process's file, as of a file that is open for reading.
+
+    Parameters
+    ----------
+    copy : DriverCopy
+        Stays open.
+    """
+
+    def __init__(self, copy: DriverCopy | _Uncopied) -> None:
         super().__init__()
         self._copy, self._at = copy, 0
+
+    @classmethod
+    def of(cls, path: str) -> DriverReader:
+        """Without a copy: for a look at some bytes."""
+        return cls(_Uncopied(path))
+
+    def close(self) -> None:
+        """Closes the connection, if it is this reader's own."""
+        if isinstance(self._copy, _Uncopied):
+            self._copy.close()
+        super().close()
 
     def readable(self) -> bool:
         """True."""

@@ -9,15 +9,13 @@ Turns what a loop could not parse into a message with file, line and column.  Th
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader
 from snailps.data.columns import Column, columns_of
 from snailps.data.matrix_file import examples_of, is_matrix
-from snailps.data.scratch import is_packed
+from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
 
 FORMATS = ("auto", "libsvm", "libffm", "csv", "tsv")
@@ -271,10 +269,10 @@ def _lines_before(path: str, start: int) -> int:
         return 0
     lines, left = 0, start - 1
     try:
-        with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
+        with open_input(path) as file:
             while left and (step := file.read(min(left, STEP_BYTES))):
                 lines += step.count(b"\n")
                 left -= len(step)
-    except OSError:
+    except (OSError, DataError):
         return -1
     return -1 if left else lines + 1

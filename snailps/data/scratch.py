@@ -51,6 +51,21 @@ def is_packed(path: str) -> bool:
     return path.lower().endswith(".gz")
 
 
+def open_input(path: str) -> BinaryIO:
+    """Opens the content of an input file for a look at some bytes, without scratch.
+
+    Raises
+    ------
+    DataError
+        It is a Python process's file, and cannot be read.
+    OSError
+        It cannot be opened.
+    """
+    if is_driver_file(path):
+        return cast(BinaryIO, DriverReader.of(path))
+    return cast(BinaryIO, gzip.open(path)) if is_packed(path) else Path(path).open("rb")
+
+
 class ScratchFile:
     """A file of this process in the scratch folder; made by `Scratch.new_file`.
 

@@ -4,7 +4,6 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import session_models as models
@@ -12,6 +11,7 @@ from processes import LIMIT_S, SNAILPS, Cluster, Process, environment
 from test_trust import secret_file
 
 import snailps
+from snailps.data.matrix_writer import spool_matrix
 from snailps.data.spool import spool_text
 from snailps.errors import ConfigError
 
@@ -52,12 +52,17 @@ class Session(Cluster):
         return snailps.connect(self.address, secret_file=self.secret, timeout_s=LIMIT_S)
 
 
-@pytest.fixture
-def session(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    with Session(tmp_path) as session:
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Session(tmp_path_factory.mktemp("nodes")) as session,
+    ):
+        patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         session.begin()
         yield session
+        with session.connect() as made:
+            made.shut_down()
 
 
 def trains(made, folder, lines=LINES):
@@ -69,11 +74,35 @@ def trains(made, folder, lines=LINES):
     return job
 
 
-def test_data_of_the_driver_alone_trains_and_a_killed_driver_fails_its_job_only(session, tmp_path):
+def test_data_of_the_driver_alone_trains(session, tmp_path):
     with session.connect() as made:
         trains(made, tmp_path)
+        assert list(session.folder.rglob("*.spool")) == []
         with pytest.raises(ConfigError, match="names data that a Python process has"):
             made.train(models.Lines, input="driver:127.0.0.1:9/ab/7")
+
+
+def test_models_that_look_at_the_data_first_train_on_a_drivers(session, tmp_path):
+    """Word vectors survey it, sparse models read its head, and their test data at the end."""
+    own = str(tmp_path / "own")
+    lists = [["one", "two", f"word{i % 5}"] for i in range(3000)]
+    with session.connect() as made, spool_text(lists, own) as data:
+        words = "snailps.models.word_vectors:WordVectors"
+        settings = {"dim": 4, "epochs": 1, "output": str(tmp_path / "words")}
+        made.run(words, settings, input=data, timeout_s=LIMIT_S)
+    assert set(snailps.load(str(tmp_path / "words.vec")).words) >= {"one", "two", "word4"}
+    rows = [{"a": i % 3, "b": 1 - i % 2} for i in range(2000)]
+    labels = [i % 2 for i in range(2000)]
+    lines = [f"{i % 2} 1:{i % 3} 2:{1 - i % 2}" for i in range(2000)]
+    for data in [spool_matrix(rows, labels, own), spool_text(lines, own)]:
+        with session.connect() as made, data:
+            settings = {"epochs": 3, "test": data, "output": str(tmp_path / "out")}
+            linear = "snailps.models.sparse.linear:Linear"
+            job = made.run(linear, settings, input=data, timeout_s=LIMIT_S)
+        assert job.figures["test"]["auc"] == 1.0
+
+
+def test_killed_driver_fails_its_job_only(session, tmp_path):
     command = [sys.executable, "-c", DRIVER, session.address, session.secret, str(LINES)]
     driver = Process("driver", command, cwd=tmp_path)
     try:
@@ -92,8 +121,7 @@ def test_data_of_the_driver_alone_trains_and_a_killed_driver_fails_its_job_only(
             assert "the Python process that has the data (127.0.0.1:" in said, said
             assert said.endswith(") has ended")
             trains(made, tmp_path, 1000)
-            assert list(Path(tmp_path).rglob("*.spool")) == []
-            made.shut_down()
+            assert list(session.folder.rglob("*.spool")) == []
     finally:
         driver.close()
 

@@ -1,5 +1,6 @@
 """Files that a Python process has alone: served in pieces, copied on demand, refused in words."""
 
+import gzip
 import itertools
 import os
 import socket
@@ -12,7 +13,7 @@ from snailps.data import driver_files
 from snailps.data.blocks import cut, expand, head_of, read_block
 from snailps.data.driver_files import driver_path, is_driver_file, opened, size_of
 from snailps.data.matrix_writer import write_matrix
-from snailps.data.scratch import Scratch
+from snailps.data.scratch import Scratch, open_input
 from snailps.errors import ConfigError, DataError, ProtocolError
 from snailps.master.job.input import check_driver_files
 from snailps.node.driver_files import read_driver_files
@@ -219,3 +220,15 @@ def test_blocks_of_a_drivers_matrix_file_are_those_of_the_file(
         assert ours
         found = read_block(theirs, block.start, block.stop, unit="line", scratch=scratch)
         assert found == ours
+
+
+def test_input_is_opened_without_a_copy(served, tmp_path):
+    with open_input(served.path) as file:
+        assert file.read(7) == TEXT[:7]
+        file.seek(100)
+        assert file.read(10) == TEXT[100:110]
+    packed = tmp_path / "text.gz"
+    packed.write_bytes(gzip.compress(TEXT))
+    for path in (packed, served.file):
+        with open_input(str(path)) as file:
+            assert file.read() == TEXT

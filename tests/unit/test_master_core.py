@@ -600,6 +600,30 @@ def test_submitted_job_is_loaded_beside_the_loop_and_one_that_cannot_be_is_refus
     assert world.core.told_phase == "training"
 
 
+@pytest.mark.parametrize("files", [[], ["driver:h:1/ab/7"]])
+def test_job_of_a_driver_that_has_gone_ends_if_it_reads_the_drivers_data(make_job, tmp_path, files):
+    world = World(session=True)
+    _, *workers = world.forms()
+    world.join("driver")  # for another one the session lasts
+    driver = world.join("driver")
+    values = {**make_job.values, "output": str(tmp_path / "out")}
+    assert isinstance(world.ask(driver, m.Submit(values, files)), m.Ok)
+    world.tick()
+    world.handle(events.Gone(driver, "killed"))
+    told = [stop.text for worker in workers for stop in world.sent(worker, m.Stop)]
+    lost = "the Python process that has the data (h:1) has ended"
+    assert told == ([lost] * 2 if files else [])
+    assert world.core.phase is ClusterPhase.FORMED
+
+
+def test_job_that_names_data_of_another_process_is_refused(make_job):
+    world = World(session=True)
+    world.forms()
+    values = {**make_job.values, "input": "driver:h:1/ab/7"}
+    refused = world.ask(world.join("driver"), m.Submit(values, ["driver:h:1/ab/8"]))
+    assert "names data that a Python process has" in str(refused)
+
+
 def session_whose_job_fails(make_job):
     """A session in whose job the second worker waits for a block when the first one fails."""
     world = World(session=True)
