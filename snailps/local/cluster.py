@@ -23,6 +23,7 @@ from snailps.config import (
     ROLE_CLASSES,
     ClusterSettings,
     JobSettings,
+    ListenerSettings,
     MasterSettings,
     RawConfig,
     Settings,
@@ -152,7 +153,8 @@ def connect(
     timeout_s : float
         Limit of reaching it, and of waiting until it is complete, seconds.
     **settings
-        Others of every process: ``request_timeout=120 ...``.
+        Others of every process, ``request_timeout=120``, and ``port_range``, ``listen_addr`` and
+        ``advertise_addr``: where this process listens while the cluster reads data of its own.
 
     Raises
     ------
@@ -171,10 +173,10 @@ def connect(
         own["secret_file"] = secret_file
     if tls:
         own["tls"] = tls
-    raw = _around(_names(ClusterSettings)).merged(
+    raw = _around(_names(ListenerSettings)).merged(
         RawConfig.from_mapping(setting_texts({**settings, **own}), "connect({key})")
     )
-    driver = Driver(raw.build(ClusterSettings))
+    driver = Driver(raw.build(ListenerSettings))
     try:
         driver.join()
     except (WaitTimeout, ConnectionLost, ProtocolError, RemoteError) as error:

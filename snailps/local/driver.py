@@ -15,16 +15,16 @@ import numpy as np
 
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.api.wire_choice import WireChoice
-from snailps.config import ClusterSettings
+from snailps.config import ClusterSettings, ListenerSettings
 from snailps.data.driver_files import driver_path
 from snailps.errors import EXIT_OK, ClusterError, ConfigError, DataError, MisuseError, RemoteError
-from snailps.node.process import End, Node, listener_for_cluster
+from snailps.node.process import End, Node, advertised, open_listener
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
-from snailps.transport.control import AnswerOrFuture, show
+from snailps.transport.control import Address, AnswerOrFuture, show
 from snailps.transport.control.files import FileServer
 from snailps.transport.handshake import Role
 
@@ -39,6 +39,7 @@ class Driver(Node):
     Parameters
     ----------
     settings : ClusterSettings
+        `ListenerSettings` if it is to serve files.
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
@@ -48,6 +49,7 @@ class Driver(Node):
         self._wire_choice: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
         self._files: FileServer | None = None
+        self._address: Address = ("", 0)  # of the files
         self._served: dict[str, str] = {}  # path, as the cluster knows it -> number
         self.routed = threading.Event()
 
@@ -141,9 +143,13 @@ class Driver(Node):
             There is no address to listen on.
         """
         if self._files is None:
-            self._files = FileServer(listener_for_cluster(self.settings, self.trust), self.trust)
+            if not isinstance(self.settings, ListenerSettings):
+                raise MisuseError("this process has no settings that say where to listen")
+            listener = open_listener(self.settings, self.trust)
+            self._address = advertised(self.settings, listener)
+            self._files = FileServer(listener, self.trust)
         number, size = self._files.add(path)
-        path = driver_path(show(self._files.address), number, size)
+        path = driver_path(show(self._address), number, size)
         self._served[path] = number
         return path
 

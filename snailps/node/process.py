@@ -122,17 +122,6 @@ def open_listener(settings: ListenerSettings, trust: Trust) -> Listener:
     )
 
 
-def listener_for_cluster(settings: ClusterSettings, trust: Trust) -> Listener:
-    """Listening socket of a process without addresses in its settings: where the master's host is.
-
-    Raises
-    ------
-    SnailError
-        The master's name does not resolve, or other machines could connect without a secret or TLS.
-    """
-    return listen(_own_host(settings), 0, trust)
-
-
 def advertised(settings: ListenerSettings, listener: Listener) -> Address:
     """The address that others are told to connect to."""
     host, port = listener.getsockname()[:2]

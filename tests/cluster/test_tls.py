@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import random
 import select
 import socket
@@ -16,8 +17,9 @@ from processes import LIMIT_S, SNAILPS, Cluster, Process
 from test_heartbeats import dials_its_heartbeat_connection_again
 
 from snailps.cli.tls import init
-from snailps.errors import ConfigError, ProtocolError
-from snailps.transport.control import dial
+from snailps.errors import ConfigError, ProtocolError, SnailError
+from snailps.transport.control import dial, listen
+from snailps.transport.control.files import FileServer, RemoteFile
 from snailps.transport.handshake import Channel, Role
 from snailps.transport.security import tls_relay as relays
 from snailps.transport.security.tls import Tls
@@ -399,3 +401,27 @@ def test_master_with_a_secret_besides_tls_asks_for_both(tmp_path, folders):
         dial(*where, peer_name="m", limit_s=LIMIT_S, trust=both).close()
         tls.close()
         master.close()
+
+
+# --- a driver's files -------------------------------------------------------------------------
+
+
+def test_drivers_file_is_read_through_tls_only(folders, tmp_path):
+    text = os.urandom(3 << 20)
+    (tmp_path / "data").write_bytes(text)
+    own = Trust(tls=Tls(str(folders["a"])))
+    server = FileServer(listen("127.0.0.1", 0, own), own)
+    number, size = server.add(str(tmp_path / "data"))
+    try:
+        trust = Trust(tls=Tls(str(folders["b"])))
+        member = RemoteFile(server.address, number, role=Role.WORKER, trust=trust)
+        assert member.read(5, size) == text[5:]
+        assert member.read(0, 5) == text[:5]
+        member.close()
+        stranger = RemoteFile(server.address, number, role=Role.WORKER, limit_s=1.0)
+        with pytest.raises(SnailError):
+            stranger.read(0, 5)
+        trust.close()
+    finally:
+        server.close()
+        own.close()

@@ -231,8 +231,9 @@ class RemoteFile:
         return answer.blob
 
     def _dialled(self) -> socket.socket:
-        if not is_there(self._address):
-            raise self._gone()
+        def is_over() -> bool:  # asked after an attempt that failed
+            return self._give_up() or not is_there(self._address)
+
         try:
             return dial(
                 self._address,
@@ -241,9 +242,11 @@ class RemoteFile:
                 peer_name="the Python process that has the data",
                 limit_s=min(REACH_S, self._limit_s),
                 trust=self._trust,
-                give_up=self._give_up,
+                give_up=is_over,
             )
         except (WaitTimeout, ConnectionLost) as error:
+            if not is_there(self._address):
+                raise self._gone() from None
             raise DataError(f"{error}. All processes of the cluster read from it") from None
 
     def _gone(self) -> DataError:
