@@ -20,6 +20,7 @@ from snailps.api.results import Results, write_tables
 from snailps.api.rotation import Rotation, Visits
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, settings_of
+from snailps.config.fields import with_fields
 from snailps.data.blocks import Source
 from snailps.errors import ConfigError
 from snailps.transport.client._client import Forward, Pending
@@ -95,7 +96,10 @@ class Worker(ModelTables):
     """
 
     Settings: ClassVar[type[JobSettings]] = JobSettings
-    """Settings of the model: a frozen dataclass derived from `JobSettings`."""
+    """Settings of the model: a frozen dataclass derived from `JobSettings`.
+
+    Fields of the class itself are settings, too: ``width: int = 8`` is ``self.width``.
+    """
 
     unit: ClassVar[Literal["line", "word"]] = "line"
     """Unit that blocks must not split."""
@@ -103,9 +107,20 @@ class Worker(ModelTables):
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     """Unit of `units` in the result of `train`, for messages and figures."""
 
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Makes settings of the class's own plain fields, ``width: int = 8``."""
+        super().__init_subclass__()
+        if isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings):
+            cls.Settings, own = with_fields(cls.Settings, cls, _TAKEN)
+            cls._fields = (*cls._fields, *own)
+
     def __init__(self, settings: JobSettings, threads: int = 1) -> None:
         super().__init__()
         self.settings = settings
+        for name in self._fields:
+            setattr(self, name, getattr(settings, name))
         self.threads = threads
         self.workers = 1
         self.prefetch = 1
@@ -351,6 +366,10 @@ class Worker(ModelTables):
         path = Path(f"{results.settings.output}.npz")
         write_tables(path, results)
         return {"files": [str(path)]}
+
+
+_TAKEN = {*dir(Worker), "settings", "threads", "workers", "prefetch", "summary", "slowest"}
+"""Names that mean something else in a model."""
 
 
 def load_class(path: str, origin: str) -> type[Worker]:

@@ -14,7 +14,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ from snailps.config.quoting import quote, split_list, unquote
 from snailps.errors import ConfigError
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Settings")
 Check = Callable[[str, str], str]
 Kind = typing.Literal["int", "float", "bool", "str", "list"]
 
@@ -29,6 +30,13 @@ _METADATA = "snailps.setting"
 _KINDS: dict[Any, Kind] = {
     int: "int", float: "float", bool: "bool", str: "str", tuple[str, ...]: "list",
 }  # fmt: skip
+_TYPES: dict[Kind, Any] = {
+    "int": int, "float": (int, float), "bool": bool, "str": str, "list": tuple,
+}  # fmt: skip
+_NAMED_KINDS: dict[str, Any] = {
+    "int": int, "float": float, "bool": bool, "str": str, "tuple[str, ...]": tuple[str, ...],
+}  # fmt: skip
+"""As annotations are where they stay text."""
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True}
 _BOOLS |= {"false": False, "no": False, "off": False, "0": False}
 _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -259,7 +267,7 @@ def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
 
 
 def _refuse_plain(cls: Any) -> None:
-    """Refuses fields that look like settings but are not declared by `setting`.
+    """Refuses fields that look like settings but have no default, or are in no dataclass.
 
     Raises
     ------
@@ -280,9 +288,11 @@ def _refuse_plain(cls: Any) -> None:
                 f"{base.__name__} has settings ({', '.join(own)}) but is not a dataclass: "
                 "put @dataclass(frozen=True, slots=True) before the class"
             )
-        plain = [name for name in own if _METADATA not in fields[name].metadata]
-        if plain:
-            raise _plain(base, plain[0], fields[plain[0]].type, fields[plain[0]].default)
+        for name in own:
+            if _METADATA not in fields[name].metadata and (
+                fields[name].default is dataclasses.MISSING
+            ):
+                raise _plain(base, name, fields[name].type, fields[name].default)
 
 
 def _plain(cls: type, name: str, hint: Any, default: object) -> TypeError:
@@ -294,9 +304,23 @@ def _plain(cls: type, name: str, hint: Any, default: object) -> TypeError:
     )
 
 
+def _of_plain(cls: type, field: dataclasses.Field[Any]) -> Setting:
+    """The declaration of a field ``dim: int = 8``; of an inherited setting, with this default."""
+    for base in cls.__mro__[1:]:
+        inherited = getattr(base, "__dataclass_fields__", {}).get(field.name)
+        if inherited is not None and _METADATA in inherited.metadata:
+            known: Setting = inherited.metadata[_METADATA]
+            return dataclasses.replace(known, default=field.default)
+    owner = cls.__name__
+    return Setting(
+        name="", kind="str", default=field.default, help=f"Of {owner}.", when="As it needs.",
+        unit="", low=None, high=None, choices=(), aliases=(), check=None,
+    )  # fmt: skip
+
+
 def _named(cls: type, field: dataclasses.Field[Any], hint: Any) -> Setting:
     """A declaration with its name, kind and choices."""
-    declared: Setting = field.metadata[_METADATA]
+    declared: Setting = field.metadata.get(_METADATA) or _of_plain(cls, field)
     choices = declared.choices
     if typing.get_origin(hint) is typing.Literal:
         choices, hint = typing.get_args(hint), str
@@ -306,9 +330,34 @@ def _named(cls: type, field: dataclasses.Field[Any], hint: Any) -> Setting:
             f"{cls.__name__}.{field.name}: a setting is an int, float, bool, str, "
             f"tuple[str, ...] or a Literal of strings, not {hint!r}"
         )
+    if _METADATA not in field.metadata and not isinstance(field.default, _TYPES[kind]):
+        raise TypeError(
+            f"{cls.__name__}.{field.name}: its default {field.default!r:.80} is no {kind}"
+        )
     return dataclasses.replace(
         declared, name=field.name, kind=kind, default=field.default, choices=choices
     )
+
+
+def with_fields(base: type[S], owner: type, but: Collection[str]) -> tuple[type[S], list[str]]:
+    """Settings with the plain annotated fields of a class, ``width: int = 8``, and their names.
+
+    Fields of other types than those of settings, without a value, with a name that begins with an
+    underscore or is one of `but` are none.  Without any the class is `base`.
+    """
+    found: list[tuple[str, Any, Any]] = []
+    for name, hint in inspect.get_annotations(owner).items():
+        kind = _NAMED_KINDS.get(hint, hint) if isinstance(hint, str) else hint
+        is_known = name in vars(owner) and isinstance(kind, Hashable) and kind in _KINDS
+        if is_known and not (name.startswith("_") or name in but):
+            found.append((name, kind, dataclasses.field(default=vars(owner)[name])))
+    if not found:
+        return base, []
+    made = dataclasses.make_dataclass(
+        f"{owner.__name__}Settings", found, bases=(base,), frozen=True, slots=True
+    )
+    made.__module__ = owner.__module__
+    return made, [name for name, _, _ in found]
 
 
 def format_value(value: Any) -> str:

@@ -175,7 +175,7 @@ class Edited(snailps.Worker):
 
 @dataclass(frozen=True, slots=True)
 class PlainSettings(snailps.JobSettings):
-    width: int = 8
+    width: list = 8
 
 class Plain(snailps.Worker):
     Settings = PlainSettings
@@ -198,7 +198,9 @@ def test_local_cluster_after_reload_trains_the_new_code(tmp_path, monkeypatch):
             assert (figures["train_loss"], figures["judged"]) == (loss, loss)
         plain = "edited_model:Plain"
         for model in (edited.Plain, plain):  # refused here; by the master
-            with pytest.raises(ConfigError, match=rf"{plain}: PlainSettings.width is a plain fie"):
+            with pytest.raises(
+                ConfigError, match=rf"{plain}: PlainSettings.width: a setting is an"
+            ):
                 cluster.train(model, input=text)
         with pytest.raises(ConfigError, match=r"subclass of snailps.Worker.*got <class 'dict'>"):
             cluster.train(dict, input=text)

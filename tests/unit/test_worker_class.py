@@ -10,6 +10,7 @@ from snailps import Block, JobSettings, Table, Worker
 from snailps.api import class_loading
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import load_class
+from snailps.config import RawConfig, settings_of
 from snailps.errors import ConfigError, MisuseError
 from snailps.store.route import Route, ShardAddress
 
@@ -178,13 +179,8 @@ SETTING = 'snailps.setting(8, help="Width.", when="Tests.")'
 @pytest.mark.parametrize(
     ("before", "field", "parts"),
     [
-        (
-            DATACLASS,
-            "dim: int = 8",
-            ["MySettings.dim is a plain field", "dim: int = snailps.setting(8"],
-        ),
-        ("@dataclass(frozen=True)", "dim: int = 8", ["MySettings.dim is a plain field"]),
-        (DATACLASS, "epochs: int = 3", ["MySettings.epochs", "epochs: int = snailps.setting(3"]),
+        (DATACLASS, "dim: int = 'x'", ["MySettings.dim: its default 'x' is no int"]),
+        (DATACLASS, "dim: list = ()", ["MySettings.dim", "int, float, bool, str"]),
         (DATACLASS, "epochs = 3", ["MySettings.epochs", "snailps.setting(3"]),
         ("", "dim: int = 8", ["MySettings", "(dim)", "@dataclass(frozen=True, slots=True)"]),
         ("", f"dim: int = {SETTING}", ["MySettings", "(dim)", "@dataclass"]),
@@ -305,3 +301,48 @@ def test_load_class_in_a_copy_of_a_process_finds_what_the_file_says(module, monk
     module(MODEL.format(more="", step=20))
     class_loading.inherit()
     assert load_class(f"{name}:Mine", "test").step == 20
+
+
+FIELDS = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar
+import snailps
+
+@dataclass(frozen=True, slots=True)
+class MySettings(snailps.JobSettings):
+    dim: int = 8
+    epochs: int = 3
+
+class Base(snailps.Worker):
+    Settings = MySettings
+    width: int = 4
+    rate: float = 1
+    words: tuple[str, ...] = ("a", "b")
+    shared: ClassVar[int] = 5
+    threads: int = 6
+    table: dict = {}
+    _own: int = 7
+
+class Mine(Base):
+    rate: float = 0.5
+    name: str = "x"
+"""
+
+
+def test_plain_fields_are_settings(module):
+    cls = load_class(f"{module(FIELDS)}:Mine", "here")
+    settings = RawConfig.from_mapping({"width": "9", "dim": "2"}, "here").build(cls.Settings)
+    assert (settings.dim, settings.epochs, settings.width, settings.rate) == (2, 3, 9, 0.5)
+    model = cls(settings, 1)
+    assert (model.width, model.rate, model.words, model.name) == (9, 0.5, ("a", "b"), "x")
+    assert (model.threads, model.shared, model._own) == (1, 5, 7)
+    known = settings_of(cls.Settings)
+    assert known.keys() - settings_of(JobSettings).keys() == {
+        "dim", "width", "rate", "words", "name",
+    }  # fmt: skip
+    assert known["epochs"].help == settings_of(JobSettings)["epochs"].help
+    with pytest.raises(ConfigError, match="did you mean 'width'"):
+        RawConfig.from_mapping({"widht": "9"}, "here").build(cls.Settings)
+    with pytest.raises(ConfigError, match="epochs: expected a whole number from 1 to"):
+        RawConfig.from_mapping({"epochs": "0"}, "here").build(cls.Settings)
