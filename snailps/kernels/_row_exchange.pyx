@@ -403,6 +403,10 @@ cdef class RowExchange:
         if given.shape[0] != given_num or (given_num and given.shape[1] != self.width):
             raise ValueError(f"given must be ({given_num}, {self.width}), got ({given.shape[0]}, "
                              f"{given.shape[1]})")
+        for i in range(given_num):
+            if not (given_at[i - 1] if i else -1) < given_at[i] < n:
+                raise ValueError(f"given_at must rise within 0..{n - 1}, the answers, got "
+                                 f"{given_at[i]} at {i}")
         # What follows from the state is rounded differently here and there.
         first = self.dim if motion.method == ACCESS_FTRL else 0
         with nogil:

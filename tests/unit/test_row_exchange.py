@@ -204,3 +204,14 @@ def test_motion_of_other_rows_is_refused():
         kept.intervals(Motion(4, 1, far=1.0), EVERY[:1], workers=2, drift=1.0, steps_min=1)
     with pytest.raises(ValueError, match="method must be"):
         Motion(3, 1, far=1.0)
+
+
+@pytest.mark.parametrize("at", [[1, 0], [1, 1], [-1, 0], [0, 3]], ids=str)
+def test_what_was_given_up_is_refused_unless_its_places_rise(at):
+    """Later ones were ignored."""
+    rows, kept, motion = kept_rows(3)
+    given = np.ones((2, 1), np.float32)
+    with pytest.raises(ValueError, match="given_at must rise"):
+        kept.merge(motion, EVERY[:3], rows.copy(), given, np.array(at, np.int32))
+    kept.merge(motion, EVERY[:3], rows.copy(), given, np.array([0, 2], np.int32))
+    np.testing.assert_array_equal(rows, [[-1], [0], [-1]])
