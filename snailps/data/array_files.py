@@ -198,10 +198,10 @@ def read_array(path: str, scratch: Scratch) -> NDArray[Any]:
 
 
 def _mapped(path: str, header: Header, scratch: Scratch) -> NDArray[Any]:
-    local = scratch.local(path)
+    expected = header.bytes + math.prod(header.shape) * header.dtype.itemsize
+    local = scratch.local(path, header.bytes, expected)
     try:
         found = local.stat().st_size
-        expected = header.bytes + math.prod(header.shape) * header.dtype.itemsize
         if header.of_file >= 0:
             expected = header.of_file
         if found != expected:

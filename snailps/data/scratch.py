@@ -161,7 +161,7 @@ class Scratch:
         self._mutex = threading.Lock()
         self._closing = threading.Event()  # set while `close` waits for its turn
 
-    def local(self, path: str) -> Path:
+    def local(self, path: str, start: int = 0, stop: int | None = None) -> Path:
         """The file to read instead of `path`: itself, its unpacked copy if it is a `.gz`, or a
         whole copy of a Python process's file.
 
@@ -169,6 +169,8 @@ class Scratch:
         ----------
         path : str
             An input file.
+        start, stop : int
+            Of a Python process's file only these bytes need be there, zeros may be elsewhere.
 
         Returns
         -------
@@ -185,7 +187,7 @@ class Scratch:
         """
         if is_driver_file(path):
             copy = self._copy_of(path)
-            copy.fetch(0, copy.size)
+            copy.fetch(start, copy.size if stop is None else stop)
             return copy.path
         if not is_packed(path):
             return Path(path)

@@ -7,11 +7,12 @@ import time
 
 import pytest
 import session_models as models
+from idx_files import pictures
 from processes import LIMIT_S, SNAILPS, Cluster, Process, environment
 from test_trust import secret_file
 
 import snailps
-from snailps.data.matrix_writer import spool_matrix
+from snailps.data.matrix_writer import spool_matrix, write_matrix
 from snailps.data.spool import spool_text
 from snailps.errors import ConfigError
 
@@ -100,6 +101,23 @@ def test_models_that_look_at_the_data_first_train_on_a_drivers(session, tmp_path
             linear = "snailps.models.sparse.linear:Linear"
             job = made.run(linear, settings, input=data, timeout_s=LIMIT_S)
         assert job.figures["test"]["auc"] == 1.0
+
+
+def test_dense_model_learns_from_a_drivers_data_what_it_learns_from_a_file(session, tmp_path):
+    images, labels = pictures(400, seed=1)
+    write_matrix(tmp_path / "matrix", images, labels, dense=True)
+    settings = {
+        "hidden": 8, "batch_size": 32, "micro_batches": 2, "consistency": "bsp", "epochs": 2,
+        "output": str(tmp_path / "out"),
+    }  # fmt: skip
+    found = []
+    with spool_matrix(images, labels, str(tmp_path / "own"), dense=True) as spooled:
+        for data in [spooled, str(tmp_path / "matrix")]:
+            with session.connect() as made:
+                own = {**settings, "test": data}
+                job = made.run("snailps.models.mlp:Mlp", own, input=data, timeout_s=LIMIT_S)
+            found.append((job.figures["train_loss"], job.figures["test"]))
+    assert found[0] == found[1]
 
 
 def test_killed_driver_fails_its_job_only(session, tmp_path):

@@ -112,6 +112,14 @@ def test_pieces_are_fetched_once_and_only_those_that_are_read(served, scratch, m
     assert len(asked) == 3
 
 
+def test_local_copy_of_some_bytes_has_these(served, scratch, monkeypatch):
+    monkeypatch.setattr(driver_files, "PIECE_BYTES", 1000)
+    data = scratch.local(served.path, 2500, 3500).read_bytes()
+    assert len(data) == len(TEXT)
+    assert data[2000:4000] == TEXT[2000:4000]
+    assert not any(data[:2000] + data[4000:])
+
+
 def test_copy_counts_towards_the_limit_and_goes_with_the_scratch(served, tmp_path):
     tight = Scratch(str(tmp_path / "tight"), 1000)
     with pytest.raises(DataError, match=r"a copy of the data needs more than [\d,]+ bytes"):
