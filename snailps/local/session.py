@@ -307,8 +307,8 @@ class Cluster:
             texts = setting_texts({"worker_class": path, **placed})
             self._renew_workers()
             key = self._launcher.source_key if self._launcher is not None else ""
-            self._driver.submit(texts, source, key)
             try:
+                self._driver.submit(texts, source, key)
                 status, history = self._wait(on_status, timeout_s)
             except BaseException:
                 with contextlib.suppress(SnailError):  # the cluster may be what has ended
@@ -319,11 +319,12 @@ class Cluster:
                 raise ClusterError(with_frames(status["message"], trace))
             job = self._driver.last_job()
         cls = model if isinstance(model, type) else load_class(path, "the job")
-        told = RawConfig.from_mapping(job["settings"], "the job that has run")
+        jobs = status["session"]["jobs"] if status["session"] else job["number"]
+        if job["number"] == jobs:
+            texts = job["settings"]  # with what files that they name have added
+        settings = RawConfig.from_mapping(texts, "the job that has run").build(cls.Settings)
         figures = dict(status["figures"])
-        return JobResult(
-            figures, history.of(figures), told.build(cls.Settings), self, job["number"]
-        )
+        return JobResult(figures, history.of(figures), settings, self, jobs)
 
     def _wait(
         self, on_status: Callable[[Status], object] | None, timeout_s: float | None

@@ -183,3 +183,17 @@ def test_cluster_says_what_it_is():
     made.close()
     with pytest.raises(ClusterError, match="this cluster is closed"):
         made.status()
+
+
+def test_interrupt_while_a_job_is_prepared_cancels_it(session, text, monkeypatch):
+    submit = session._driver.submit
+
+    def interrupted(*arguments):
+        submit(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session._driver, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(models.Sleeps, {"epochs": 1000}, input=text)
+    assert trains(session, text)
