@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader
 from snailps.data.columns import Column, columns_of
-from snailps.data.matrix_file import examples_of, is_matrix
+from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
 
@@ -56,6 +56,8 @@ class ExampleReader:
         Fold keys to 2^hash_bits, 1 to 62; 0: as they are.
     on_bad_line : {"stop", "skip"}
         Whether a malformed line is an error or left out and counted.
+    needs_labels : bool
+        Whether a matrix file without labels is an error; else its labels are 0.
 
     Attributes
     ----------
@@ -83,6 +85,7 @@ class ExampleReader:
         columns: str | Sequence[str] = "",
         hash_bits: int = 0,
         on_bad_line: str = "stop",
+        needs_labels: bool = True,
     ) -> None:
         if format not in FORMATS:
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
@@ -104,6 +107,7 @@ class ExampleReader:
         self.on_bad_line = on_bad_line
         self.format = format
         self.first_bad = ""
+        self._needs_labels = needs_labels
         self._reader: EntryReader | RowReader | None = None
         self._is_guessed = format == "auto"
         if format != "auto":
@@ -170,7 +174,7 @@ class ExampleReader:
         Raises
         ------
         DataError
-            It is damaged, dense, or the settings are for text.
+            It is damaged, dense, without labels, or the settings are for text.
         """
         if self.format != "auto" and not self._is_guessed:
             raise DataError(
@@ -182,6 +186,8 @@ class ExampleReader:
                 f"{path or 'the input'} is a matrix file, whose columns are what they were written "
                 "as: set no columns"
             )
+        if self._needs_labels:
+            check_labels(data, path or "the input")
         return examples_of(
             data, path or "the input", hash_bits=self.hash_bits, first=first, last=last
         )

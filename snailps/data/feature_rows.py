@@ -11,6 +11,7 @@ libraries, only the methods of the objects that come are used.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -280,9 +281,9 @@ class _Columns(RowsSource):
         odd = [column for column in table.columns if not isinstance(column, str)]
         if odd:
             raise DataError(f"X: expected names of columns that are str, got {odd[0]!r:.80}")
-        twice = {name for name in table.columns if table.columns.count(name) > 1}
+        twice = [name for name, count in Counter(table.columns).items() if count > 1]
         if twice:
-            raise DataError(f"X: expected every column once, got {min(twice)!r} more than once")
+            raise DataError(f"X: expected every column once, got {twice[0]!r} more than once")
         if label and label not in table.columns:
             raise DataError(
                 f"label: {self.name} has no column {label!r}: {', '.join(table.columns)[:200]}"

@@ -13,12 +13,16 @@ from test_cli_cluster import Run
 from test_cluster import figures_of
 from test_linear import FEATURES, TRUE, planted
 
-from snailps.errors import ModelFileError
+from snailps import write_matrix
+from snailps.data.examples import ExampleReader
+from snailps.errors import DataError, ModelFileError
 from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.evaluate import Predictor, texts_of
+from snailps.models.sparse.evaluate import Predictor, texts_from, texts_of
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.worker import TABLE
+
+sparse = pytest.importorskip("scipy.sparse")
 
 # --- whole jobs --------------------------------------------------------------------------------
 
@@ -175,6 +179,32 @@ def test_predict_with_metrics_tells_the_figures_of_training(trained, monkeypatch
     assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)
     code, out, _ = call(monkeypatch, capsys, *arguments)
     assert f"auc\t{told['auc']:.6f}\n" in out
+
+
+def test_predict_of_a_matrix_file_prints_what_text_gives(trained, tmp_path, monkeypatch, capsys):
+    folder, _ = trained
+    model, path = str(folder / "out.npz"), str(folder / "test.svm")
+    found = ExampleReader("libsvm").read((folder / "test.svm").read_bytes())
+    rows = sparse.csr_matrix((found.values, found.keys.astype(np.int64), found.ptr))
+    write_matrix(tmp_path / "test", rows, found.labels)
+    write_matrix(tmp_path / "unlabelled", rows)
+    _, expected, _ = call(monkeypatch, capsys, "predict", model, path)
+    for name in ("test", "unlabelled"):
+        code, out, _ = call(monkeypatch, capsys, "predict", model, str(tmp_path / name))
+        assert (code, out) == (0, expected)
+    code, out, _ = call(monkeypatch, capsys, "predict", model, str(tmp_path / "test"), "--metrics")
+    assert (code, "log_loss" in out) == (0, True)
+    code, _, err = call(
+        monkeypatch, capsys, "predict", model, str(tmp_path / "unlabelled"), "--metrics"
+    )
+    assert code != 0
+    assert "has no labels" in err
+
+
+def test_matrix_file_from_standard_input_is_refused(tmp_path):
+    write_matrix(tmp_path / "a", np.eye(3), [1, 0, 1])
+    with (tmp_path / "a").open("rb") as file, pytest.raises(DataError, match="name the file"):
+        list(texts_from(file))
 
 
 def test_liblinear_text_has_the_weights_of_the_npz(trained):

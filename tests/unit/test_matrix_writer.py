@@ -136,7 +136,9 @@ def test_dense_array_keeps_all_values(tmp_path, monkeypatch, type_):
 def test_file_without_labels_has_none(tmp_path):
     write_matrix(tmp_path / "a", matrix(3, 3))
     assert header_of(tmp_path / "a").labels == Labels.NONE
-    assert read(tmp_path / "a").labels.tolist() == [0, 0, 0]
+    assert read(tmp_path / "a", needs_labels=False).labels.tolist() == [0, 0, 0]
+    with pytest.raises(DataError, match="a has no labels: write the file with y"):
+        read(tmp_path / "a")
 
 
 def test_progress_tells_rows(tmp_path, monkeypatch):
@@ -309,6 +311,13 @@ def test_table_that_has_no_examples_is_refused(tmp_path, columns, options, messa
     pandas = pytest.importorskip("pandas")
     with pytest.raises(DataError, match=message):
         write_matrix(tmp_path / "a", pandas.DataFrame(columns), **options)
+
+
+def test_table_with_a_column_twice_is_refused(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "b"])
+    with pytest.raises(DataError, match="every column once, got 'b' more than once"):
+        write_matrix(tmp_path / "a", frame)
 
 
 def test_times_and_lists_in_columns_are_refused(tmp_path):

@@ -237,6 +237,7 @@ def batch_reader(
     threads: int = 1,
     bias: bool = False,
     admitted: Admitted | None = None,
+    needs_labels: bool = True,
 ) -> BatchReader:
     """The reader that the settings ask for."""
     reader = ExampleReader(
@@ -244,6 +245,7 @@ def batch_reader(
         columns=settings.columns,
         hash_bits=settings.hash_bits,
         on_bad_line=settings.on_bad_line,
+        needs_labels=needs_labels,
     )
     weights = [float(number) for number in settings.class_weights]
     return BatchReader(reader, threads=threads, bias=bias, class_weights=weights, admitted=admitted)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
-from snailps.data.matrix_file import check_labels
+from snailps.data.matrix_file import check_labels, is_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse import metrics
@@ -50,9 +50,8 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     for name, paths in (("input", settings.input), ("test", settings.test)):
         try:
             for path in files_of(paths)[:HEADS_MAX]:
-                reader, head = batch_reader(settings), head_of(path)
-                check_labels(head, path)
-                cls.check_batch(settings, reader.read(head, path), path)
+                reader = batch_reader(settings)
+                cls.check_batch(settings, reader.read(head_of(path), path), path)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
 
@@ -145,7 +144,8 @@ class Predictor:
         settings = self._model.settings
         assert isinstance(settings, SparseSettings)
         self.loss = settings.loss
-        self._reader = batch_reader(settings, bias=self._model.cls.has_bias(settings))
+        bias = self._model.cls.has_bias(settings)
+        self._reader = batch_reader(settings, bias=bias, needs_labels=False)
 
     def scores(self, batch: Batch) -> Floats:
         """Scores of a batch, float32 (n, outputs), before any link function."""
@@ -160,16 +160,28 @@ class Predictor:
 
     def judge(self, texts: Iterator[tuple[bytes, str, int]]) -> dict[str, Any]:
         """Figures of the model on labelled texts."""
-        batches = (self._reader.read(*text) for text in texts)
-        return metrics.judge(
-            self.loss, ((batch.labels, self.scores(batch), batch.bad) for batch in batches)
-        )
+
+        def judged() -> Iterator[metrics.Judged]:
+            for data, path, start in texts:
+                check_labels(data, path)
+                batch = self._reader.read(data, path, start)
+                yield batch.labels, self.scores(batch), batch.bad
+
+        return metrics.judge(self.loss, judged())
 
 
 def texts_from(stream: IO[bytes]) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of whole lines of a stream; single lines from a terminal."""
+    """Pieces of whole lines of a stream; single lines from a terminal.
+
+    Raises
+    ------
+    DataError
+        It is a matrix file, which is not read from beginning to end.
+    """
     start = 0
     while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
         data = b"".join(lines)
+        if start == 0 and is_matrix(data):
+            raise DataError("standard input is a matrix file: name the file instead")
         yield data, "standard input", start
         start += len(data)
