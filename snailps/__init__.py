@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from snailps.data.matrix_writer import write_matrix
     from snailps.data.pipeline import Stage
     from snailps.errors import SnailError
-    from snailps.estimators import FastText, TextClassifier, Word2Vec
+    from snailps.estimators import (
+        FastText,
+        LinearRegression,
+        LogisticRegression,
+        TextClassifier,
+        Word2Vec,
+    )
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
     from snailps.local.session import Cluster
     from snailps.local.session import Cluster as LocalCluster
@@ -42,7 +48,9 @@ __all__ = [
     "FastText",
     "JobSettings",
     "LabelModel",
+    "LinearRegression",
     "LocalCluster",
+    "LogisticRegression",
     "Parameters",
     "Results",
     "Rotation",
@@ -69,7 +77,13 @@ _HOMES = {
     "data.matrix_writer": ("write_matrix",),
     "data.pipeline": ("Stage",),
     "errors": ("SnailError",),
-    "estimators": ("FastText", "TextClassifier", "Word2Vec"),
+    "estimators": (
+        "FastText",
+        "LinearRegression",
+        "LogisticRegression",
+        "TextClassifier",
+        "Word2Vec",
+    ),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
     "local.cluster": ("LocalCluster", "cluster", "connect", "default_cluster", "local_cluster"),

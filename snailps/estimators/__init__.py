@@ -12,9 +12,15 @@ from __future__ import annotations
 
 import importlib
 
-_HOMES = {"FastText": "words", "TextClassifier": "text", "Word2Vec": "words"}
+_HOMES = {
+    "FastText": "words",
+    "LinearRegression": "linear",
+    "LogisticRegression": "linear",
+    "TextClassifier": "text",
+    "Word2Vec": "words",
+}
 
-__all__ = ["FastText", "TextClassifier", "Word2Vec"]
+__all__ = ["FastText", "LinearRegression", "LogisticRegression", "TextClassifier", "Word2Vec"]
 
 
 def __getattr__(name: str) -> object:

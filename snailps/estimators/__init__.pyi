@@ -6,10 +6,113 @@ Written by `python -m snailps.estimators.stub`; a test checks that it is current
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from snailps.estimators import linear as _linear
 from snailps.estimators import text as _text
 from snailps.estimators import words as _words
 
-__all__ = ["FastText", "TextClassifier", "Word2Vec"]
+__all__ = ["FastText", "LinearRegression", "LogisticRegression", "TextClassifier", "Word2Vec"]
+
+class LinearRegression(_linear.LinearRegression):
+    min_count: int
+    expected_features: int
+    lr: float
+    l1: float
+    l2: float
+    beta: float
+    bias: bool
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    cluster: Any
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        min_count: int = 1,
+        expected_features: int = 16777216,
+        lr: float = 0.1,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        beta: float = 1.0,
+        bias: bool = True,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        cluster: Any = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | Literal["auto"] = "auto",
+    ) -> None: ...
+
+class LogisticRegression(_linear.LogisticRegression):
+    min_count: int
+    expected_features: int
+    lr: float
+    l1: float
+    l2: float
+    beta: float
+    class_weights: Sequence[str]
+    bias: bool
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    cluster: Any
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        min_count: int = 1,
+        expected_features: int = 16777216,
+        lr: float = 0.1,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        beta: float = 1.0,
+        class_weights: Sequence[str] = (),
+        bias: bool = True,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        cluster: Any = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | Literal["auto"] = "auto",
+    ) -> None: ...
 
 class TextClassifier(_text.TextClassifier):
     dim: int

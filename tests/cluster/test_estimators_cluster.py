@@ -167,3 +167,19 @@ def test_callback_that_raises_ends_the_job_and_keeps_the_session(cluster):
     assert not hasattr(model, "wv")
     model.set_params(callbacks=(), epochs=1).fit(sentences(20))
     assert "king" in model.wv
+
+
+def test_linear_models_learn_weights(cluster):
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    rng = np.random.default_rng(1)
+    dense = rng.normal(size=(2000, 10)).astype(np.float32) * (rng.random((2000, 10)) < 0.4)
+    X, weights = sparse.csr_matrix(dense), rng.normal(size=10)
+    wanted = dense @ weights + 1
+    regression = snailps.LinearRegression(epochs=10, cluster=cluster).fit(X, wanted)
+    assert regression.score(dense, wanted) > 0.99
+    assert regression.coef_[0] == pytest.approx(weights, abs=0.1)
+    labels = np.where(wanted > 1, "high", "low")
+    model = snailps.LogisticRegression(epochs=10, cluster=cluster).fit(X, labels)
+    assert model.score(X, labels) > 0.95
+    parts = np.digitize(wanted, [0.5, 1.5])
+    assert snailps.LogisticRegression(cluster=cluster).fit(dense, parts).score(X, parts) > 0.85
