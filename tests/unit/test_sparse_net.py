@@ -366,3 +366,29 @@ def test_several_workers_take_smaller_batches(consistency, batches):
         one.model._step = lambda *given: sent.append(given[2]) or step(*given)
         one.train(libsvm(ptr, keys, values, labels_of(ptr, "logistic")))
     assert len(sent) == batches
+
+
+@pytest.mark.parametrize(
+    ("workers", "in_flight", "trained", "before"),
+    [
+        (1, 2, 64 * GROWTH, 0),
+        (2, 1, 64 * GROWTH, 0),
+        (2, 2, 64 * GROWTH - 1, 0),
+        (2, 2, 64 * GROWTH, 1),
+        (2, 3, 64 * GROWTH, 1),
+    ],
+)
+def test_dense_layers_of_the_next_batch_are_pulled_before_the_step_by_several_workers(
+    workers, in_flight, trained, before
+):
+    settings = {"batch_size": 64 * workers, "in_flight": in_flight}
+    with Setup(first_layer="servers", **settings) as one:
+        one.model.workers, one.model._trained = workers, trained
+        events, step, pull = [], one.model._step, one.model._pull_dense
+        one.model._step = lambda *given: events.append("step") or step(*given)
+        one.model._pull_dense = lambda: events.append("pull") or pull()
+        ptr, keys, values = batch(np.random.default_rng(1), 3 * 64, COLUMNS, 7)
+        one.train(libsvm(ptr, keys, values, labels_of(ptr, "logistic")))
+    steps = [number for number, event in enumerate(events) if event == "step"]
+    pulled = [events[:at].count("pull") for at in steps]
+    assert pulled == [1 + before, 2 + before, 3 + before]

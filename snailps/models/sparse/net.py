@@ -6,9 +6,9 @@
 Row k of table `TABLE` holds the first layer's weights of feature k.  The dense layers are tensors,
 pulled for each batch; their gradients are pushed.  A worker keeps no parameters, and the optimiser
 of all layers runs at the servers.  With `in_flight` 2 the next batch is requested while this one is
-computed; its Z then lacks this batch's step.  Several workers take smaller batches
-(`share_of_batch`), and at first much smaller ones (`growing`), as they lack each other's steps,
-too.  With `bsp` a block is a step.
+computed; its Z then lacks this batch's step.  Several workers pull its dense layers then, too, and
+take smaller batches (`share_of_batch`), at first much smaller ones (`growing`), as they lack each
+other's steps, too.  With `bsp` a block is a step.
 """
 
 from __future__ import annotations
@@ -123,6 +123,15 @@ class NetSettings(ClassesSettings):
         """The dense layers."""
         widths = (*map(int, self.hidden), self.outputs)
         return Layers(widths, self.activation, self.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """Of a batch: sums of losses and of weights; dL/dZ."""
+
+    loss: float
+    weight: float
+    dz: Floats
 
 
 class Net(SparseWorker):
@@ -247,9 +256,12 @@ class Net(SparseWorker):
             whole = range(0, min(len(batch), LOOKED_AT * size), size)
             self._choose([entries.part(at, min(len(batch), at + size)) for at in whole])
         edges = self._edges(len(batch), size)
-        self._trained += len(batch)
         under_way: deque[tuple[Way, tuple[int, int]]] = deque()
-        parameters = self._pull_dense()
+        # Several workers lack each other's steps of the dense layers, too, and all wait for the few
+        # shards that have them: these are pulled one own step earlier, once steps are short.
+        early = self.workers > 1 and self.settings.in_flight > 1 and self._trained >= GROWTH * size
+        self._trained += len(batch)
+        following = self._pull_dense()
         loss = weight = 0.0
         with self.corked():
             for number in range(len(edges) + self.settings.in_flight - 1):
@@ -258,9 +270,15 @@ class Net(SparseWorker):
                 if number + 1 < self.settings.in_flight or not under_way:
                     continue
                 way, edge = under_way.popleft()
-                rows = [one.wait() for one in parameters]
-                of_batch, weight_of_batch, parameters = self._step(way, batch, edge, rows)
-                loss, weight = loss + of_batch, weight + weight_of_batch
+                rows = [one.wait() for one in following]
+                if early:
+                    following = self._pull_dense()
+                back = self._step(way, batch, edge, rows)
+                if not early:
+                    # Before the way back, which takes a shard the longest: it answers in order.
+                    following = self._pull_dense()
+                self._pushes.append(way.back(back.dz))
+                loss, weight = loss + back.loss, weight + back.weight
         return {
             "units": float(len(batch)),
             "lr": self.settings.lr,
@@ -294,8 +312,8 @@ class Net(SparseWorker):
 
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], rows: Sequence[Floats]
-    ) -> tuple[float, float, list[Pending]]:
-        """One step of all layers; sums of losses and of weights, the next dense layers."""
+    ) -> Stepped:
+        """Pushes the gradients of the dense layers; the first one's is to go back."""
         first, last = edge
         tensors = [self._find_tensor(name) for name in self._layers.names]
         loss, weight, dz, gradients = self._layers.step(
@@ -309,10 +327,7 @@ class Net(SparseWorker):
             self._pushes.append(
                 self.push_async(tensor.name, tensor.keys(), tensor.to_rows(gradient))
             )
-        # Before the way back, which takes a shard the longest: it answers in order.
-        following = self._pull_dense()
-        self._pushes.append(way.back(dz))
-        return loss, weight, following
+        return Stepped(loss, weight, dz)
 
     def _start(self, entries: Entries) -> Way:
         if self._place == "servers":
