@@ -187,7 +187,7 @@ def hash_texts(uint64_t seed, texts not None, uint64_t[::1] out not None, uint8_
     ----------
     seed : int
     texts : sequence
-        str, or None (or a NaN, or what else is not itself): there is no text.
+        str, or None (or a NaN, or what else is not itself): there is no text, as in an empty one.
     out : uint64 array (n,)
         Hashes; 0 where there is no text.
     there : uint8 array (n,)
@@ -212,6 +212,8 @@ def hash_texts(uint64_t seed, texts not None, uint64_t[::1] out not None, uint8_
                 text = PyUnicode_AsUTF8AndSize(element, &size)
             except UnicodeEncodeError:      # lone surrogates
                 return i
+            if size == 0:                   # as an empty cell
+                continue
             if size <= SHORT:
                 memcpy(padded, text, size)
                 memset(padded + size, 0, 8)

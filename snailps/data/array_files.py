@@ -18,7 +18,6 @@ proposal 1: a simple file format for NumPy arrays.
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import struct
@@ -32,10 +31,10 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from snailps.data.driver_files import is_driver_file, opened, size_of
+from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.matrix_file import is_matrix
 from snailps.data.matrix_file import read_header as read_matrix_header
-from snailps.data.scratch import Scratch, is_packed
+from snailps.data.scratch import Scratch, is_packed, open_input
 from snailps.errors import DataError
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -102,13 +101,7 @@ def _header(path: str, section: str) -> Header:
 
 def _beginning(path: str) -> bytes:
     """As many bytes as any header has; fewer of a short file."""
-    if is_driver_file(path):
-        remote = opened(path)
-        try:
-            return remote.read(0, min(_BEGINNING_BYTES, size_of(path)))
-        finally:
-            remote.close()
-    with gzip.open(path) if is_packed(path) else Path(path).open("rb") as file:
+    with open_input(path) as file:
         return file.read(_BEGINNING_BYTES)
 
 

@@ -4,12 +4,14 @@
     [{name: number or text}, ...] -> DictRows.pieces -> Piece
 
 Column or name c with a number: key ``hash(hash(0, c), "")``, the number as value.  With a text t:
-key ``hash(hash(0, c), t)``, value 1 (docs/sparse_data.md).  A missing value makes no entry.  Of
+key ``hash(hash(0, c), t)``, value 1 (docs/sparse_data.md).  A missing value or empty text makes no
+entry.  Of
 libraries, only the methods of the objects that come are used.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -396,7 +398,7 @@ class DictRows(RowsSource):
 
     def pieces(self) -> Iterator[Piece]:
         """Some rows at a time."""
-        ptr, keys, values = [0], [], []
+        ptr, keys, values, kept = [0], [], [], self._kept
         for number, row in enumerate(self._rows):
             if not isinstance(row, Mapping):
                 raise DataError(
@@ -404,25 +406,38 @@ class DictRows(RowsSource):
                     "numbers or strings"
                 )
             for name, value in row.items():
-                if value is None or value != value:
-                    continue
-                if isinstance(value, str):
-                    keys.append(self._key(name, value, number))
-                    values.append(1.0)
-                elif isinstance(value, (int, float, np.number, np.bool_)):
-                    keys.append(self._key(name, "", number))
-                    values.append(float(value))
+                if type(value) is str:
+                    text, amount = value, 1.0
+                    if not text:
+                        continue
                 else:
-                    raise DataError(
-                        f"X: element {number:,} has {_shown(value)} for {name!r:.80}: expected a "
-                        "number or a str"
-                    )
+                    text, amount = "", self._amount(name, value, number)
+                    if amount != amount:
+                        continue
+                key = kept.get((name, text))
+                keys.append(self._key(name, text, number) if key is None else key)
+                values.append(amount)
             ptr.append(len(keys))
             if len(keys) >= PIECE_CELLS or len(ptr) > PIECE_CELLS:
                 yield self._piece(ptr, keys, values, number)
                 ptr, keys, values = [0], [], []
         if len(ptr) > 1:
             yield self._piece(ptr, keys, values, self.rows - 1)
+
+    @staticmethod
+    def _amount(name: Any, value: Any, number: int) -> float:
+        """The number of a feature; NaN if it is missing, infinite if it is out of range."""
+        if value is None:
+            return math.nan
+        if isinstance(value, (int, float, np.number, np.bool_)) and np.isrealobj(value):
+            try:
+                return float(value)
+            except OverflowError:
+                return math.inf
+        raise DataError(
+            f"X: element {number:,} has {_shown(value)} for {name!r:.80}: expected a number or a "
+            "str"
+        )
 
     def _piece(self, ptr: list[int], keys: list[int], values: list[float], last: int) -> Piece:
         with np.errstate(over="ignore"):

@@ -213,6 +213,8 @@ def broken_csr(**arrays):
         ([1, 2], None, r"element 0 is 1 \(int\): expected a dict"),
         ([{"a": [1]}], None, r"element 0 has \[1\] \(list\) for 'a'"),
         ([{"a": 1}, {"b": 1e40}], None, r"element 1 has the value 1e\+40"),
+        ([{"a": 1 + 2j}], None, r"element 0 has .1.2j. .complex. for 'a'"),
+        ([{"a": 10**400}], None, "element 0 has the value inf"),
         ([{3: 1}], None, "element 0 has the name 3: expected a str"),
         ([{"a": "\ud800"}], None, "no Unicode"),
         ([], None, "has no rows"),
@@ -340,6 +342,20 @@ def test_dicts_become_what_csv_becomes(tmp_path, monkeypatch):
     assert [row[:3] for row in rows_of(read(tmp_path / "a"))] == [row[:3] for row in csv]
 
 
+@pytest.mark.parametrize("kind", ["pandas", "dicts"])
+def test_empty_text_makes_no_entry_as_an_empty_cell(tmp_path, kind):
+    if kind == "pandas":
+        x = pytest.importorskip("pandas").DataFrame({"a": ["", "x"], "b": ["", ""]})
+    else:
+        x = [{"a": "", "b": ""}, {"a": "x", "b": ""}]
+    write_matrix(tmp_path / "a", x, [1, 0])
+    columns = "y:label, a:categorical, b:categorical"
+    expected = ExampleReader("csv", columns=columns).read(b"1,,\n0,x,\n")
+    assert [row[:3] for row in rows_of(read(tmp_path / "a"))] == [
+        row[:3] for row in rows_of(expected)
+    ]
+
+
 def test_dicts_without_entries_are_rows(tmp_path):
     write_matrix(tmp_path / "a", [{}, {"a": 1}, {}], [1, 2, 3])
     assert read(tmp_path / "a").ptr.tolist() == [0, 0, 1, 1]
@@ -362,5 +378,5 @@ def test_texts_of_any_length_hash_as_in_csv(texts):
     )
     assert bad == broken
     for at, text in enumerate(texts if broken < 0 else texts[:broken]):
-        assert there[at] == (text is not None)
-        assert int(keys[at]) == (0 if text is None else hash_bytes(7, text.encode()))
+        assert there[at] == bool(text)
+        assert int(keys[at]) == (hash_bytes(7, text.encode()) if text else 0)

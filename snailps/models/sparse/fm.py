@@ -250,7 +250,10 @@ def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: boo
             return
         got, advice = f"{low} to {high}", f". Set fields: {high + 1}"
     else:
-        got = "none. LIBSVM has none: write label field:feature:value (libffm), or a matrix with fields="
+        got = (
+            "none. LIBSVM has none: write label field:feature:value (libffm), or a matrix file "
+            "with fields="
+        )
         advice = ", or set fields: 0 for a plain factorization machine"
     expected = f"fields 0 to {settings.fields - 1}{', as the model has' if trained else ''}"
     raise DataError(f"{where}: expected {expected}, got {got}{'' if trained else advice}")
