@@ -395,6 +395,7 @@ class DictRows(RowsSource):
         self.flags = Flags.VALUES | Flags.WIDE | Flags.HASHED
         self.name = f"a {type(rows).__name__} of {len(rows):,} dicts"
         self._kept: dict[tuple[str, str], int] = {}
+        self._seeds: dict[str, int] = {}
 
     def pieces(self) -> Iterator[Piece]:
         """Some rows at a time."""
@@ -411,7 +412,9 @@ class DictRows(RowsSource):
                     if not text:
                         continue
                 else:
-                    text, amount = "", self._amount(name, value, number)
+                    text, amount = "", value
+                    if type(value) is not float:
+                        amount = self._amount(name, value, number)
                     if amount != amount:
                         continue
                 key = kept.get((name, text))
@@ -429,7 +432,7 @@ class DictRows(RowsSource):
         """The number of a feature; NaN if it is missing, infinite if it is out of range."""
         if value is None:
             return math.nan
-        if isinstance(value, (int, float, np.number, np.bool_)) and np.isrealobj(value):
+        if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
             try:
                 return float(value)
             except OverflowError:
@@ -458,7 +461,9 @@ class DictRows(RowsSource):
         if not isinstance(name, str):
             raise DataError(f"X: element {number:,} has the name {name!r:.80}: expected a str")
         try:
-            key = hash_bytes(hash_bytes(0, name.encode()), text.encode())
+            if name not in self._seeds:
+                self._seeds[name] = hash_bytes(0, name.encode())
+            key = hash_bytes(self._seeds[name], text.encode())
         except UnicodeEncodeError:
             raise DataError(
                 f"X: element {number:,} has a text for {name!r:.80} that is no Unicode (lone "
@@ -466,6 +471,7 @@ class DictRows(RowsSource):
             ) from None
         if len(self._kept) >= NAMES_KEPT:
             self._kept.clear()
+            self._seeds.clear()
         self._kept[name, text] = key
         return key
 
