@@ -9,6 +9,7 @@ from typing import Any, Literal
 from snailps.estimators import linear as _linear
 from snailps.estimators import text as _text
 from snailps.estimators import words as _words
+from snailps.local.session import Cluster
 
 __all__ = ["FastText", "LinearRegression", "LogisticRegression", "TextClassifier", "Word2Vec"]
 
@@ -31,7 +32,7 @@ class LinearRegression(_linear.LinearRegression):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
-    cluster: Any
+    cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
     verbose: bool | Literal["auto"]
@@ -56,7 +57,7 @@ class LinearRegression(_linear.LinearRegression):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
-        cluster: Any = None,
+        cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
         verbose: bool | Literal["auto"] = "auto",
@@ -82,7 +83,7 @@ class LogisticRegression(_linear.LogisticRegression):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
-    cluster: Any
+    cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
     verbose: bool | Literal["auto"]
@@ -108,7 +109,7 @@ class LogisticRegression(_linear.LogisticRegression):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
-        cluster: Any = None,
+        cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
         verbose: bool | Literal["auto"] = "auto",
@@ -136,7 +137,7 @@ class TextClassifier(_text.TextClassifier):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
-    cluster: Any
+    cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
     verbose: bool | Literal["auto"]
@@ -164,7 +165,7 @@ class TextClassifier(_text.TextClassifier):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
-        cluster: Any = None,
+        cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
         verbose: bool | Literal["auto"] = "auto",
@@ -195,7 +196,7 @@ class FastText(_words.FastText):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
-    cluster: Any
+    cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
     verbose: bool | Literal["auto"]
@@ -226,7 +227,7 @@ class FastText(_words.FastText):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
-        cluster: Any = None,
+        cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
         verbose: bool | Literal["auto"] = "auto",
@@ -254,7 +255,7 @@ class Word2Vec(_words.Word2Vec):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
-    cluster: Any
+    cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
     verbose: bool | Literal["auto"]
@@ -282,7 +283,7 @@ class Word2Vec(_words.Word2Vec):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
-        cluster: Any = None,
+        cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
         verbose: bool | Literal["auto"] = "auto",

@@ -16,7 +16,7 @@ from typing import Any
 
 from snailps.api.worker import load_class
 from snailps.data.spool import Spooled
-from snailps.errors import ParameterError
+from snailps.errors import ClusterError, ParameterError
 from snailps.estimators.monitor import Monitor
 from snailps.local.cluster import default_cluster
 from snailps.local.session import Cluster
@@ -68,9 +68,13 @@ def run_job(
     SnailError
         The job failed.
     """
-    job = _cluster_of(cluster, workers).run(
-        worker_class, settings, input=given, on_status=monitor.update
-    )
+    where = _cluster_of(cluster, workers)
+    if "continue_from" in settings and not where.is_local:
+        raise ClusterError(
+            "partial_fit needs a cluster of this machine: one on other hosts cannot read a model "
+            "of this process yet. Save it where they can, and train with continue_from"
+        )
+    job = where.run(worker_class, settings, input=given, on_status=monitor.update)
     with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
         with job.results(output=str(Path(folder, "model"))) as results:
             figures = {**job.figures, **load_class(worker_class, "the job").export(results)}

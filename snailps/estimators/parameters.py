@@ -37,7 +37,7 @@ _ELSEWHERE = {
 
 OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
     {
-        "cluster": ("Any", None),
+        "cluster": ("Cluster | None", None),
         "workers": ("int | None", None),
         "callbacks": ("Sequence[Callable[[dict[str, Any]], object]]", ()),
         "verbose": ('bool | Literal["auto"]', "auto"),

@@ -33,6 +33,7 @@ def stub(classes: Iterable[type[Estimator]]) -> str:
     homes = sorted({cls.__module__.rpartition(".")[2] for cls in found})
     names = ", ".join(f'"{name}"' for name in sorted(cls.__name__ for cls in found))
     head = _HEAD + "".join(f"from snailps.estimators import {home} as _{home}\n" for home in homes)
+    head += "from snailps.local.session import Cluster\n"
     head += f"\n__all__ = [{names}]\n"
     return head + "".join(f"\n{_class(cls)}" for cls in found)
 
