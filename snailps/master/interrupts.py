@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from snailps.errors import EXIT_INTERRUPTED
+from snailps.errors import EXIT_INTERRUPTED, EXIT_OK
 from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.phases import JobPhase
@@ -47,6 +47,8 @@ class Interrupts:
         phase = self._job_controller.phase
         if phase is JobPhase.EXPORTING:
             self._interrupt_export(now)
+        elif phase is JobPhase.IDLE and not self._lifecycle.forming:
+            self._lifecycle.stop(EXIT_OK, "the session was ended by a signal")
         elif self._signals > 1 or phase is not JobPhase.TRAINING:
             doing = phase.value if not self._lifecycle.forming else "forming"
             self._lifecycle.fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
