@@ -80,6 +80,23 @@ def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]
     return np.array(sorted(every))
 
 
+def numbered(y: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """The different labels, sorted, and the number among them of each label.
+
+    Raises
+    ------
+    DataError
+        As `values_of`.
+    """
+    if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "biuU":  # none is missing
+        classes, numbers = np.unique(y, return_inverse=True)
+        return classes, numbers.astype(np.float32)
+    values = values_of(y)
+    classes = classes_of(values)
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    return classes, np.array([places[value] for value in values], np.float32)
+
+
 def word_of(label: Any) -> str:
     """The word that stands for a label in a text, without the prefix."""
     text = str(label)

@@ -19,7 +19,7 @@ from snailps.data.matrix_writer import spool_matrix
 from snailps.errors import DataError
 from snailps.estimators.base import Estimator
 from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import classes_of, values_of
+from snailps.estimators.labels import numbered, values_of
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import LinearSettings
@@ -127,16 +127,14 @@ class LogisticRegression(LinearEstimator, settings=LinearSettings, without=_NO_P
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        values = values_of(y)
-        classes = classes_of(values)
+        classes, numbers = numbered(y)
         if len(classes) < 2:
             raise DataError(
                 f"y: expected two different labels at least, got {len(classes)}: "
                 f"{classes.tolist()!r:.60}"
             )
-        numbers = {label: number for number, label in enumerate(classes.tolist())}
         several = {"loss": "multinomial", "classes": len(classes)} if len(classes) > 2 else {}
-        self._train_on(X, np.array([numbers[value] for value in values], np.float32), several)
+        self._train_on(X, numbers, several)
         self.classes_ = classes
         return self
 

@@ -10,6 +10,7 @@ import snailps
 from snailps.errors import DataError, NotFitted, ParameterError
 from snailps.estimators import base, linear
 from snailps.estimators.jobs import Finished
+from snailps.estimators.labels import numbered
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import SavedModel
 
@@ -103,3 +104,11 @@ def test_wrong_use_is_refused(jobs):
         model.fit(X, [1, 0, 1, 0]).predict(X[:, :1])
     with pytest.raises(ParameterError, match="unknown parameter 'loss'"):
         snailps.LogisticRegression(loss="squared")
+
+
+@pytest.mark.parametrize("labels", [["b", "a", "b"], [3, -1, 3], [True, False, True]])
+def test_labels_of_arrays_are_numbered_as_those_of_lists(labels):
+    for given in (labels, np.array(labels)):
+        classes, numbers = numbered(given)
+        assert classes.tolist() == sorted(set(labels))
+        assert numbers.tolist() == [1, 0, 1]
