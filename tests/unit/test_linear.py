@@ -197,6 +197,28 @@ def test_model_owes_pushes_until_the_fourth_block(make):
     assert owed == [True] * (ROUND_BLOCKS - 1) + [False, True]
 
 
+@pytest.mark.parametrize(
+    ("method", "workers", "expected"),
+    [("ftrl", 8, 16), ("adagrad", 8, 7), ("ftrl", 1, 100), ("adagrad", 1, 100)],
+)
+def test_model_owes_pushes_until_a_part_of_an_epoch_is_trained(make, method, workers, expected):
+    """A sixteenth, a fortieth, two fifths; of 500 blocks of two epochs."""
+    model = make(LinearSettings(optimizer=method, epochs=2), workers=workers)
+    text, number = planted(5, 1), 0
+    while not number or model.owes:
+        train(model, text, number, (number / 500, (number + 1) / 500))
+        number += 1
+    assert number == expected
+
+
+def test_model_owes_pushes_of_so_many_examples_at_most(make, monkeypatch):
+    monkeypatch.setattr("snailps.models.sparse.worker.ROUND_EXAMPLES", 40)
+    model = make(LinearSettings())
+    for number in range(8):
+        train(model, planted(5, number), number, (number / 500, (number + 1) / 500))
+        assert model.owes == (number < 7)
+
+
 def test_model_with_sgd_falls_to_rate_zero(make):
     model = make(LinearSettings(optimizer="sgd", lr=0.5))
     assert train(model, planted(20, 1), progress=(0.5, 1.0))["lr"] == pytest.approx(0, abs=1e-6)

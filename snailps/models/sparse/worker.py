@@ -72,6 +72,8 @@ ROUND_PART = 1 / 40
 ROUND_PART_FTRL = 1 / 16
 """The same with FTRL, whose sums add up however many workers make them: rows an example with rounds
 4.4 and log loss .4156 at a fortieth, 1.8 and .4158 at a sixteenth; one worker .4156."""
+ROUND_PART_ALONE = 0.4
+"""The same of an only worker."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Size below which the lease of a block costs more than a tenth of its training.  A block takes a
 worker about 1 ms beside its training, as much as 100 KB of text."""
@@ -380,6 +382,8 @@ class SparseWorker(Worker):
         before, after = block.progress
         of_epoch = (after - before) * self.settings.epochs
         part = ROUND_PART_FTRL if self.settings.method == "ftrl" else ROUND_PART
+        if self.workers == 1:
+            part = ROUND_PART_ALONE
         return max(of_epoch / part, examples / ROUND_EXAMPLES)
 
     def _with_copies(self, batch: Batch) -> Prepared:
