@@ -17,6 +17,9 @@ that every example uses (a bias would swing to and fro otherwise: with AdaGrad o
 100 examples between exchanges, log loss .371 without this, .325 with it)."""
 ONE_STEP: Final[float]
 """Up to so many steps (estimated) a delta is pushed whole."""
+OTHERS_LEAST: Final[float]
+"""Steps of each other worker for one of this one on a row, at least, by which AdaGrad's steps are
+shortened: of rows with one step others are seldom seen, but have often made one, too."""
 QUIET_MAX: Final[int]
 """A row that no other worker has changed is pulled with every 2nd, 4th, then 8th exchange."""
 
@@ -109,6 +112,9 @@ class RowExchange:
         workers: int, now: float, giving: bool,
     ) -> tuple[Floats, Ids]:  # fmt: skip
         """Shares of the deltas of rows, (n, width), and their keys; bases include the shares.
+
+        With AdaGrad and several workers the steps are first made as short as they would be behind
+        those of the others, in the rows, too.
 
         Returns
         -------

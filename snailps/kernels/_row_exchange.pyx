@@ -33,10 +33,12 @@ cdef enum:
     QUIET = 127                 # bits of `quiet` that count answers
     PUSHED = 128                # the bit of a row that was pushed without an answer since
 cdef float C_CORRELATION = 0.3, C_FAR_OF_ALL = 2.0, C_ONE_STEP = 1.01, LEAST_OWN = 1e-4
+cdef float C_OTHERS_LEAST = 0.3
 
 CORRELATION = C_CORRELATION
 FAR_OF_ALL = C_FAR_OF_ALL
 ONE_STEP = C_ONE_STEP
+OTHERS_LEAST = C_OTHERS_LEAST
 QUIET_MAX = C_QUIET_MAX
 
 cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
@@ -115,6 +117,25 @@ cdef inline float share_of(float own, float others) noexcept nogil:
     """`local_sgd.share_of_delta`."""
     own = max(own, LEAST_OWN)
     return mean_left(own + others) / mean_left(own)
+
+
+cdef inline void shorten(Motion motion, float *row, const float *base, float *delta, int64_t dim,
+                         float others) noexcept nogil:
+    """Gives AdaGrad's steps the length that they have behind those of others, `others` for each.
+
+    The mean of 1 / (sqrt(n) + least) as n grows from the base's sum of squares by the own ones, and
+    by all.  The row loses the difference, too: it is no step that is still to be made.
+    """
+    cdef int64_t j
+    cdef float before, squares, taken
+    for j in range(dim):
+        squares = delta[dim + j]
+        before = sqrtf(base[dim + j]) + 2 * motion.least
+        taken = delta[j] * (1 - (sqrtf(base[dim + j] + squares) + before)
+                            / (sqrtf(base[dim + j] + squares * (1 + others)) + before))
+        if squares > 0:
+            delta[j] -= taken
+            row[j] -= taken
 
 
 cdef inline void reduce(Motion motion, const float *row, int64_t stride, float *delta, int64_t j,
@@ -285,7 +306,7 @@ cdef class RowExchange:
         cdef int64_t p, j
         cdef Record *of
         cdef float *base
-        cdef const float *row
+        cdef float *row
         cdef float *delta
         cdef float count, share, held
         self.check(places, deltas.shape[0], deltas.shape[1], motion)
@@ -311,7 +332,7 @@ cdef class RowExchange:
                         delta[p * self.dim + j] = row[p * self.stride + j] - base[p * self.dim + j]
                 if workers > 1:
                     count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
-                    held = self.share(motion, row, delta, workers, min(count, <float>1),
+                    held = self.share(motion, row, base, delta, workers, min(count, <float>1),
                                       max(<float>(count * (now - of.last)), <float>1), of, &own[0],
                                       &given[given_num, 0] if giving else NULL)
                     if held < 1 and giving:
@@ -323,8 +344,9 @@ cdef class RowExchange:
                     base[j] += delta[j]
         return given_array[:given_num], at_array[:given_num]
 
-    cdef float share(self, Motion motion, const float *row, float *delta, int workers, float common,
-                     float count, Record *of, float *own, float *given) noexcept nogil:
+    cdef float share(self, Motion motion, float *row, const float *base, float *delta, int workers,
+                     float common, float count, Record *of, float *own,
+                     float *given) noexcept nogil:
         """Reduces a delta to the share that is pushed; what part of the rest the local copy holds.
 
         Writes what it gives up to `given`, unless that is NULL, if it does not hold all.  `common`
@@ -335,6 +357,9 @@ cdef class RowExchange:
         cdef float factor, beyond, held, mixed, others, share, sum = 0
         count += of.rest
         of.rest = 0
+        if motion.method == ACCESS_ADAGRAD:
+            shorten(motion, row, base, delta, self.dim,
+                    max((count - 1) / count, C_OTHERS_LEAST) * (workers - 1))
         # A row with one step is probably no other worker's: it is pushed whole.
         if count <= C_ONE_STEP:
             return 1

@@ -5,7 +5,13 @@ Rows are packed: parts of `dim` columns without padding.
 
 import numpy as np
 
-from snailps.kernels._row_exchange import CORRELATION, FAR_OF_ALL, ONE_STEP, QUIET_MAX
+from snailps.kernels._row_exchange import (
+    CORRELATION,
+    FAR_OF_ALL,
+    ONE_STEP,
+    OTHERS_LEAST,
+    QUIET_MAX,
+)
 from snailps.models.local_sgd import share_of_delta
 
 
@@ -21,6 +27,9 @@ class Curvature:
     def scale(self, rows, deltas, shares):
         deltas *= shares
 
+    def shorten(self, rows, base, deltas, others):
+        pass
+
 
 class SparseMotion:
     """Motion of packed rows of sparse examples, by `Shares` whose stride is its dim."""
@@ -33,6 +42,20 @@ class SparseMotion:
 
     def scale(self, rows, deltas, shares):
         self.shares.take(rows, deltas, shares)
+
+    def shorten(self, rows, base, deltas, others):
+        """AdaGrad's steps, as long as they are behind those of others."""
+        if self.shares.settings.method != "adagrad":
+            return
+        dim = self.shares.dim
+        before, own = base[:, dim:], deltas[:, dim:]
+        least = np.sqrt(before) + 2 * np.float32(self.shares.eps)
+        ratio = (np.sqrt(before + own) + least) / (
+            np.sqrt(before + own * (1 + others[:, None])) + least
+        )
+        taken = np.where(own > 0, deltas[:, :dim] * (1 - ratio), 0)
+        deltas[:, :dim] -= taken
+        rows[:, :dim] -= taken
 
 
 class RowExchange:
@@ -49,7 +72,10 @@ class RowExchange:
         deltas = self.rows - self.base
         given_up = np.zeros_like(deltas)
         if workers > 1:
-            self._share(np.maximum(counts, 1) + self.rest, common, workers, deltas, given_up)
+            counts = np.maximum(counts, 1) + self.rest
+            others = np.maximum((counts - 1) / counts, OTHERS_LEAST) * np.float32(workers - 1)
+            self.motion.shorten(self.rows, self.base, deltas, others)
+            self._share(counts, common, workers, deltas, given_up)
         self.base += deltas
         return deltas, given_up
 
