@@ -72,7 +72,7 @@ ROUND_PART = 1 / 40
 ROUND_PART_FTRL = 1 / 16
 """The same with FTRL, whose sums add up however many workers make them: rows an example with rounds
 4.4 and log loss .4156 at a fortieth, 1.8 and .4158 at a sixteenth; one worker .4156."""
-ROUND_PART_ALONE = 0.4
+ROUND_PART_ALONE = 3 / 16
 """The same of an only worker."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Size below which the lease of a block costs more than a tenth of its training.  A block takes a
