@@ -133,7 +133,7 @@ def last_loss(settings: WordVectorSettings, at_once: bool) -> float:
     [
         ("skipgram", 0, 0.05, 1.02),
         ("skipgram", 3, 0.05, 1.02),
-        ("cbow", 0, 0.1, 1.03),
+        ("cbow", 0, 0.1, 1.15),  # 1.01 to 1.07: a thread that does not run is stale for longer
         ("cbow", 3, 0.05, 1.25),  # 121 words have few n-grams, and all workers most of them
     ],
 )
@@ -150,7 +150,7 @@ def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
     settings = replace(SMALL, model="cbow", lr=0.1)
     in_turns = last_loss(settings, at_once=False)
     monkeypatch.setattr(InputExchange, "exchange", lambda self, number: None)
-    assert last_loss(settings, at_once=True) > 1.03 * in_turns
+    assert last_loss(settings, at_once=True) > 1.2 * in_turns  # 1.35 to 1.48
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
