@@ -56,7 +56,10 @@ class TestSparseModels:
 
     jobs: ClassVar = {
         "logistic": {"worker_class": "snailps.models.sparse.linear:Linear"},
-        "fm": {"worker_class": "snailps.models.sparse.fm:FactorizationMachine", "fields": 4},
+        "fm": {  # FTRL, as a rate that falls does so by bytes, of which a matrix has others
+            "worker_class": "snailps.models.sparse.fm:FactorizationMachine", "fields": 4,
+            "optimizer": "ftrl",
+        },
         "sparse_net": {
             "worker_class": "snailps.models.sparse.net:Net", "hidden": 8, "batch_size": 64,
         },
