@@ -258,6 +258,7 @@ class SharedRows:
         self._example_s = self._exchange_s = 0.0
         self._left_at: float | None = None
         self._waited = 0
+        self._shares = False  # in the last block with other workers
         self.exchanged = 0
 
     # --- in the preparing thread -------------------------------------------------------------
@@ -334,7 +335,11 @@ class SharedRows:
             sgd.packed.give(pulled)
         places.used = kept.row_num
         if self.workers > 1:
-            self._refresh(kept)
+            self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
+        elif self._shares:  # for the last time: what those did that are gone
+            self._refresh(np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32))
+            self._settle()
+        self._shares = self.workers > 1
         self._touched.append(kept.touched)
         self._left_at = None
         return places.rows[: kept.row_num]
@@ -487,16 +492,14 @@ class SharedRows:
             self._table, keys, sgd.packed.take(len(places)), state=sgd.state
         )
 
-    def _refresh(self, kept: KeptRows) -> None:
-        """Starts to pull what a block touches of the rows that were pushed without an answer."""
-        known = kept.touched[: len(kept.touched) - len(kept.new_keys)]
+    def _refresh(self, known: Ids) -> None:
+        """Starts to pull those of the known rows that were pushed without an answer."""
         places, keys = self._kept.exchange.stale(np.sort(known), self._rounds)
-        if len(places) == 0:
-            return
-        self._on_way.append(
-            _Exchange(None, self._pull(places, keys), places, self._no_rows, places[:0])
-        )
-        self._waited = 0
+        for first in range(0, len(places), CHUNK_ROWS):
+            some = slice(first, first + CHUNK_ROWS)
+            pull = self._pull(places[some], keys[some])
+            self._on_way.append(_Exchange(None, pull, places[some], self._no_rows, places[:0]))
+            self._waited = 0
 
     def _settle(self, *, wait: bool = True) -> None:
         """Merges answers in the order of the requests; all of them, or what has arrived."""

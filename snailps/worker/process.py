@@ -341,7 +341,8 @@ class WorkerProcess(Node):
 
     def _train(self, model: Worker, scratch: Scratch) -> None:
         # What is here by now stays to the end.  Collections that walked over it took a fifth of the
-        # time of small batches.
+        # time of small batches.  What is garbage by now would stay, too.
+        gc.collect()
         gc.freeze()
         try:
             with ThreadPoolExecutor(1, "snailps-prepare") as helper:

@@ -318,6 +318,20 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
     np.testing.assert_allclose(worker.rows([1, 2]), store.rows[[1, 2]], rtol=1e-5)
 
 
+def test_worker_that_is_left_alone_takes_what_the_others_did_last():
+    store = Store()
+    worker = Worker(store, workers=2)
+    worker.train(worker.ask([1, 2, 3]), 1)  # pushed, not pulled
+    store.rows[[1, 2, 3]] += 5  # the other one, before it leaves
+    worker.client.workers = worker.shared.workers = 1
+    for _ in range(3):
+        before = len(worker.client.pulled)
+        worker.train(worker.ask([1]), 1)
+    assert len(worker.client.pulled) == before  # once is enough
+    worker.shared.flush()
+    np.testing.assert_allclose(worker.rows([1, 2, 3]), store.rows[[1, 2, 3]], rtol=1e-5)
+
+
 def test_round_has_as_many_blocks_as_make_one_whole_and_its_least_number():
     closes = {}
     for size in (0.1, 0.3, 0.5, 1.0):

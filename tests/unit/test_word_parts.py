@@ -16,6 +16,7 @@ from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.skip_gram import pairs_bytes
 from snailps.models.word_vectors.word_parts import (
     BYTES_A_WORD,
+    CBOW_TOKEN_BYTES,
     CHUNKS_MAX,
     chunks_of,
     chunks_that_fit,
@@ -80,6 +81,13 @@ def test_short_visits_and_memory_bound_the_number_of_chunks() -> None:
     assert chunks_of(vocabulary(100, 10**9), settings, 1e9, 2) == CHUNKS_MAX
     tight = replace(settings, worker_memory=1 << 20)
     assert chunks_of(vocabulary(100, 10**8), tight, 1e8, 2) > 100
+
+
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_chunks_of_a_long_text_fit_into_a_workers_memory(model: str) -> None:
+    settings = WordVectorSettings(dim=100, model=model)
+    chunks = chunks_of(vocabulary(100_000, 10**10), settings, 1e10, 1)
+    assert 1e10 / chunks * CBOW_TOKEN_BYTES < settings.worker_memory
 
 
 def memory_of(known: Vocabulary, settings: WordVectorSettings, tokens: int) -> float:

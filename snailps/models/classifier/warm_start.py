@@ -72,9 +72,20 @@ def _shape_of(path: str) -> dict[str, Any]:
 
 
 def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:
-    """Words and labels of the model that training continues from, then those of the new text."""
+    """Words and labels of the model that training continues from, then those of the new text.
+
+    Raises
+    ------
+    ConfigError
+        The model's labels have another prefix.
+    """
     model = read_bin(s.continue_from)
     prefix = s.label.encode()
+    if other := next((one for one in model.labels if not one.startswith(prefix)), None):
+        raise ConfigError(
+            f"label: expected the prefix of the labels of {s.continue_from}, such as "
+            f"{other.decode(errors='replace')!r}; got {s.label!r}. No line could have them"
+        )
     words = _vocabulary(model.words, model.counts, model.header.tokens)
     labels = _vocabulary(model.labels, model.label_counts, model.header.tokens)
     return (

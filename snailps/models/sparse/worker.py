@@ -74,6 +74,8 @@ ROUND_PART_FTRL = 1 / 16
 4.4 and log loss .4156 at a fortieth, 1.8 and .4158 at a sixteenth; one worker .4156."""
 ROUND_PART_ALONE = 3 / 16
 """The same of an only worker."""
+ROUND_WORKERS = 8
+"""Workers from which a round is a part of each one's share of an epoch, as it is with 8."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Size below which the lease of a block costs more than a tenth of its training.  A block takes a
 worker about 1 ms beside its training, as much as 100 KB of text."""
@@ -382,6 +384,7 @@ class SparseWorker(Worker):
         before, after = block.progress
         of_epoch = (after - before) * self.settings.epochs
         part = ROUND_PART_FTRL if self.settings.method == "ftrl" else ROUND_PART
+        part *= min(1.0, ROUND_WORKERS / self.workers)
         if self.workers == 1:
             part = ROUND_PART_ALONE
         return max(of_epoch / part, examples / ROUND_EXAMPLES)

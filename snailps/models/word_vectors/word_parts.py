@@ -11,6 +11,7 @@ Pure functions of their arguments, so that all workers deal alike.  `rotation.py
 from __future__ import annotations
 
 from heapq import heapify, heapreplace
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ BYTES_A_WORD_GRAMS = 150.0
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
 """The same of CBOW, without what is exchanged in the course of a chunk: each worker has nearly all
 rows, inputs and outputs.  Few workers have as many chunks as four: large visits train better."""
+CBOW_TOKEN_BYTES = 46
+"""Of a kept token while a tenancy is prepared: its number, part and place, sorted by part."""
 CBOW_WORKERS_MIN = 4
 VISIT_WORDS = 10_000
 """Least words of a visit on average: some 25 ms of one core."""
@@ -109,10 +112,14 @@ def chunks_of(
     by_traffic = _bytes_a_word(s) * tokens / (_rows_of_workers(vocabulary, s, workers) * row_bytes)
     by_visits = tokens / (2 * workers * workers * VISIT_WORDS)
     kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
-    pairs = pairs_bytes(s, int(tokens * kept / vocabulary.tokens / workers))
-    by_memory = PAIRS_SHARE * pairs / s.worker_memory
-    wanted = max(1.0, min(by_traffic, by_visits, CHUNKS_MAX), by_memory)
-    return round(wanted)
+    pairs = _text_bytes(s, int(tokens * kept / vocabulary.tokens / workers))
+    by_memory = ceil(PAIRS_SHARE * pairs / s.worker_memory)
+    return max(1, round(min(by_traffic, by_visits, CHUNKS_MAX)), by_memory)
+
+
+def _text_bytes(s: WordVectorSettings, tokens: int) -> int:
+    """Memory that so many kept tokens of a chunk take: their pairs, or CBOW's tokens."""
+    return tokens * CBOW_TOKEN_BYTES if s.model == "cbow" else pairs_bytes(s, tokens)
 
 
 def _bytes_a_word(s: WordVectorSettings) -> float:
@@ -159,7 +166,7 @@ def chunks_that_fit(
         # An n-gram that one word of a sample has stands for others that no word of it has.
         grams = -times * np.expm1(-size * single).sum() - np.expm1(-size * times * shared).sum()
         rows += min(s.bucket, grams)
-        needed = rows * row_bytes + pairs_bytes(s, int(size * kept.sum()))
+        needed = rows * row_bytes + _text_bytes(s, int(size * kept.sum()))
         if needed <= s.worker_memory:
             break
         chunks += chunks // 4 + 1
