@@ -113,8 +113,10 @@ class Worker(ModelTables):
         """Makes settings of the class's own plain fields, ``width: int = 8``."""
         super().__init_subclass__()
         if isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings):
-            cls.Settings, own = with_fields(cls.Settings, cls, _TAKEN)
-            cls._fields = (*cls._fields, *own)
+            settings, own = with_fields(cls.Settings, cls, _TAKEN)
+            if own:  # else a mixin's would hide those of the class beside it
+                cls.Settings = settings
+                cls._fields = (*cls._fields, *own)
 
     def __init__(self, settings: JobSettings, threads: int = 1) -> None:
         super().__init__()
