@@ -17,6 +17,7 @@ import hashlib
 import inspect
 import json
 import linecache
+import math
 import symtable
 import sys
 import textwrap
@@ -149,12 +150,24 @@ class _Collector:
         self._found[name] = None
         file, line, text = _piece_of(value, name, asked_in)
         for used in dict.fromkeys(_used_names(text, file)):
-            if used not in self._found and used in self._names:
+            if used not in self._found and used in self._names and not self._is_builtin(used):
                 self._add(used, self._names[used], file)
         shown = file[1:-1] if file.startswith("<") and file.endswith(">") else file
         self._order.append(Piece(shown, line, text))
         if value.__name__ != name:
             self._order.append(Piece(_PRELUDE, 1, f"{name} = {value.__name__}\n"))
+
+    def _is_builtin(self, name: str) -> bool:
+        """Whether a name means the same in every process: Python's own, or IPython's in its place.
+
+        A notebook may hide Python's own: ``def sum(...)``, ``from tqdm import tqdm as range``.
+        """
+        if not hasattr(builtins, name):
+            return False
+        value = self._names[name]
+        homes = (getattr(value, "__module__", None), type(value).__module__)
+        ipythons = any(str(home).partition(".")[0] == "IPython" for home in homes)
+        return name.startswith("__") or value is getattr(builtins, name) or ipythons
 
     def _add(self, name: str, value: Any, asked_in: str) -> None:
         if name in self._prelude:
@@ -171,8 +184,8 @@ class _Collector:
             if home in sys.modules and getattr(sys.modules[home], attribute, None) is value:
                 self._prelude[name] = f"from {home} import {attribute} as {name}"
                 return
-        text = repr(value)[: VALUE_CHARS_MAX + 1]
-        if not _is_literal(text, value):
+        text = _literal(value)
+        if not text:
             kind = type(value).__name__
             raise ConfigError(
                 f"{self._cls.__name__} uses {name}, which is a {kind} of this notebook or script "
@@ -181,14 +194,37 @@ class _Collector:
         self._prelude[name] = f"{name} = {text}"
 
 
-def _is_literal(text: str, value: Any) -> bool:
-    """Whether a value is exactly what its text says."""
-    if len(text) > VALUE_CHARS_MAX:
-        return False
+def _literal(value: Any) -> str:
+    """A value as Python's source, if that is exactly it; empty if it is not, or too long."""
+    if type(value) is float and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if not _is_small(value):
+        return ""
+    text = repr(value)
     try:
-        return bool(ast.literal_eval(text) == value)
+        same = len(text) <= VALUE_CHARS_MAX and bool(ast.literal_eval(text) == value)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return False
+        return ""
+    return text if same else ""
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a value may be short as text, which is not made of a whole corpus to see that."""
+    left, values = VALUE_CHARS_MAX, [value]
+    while values:
+        one = values.pop()
+        kind = type(one)
+        if kind in (str, bytes, list, tuple, set, frozenset, dict):
+            left -= len(one)
+        else:
+            left -= one.bit_length() // 4 if kind is int else 1
+        if left < 0:
+            return False
+        if kind is dict:
+            values += [*one.keys(), *one.values()]
+        elif kind in (list, tuple, set, frozenset):
+            values += one
+    return True
 
 
 def _used_names(text: str, file: str) -> Iterator[str]:
@@ -200,9 +236,7 @@ def _used_names(text: str, file: str) -> Iterator[str]:
         for symbol in table.get_symbols():
             outer = table.get_type() in ("module", "class")  # Settings = Settings
             if symbol.is_referenced() and (outer or symbol.is_global()):
-                name = symbol.get_name()
-                if not hasattr(builtins, name):
-                    yield name
+                yield symbol.get_name()
 
 
 def _piece_of(value: Any, name: str, asked_in: str) -> Piece:

@@ -142,6 +142,32 @@ def test_value_that_does_not_travel_is_refused(notebook, body, words):
         source_of(cls)
 
 
+def test_names_that_hide_builtins_travel(notebook):
+    notebook.run(FIRST)
+    notebook.run("from textwrap import dedent as range\ndef sum(values):\n    return 77\n")
+    body = "class Mine(Worker):\n    def train(self, block):\n        return sum(range('  a')), len"
+    made = source_of(notebook.run(body)["Mine"])
+    text = "".join(piece.text for piece in made)
+    assert "def sum(values):" in text
+    assert "from textwrap import dedent as range" in text
+    assert "len =" not in text
+    assert "import len" not in text
+
+
+def test_value_of_a_corpus_is_refused_before_its_text_is_made(notebook):
+    notebook.run(FIRST)
+    cell = "corpus = [['word'] * 1000] * 1000\nclass Mine(Worker):\n    def train(self, block):\n"
+    with pytest.raises(ConfigError, match="uses corpus, which is a list"):
+        source_of(notebook.run(cell + "        return corpus")["Mine"])
+
+
+def test_numbers_that_are_not_finite_travel(notebook):
+    notebook.run(FIRST)
+    cell = "BEST = float('-inf')\nclass Mine(Worker):\n    def train(self, block):\n"
+    made = source_of(notebook.run(cell + "        return BEST")["Mine"])
+    assert any("BEST = float('-inf')" in piece.text for piece in made)
+
+
 def test_class_without_source_or_inside_a_function_is_refused(notebook):
     found = notebook.run(FIRST)
     exec("class Typed(Worker):\n    pass\n", found)
