@@ -140,7 +140,10 @@ class DriverCopy:
         self.fetch(start, stop)
         data = os.pread(self._file.fileno(), stop - start, start)
         while len(data) < stop - start:  # a read call gives 2 GiB at most
-            data += os.pread(self._file.fileno(), stop - start - len(data), start + len(data))
+            more = os.pread(self._file.fileno(), stop - start - len(data), start + len(data))
+            if not more:
+                raise DataError(f"{self.path}, the copy of the data here, became shorter")
+            data += more
         return data
 
     def fetch(self, start: int, stop: int) -> None:
@@ -154,9 +157,15 @@ class DriverCopy:
                     continue
                 at = piece * PIECE_BYTES
                 data = memoryview(self._remote.read(at, min(at + PIECE_BYTES, self.size)))
-                while data:
-                    done = os.pwrite(self._file.fileno(), data, at)
-                    data, at = data[done:], at + done
+                try:
+                    while data:
+                        done = os.pwrite(self._file.fileno(), data, at)
+                        data, at = data[done:], at + done
+                except OSError as error:
+                    raise DataError(
+                        f"cannot write to {self.path.parent}: {error.strerror}. Make room, or "
+                        "choose another scratch folder"
+                    ) from error
                 self._here[piece] = 1
 
     def close(self) -> None:

@@ -371,17 +371,23 @@ class Scratch:
         return sum(size for path, size in self._own_files() if path != but)
 
     def _remove_unused(self, but: Path | None = None, suffix: str = "") -> int:
-        """Removes files that are not locked; with the folder's lock held, none is meanwhile."""
+        """Removes files that are not locked; with the folder's lock held, none is meanwhile.
+
+        A file that is closed by its owner may go at any time: that takes no lock.
+        """
         freed = 0
         for path, size in self._own_files():
             if path == but or not path.name.endswith(suffix):
                 continue
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
                 freed += size
-            except BlockingIOError:
+            except (BlockingIOError, FileNotFoundError):
                 pass
             finally:
                 os.close(descriptor)

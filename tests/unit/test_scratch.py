@@ -157,6 +157,28 @@ def test_clean_removes_unused_copies_and_parts_only(make, packed):
     assert (used.exists(), foreign.exists()) == (False, True)
 
 
+def test_clean_passes_over_files_that_their_owners_close_meanwhile(make, packed, monkeypatch):
+    user, other = make(), make()
+    used = user.local(packed)
+    for name in ("0" * 32 + ".part", "1" * 32 + ".part"):
+        used.with_name(name).write_bytes(b"left by a process that died")
+    open_, flock = os.open, fcntl.flock
+
+    def gone_before(path, *arguments, **more):
+        if str(path).endswith("0.part"):
+            path.unlink()
+        return open_(path, *arguments, **more)
+
+    def gone_behind(descriptor, how):
+        used.with_name("1" * 32 + ".part").unlink(missing_ok=True)
+        return flock(descriptor, how)
+
+    monkeypatch.setattr(module.os, "open", gone_before)
+    monkeypatch.setattr(module.fcntl, "flock", gone_behind)
+    assert other.clean() == 0
+    assert copies(other) == [used.name]
+
+
 def test_local_while_other_unpacks_too_long_says_who(make, packed):
     scratch = make(wait_s=0.0)
     scratch.folder.mkdir()
