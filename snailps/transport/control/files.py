@@ -35,6 +35,8 @@ from snailps.transport.sockets import Listener, dial, is_there, show
 
 log = logging.getLogger(__name__)
 
+CLOSE_S = 5.0
+"""How long the end waits for a read that is under way."""
 READ_BYTES_MAX = 4 << 20
 """Most bytes that one request asks for."""
 UNDER_WAY_BYTES_MAX = 256 << 20
@@ -78,6 +80,11 @@ class FileServer:
         self._thread = threading.Thread(target=self._serve, name="snailps-files", daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it serves; a defect may have ended it."""
+        return self._thread.is_alive()
+
     def add(self, path: str) -> tuple[str, int]:
         """Serves a file from now on, even if its name goes; its number, and its length in bytes.
 
@@ -103,9 +110,14 @@ class FileServer:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Ends the thread and closes all connections and files."""
+        """Ends the thread and closes all connections and files.
+
+        A read of a disk that hangs is not waited for: its thread ends with it, or the process.
+        """
         self._closing.set()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            log.warning("a read of served data has not ended within %.0f s", CLOSE_S)
         for number in list(self._files):
             self.remove(number)
 
@@ -128,6 +140,10 @@ class FileServer:
     def _on_message(self, peer: Peer, message: messages.Message, reply: Reply | None) -> None:
         if not isinstance(message, messages.ReadFile) or reply is None:
             raise ProtocolError(f"this process serves files, and no {type(message).__name__}")
+        if peer.hello is None or peer.hello.role not in (Role.WORKER, Role.MASTER):
+            raise ProtocolError("ReadFile is for workers and masters to say")
+        if peer.out.size or any(waiting is peer for waiting, _, _ in self._waiting):
+            raise ProtocolError("ReadFile before the answer to the last one was read")
         if message.stop - message.start > READ_BYTES_MAX:
             raise ProtocolError(f"ReadFile of more than {READ_BYTES_MAX:,} bytes")
         self._waiting.append((peer, message, reply))
@@ -142,10 +158,13 @@ class FileServer:
                 )
             if not message.start <= message.stop <= size:
                 return DataError(f"expected bytes of 0 to {size:,}, got {message.stop:,}")
-            try:
-                data = os.pread(descriptor, message.stop - message.start, message.start)
-            except OSError as error:
-                return DataError(f"cannot read the data: {error.strerror}")
+            descriptor = os.dup(descriptor)  # `remove` does not wait for the disk
+        try:
+            data = os.pread(descriptor, message.stop - message.start, message.start)
+        except OSError as error:
+            return DataError(f"cannot read the data: {error.strerror}")
+        finally:
+            os.close(descriptor)
         if len(data) < message.stop - message.start:
             return DataError("the file with the data became shorter")
         return messages.Content(data)
@@ -180,6 +199,7 @@ class RemoteFile:
         self._role, self._trust = role, trust
         self._limit_s, self._give_up = limit_s, give_up
         self._sock: socket.socket | None = None
+        self._was_reached = False
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
@@ -215,6 +235,7 @@ class RemoteFile:
         sock = self._sock = self._sock or self._dialled()
         try:
             answer = ask(sock, message, self._limit_s)
+            self._was_reached = True
         except RemoteError as error:
             self.close()
             raise DataError(str(error)) from None
@@ -247,7 +268,19 @@ class RemoteFile:
         except (WaitTimeout, ConnectionLost) as error:
             if not is_there(self._address):
                 raise self._gone() from None
-            raise DataError(f"{error}. All processes of the cluster read from it") from None
+            if self._was_reached:
+                raise DataError(f"{error}. All processes of the cluster read from it") from None
+            raise self._unreachable() from None
 
     def _gone(self) -> DataError:
+        if not self._was_reached:
+            return self._unreachable()
         return DataError(f"the Python process that has the data ({show(self._address)}) has ended")
+
+    def _unreachable(self) -> DataError:
+        """It never answered here: it may be elsewhere as seen from this host."""
+        return DataError(
+            f"the Python process that has the data cannot be reached at {show(self._address)}: it "
+            "has ended, or a firewall, NAT or a container is in between. Say where it listens: "
+            "snailps.connect(..., advertise_addr=, listen_addr=, port_range=)"
+        )
