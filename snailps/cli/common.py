@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -175,12 +177,20 @@ def set_up_logging(level: str, name: str) -> None:
     root.propagate = False
 
 
-def _begin_anew() -> None:
-    """Executes this command again, in this process: nothing stays of what a user's code did."""
+def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int]) -> None:
+    """Executes this command again, in this process, as it was started.
+
+    Nothing that user's code has imported or allocated stays, nor its current folder, environment,
+    timers or blocked signals; its limits and its child processes do.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
+    os.chdir(folder)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def run_node(
@@ -203,7 +213,9 @@ def run_node(
     raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
     node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
     node.catch_signals()
-    node.begin_anew = _begin_anew
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    begin_anew = partial(_begin_anew, Path.cwd(), dict(os.environ), signals)
+    node.begin_anew = begin_anew
     try:
         code = node.run()
     except (KeyboardInterrupt, SnailError):
@@ -221,5 +233,5 @@ def run_node(
     elif text:
         log.info("%s: %s", node.name, text)
     if node.begins_anew:
-        _begin_anew()
+        begin_anew()
     raise typer.Exit(code)

@@ -108,6 +108,15 @@ class ClusterSettings(Settings):
         help="Listen for other machines without a secret or TLS: every connection is accepted.",
         when="Only in a network that no other machine reaches.",
     )
+    accept_source: bool = setting(
+        False,
+        help=(
+            "Execute the source of a class that a session's driver sends, from a notebook or a "
+            "script. Set at the master and at all workers. The processes of `snailps.cluster` "
+            "take it from the process that started them, and from no other."
+        ),
+        when="All who know the cluster's secret may run code of their own on its hosts.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
         help="Lowest level of log lines that are written.",
@@ -217,15 +226,6 @@ class MasterSettings(ListenerSettings):
         ),
         when="The disk of the output is slow, or another machine is to take over.",
         unit="path",
-    )
-    accept_source: bool = setting(
-        False,
-        help=(
-            "A session's drivers may send the source of a class, from a notebook or a script: the "
-            "master and all workers execute it. Those of `snailps.cluster` accept it from the "
-            "process that started them, and from no other."
-        ),
-        when="All who know the cluster's secret may run code of their own on its hosts.",
     )
     json_log: str = setting(
         "",

@@ -74,10 +74,11 @@ def run_job(
             "partial_fit needs a cluster of this machine: one on other hosts cannot read a model "
             "of this process yet. Save it where they can, and train with continue_from"
         )
-    job = where.run(worker_class, settings, input=given, on_status=monitor.update)
     with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-        with job.results(output=str(Path(folder, "model"))) as results:
-            figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
+        with where.in_turn():  # another thread's job would replace the tables
+            job = where.run(worker_class, settings, input=given, on_status=monitor.update)
+            with job.results(output=str(Path(folder, "model"))) as results:
+                figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
         files = [Path(path) for path in figures.pop("files")]
         monitor.finish(figures, job.history)
         yield Finished(figures, files)

@@ -209,27 +209,27 @@ class _Kept:
         self._lock = threading.Lock()
         self._cluster: Cluster | None = None
         self._workers = 0
+        self._replaced: list[Cluster] = []  # with a job of another thread, when last looked at
 
     def get(self, workers: int | None) -> Cluster:
-        """The cluster, with so many workers if a number is given; started if need be."""
+        """The cluster, with so many workers if a number is given; started if need be.
+
+        One that has a job just now is not ended for another one, which is started beside it.
+        """
         with self._lock:
             made = self._cluster
             if made is not None and workers in (None, self._workers) and not _is_worn(made):
                 return made
-            self._close()
+            self._put_away()
             self._workers = workers or 1
             self._cluster = made = cluster(workers=self._workers)
             return made
 
-    def close(self) -> None:
-        """Ends it; the next `get` starts another one."""
-        with self._lock:
-            self._close()
-
-    def _close(self) -> None:
+    def _put_away(self) -> None:
         made, self._cluster = self._cluster, None
         if made is not None:
-            made.close()
+            self._replaced.append(made)
+        self._replaced = [one for one in self._replaced if not one.close_if_idle()]
 
 
 def _is_worn(made: Cluster) -> bool:
@@ -239,8 +239,10 @@ def _is_worn(made: Cluster) -> bool:
     except SnailError:
         return True
     session = status["session"]
+    if session is None or session["job"] or made.has_own_tables:
+        return False  # what it holds is in use
     held = sum(shard["bytes"] for shard in status["shards"])
-    return held > HELD_BYTES or (session is not None and session["tables"] > HELD_TABLES)
+    return held > HELD_BYTES or session["tables"] > HELD_TABLES
 
 
 _kept = _Kept()
@@ -252,13 +254,14 @@ def default_cluster(workers: int | None = None) -> Cluster:
     """The cluster that a model is fitted on where none is named.
 
     That of the innermost ``with`` block.  Outside of one it is started at the first use, kept, and
-    ended with this process.
+    ended with this process; but another one takes its place once earlier jobs have left very much
+    in its memory, unless it has tables that `Cluster.table` has declared.
 
     Parameters
     ----------
     workers : int, optional
-        Another number than that of the kept cluster starts it anew; one of a ``with`` block has as
-        many as it has.
+        Another number than that of the kept cluster starts it anew, without its tables; one of a
+        ``with`` block has as many as it has.
     """
     return within() or _kept.get(workers)
 

@@ -7,6 +7,7 @@ Owns the connections of a node that has no part in the job.  Starts no processes
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,6 +53,7 @@ class Driver(Node):
         self._address: Address = ("", 0)  # of the files
         self._served: dict[str, str] = {}  # path, as the cluster knows it -> number
         self.routed = threading.Event()
+        self._process = os.getpid()
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
         """Takes the route; all other messages as any node."""
@@ -92,9 +94,27 @@ class Driver(Node):
             self._client.fail(end.text or "the cluster has ended")
         self.routed.set()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has made it; a fork of that has its connections, but no threads."""
+        return os.getpid() == self._process
+
+    def check_process(self) -> None:
+        """Refuses to use the connections of another process.
+
+        Raises
+        ------
+        ClusterError
+        """
+        if not self.is_ours:
+            raise ClusterError(
+                f"this cluster was made by process {self._process}, of which this one is a fork: "
+                "make or connect to one here"
+            )
+
     def status(self) -> Status:
         """The master's status of the run."""
-        answer = self.control.call(messages.Ask("status"), self.settings.request_timeout)
+        answer = self._ask(messages.Ask("status"), self.settings.request_timeout)
         assert isinstance(answer, messages.Report)
         return answer.data  # type: ignore[return-value]
 
@@ -110,15 +130,20 @@ class Driver(Node):
         assert isinstance(answer, messages.Declared)
         self._tables[table.name] = (answer.numbers[0], table)
 
-    def last_job(self) -> dict[str, Any]:
-        """What the last job of the session has left: number, class, settings, tables."""
-        answer = self._ask(messages.Ask("job"), self.settings.request_timeout)
+    @property
+    def has_tables(self) -> bool:
+        """Whether this process has declared tables."""
+        return bool(self._tables)
+
+    def job(self, number: int) -> dict[str, Any]:
+        """What a job that has ended has left: settings, figures, failure, trace, tables."""
+        answer = self._ask(messages.AskJob(number), self.settings.request_timeout)
         assert isinstance(answer, messages.Report)
         return answer.data
 
-    def summary(self) -> bytes:
-        """The merged survey of the last job; empty if it had none."""
-        answer = self._ask(messages.Summarise(), self.settings.request_timeout)
+    def summary(self, number: int) -> bytes:
+        """The merged survey of a job; empty if it had none, or the next job has begun."""
+        answer = self._ask(messages.Summarise(number), self.settings.request_timeout)
         assert isinstance(answer, messages.Summary)
         return answer.blob
 
@@ -142,7 +167,7 @@ class Driver(Node):
         SnailError
             There is no address to listen on.
         """
-        if self._files is None:
+        if self._files is None or not self._files.is_alive:
             if not isinstance(self.settings, ListenerSettings):
                 raise MisuseError("this process has no settings that say where to listen")
             listener = open_listener(self.settings, self.trust)
@@ -159,8 +184,14 @@ class Driver(Node):
         if self._files is not None:
             self._files.remove(number)
 
-    def submit(self, settings: Mapping[str, str], source: bytes = b"", key: str = "") -> None:
-        """Hands a job to the master, with all files that are served; returns once it has begun.
+    def submit(
+        self,
+        settings: Mapping[str, str],
+        source: bytes = b"",
+        key: str = "",
+        limit_s: float | None = None,
+    ) -> int:
+        """Hands a job to the master, with all files that are served; its number, once it has begun.
 
         `source`: of its class, if that has no module; `key`: of a master that this process started.
 
@@ -168,9 +199,13 @@ class Driver(Node):
         ------
         ConfigError, DataError, ClusterError
             The master refuses it.
+        WaitTimeout
+            It has not begun within `limit_s` seconds.
         """
         files = list(self._served)
-        self._ask(messages.Submit(dict(settings), files, key, source), None)
+        answer = self._ask(messages.Submit(dict(settings), files, key, source), limit_s)
+        assert isinstance(answer, messages.Submitted)
+        return answer.job
 
     def pull(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Rows:
         """Rows of `keys`, float32 (n, dim), in `out` if given."""
@@ -202,6 +237,7 @@ class Driver(Node):
     @property
     def client(self) -> Client:
         """The fan-out client, once there is a route."""
+        self.check_process()
         if self._client is None:
             raise MisuseError("the cluster is not complete yet: there is no route")
         self._follower.in_use = True
@@ -220,6 +256,7 @@ class Driver(Node):
         self.leave({})
 
     def _ask(self, message: messages.Message, timeout_s: float | None) -> messages.Message:
+        self.check_process()
         try:
             return self.control.call(message, timeout_s)
         except RemoteError as error:

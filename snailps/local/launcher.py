@@ -210,7 +210,9 @@ class Launcher:
     def _spawn_node(self, role: str, pipes: contextlib.ExitStack) -> IO[bytes]:
         """A server or worker; returns where it reads the address of the master from."""
         address, address_write = _pipe(pipes)
-        self._spawn(role, [], ["--address-fd", str(address.fileno())], address.fileno())
+        # The master takes source from us alone, by its key.
+        own = ["accept_source=true"] if role == "worker" and self._session else []
+        self._spawn(role, own, ["--address-fd", str(address.fileno())], address.fileno())
         address.close()
         return address_write
 

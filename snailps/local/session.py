@@ -16,15 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from snailps.api.class_source import encode, is_local_class, module_name, source_of
 from snailps.api.results import Results
 from snailps.api.tables import AnyKeys, Rows, Table, Tensor
 from snailps.api.worker import Worker, check_class, load_class
-from snailps.config import JobSettings, RawConfig
+from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.data.spool import Spooled
-from snailps.errors import ClusterError, ConfigError, SnailError, with_frames
+from snailps.errors import ClusterError, ConfigError, SnailError, WaitTimeout, with_frames
 from snailps.local.driver import Driver
 from snailps.local.history import History
 from snailps.local.launcher import Launcher
@@ -33,6 +34,8 @@ from snailps.node.status import Status
 
 LOOK_S = 0.05
 ENDING_S = 1.0
+RENEW_S = 70.0
+"""How long workers that begin anew are waited for: longer than the master does."""
 C = TypeVar("C", bound="Cluster")
 
 
@@ -89,22 +92,32 @@ class JobResult:
     history : list of dict
         For each epoch or round: ``epoch``, ``loss`` and ``words_per_s`` or ``examples_per_s``,
         where they are known.
-    settings : JobSettings
-        As the job ran, with what files that they name add.
     """
 
     figures: dict[str, Any]
     history: list[dict[str, Any]]
-    settings: JobSettings
     _cluster: Cluster
     _number: int
+    _model: type[Worker] | str
+    _texts: Mapping[str, str]
 
     def __repr__(self) -> str:
         loss = self.figures.get("train_loss")
         told = "" if loss is None else f", loss {loss:.4g}"
         return (
-            f"<result of {self.settings.worker_class}: {self.figures.get('wall_s', 0.0):g} s{told}>"
+            f"<result of {self._texts['worker_class']}: "
+            f"{self.figures.get('wall_s', 0.0):g} s{told}>"
         )
+
+    @cached_property
+    def settings(self) -> JobSettings:
+        """As the job ran, with what files that they name add.
+
+        A model that was given by name is imported here when this is first asked for.
+        """
+        model = self._model
+        cls = model if isinstance(model, type) else load_class(model, "the job")
+        return RawConfig.from_mapping(self._texts, "the job that has run").build(cls.Settings)
 
     @contextlib.contextmanager
     def results(self, **changes: Any) -> Iterator[Results]:
@@ -142,7 +155,8 @@ class Cluster:
     def __init__(self, launcher: Launcher | None, driver: Driver, address: str = "") -> None:
         self._launcher, self._driver = launcher, driver
         self.address = launcher.address if launcher is not None else address
-        self._lock = threading.Lock()  # one job at a time
+        self._turn = threading.RLock()  # one job at a time
+        self._jobs = 0  # of this process, under way: with `_turn` held
         self._closed = False
         self._sizes = ""
         self.on_close: Callable[[], object] = lambda: None
@@ -152,12 +166,13 @@ class Cluster:
         return f"<snailps cluster at {self.address}: {state}>"
 
     def __enter__(self: C) -> C:
-        _within.append(self)
+        _within.append((threading.get_ident(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self in _within:
-            _within.remove(self)
+        entry = next((one for one in reversed(_within) if one[1] is self), None)
+        if entry is not None:
+            _within.remove(entry)
         self.close()
 
     @property
@@ -167,8 +182,8 @@ class Cluster:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used: it is not closed, and has not ended."""
-        return not (self._closed or self._driver.ended.is_set())
+        """Whether it can be used: it is not closed, has not ended, and is no parent process's."""
+        return self._driver.is_ours and not (self._closed or self._driver.ended.is_set())
 
     def wait_for_start(self, limit_s: float) -> None:
         """Waits until every process has joined and is connected to every server.
@@ -178,7 +193,7 @@ class Cluster:
         ClusterError
             A process could not start, or `limit_s` seconds have passed.
         """
-        for status in self._watch(limit_s):
+        for status in self._watch(_until(limit_s)):
             if self._driver.routed.is_set() and status["phase"] != "forming":
                 return
             if self._launcher is not None:
@@ -303,37 +318,71 @@ class Cluster:
     ) -> JobResult:
         self._check_open()
         path, source = _path_of(model)
-        with self._lock, self._placed(values, files) as placed:
+        until = _until(timeout_s)
+        with self.in_turn(until), self._placed(values, files) as placed:
             texts = setting_texts({"worker_class": path, **placed})
-            self._renew_workers()
-            key = self._launcher.source_key if self._launcher is not None else ""
+            self._renew_workers(until)
             try:
-                self._driver.submit(texts, source, key)
-                status, history = self._wait(on_status, timeout_s)
+                number = self._submit(texts, source, until)
+                history = self._wait(number, on_status, until)
             except BaseException:
                 with contextlib.suppress(SnailError):  # the cluster may be what has ended
                     self._driver.cancel()
                 raise
-            if status["message"]:
-                trace = status["session"]["trace"] if status["session"] else ""
-                raise ClusterError(with_frames(status["message"], trace))
-            job = self._driver.last_job()
-        cls = model if isinstance(model, type) else load_class(path, "the job")
-        jobs = status["session"]["jobs"] if status["session"] else job["number"]
-        if job["number"] == jobs:
-            texts = job["settings"]  # with what files that they name have added
-        settings = RawConfig.from_mapping(texts, "the job that has run").build(cls.Settings)
-        figures = dict(status["figures"])
-        return JobResult(figures, history.of(figures), settings, self, jobs)
+            job = self._driver.job(number)
+        if job["failure"]:
+            raise ClusterError(with_frames(job["failure"], job["trace"]))
+        figures = job["figures"]
+        return JobResult(figures, history.of(figures), self, number, model, job["settings"])
+
+    @contextlib.contextmanager
+    def in_turn(self, until: float = math.inf) -> Iterator[None]:
+        """Holds the cluster: no job of another thread of this process begins in the block.
+
+        Parameters
+        ----------
+        until : float
+            How long to wait for those that are before, monotonic seconds.
+
+        Raises
+        ------
+        ClusterError
+            They are not done by then.
+        """
+        left_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
+        if not self._turn.acquire(timeout=left_s):
+            raise ClusterError("another thread's job is not done in time: this one has not begun")
+        self._jobs += 1
+        try:
+            yield
+        finally:
+            self._jobs -= 1
+            self._turn.release()
+
+    def _submit(self, texts: Mapping[str, str], source: bytes, until: float) -> int:
+        """Hands the job to the master; its number."""
+        key = self._launcher.source_key if self._launcher is not None else ""
+        begun = time.monotonic()
+        limit_s = None if until == math.inf else max(0.0, until - begun)
+        try:
+            return self._driver.submit(texts, source, key, limit_s)
+        except WaitTimeout:
+            raise ClusterError(
+                f"the job is not done after {time.monotonic() - begun:.0f} s: the master still "
+                "imports its class, or looks for its input; it is cancelled"
+            ) from None
 
     def _wait(
-        self, on_status: Callable[[Status], object] | None, timeout_s: float | None
-    ) -> tuple[Status, History]:
-        """Waits for the end of the job; what the master told then, and on the way."""
-        history, ending = History(), False
-        for status in self._watch(timeout_s):
-            if status["phase"] == "idle":
-                return status, history
+        self, number: int, on_status: Callable[[Status], object] | None, until: float
+    ) -> History:
+        """Waits for the end of the job; what the master told on the way."""
+        history, ending, begun = History(), False, time.monotonic()
+        for status in self._watch(until):
+            session = status["session"]
+            assert session is not None
+            leaving = status["phase"] == "stopping" and session["jobs"] == number
+            if session["job"] != number and not leaving:
+                return history
             history.add(status)
             if on_status is None or on_status(status) is not False:
                 continue
@@ -341,7 +390,7 @@ class Cluster:
                 ending = True
                 self._driver.cancel(early=True)
         raise ClusterError(
-            f"the job is not done after {timeout_s:.0f} s: {status['phase']}, "
+            f"the job is not done after {time.monotonic() - begun:.0f} s: {status['phase']}, "
             f"{status['progress']:.0%}; it is cancelled"
         )
 
@@ -379,8 +428,11 @@ class Cluster:
 
     def _results(self, of: JobResult, changes: Mapping[str, Any]) -> Results:
         self._check_open()
-        job = self._driver.last_job()
-        if job["number"] != of._number:
+        known = settings_of(type(of.settings))
+        if unknown := sorted(changes.keys() - known.keys()):
+            raise ConfigError(f"results: {unknown[0]} is no setting of {of._texts['worker_class']}")
+        job = self._driver.job(of._number)
+        if job["tables"] is None:
             raise ClusterError(
                 "the tables of this job are gone: another job has begun since. Read what you need "
                 "before that"
@@ -388,7 +440,7 @@ class Cluster:
         tables = {item["name"]: (number, Table.from_dict(item)) for number, item in job["tables"]}
         return Results(
             replace(of.settings, **changes),
-            self._driver.summary(),
+            self._driver.summary(of._number),
             dict(of.figures),
             self._driver.client,
             {name: number for name, (number, _) in tables.items()},
@@ -396,7 +448,7 @@ class Cluster:
             self._driver.shards(),
         )
 
-    def _renew_workers(self) -> None:
+    def _renew_workers(self, until: float) -> None:
         """Replaces workers that have ended, and waits until the new ones are ready.
 
         Those of other hosts begin anew by themselves, and are waited for.
@@ -407,13 +459,14 @@ class Cluster:
             They do not join in time.
         """
         if self._launcher is None:
-            self._wait_until_idle()
+            self._wait_until_idle(until)
             return
-        nodes = next(
-            status["nodes"]
-            for status in self._watch(None)  # the master expels those that do not leave
-            if status["phase"] != "stopping"
-        )
+        for status in self._watch(until):  # the master expels those that do not leave
+            if status["phase"] != "stopping":
+                break
+        else:
+            raise ClusterError("workers of the job before this one have not ended in time")
+        nodes = status["nodes"]
         here = {node["id"] for node in nodes}
         dead = self._launcher.ended()
         members = {node["pid"] for node in nodes} - dead
@@ -424,7 +477,7 @@ class Cluster:
         )
         if not coming:
             return
-        for status in self._watch(self._driver.settings.init_timeout):
+        for status in self._watch(min(until, _until(self._driver.settings.init_timeout))):
             nodes = status["nodes"]
             new = [node for node in nodes if node["role"] == "worker" and node["id"] not in here]
             ready = [node for node in new if node["state"] == "ready"]
@@ -435,36 +488,48 @@ class Cluster:
             "their log lines"
         )
 
-    def _wait_until_idle(self) -> None:
-        """Waits until workers of a failed job have begun anew.
+    def _wait_until_idle(self, until: float) -> None:
+        """Waits until all workers of a failed job have begun anew.
 
         Raises
         ------
         ClusterError
             There is none, or another process's job is under way.
         """
-        for status in self._watch(self._driver.settings.init_timeout):
+        begun = time.monotonic()
+        for status in self._watch(until):
             workers = [node for node in status["nodes"] if node["role"] == "worker"]
-            if status["phase"] == "idle" and any(node["state"] == "ready" for node in workers):
+            coming = status["session"]["coming"] if status["session"] else 0
+            is_ready = any(node["state"] == "ready" for node in workers)
+            if status["phase"] == "idle" and is_ready and not coming:
                 return
             if status["phase"] not in ("idle", "stopping"):
                 raise ClusterError(
                     f"the cluster is at another job ({status['phase']}, {status['progress']:.0%}): "
                     "wait until status()['phase'] is 'idle'"
                 )
+            limit_s = RENEW_S if coming else self._driver.settings.init_timeout
+            if time.monotonic() - begun > limit_s:
+                break
+        if coming:
+            raise ClusterError(
+                f"{coming} workers of a job that failed begin anew and have not joined yet: wait "
+                "until status()['session']['coming'] is 0"
+            )
+        states = ", ".join(f"worker {node['id']} is {node['state']}" for node in workers)
         raise ClusterError(
             "the cluster has no worker that is ready: start `snailps worker` on its hosts"
+            + (f" ({states})" if states else "")
         )
 
-    def _watch(self, limit_s: float | None) -> Iterator[Status]:
-        """The status again and again, until the limit is over.
+    def _watch(self, until: float) -> Iterator[Status]:
+        """The status again and again, until that time is over; once at least.
 
         Raises
         ------
         ClusterError
             The cluster has ended.
         """
-        until = math.inf if limit_s is None else time.monotonic() + limit_s
         while not self._driver.ended.wait(LOOK_S):
             try:
                 status = self.status()
@@ -478,6 +543,7 @@ class Cluster:
         raise ClusterError(self._driver.verdict.text or "the cluster has ended")
 
     def _check_open(self) -> None:
+        self._driver.check_process()
         if self._closed:
             raise ClusterError("this cluster is closed: make another one")
         if self._driver.ended.is_set():
@@ -486,11 +552,13 @@ class Cluster:
     def close(self) -> None:
         """Ends a cluster of this machine; no process is left.  Leaves one of other hosts as it is.
 
-        More calls do nothing.
+        More calls do nothing, nor does one in a fork of the process that has made it.
         """
         if self._closed:
             return
         self._closed = True
+        if not self._driver.is_ours:
+            return
         self.on_close()
         if self._launcher is not None:
             with contextlib.suppress(SnailError):
@@ -499,6 +567,22 @@ class Cluster:
         if self._launcher is not None:
             self._launcher.end()
 
+    def close_if_idle(self) -> bool:
+        """Closes it, unless this process has a job on it; whether it is closed."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if not self._jobs:  # else one of this very thread, in a callback
+                self.close()
+        finally:
+            self._turn.release()
+        return self._closed
+
+    @property
+    def has_own_tables(self) -> bool:
+        """Whether `table` or `tensor` has declared any, which no job replaces."""
+        return self._driver.has_tables
+
     def shut_down(self) -> None:
         """Ends the cluster, on other hosts too, for all who use it."""
         self._check_open()
@@ -506,13 +590,23 @@ class Cluster:
         self.close()
 
 
-_within: list[Cluster] = []
-"""Clusters whose ``with`` blocks this process is in, the innermost last."""
+_within: list[tuple[int, Cluster]] = []
+"""Clusters whose ``with`` blocks this process is in, the innermost last, each with its thread."""
+os.register_at_fork(after_in_child=_within.clear)
 
 
 def within() -> Cluster | None:
-    """The cluster of the innermost ``with`` block, if there is one."""
-    return next((made for made in reversed(_within) if made.is_open), None)
+    """The cluster of this thread's innermost ``with`` block; without one, of the main thread's."""
+    for thread in (threading.get_ident(), threading.main_thread().ident):
+        for owner, made in reversed(_within):
+            if owner == thread and made.is_open:
+                return made
+    return None
+
+
+def _until(limit_s: float | None) -> float:
+    """When a limit is over, monotonic seconds."""
+    return math.inf if limit_s is None else time.monotonic() + limit_s
 
 
 def _path_of(model: type[Worker] | str) -> tuple[str, bytes]:

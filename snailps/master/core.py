@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -55,8 +56,20 @@ log = logging.getLogger(__name__)
 STATS_S = 1.0
 BACK_S = 3.0
 """How long members of a run whose result is written may take to come back, only to be told."""
+LOAD_S = 300.0
+"""How long the class of a submitted job may take to be loaded: torch, from a slow disk."""
 _BEFORE = (JobPhase.IDLE, JobPhase.PREPARING, JobPhase.READY)
 _BEGUN = (*AT_WORK, JobPhase.EXPORTING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """A submitted job whose class is being loaded, beside the loop, and until when it may be."""
+
+    work: int
+    call: int
+    worker_class: str
+    until: float
 
 
 class MasterCore:
@@ -103,8 +116,8 @@ class MasterCore:
         self._session, self._services = session, services
         self._stats_at = 0.0
         self._own_rss_mb = 0.0
-        self._submitting = 0  # the work that loads a submitted job
-        self._submitter = 0  # the driver of the newest one
+        self._loading: _Loading | None = None
+        self._submitter = 0  # the driver of the newest submitted job
         self._data_at = ""  # where that has data of its own which the job reads
         self._parked: list[Received] = []  # while members come back: until the job goes on
         self._early: list[Received] = []  # until the cluster is formed
@@ -173,6 +186,7 @@ class MasterCore:
             self.job_controller,
             self.replication,
             self.heartbeats,
+            self.departures,
             address=address,
             times=self.times,
             now=now,
@@ -245,6 +259,11 @@ class MasterCore:
         self._own_rss_mb = max(self._own_rss_mb, event.peak_rss_mb)
         self.interrupts.step(now)
         self.heartbeats.step(now)
+        if self._loading is not None and now > self._loading.until:
+            self._give_up_loading(
+                f"the class {self._loading.worker_class} was not loaded within {LOAD_S:.0f} s: "
+                "does its module wait for something when it is imported?"
+            )
         if self.lifecycle.stopping:
             self._check_stopped(now)
         elif self.lifecycle.forming and self.members.check_formed(now):
@@ -330,6 +349,7 @@ class MasterCore:
         job_controller = self.job_controller
         if self._session:
             self._collect_figures(now)
+            job_controller.remember()
             job_controller.end()
             self.interrupts.forget()
         elif job_controller.interrupted:
@@ -396,6 +416,7 @@ class MasterCore:
         if self.lifecycle.forming:
             return
         if member.role == "worker":
+            self.departures.joined(member)
             self.job_controller.start(member)
         elif member.role == "server":
             self.replication.joined(member, now)
@@ -439,12 +460,11 @@ class MasterCore:
             messages.Done: leases.done,
             messages.Borrow: leases.borrow,
             messages.Fetch: lambda member, fetch, call, now: leases.fetch(member, fetch, call),
-            messages.Summarise: lambda member, _, call, now: job_controller.summarise(
-                member, call, now
-            ),
+            messages.Summarise: job_controller.summarise,
             messages.Declare: self.members.table_registry.declare,
             messages.Submit: self._submit,
             messages.Cancel: self._cancel,
+            messages.AskJob: job_controller.tell_job,
             messages.Shutdown: self._shutdown,
         }
 
@@ -498,7 +518,7 @@ class MasterCore:
 
     def _register(self, event: Received, message: messages.Register, call: int, now: float) -> None:
         exporting = self.job_controller.phase is JobPhase.EXPORTING
-        if self.lifecycle.stopping or exporting:
+        if self.lifecycle.stopping or (exporting and not self._session):
             raise ClusterError("this cluster is about to end: start a new one")
         self.members.register(event, message, now)
 
@@ -517,16 +537,18 @@ class MasterCore:
         self.lifecycle.stop(EXIT_OK, "ended by the driver")
 
     def _ask(self, event: Received, ask: messages.Ask, call: int, now: float) -> None:
-        if ask.what == "job":
-            self.out.reply(call, self.job_controller.finished.report())
-        else:
-            self.status_report.ask(call, now)
+        self.status_report.ask(call, now)
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
         """The driver gives up its job, whose training is dropped, or ends the training `early`."""
         self.out.reply(call, messages.Ok())
-        submitted = self.job_controller.job is not None and self._submitter == member.number
-        if not (self._session and submitted):
+        if self._submitter != member.number:
+            return
+        if self._loading is not None:
+            if not message.early:
+                self._give_up_loading("the job was cancelled")
+            return
+        if not self._session or self.job_controller.job is None:
             return
         if message.early:
             if self.job_controller.phase is JobPhase.TRAINING:
@@ -536,13 +558,22 @@ class MasterCore:
 
     def _driver_gone(self, driver: Member) -> None:
         """A session's job goes on without its driver if that has no data and it leaves anything."""
-        job = self.job_controller.job
-        if job is None or self._submitter != driver.number:
+        if self._submitter != driver.number:
             return
-        if self._data_at:
-            self._fail_job(f"the Python process that has the data ({self._data_at}) has ended")
+        if self._loading is not None:
+            self._give_up_loading("its driver is gone")
+            return
+        job = self.job_controller.job
+        if job is None:
+            return
+        if self._data_at and self.job_controller.phase is not JobPhase.EXPORTING:
+            why = f"the Python process that has the data ({self._data_at}) has ended"
         elif not job.settings.output:
-            self._fail_job("its driver is gone, and the job has no output")
+            why = "its driver is gone, and the job has no output"
+        else:
+            return
+        if not self.job_controller.cancel(self.lifecycle.now):
+            self._fail_job(why)
 
     def _submit(self, member: Member, message: messages.Submit, call: int, now: float) -> None:
         self._check_submit()
@@ -550,7 +581,9 @@ class MasterCore:
         load = partial(self._services.load_job, message.settings, now)
         if message.blob:
             load = partial(load, source=message.blob, key=message.key)
-        self._submitting = self.out.work(load, partial(self._submitted, call))
+        work = self.out.work(load, partial(self._submitted, call))
+        worker_class = message.settings.get("worker_class", "")
+        self._loading = _Loading(work, call, worker_class, now + LOAD_S)
         self._submitter = member.number
         self._data_at = address_of(message.files[0]) if message.files else ""
 
@@ -558,14 +591,21 @@ class MasterCore:
         """Refuses a job where the cluster takes none."""
         taken = self.job_controller.job is not None or self.departures.sent_away
         formed = self.phase is ClusterPhase.FORMED
-        if not self._session or not formed or taken or self._submitting:
+        if not self._session or not formed or taken or self._loading is not None:
             raise ClusterError(f"this cluster takes no job now: it is {self.told_phase}")
         if not self.members.joined("worker"):
             raise ClusterError("a job needs a worker, and this cluster has none")
 
+    def _give_up_loading(self, why: str) -> None:
+        """The class of a submitted job is waited for no longer; its import may go on, unheard."""
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            self.out.disown(loading.work)
+            self.out.reply(loading.call, ClusterError(why))
+
     def _submitted(self, call: int, done: WorkDone, now: float) -> None:
         """The class of a submitted job is loaded: the job begins, or its driver is told why not."""
-        self._submitting = 0
+        self._loading = None
         try:
             if isinstance(done.error, SnailError):
                 raise done.error
@@ -608,6 +648,8 @@ class MasterCore:
     def told_phase(self) -> Phase:
         """The phase that users see: of the cluster, or of its job."""
         formed = self.phase is ClusterPhase.FORMED
+        if formed and self._loading is not None:
+            return "preparing"
         return cast(Phase, (self.job_controller.phase if formed else self.phase).value)
 
     @property

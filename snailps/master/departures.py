@@ -22,10 +22,15 @@ from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase
 from snailps.master.replication.controller import ReplicationController
-from snailps.node.limits import GOODBYE_S
+from snailps.node.limits import GOODBYE_S, GRACE_S
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
+
+ANEW_S = 60.0
+"""How long workers that are to begin anew are waited for."""
+LATER_S = GRACE_S / 2
+"""When a worker that failed as it joined a running job begins anew: it may fail again and again."""
 
 _NO_CHECKPOINTS = (
     "There are no checkpoints (checkpoint_interval), so the same command starts from the beginning"
@@ -39,7 +44,8 @@ class Departures:
     ----------
     settings : MasterSettings
     session : bool
-        Jobs are submitted; the processes of a session are not replaced while it forms.
+        Jobs are submitted; the processes of one that ends with its driver are not replaced while it
+        forms.
     lifecycle : Lifecycle
     members : Membership
     out : Outbox
@@ -56,6 +62,8 @@ class Departures:
     ----------
     returning : bool
         Members of an earlier master are coming back: a loss is handled when the job goes on.
+    coming : int
+        Workers of a failed job that are to begin anew, and have not joined yet.
     """
 
     def __init__(
@@ -83,16 +91,19 @@ class Departures:
         # Workers of a session's failed job that have yet to leave, and until when they may.
         self._sent_away: set[int] = set()
         self._gone_by = 0.0
+        self.coming, self._coming_by = 0, 0.0
+        self._to_stop: list[tuple[float, int, messages.Stop]] = []  # when, and by which connection
 
     # --- workers of a failed job ---------------------------------------------------------------
 
     def send_away(self, workers: list[Member], text: str, now: float) -> None:
         """The job of a session has failed: its workers are to end, with all that they hold."""
         self._gone_by = now + GOODBYE_S
+        self._expect(len(workers), now)
         for member in workers:
             self._sent_away.add(member.number)
             member.state = "stopping"
-            self._members.tell(member, messages.Stop(True, text, again=self._lasting))
+            self._members.tell(member, self._stop(member, text))
 
     @property
     def sent_away(self) -> bool:
@@ -109,12 +120,32 @@ class Departures:
         if now >= self._gone_by:
             for number in list(self._sent_away):
                 self.expel(self._members.all[number], "it did not end with its job", now)
+        while self._to_stop and now >= self._to_stop[0][0]:
+            _, peer, stop = self._to_stop.pop(0)
+            self._out.send(peer, stop)
+        if self.coming and now > self._coming_by:
+            here = len(self._members.joined("worker"))
+            log.warning(
+                "%d workers of a failed job did not join again within %.0f s: %d are left. Look "
+                "at their logs, and start them again",
+                self.coming, ANEW_S, here,
+            )  # fmt: skip
+            self.coming = 0
+
+    def _expect(self, workers: int, now: float) -> None:
+        """So many workers of a lasting session are to begin anew."""
+        if self._lasting and workers:
+            self.coming, self._coming_by = self.coming + workers, now + ANEW_S
+
+    def joined(self, member: Member) -> None:
+        """A worker has joined: it may be one that began anew."""
+        self.coming = max(0, self.coming - 1)
 
     # --- losses --------------------------------------------------------------------------------
 
     def unready(self, member: Member, text: str, now: float) -> None:
         """A member does not reach every server: it is dropped, and the others go on."""
-        self._members.tell(member, messages.Stop(True, f"{member.name} {text}"))
+        self._members.tell(member, self._stop(member, f"{member.name} {text}"))
         self._members.disconnect(member)
         self.lose(member, text, now)
 
@@ -122,9 +153,13 @@ class Departures:
         """Declares a member lost that may still run, and tells it to end."""
         after = "start it again" if self._lifecycle.forming else "others do its work"
         text = f"the master declared it lost, {why}; {after}"
-        self._members.tell(member, messages.Stop(True, text))
+        self._members.tell(member, self._stop(member, text))
         self._members.disconnect(member)
         self.lose(member, why, now)
+
+    def _stop(self, member: Member, text: str) -> messages.Stop:
+        """The end of a member; a worker of a lasting session is to begin anew."""
+        return messages.Stop(True, text, again=self._lasting and member.role == "worker")
 
     def lose(self, member: Member, why: str, now: float) -> None:
         """A member is gone: orderly after Bye, else lost."""
@@ -212,7 +247,7 @@ class Departures:
     @property
     def _is_replaced(self) -> bool:
         """Whether another process may replace one that is lost while the cluster forms."""
-        return self._recovers and not self._session
+        return self._recovers and (self._lasting or not self._session)
 
     @property
     def _why_not_replaced(self) -> str:
@@ -248,9 +283,13 @@ class Departures:
         text = f"failed: {message.text}"
         if member.number in self._sent_away:  # its job has failed already
             return
-        if member.dropped or (member.late and not member.worked and member.role == "worker"):
+        if member.role == "worker" and self._fails_alone(member):
             log.warning("%s is sent away, the others go on: %s", member.name, text)
-            self._members.tell(member, messages.Stop(True, text))
+            stop = self._stop(member, text)
+            if stop.again:
+                self._to_stop.append((now + LATER_S, member.peer, stop))
+            else:
+                self._members.tell(member, stop)
             self._members.remove(member)
             self._members.left.remove(member)
             self._job_controller.released(member, now)
@@ -260,6 +299,13 @@ class Departures:
             self._fail_job(f"{member.name} {text}", trace=message.trace)
         else:
             self._lifecycle.fail(f"{member.name} {text}")
+
+    def _fails_alone(self, member: Member) -> bool:
+        """Whether the failure of a worker is none of the job's."""
+        if member.dropped or (member.late and not member.worked):
+            return True
+        at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
+        return self._session and not (at_work or self._lifecycle.forming)
 
     def bye(self, member: Member, message: messages.Bye, now: float) -> None:
         """A member ends in good order; its connection closes next."""

@@ -95,7 +95,7 @@ class _Services:
                 raise ConfigError(
                     "this cluster takes no classes of a notebook or script: put the class into a "
                     "file that its workers can import, say mymodel.py, or have its operator set "
-                    "accept_source at the master (docs/security.md)"
+                    "accept_source at the master and all workers (docs/security.md)"
                 )
             define(source)
         job = Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)

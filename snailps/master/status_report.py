@@ -18,6 +18,7 @@ from snailps._version import __version__
 from snailps.api.export_progress import ExportProgress
 from snailps.config import MasterSettings
 from snailps.config.addresses import format_addr
+from snailps.master.departures import Departures
 from snailps.master.effects import Outbox
 from snailps.master.events import Answer
 from snailps.master.heartbeats import HeartbeatMonitor
@@ -60,7 +61,7 @@ class StatusReport:
     ----------
     settings : MasterSettings
     out : Outbox
-    members, job_controller, replication, heartbeats
+    members, job_controller, replication, heartbeats, departures
         Of the master.
     address : str
         Where the master listens.
@@ -78,13 +79,14 @@ class StatusReport:
         job_controller: JobController,
         replication: ReplicationController,
         heartbeats: HeartbeatMonitor,
+        departures: Departures,
         *,
         address: str,
         times: LoopLatency,
         now: float,
         session: bool = False,
     ) -> None:
-        self._session = session
+        self._session, self._departures = session, departures
         self._settings, self._out, self._members = settings, out, members
         self._job_controller, self._replication = job_controller, replication
         self._heartbeats, self._address, self._times = heartbeats, address, times
@@ -189,8 +191,12 @@ class StatusReport:
 
     def _of_session(self) -> SessionStatus:
         controller = self._job_controller
-        tables = self._members.table_registry.count
-        return {"jobs": controller.jobs, "tables": tables, "trace": controller.trace}
+        return {
+            "jobs": controller.jobs,
+            "job": controller.jobs if controller.job is not None else 0,
+            "coming": self._departures.coming,
+            "tables": self._members.table_registry.count,
+        }
 
     @property
     def _exporting(self) -> ExportProgress | None:

@@ -115,7 +115,10 @@ class TableRegistry:
                     f"table {table.name!r} is declared in two ways: {known} and {table}"
                 )
             if number > TABLES_MAX:
-                raise ConfigError(f"more than {TABLES_MAX:,} tables")
+                raise ConfigError(
+                    f"more than {TABLES_MAX:,} tables, those of earlier jobs included, whose rows "
+                    "stay until the cluster ends: start it anew"
+                )
             if table.name not in self.tables:
                 new[table.name] = (number, table)
             numbers.append(number)

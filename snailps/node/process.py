@@ -182,7 +182,7 @@ class Node:
         self.route_epoch = 0
         self.begin_anew: Callable[[], None] | None = None
         """How this process begins anew; asked for by the master of a session."""
-        self.begins_anew = False
+        self._told_again = self._signalled = False
         self._stopped = threading.Event()
 
     @property
@@ -413,6 +413,11 @@ class Node:
         return self._end is not None
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether the master of a session has asked for that, and no signal to end has come."""
+        return self._told_again and not self._signalled
+
+    @property
     def verdict(self) -> End:
         """Why the process ends; only once `ended` is set."""
         assert self._end is not None
@@ -455,7 +460,7 @@ class Node:
         """Handles a call or a note of the master, in the reader thread."""
         if isinstance(message, messages.Stop):
             code = EXIT_STOPPED if message.failed else EXIT_OK
-            self.begins_anew = message.again
+            self._told_again |= message.again  # another one may follow, of a loss
             self._stopped.set()
             self.end(code, message.text)
         return None
@@ -469,6 +474,7 @@ class Node:
         self.control.note(messages.Leaving(why))
 
     def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+        self._signalled = True
         name = signal.Signals(number).name
         if self.welcome is None or self.ended.is_set():
             self.end(EXIT_INTERRUPTED, f"{name} before the cluster was formed")

@@ -133,14 +133,16 @@ class LoopStatus(TypedDict):
 class SessionStatus(TypedDict):
     """What only a session has.
 
-    `jobs` is the number of the newest job, 0 before the first; `tables` counts those that servers
-    hold, of earlier jobs too, whose rows stay until the cluster ends; `trace` has the lines of the
-    user's code in which the last one failed, as a traceback shows them, else it is empty.
+    `jobs` is the number of the newest job, 0 before the first; `job` that of the one that is under
+    way, 0 without one; `coming` counts workers of a failed job that are to begin anew and have not
+    joined yet; `tables` counts those that servers hold, of earlier jobs too, whose rows stay until
+    the cluster ends.
     """
 
     jobs: int
+    job: int
+    coming: int
     tables: int
-    trace: str
 
 
 class Status(TypedDict):

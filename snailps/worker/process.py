@@ -44,7 +44,7 @@ from snailps.errors import (
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_not_connected
 from snailps.node.driver_files import read_driver_files
-from snailps.node.limits import Limits
+from snailps.node.limits import GRACE_S, Limits
 from snailps.node.process import (
     WATCH_S,
     End,
@@ -65,8 +65,9 @@ from snailps.worker.user_code import Ended, checked_bytes, named, numbers_of
 from snailps.worker.visits import TenancyVisits
 
 log = logging.getLogger(__name__)
-STOP_S = 2.0
-"""How long a worker that has failed waits for the master to say whether it is to begin anew."""
+STOP_S = GRACE_S - 1.0
+"""How long a worker that has failed waits for the master to say whether it is to begin anew; a busy
+one may take some seconds."""
 TURN_S = 0.1
 """How often a worker that waits for its step looks for other work."""
 
@@ -211,6 +212,11 @@ class WorkerProcess(Node):
         assert self._client is not None
         before = self._client.counters()
         if start.blob:
+            if not self.settings.accept_source:
+                raise ConfigError(
+                    "the job has the source of its class, and this worker executes none: set "
+                    "accept_source here as at the master (docs/security.md)"
+                )
             define(start.blob)
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")

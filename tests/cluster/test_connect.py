@@ -64,6 +64,42 @@ def test_connect_runs_jobs_one_after_the_other_and_leaves_the_cluster(remote, te
         assert session.table("own", dim=1).pull([1]).tolist() == [[2.0]]
 
 
+def test_worker_begins_anew_as_it_was_started(remote, text):
+    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+        pids = {node["pid"] for node in session.status()["nodes"] if node["role"] == "worker"}
+        with pytest.raises(ClusterError, match="planted failure"):
+            session.train(models.SpoilsItsProcess, input=text, epochs=1, timeout_s=LIMIT_S)
+        assert trains(session, text)
+        again = {node["pid"] for node in session.status()["nodes"] if node["role"] == "worker"}
+        assert again == pids
+
+
+def test_two_drivers_get_the_results_of_their_own_jobs(remote, text):
+    short = text.parent / "short.txt"
+    short.write_text("a b c\n" * 7)
+    with (
+        snailps.connect(remote.address, secret_file=str(remote.secret)) as first,
+        snailps.connect(remote.address, secret_file=str(remote.secret)) as second,
+    ):
+        jobs = []
+
+        def look(status):
+            """While this runs the job ends, and another driver's begins and ends."""
+            if status["phase"] == "training" and not jobs:
+                until = time.monotonic() + LIMIT_S
+                while second.status()["phase"] != "idle":
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+                jobs.append(second.run(models.Lines, {"epochs": 1}, input=short))
+
+        job = first.run(models.Sleeps, {"epochs": 1, "output": "out"}, input=text, on_status=look)
+        assert job.figures["lines"] == LINES
+        with pytest.raises(ClusterError, match="another job has begun since"), job.results():
+            pass
+        with jobs[0].results() as results:
+            assert models.Lines.export(results) == {"lines": 7.0}
+
+
 def test_connect_to_a_busy_session_says_so(remote, text):
     with (
         snailps.connect(remote.address, secret_file=str(remote.secret)) as first,
@@ -95,11 +131,14 @@ def test_job_of_a_driver_that_is_gone_ends_unless_it_has_an_output(remote, text,
     driver = Process("driver", [SNAILPS[0], *arguments], cwd=remote.folder)
     try:
         with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+            until = time.monotonic() + LIMIT_S
             while session.status()["phase"] != "training":
                 assert driver.popen.poll() is None, driver.stderr
+                assert time.monotonic() < until
                 time.sleep(0.05)
             driver.send(signal.SIGKILL)
             while (status := session.status())["phase"] != "idle":
+                assert time.monotonic() < until
                 time.sleep(0.05)
             assert status["message"] == ending
             assert bool(status["figures"]) == bool(output)

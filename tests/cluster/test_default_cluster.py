@@ -11,27 +11,51 @@ import os, sys, threading
 import snailps
 
 found = []
-thread = threading.Thread(target=lambda: found.append(snailps.default_cluster()))
-thread.start()
-thread.join()  # its processes outlive it
+def thread_gets(workers=None):
+    thread = threading.Thread(target=lambda: found.append(snailps.default_cluster(workers)))
+    thread.start()
+    thread.join()  # its processes outlive it
+    return found.pop()
+
+first = thread_gets()
 cluster = snailps.default_cluster()
-assert found == [cluster]
+assert first is cluster
 with snailps.cluster(workers=0) as inner:
     assert snailps.default_cluster() is inner
+    table = inner.table("w")
+    if not os.fork():  # nor does it use or end the one of a block
+        assert not inner.is_open
+        for use in (inner.status, lambda: table.pull([1])):
+            try:
+                use()
+            except snailps.SnailError as error:
+                assert "is a fork" in str(error), error
+            else:
+                os._exit(3)
+        inner.__exit__(None, None, None)
+        os._exit(0)
+    assert os.wait()[1] == 0
+    table.push([1], [1.0])
 assert snailps.default_cluster() is cluster
 if not os.fork():  # a fork has none, and ends none
     from snailps.local.cluster import _all
     os._exit(len(_all))
 assert os.wait()[1] == 0
-cluster.table("w").push([1], [1.0])
+if sys.argv[1] != "replaced":
+    cluster.table("w").push([1], [1.0])
 pids = [node["pid"] for node in cluster.status()["nodes"] if node["pid"] != os.getpid()]
 print(*pids, file=sys.stderr, flush=True)
 if sys.argv[1] == "replaced":
     import snailps.local.cluster as module
-    module.HELD_TABLES = 0
+    module.HELD_TABLES = -1
+    with cluster.in_turn():  # has a job: it is not ended for another one
+        assert thread_gets(2) is not cluster
+        assert cluster.is_open
     assert snailps.default_cluster() is not cluster
     assert not cluster.is_open
-    assert snailps.default_cluster(2) is not cluster
+    kept = snailps.default_cluster(1)
+    kept.table("w")  # stays: this process may want its rows
+    assert snailps.default_cluster() is kept
 elif sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 """

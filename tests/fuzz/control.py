@@ -78,6 +78,7 @@ def calls(life):
         ],
         "driver": [
             m.Ask("status"), m.Probe(0), m.Shutdown(), m.Submit({"worker_class": "os:path"}),
+            m.AskJob(1), m.Summarise(1 << 31), m.Cancel(),
             m.Declare([TABLE]), m.Declare([TABLE, {**TABLE, "dim": 5}]),
             m.Declare([{**TABLE, "name": "fuzz2", "access": "sgd", "lr": 0.1}]), m.Drain(1 << 20),
         ],

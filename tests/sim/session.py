@@ -59,6 +59,7 @@ class Driver(RoutedNode):
         super().__init__(cluster, Role.DRIVER, "driver", "driver")
         self.problems, self.done = [], False
         self._books, self._pushed = Books(), {}
+        self._number = 0  # of the job, in the session
 
     def on_welcome(self, welcome):
         self.spawn(self._guarded(self._drive()))
@@ -134,9 +135,10 @@ class Driver(RoutedNode):
     def _refusal(self, submit):
         """Submits; why it is refused, or None."""
         try:
-            yield from self._ask(submit, None)
+            answer = yield from self._ask(submit, None)
         except RemoteError as error:
             return error
+        self._number = answer.job
         return None
 
     def _follow(self, job):
@@ -145,6 +147,11 @@ class Driver(RoutedNode):
         while status["phase"] != "idle":
             yield POLL_S
             status = yield from self._status()
+        left = (yield from self._ask(messages.AskJob(self._number), self._limit_s)).data
+        if left["failure"] != status["message"] or bool(left["figures"]) != bool(status["figures"]):
+            self.problems.append(f"job {job.number} is told in two ways: {left}")
+        if (left["tables"] is None) != bool(left["failure"]):
+            self.problems.append(f"job {job.number} has tables and a failure, or neither: {left}")
         if job.told is not None:
             self.problems.append(f"job {job.number} has ended twice")
         job.told, job.figures = status["message"], status["figures"]

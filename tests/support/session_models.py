@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 
 from snailps import Table, Worker
 
@@ -87,6 +88,16 @@ class Leaves(Lines):
 class Crashes(Lines):
     def train(self, block):
         ctypes.string_at(0)
+
+
+class SpoilsItsProcess(Lines):
+    """Fails in a process that could not begin anew as it is by then."""
+
+    def train(self, block):
+        os.chdir("/")
+        os.environ["SNAILPS_THREADS"] = "none"
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+        inner()
 
 
 class Sleeps(Lines):

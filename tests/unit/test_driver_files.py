@@ -11,7 +11,7 @@ from test_trust import SECRET, trust_of
 
 from snailps.data import driver_files
 from snailps.data.blocks import cut, expand, head_of, read_block
-from snailps.data.driver_files import driver_path, is_driver_file, opened, size_of
+from snailps.data.driver_files import DriverCopy, driver_path, is_driver_file, opened, size_of
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch, open_input
 from snailps.errors import ConfigError, DataError, ProtocolError
@@ -145,8 +145,10 @@ def test_process_that_has_ended_is_named(served, scratch):
     assert remote.read(0, 5) == TEXT[:5]
     served.server.close()
     where = "{}:{}".format(*served.address)
-    for again in (remote, opened(served.path)):
-        with pytest.raises(DataError, match=rf"has the data \({where}\) has ended"):
+    ended = rf"has the data \({where}\) has ended"
+    unknown = rf"cannot be reached at {where}: .*advertise_addr=, listen_addr=, port_range="
+    for again, words in ((remote, ended), (opened(served.path), unknown)):
+        with pytest.raises(DataError, match=words):
             again.read(0, 5)
 
 
@@ -180,6 +182,22 @@ def test_process_without_the_secret_reads_nothing(tmp_path, monkeypatch):
         member.close()
     finally:
         served.server.close()
+
+
+def test_role_that_reads_no_input_is_refused(served):
+    remote = RemoteFile(served.address, served.number, role=Role.SERVER)
+    with pytest.raises(DataError, match="ReadFile is for workers and masters to say"):
+        remote.read(0, 5)
+    remote.close()
+
+
+def test_copy_that_is_truncated_is_an_error(served, scratch):
+    copy = DriverCopy(served.path, lambda: scratch.new_file("copy"))
+    assert copy.read(0, 5) == TEXT[:5]
+    os.ftruncate(copy._file.fileno(), 3)
+    with pytest.raises(DataError, match="became shorter"):
+        copy.read(0, 5)
+    copy.close()
 
 
 def test_server_holds_back_what_is_over_the_limit(served, monkeypatch):

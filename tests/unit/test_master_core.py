@@ -8,6 +8,7 @@ from snailps.errors import ClusterError, ConnectionLost, ProtocolError
 from snailps.master import effects, events
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
+from snailps.master.job.controller import ENDED_MAX
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
 from snailps.master.job.snapshot import pack
@@ -67,7 +68,7 @@ class World:
         Whether works wait for `work`.
     """
 
-    def __init__(self, job=None, past=None, session=False, **settings):
+    def __init__(self, job=None, past=None, session=False, lasting=False, **settings):
         settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
         self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
         self.works = []
@@ -75,7 +76,7 @@ class World:
         self._peer = self._call = 0
         self.core = MasterCore(
             MasterSettings(**settings), self.services, life=LIFE, now=self.now, kept=True,
-            past=past, session=session,
+            past=past, session=session, lasting=lasting,
         )  # fmt: skip
         self.handle(events.Started(job, 2))
         self.handle(events.Listening())
@@ -595,7 +596,7 @@ def test_submitted_job_is_loaded_beside_the_loop_and_one_that_cannot_be_is_refus
     world.work()
     assert "nowhere" in str(world.answers[first])
     submitted = world.ask(driver, m.Submit(make_job.values))
-    assert isinstance(submitted, m.Ok)
+    assert submitted == m.Submitted(1)
     world.tick()
     assert world.core.told_phase == "training"
 
@@ -607,7 +608,7 @@ def test_job_of_a_driver_that_has_gone_ends_if_it_reads_the_drivers_data(make_jo
     world.join("driver")  # for another one the session lasts
     driver = world.join("driver")
     values = {**make_job.values, "output": str(tmp_path / "out")}
-    assert isinstance(world.ask(driver, m.Submit(values, files)), m.Ok)
+    assert world.ask(driver, m.Submit(values, files)) == m.Submitted(1)
     world.tick()
     world.handle(events.Gone(driver, "killed"))
     told = [stop.text for worker in workers for stop in world.sent(worker, m.Stop)]
@@ -655,6 +656,185 @@ def test_what_a_worker_of_a_failed_job_had_sent_is_refused_and_no_fault_of_it(ma
     assert isinstance(late, ClusterError)
     assert "sent away" in str(late)
     assert not [e for e in world.effects if isinstance(e, effects.Broken)]
+
+
+def finishes(world, workers, slow=False):
+    """The workers train all blocks of the job, and it is exported, unless works are `slow`."""
+    while sum(world.trains(worker) for worker in workers):
+        world.tick()
+    world.slow = slow
+    for worker in workers:
+        world.note(worker, m.Finished({}))
+    world.tick(times=3)
+
+
+def left_by(world, driver, job):
+    """What a job has left, as a driver is told."""
+    return world.ask(driver, m.AskJob(job)).data
+
+
+def test_each_driver_is_told_of_its_own_job(make_job):
+    world = World(session=True)
+    _, *workers = world.forms()
+    first, second = world.join("driver"), world.join("driver")
+    assert world.ask(first, m.Submit(make_job.values)) == m.Submitted(1)
+    world.tick()
+    finishes(world, workers)
+    assert left_by(world, first, 1)["tables"] == []
+    assert world.ask(second, m.Submit({**make_job.values, "epochs": "2"})) == m.Submitted(2)
+    world.tick()
+    assert left_by(world, first, 1)["tables"] is None
+    world.note(workers[0], m.Failed("a bug", "in inner"))
+    done, failed = left_by(world, first, 1), left_by(world, second, 2)
+    assert (done["failure"], done["settings"]["epochs"]) == ("", "5")
+    assert done["figures"]
+    assert failed["failure"].endswith("failed: a bug")
+    assert (failed["trace"], failed["figures"], failed["tables"]) == ("in inner", {}, None)
+    assert "no job 3" in str(world.ask(first, m.AskJob(3)))
+
+
+def test_master_remembers_the_last_jobs_only(make_job):
+    world = World(session=True)
+    _, *workers = world.forms()
+    driver = world.join("driver")
+    one_epoch = {**make_job.values, "epochs": "1"}
+    for number in range(1, ENDED_MAX + 2):
+        assert world.ask(driver, m.Submit(one_epoch)) == m.Submitted(number)
+        world.tick()
+        finishes(world, workers)
+    assert isinstance(world.ask(driver, m.AskJob(1)), ClusterError)
+    assert left_by(world, driver, 2)["failure"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given_up", "words"),
+    [
+        ("cancelled", "the job was cancelled"),
+        ("gone", "its driver is gone"),
+        ("late", "was not loaded within 1 s: does its module wait"),
+    ],
+)
+def test_job_that_is_given_up_while_its_class_is_loaded_never_begins(
+    make_job, monkeypatch, given_up, words
+):
+    monkeypatch.setattr("snailps.master.core.LOAD_S", 1.0)
+    world = World(session=True)
+    world.forms()
+    driver, other = world.join("driver"), world.join("driver")
+    world.slow = True
+    submitted = world.call(driver, m.Submit(make_job.values))
+    assert world.core.told_phase == "preparing"
+    assert "it is preparing" in str(world.ask(other, m.Submit(make_job.values)))
+    assert isinstance(world.ask(other, m.Cancel()), m.Ok)  # of another driver: nothing happens
+    assert submitted not in world.answers
+    if given_up == "cancelled":
+        assert isinstance(world.ask(driver, m.Cancel()), m.Ok)
+    elif given_up == "gone":
+        world.handle(events.Gone(driver, "killed"))
+    else:
+        world.tick(1.5)
+    assert words in str(world.answers[submitted])
+    assert world.core.told_phase == "idle"
+    world.slow = False
+    world.work()
+    world.tick()
+    assert world.core.told_phase == "idle"
+    assert world.ask(other, m.Submit(make_job.values)) == m.Submitted(1)
+
+
+def exporting_session(make_job, tmp_path, **more):
+    """A session whose job is exported just now; its driver and its workers."""
+    world = World(session=True, lasting=True)
+    _, *workers = world.forms()
+    driver = world.join("driver")
+    submit = m.Submit({**make_job.values, "output": str(tmp_path / "out")}, **more)
+    assert isinstance(world.ask(driver, submit), m.Submitted)
+    world.tick()
+    finishes(world, workers, slow=True)
+    assert world.core.told_phase == "exporting"
+    return world, driver, workers
+
+
+def test_worker_that_joins_a_session_while_it_exports_has_part_in_the_next_job(make_job, tmp_path):
+    world, driver, workers = exporting_session(make_job, tmp_path)
+    newcomer = world.join("worker")
+    world.tick()
+    assert not world.sent(newcomer, m.Start)
+    world.slow = False
+    world.work()
+    world.tick()
+    assert world.ask(driver, m.Submit(make_job.values)) == m.Submitted(2)
+    world.tick()
+    assert [len(world.sent(one, m.Start)) for one in [*workers, newcomer]] == [2, 2, 1]
+
+
+def test_export_goes_on_without_the_driver_whose_data_the_job_has_read(make_job, tmp_path):
+    world, driver, _ = exporting_session(make_job, tmp_path, files=["driver:h:1/ab/7"])
+    other = world.join("driver")
+    world.handle(events.Gone(driver, "killed"))
+    world.slow = False
+    world.work()
+    world.tick()
+    assert world.core.told_phase == "idle"
+    assert left_by(world, other, 1)["failure"] == ""
+
+
+def failed_lasting_session(make_job):
+    """A session that does not end with its drivers, in whose job a worker has failed."""
+    world = World(session=True, lasting=True)
+    _, *workers = world.forms()
+    world.ask(world.join("driver"), m.Submit(make_job.values))
+    world.tick()
+    world.note(workers[0], m.Failed("a bug"))
+    return world, workers
+
+
+def test_workers_of_a_failed_job_are_expected_back(make_job):
+    world, workers = failed_lasting_session(make_job)
+    assert [stop.again for one in workers for stop in world.sent(one, m.Stop)] == [True, True]
+    assert world.core.status(world.now)["session"]["coming"] == 2
+    for worker in workers:
+        world.handle(events.Gone(worker, "connection closed"))
+    world.join("worker")
+    assert world.core.departures.coming == 1
+    world.join("worker")
+    assert world.core.departures.coming == 0
+
+
+def test_workers_that_do_not_come_back_are_not_expected_for_ever(make_job, monkeypatch, caplog):
+    monkeypatch.setattr("snailps.master.departures.ANEW_S", 1.0)
+    world, workers = failed_lasting_session(make_job)
+    for worker in workers:
+        world.handle(events.Gone(worker, "connection closed"))
+    world.tick(1.5)
+    assert world.core.departures.coming == 0
+    assert "2 workers of a failed job did not join again within 1 s: 0 are left" in caplog.text
+
+
+def test_worker_that_is_slow_to_end_with_its_job_begins_anew_all_the_same(make_job, monkeypatch):
+    monkeypatch.setattr("snailps.master.departures.GOODBYE_S", 0.5)
+    world, workers = failed_lasting_session(make_job)
+    world.tick(1.0)
+    stops = world.sent(workers[1], m.Stop)
+    assert [stop.again for stop in stops] == [True, True]
+    assert "did not end with its job" in stops[1].text
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_worker_that_fails_between_jobs_is_sent_away_alone(make_job, monkeypatch, lasting):
+    monkeypatch.setattr("snailps.master.departures.LATER_S", 1.0)
+    world = World(session=True, lasting=lasting)
+    _, *workers = world.forms()
+    driver = world.join("driver")
+    world.ask(driver, m.Submit(make_job.values))
+    world.tick()
+    finishes(world, workers)
+    world.note(workers[0], m.Failed("its disk is full"))
+    assert bool(world.sent(workers[0], m.Stop)) != lasting
+    world.tick(1.5)  # at once it might fail again and again
+    assert [stop.again for stop in world.sent(workers[0], m.Stop)] == [lasting]
+    assert world.core.phase is ClusterPhase.FORMED
+    assert world.ask(driver, m.Submit(make_job.values)) == m.Submitted(2)
 
 
 def test_peak_memory_of_the_process_is_in_the_figures(make_job):

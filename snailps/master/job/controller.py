@@ -50,34 +50,45 @@ from snailps.transport.control.encoded import Encoded
 
 log = logging.getLogger(__name__)
 
+ENDED_MAX = 16
+"""So many jobs that have ended are known: their drivers may ask late."""
 Then = Callable[[Any, float], None]
 """What follows on work beside the loop: gets its result, and the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedJob:
-    """What a job of a session has left behind, until the next one begins."""
+@dataclass(slots=True)
+class EndedJob:
+    """What a job of a session has left behind.
 
-    number: int
-    worker_class: str
+    Attributes
+    ----------
+    failure, trace : str
+        Why it failed, and where in the user's code; empty if it ended well.
+    tables : mapping or None
+        Its tables by name; None where it failed, or once the next job has begun.
+    """
+
     settings: Mapping[str, str]
-    summary: Encoded | None
-    tables: Mapping[str, tuple[int, Table]]
+    figures: Mapping[str, Any]
+    failure: str = ""
+    trace: str = ""
+    tables: Mapping[str, tuple[int, Table]] | None = None
+    summary: Encoded | None = None
 
     def report(self) -> messages.Report:
-        """For a driver that reads the tables."""
-        tables = [[number, table.to_dict()] for number, table in self.tables.values()]
+        """For the driver that has submitted it."""
+        numbered = None
+        if self.tables is not None:
+            numbered = [[number, table.to_dict()] for number, table in self.tables.values()]
         return messages.Report(
             {
-                "number": self.number,
-                "worker_class": self.worker_class,
                 "settings": dict(self.settings),
-                "tables": tables,
+                "figures": dict(self.figures),
+                "failure": self.failure,
+                "trace": self.trace,
+                "tables": numbered,
             }
         )
-
-
-_NO_JOB = FinishedJob(0, "", {}, None, {})
 
 
 class JobController:
@@ -119,9 +130,8 @@ class JobController:
         self.phase = JobPhase.IDLE
         self.figures: dict[str, Any] = {}
         self.failed = ""  # why the last job of a session failed
-        self.trace = ""  # ... and where in the user's code
         self.jobs = 0
-        self.finished = _NO_JOB
+        self.ended_jobs: dict[int, EndedJob] = {}  # the last ones, by number
         self.interrupted = False
         self.wall_s = wall_s
         self._members, self._out, self._services = members, out, services
@@ -160,7 +170,7 @@ class JobController:
         With `call` (a submitted job) an error is told there, and the cluster lives on.
         """
         self.job, self.figures, self.interrupted = job, {}, False
-        self.failed = self.trace = ""
+        self.failed = ""
         self.jobs += 1
         self._saved_last = False
         self.expiry.begin()
@@ -190,7 +200,7 @@ class JobController:
         name, files, megabytes = job.describe()
         log.info("%s: %d file%s, %.1f MB", name, files, "" if files == 1 else "s", megabytes)
         self.checkpoints.opened(job, opened, now, resumes=not self.recovery.begun)
-        self._answer_submitter(messages.Ok())
+        self._answer_submitter(messages.Submitted(self.jobs))
         self._go(JobPhase.READY)
         if self._is_formed:
             self._begin(job, now)
@@ -206,7 +216,8 @@ class JobController:
             return
         if not self.recovery.known:
             self._members.table_registry.forget_job()
-            self.finished = _NO_JOB
+            for ended in self.ended_jobs.values():
+                ended.tables = ended.summary = None
             self._members.rows.expired = 0
         if not self._members.joined("worker"):
             if not any(member.role == "worker" for member in self._members.left):
@@ -517,11 +528,11 @@ class JobController:
         if self.round is not None:
             self.round.lost(now)
 
-    def summarise(self, member: Member, call: int, now: float) -> None:
-        """A worker waits for the merged survey, or a driver wants that of the last job."""
+    def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
+        """A worker waits for the merged survey, or a driver wants that of a job that has ended."""
         if member.role == "driver":
-            empty = messages.Summary(b"")
-            self._out.reply(call, self.finished.summary or empty)
+            ended = self._ended(message.job)
+            self._out.reply(call, ended.summary or messages.Summary(b""))
             return
         job, ledger = self.leases.running()
         if job.summary is not None and job.pass_ == "train":
@@ -619,18 +630,35 @@ class JobController:
     def ended(self, figures: dict[str, Any], now: float) -> None:
         """The result is written."""
         self.figures = figures
-        if (job := self.job) is not None:
-            self.finished = FinishedJob(
-                self.jobs,
-                job.worker_class,
-                to_mapping(job.settings),
-                None if job.summary is None else job.summary_message(),
-                dict(self._members.table_registry.tables),
-            )
         for path in figures.get("files", []):
             self._out.put(Say(f"wrote {path}"))
         self.checkpoints.ended("" if self.interrupted else "the run ended")
         self._on_end(now)
+
+    def remember(self) -> None:
+        """The job of a session has ended well: keeps what it leaves."""
+        if (job := self.job) is not None:
+            summary = None if job.summary is None else job.summary_message()
+            tables = dict(self._members.table_registry.tables)
+            settings = to_mapping(job.settings)
+            self._remember(EndedJob(settings, self.figures, tables=tables, summary=summary))
+
+    def _remember(self, ended: EndedJob) -> None:
+        self.ended_jobs[self.jobs] = ended
+        for number in list(self.ended_jobs)[:-ENDED_MAX]:
+            del self.ended_jobs[number]
+
+    def tell_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
+        """A driver asks what a job has left."""
+        self._out.reply(call, self._ended(message.job).report())
+
+    def _ended(self, number: int) -> EndedJob:
+        ended = self.ended_jobs.get(number)
+        if ended is None:
+            raise ClusterError(
+                f"no job {number} that has ended is known: the master remembers {ENDED_MAX}"
+            )
+        return ended
 
     def collect_figures(self, own_rss_mb: float, now: float) -> None:
         """Adds up what the members told to the figures of the run."""
@@ -653,6 +681,7 @@ class JobController:
         """
         job = self.job
         assert job is not None
+        self._remember(EndedJob(to_mapping(job.settings), {}, text, trace))
         self._answer_submitter(ClusterError(with_frames(text, trace)))
         self._out.disown(self._side)  # its thread may go on for a while, unheard
         self._side = 0
@@ -666,7 +695,7 @@ class JobController:
             self._members.rows.set_clock(0, early=True, now=now)  # forget what it staged
         self.end()
         self._go(JobPhase.STOPPING)
-        self.figures, self.failed, self.trace = {}, text, trace
+        self.figures, self.failed = {}, text
 
     def abandoned(self) -> None:
         """The workers of the job that has failed are gone."""

@@ -61,6 +61,7 @@ from snailps.transport.messages.tables import (
 )
 from snailps.transport.messages.work import (
     Again,
+    AskJob,
     Borrow,
     Borrowed,
     CameBack,
@@ -80,18 +81,19 @@ from snailps.transport.messages.work import (
     Slowest,
     Start,
     Submit,
+    Submitted,
     Summarise,
     Summary,
     Workers,
 )
 
 __all__ = [
-    "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "BackUp", "Backed", "Borrow", "Borrowed",
-    "Bye", "CameBack", "Cancel", "CloseClock", "Content", "Declare", "Declared", "Done", "Drain",
-    "DropShard", "Enough", "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch", "Finished",
-    "GiveBack", "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load", "Loaded",
-    "MakeTables", "Message", "Ok", "Probe", "Promote", "ReadFile", "Register", "Rejoin", "Report",
-    "Save", "Saved", "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop", "StopSaving",
-    "Submit", "Summarise", "Summary", "TakeRoute", "Unbacked", "Welcome", "Workers", "Yield",
-    "Yielded", "check_speaker", "decode", "encode",
+    "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "AskJob", "BackUp", "Backed", "Borrow",
+    "Borrowed", "Bye", "CameBack", "Cancel", "CloseClock", "Content", "Declare", "Declared", "Done",
+    "Drain", "DropShard", "Enough", "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch",
+    "Finished", "GiveBack", "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load",
+    "Loaded", "MakeTables", "Message", "Ok", "Probe", "Promote", "ReadFile", "Register", "Rejoin",
+    "Report", "Save", "Saved", "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop",
+    "StopSaving", "Submit", "Submitted", "Summarise", "Summary", "TakeRoute", "Unbacked", "Welcome",
+    "Workers", "Yield", "Yielded", "check_speaker", "decode", "encode",
 ]  # fmt: skip

@@ -21,12 +21,10 @@ from snailps.transport.messages.validation import (
     FIGURES_SHAPE,
     ITEMS_MAX,
     METRICS,
-    NUMBERED_TABLES,
     PART,
     PARTS_MAX,
     SECONDS,
     SHARDS_MAX,
-    TEXTS,
     U16,
     U32,
     U63,
@@ -127,20 +125,11 @@ _EXAMINED = Struct(
 _PROBED = Struct({"time": _AMOUNT, "examined": U32}, open=True)
 
 _STATUS = Plain()
-_JOB = Struct(
-    {
-        "number": U32,
-        "worker_class": Name(),
-        "settings": TEXTS,
-        "tables": NUMBERED_TABLES,
-    }
-)
-"""The last job that has ended well in a session, 0: none; how it ran, and its tables."""
 
 
 def _asked(ask: Ask) -> Shape:
-    """Of the `Report` on an `Ask`: the master's status is for people, the others are used."""
-    return {"stats": _STATS, "job": _JOB}.get(ask.what, _STATUS)
+    """Of the `Report` on an `Ask`: the master's status is for people, counters are used."""
+    return _STATS if ask.what == "stats" else _STATUS
 
 
 def _check_endpoints(role: str, endpoints: list[Any]) -> None:
@@ -271,10 +260,7 @@ class Ok(Message):
 @message(by="anyone", answers="Report", report=_asked)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """What is going on?  `what` is "status" (master) or "stats" (server, worker).
-
-    A driver asks the master for "job", too: what a session's last job has left.
-    """
+    """What is going on?  `what` is "status" (master) or "stats" (server, worker)."""
 
     what: Label
 

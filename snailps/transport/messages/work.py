@@ -1,6 +1,6 @@
 """What is said of a job: its settings, its tables' names, blocks and what became of them.
 
-    driver -> master   Submit>Ok  Cancel>Ok  Summarise>Summary  Shutdown>Ok
+    driver -> master   Submit>Submitted  Cancel>Ok  AskJob>Report  Summarise>Summary  Shutdown>Ok
     worker, master -> driver   ReadFile>Content
     master -> worker   Start  CameBack  Slowest  Workers
     worker -> master   Declare>Declared  Lease>Leased  Fetch>Content  Summarise>Summary|Again
@@ -18,7 +18,10 @@ from typing import Annotated, Any
 from snailps.transport.messages.codec import Message, message
 from snailps.transport.messages.validation import (
     CLOCK_OR_NONE,
+    NUMBERED_TABLES,
     TABLES_MAX,
+    TEXTS,
+    TRACE_CHARS_MAX,
     U32,
     U63,
     Blob,
@@ -32,6 +35,7 @@ from snailps.transport.messages.validation import (
     Label,
     ListOf,
     Location,
+    Maybe,
     Metrics,
     Misfit,
     Natural,
@@ -39,16 +43,29 @@ from snailps.transport.messages.validation import (
     Part,
     PartOrNone,
     Path,
+    Plain,
     Seconds,
+    Struct,
     Table,
     Text,
     Texts,
+    Words,
 )
 
 FILES_MAX = 4096
+_JOB = Struct(
+    {
+        "settings": TEXTS,
+        "figures": Plain(),
+        "failure": Words(),
+        "trace": Words(TRACE_CHARS_MAX),
+        "tables": Maybe(NUMBERED_TABLES),
+    }
+)
+"""A job that has ended: how it ran, why and where it failed; its tables, null if they are gone."""
 
 
-@message(by="driver", answers="Ok")
+@message(by="driver", answers="Submitted")
 @dataclass(frozen=True, slots=True)
 class Submit(Message):
     """A driver gives a waiting cluster its job, in settings that are strings.
@@ -62,6 +79,22 @@ class Submit(Message):
     files: Annotated[list[Any], ListOf(Path(), FILES_MAX)] = field(default_factory=list)
     key: Text = ""
     blob: Blob = b""
+
+
+@message(by="master")
+@dataclass(frozen=True, slots=True)
+class Submitted(Message):
+    """Answer to Submit: the input is there, and the job begins; its number in the session."""
+
+    job: Id32
+
+
+@message(by="driver", answers="Report", report=_JOB)
+@dataclass(frozen=True, slots=True)
+class AskJob(Message):
+    """A driver asks what a job of the session has left; the master knows some of the last ones."""
+
+    job: Id32
 
 
 @message(by="worker master", answers="Content")
@@ -285,7 +318,9 @@ class Settled(Message):
 @message(by="worker driver", answers="Summary Again")
 @dataclass(frozen=True, slots=True)
 class Summarise(Message):
-    """A worker waits for the merged survey; a driver wants that of the last job, maybe empty."""
+    """A worker waits for the merged survey; a driver wants that of a `job`, maybe empty."""
+
+    job: Id32 = 0
 
 
 @message(by="master")

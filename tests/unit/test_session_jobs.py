@@ -1,0 +1,192 @@
+"""`Cluster` with a driver that answers as a script says: whose job is whose, waits, forks."""
+
+import threading
+
+import pytest
+
+from snailps.config import ListenerSettings
+from snailps.errors import ClusterError, ConfigError, WaitTimeout
+from snailps.local import session
+from snailps.local.session import Cluster, within
+
+READY = {"role": "worker", "id": 3, "pid": 1, "state": "ready"}
+DONE = {"failure": "", "trace": "", "tables": None}
+
+
+def status(phase="idle", job=0, jobs=0, coming=0, nodes=(READY,)):
+    """What the master tells, as far as a `Cluster` looks at it."""
+    return {
+        "phase": phase, "progress": 0.5, "elapsed_s": 1.0, "units": 1, "nodes": list(nodes),
+        "session": {"jobs": jobs, "job": job, "coming": coming, "tables": 0},
+    }  # fmt: skip
+
+
+class Driver:
+    """A driver whose master's statuses are given; the last one stays."""
+
+    def __init__(self, statuses, jobs=()):
+        self._statuses, self._jobs = list(statuses), dict(jobs)
+        self.ended = threading.Event()
+        self.settings = ListenerSettings(init_timeout=0.2)
+        self.is_ours, self.submits, self.told, self.closed = True, 1, [], False
+
+    def check_process(self):
+        if not self.is_ours:
+            raise ClusterError("a fork")
+
+    def status(self):
+        self.told.append("status")
+        return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+
+    def submit(self, texts, source, key, limit_s):
+        self.told.append("submit")
+        if isinstance(self.submits, Exception):
+            raise self.submits
+        return self.submits
+
+    def job(self, number):
+        return self._jobs[number]
+
+    def cancel(self, early=False):
+        self.told.append("cancel")
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(session, "LOOK_S", 0.001)
+
+
+def left(**changes):
+    return {"settings": {"worker_class": "nowhere:Model"}, "figures": {"n": 1}, **DONE, **changes}
+
+
+def test_job_that_began_between_two_looks_is_not_taken_for_ours():
+    looks = [status(), status("training", 1, 1), status("training", 2, 2)]
+    seen = []
+    driver = Driver(looks, {1: left(figures={"n": 1}), 2: left(failure="of another driver")})
+    job = Cluster(None, driver).run("nowhere:Model", on_status=seen.append)
+    assert job.figures == {"n": 1}
+    assert [one["session"]["job"] for one in seen] == [1]
+
+
+def test_class_of_the_next_job_being_loaded_ends_the_wait_for_ours():
+    looks = [status(), status("training", 1, 1), status("preparing", 0, 1)]
+    assert Cluster(None, Driver(looks, {1: left()})).train("nowhere:Model") == {"n": 1}
+
+
+def test_failure_of_our_job_is_told_though_another_one_is_under_way():
+    looks = [status(), status("training", 2, 2)]
+    driver = Driver(looks, {1: left(failure="a bug", trace='  File "m.py", line 1, in f')})
+    with pytest.raises(ClusterError, match=r"a bug\n  File"):
+        Cluster(None, driver).train("nowhere:Model")
+    assert "cancel" not in driver.told
+
+
+def test_wait_for_a_failed_job_includes_the_end_of_its_workers():
+    looks = [status(), status("stopping", 0, 1), status("stopping", 0, 1), status("idle", 0, 1)]
+    driver = Driver(looks, {1: left(failure="a bug")})
+    with pytest.raises(ClusterError, match="a bug"):
+        Cluster(None, driver).train("nowhere:Model")
+    assert driver.told == ["status", "submit", *["status"] * 3]
+
+
+def test_train_by_name_needs_no_class_here():
+    job = Cluster(None, Driver([status()], {1: left()})).run("nowhere:Model")
+    assert "nowhere:Model" in repr(job)
+    with pytest.raises(ConfigError, match="nowhere"):
+        _ = job.settings
+
+
+def test_job_waits_for_workers_that_begin_anew(monkeypatch):
+    looks = [status(coming=2), status("stopping", coming=1), status(coming=1), status()]
+    driver = Driver(looks, {1: left()})
+    Cluster(None, driver).train("nowhere:Model")
+    assert driver.told[:5] == ["status"] * 4 + ["submit"]
+    monkeypatch.setattr(session, "RENEW_S", 0.0)
+    with pytest.raises(ClusterError, match="1 workers of a job that failed begin anew"):
+        Cluster(None, Driver([status(coming=1)])).train("nowhere:Model")
+
+
+def test_job_without_a_worker_says_who_is_not_ready():
+    driver = Driver([status(nodes=[{**READY, "state": "connecting"}])])
+    with pytest.raises(ClusterError, match=r"no worker that is ready.*worker 3 is connecting"):
+        Cluster(None, driver).train("nowhere:Model")
+
+
+def test_time_limit_covers_what_is_before_the_job_and_cancels_it():
+    driver = Driver([status()])
+    driver.submits = WaitTimeout("no answer")
+    with pytest.raises(ClusterError, match=r"not done after 0 s: the master still imports"):
+        Cluster(None, driver).train("nowhere:Model", timeout_s=5.0)
+    assert driver.told[-1] == "cancel"
+    driver = Driver([status(), status("training", 1, 1)])
+    with pytest.raises(ClusterError, match=r"not done after 0 s: training, 50%; it is cancelled"):
+        Cluster(None, driver).train("nowhere:Model", timeout_s=0.01)
+    assert driver.told[-1] == "cancel"
+
+
+def test_job_waits_for_that_of_another_thread_and_no_longer_than_it_may():
+    cluster = Cluster(None, Driver([status()], {1: left()}))
+    holds, over = threading.Event(), threading.Event()
+
+    def hold():
+        with cluster.in_turn():
+            holds.set()
+            over.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert holds.wait(10)
+    with pytest.raises(ClusterError, match="another thread's job is not done in time"):
+        cluster.train("nowhere:Model", timeout_s=0.01)
+    over.set()
+    thread.join()
+    assert cluster.train("nowhere:Model") == {"n": 1}
+
+
+def test_results_of_a_wrong_setting_name_it():
+    job = Cluster(None, Driver([status()], {1: left(settings=LINES)})).run("session_models:Lines")
+    with pytest.raises(ConfigError, match="results: outptu is no setting"), job.results(outptu="x"):
+        pass
+
+
+LINES = {"worker_class": "session_models:Lines"}
+
+
+def test_cluster_of_a_parent_process_is_neither_used_nor_ended():
+    driver = Driver([status()])
+    with Cluster(None, driver) as cluster:
+        assert within() is cluster
+        driver.is_ours = False
+        assert within() is None
+        for use in (cluster.status, cluster.shut_down, lambda: cluster.train("nowhere:Model")):
+            with pytest.raises(ClusterError, match="a fork"):
+                use()
+    assert driver.told == []
+    assert not driver.closed
+
+
+def test_block_of_another_thread_is_not_within_and_the_main_threads_is():
+    mine, other = Cluster(None, Driver([status()])), Cluster(None, Driver([status()]))
+    found = []
+
+    def look():
+        found.append(within())
+        with other:
+            found.append(within())
+            entered.set()
+            looked.wait(10)
+
+    entered, looked = threading.Event(), threading.Event()
+    thread = threading.Thread(target=look)
+    with mine:
+        thread.start()
+        assert entered.wait(10)
+        assert within() is mine
+    assert within() is None
+    looked.set()
+    thread.join()
+    assert found == [mine, other]
