@@ -298,7 +298,8 @@ class JobSettings(Settings):
     )
     input: tuple[str, ...] = setting(
         (),
-        help="Files, folders and globs to train on; a relative path starts at the current folder.",
+        help="Files, folders, globs and URLs (`s3://...`) to train on; a relative path starts at "
+        "the current folder. `.gz`, `.bz2`, `.xz` and `.zst` are unpacked.",
         when="Always.",
         unit="paths",
     )
@@ -411,13 +412,14 @@ class JobSettings(Settings):
     )
     scratch_dir: str = setting(
         "",
-        help="Folder for unpacked input. Empty: the system's folder for temporary files.",
+        help="Folder for copies of input: unpacked, fetched, read from tables. Empty: the system's "
+        "folder for temporary files.",
         when="That folder is small or in memory.",
         unit="path",
     )
     scratch_bytes: int = setting(
         0,
-        help="Limit of unpacked input in that folder. 0: half of the free space.",
+        help="Limit of copies of input in that folder. 0: half of the free space.",
         when="Other programs need the space.",
         unit="bytes",
         low=0,

@@ -1,6 +1,6 @@
 """Dense examples in files: idx (MNIST's format), NumPy's .npy, dense matrix files.
 
-    path -> read_header -> Header: type, shape, where the values begin  (also of a .gz)
+    path -> read_header -> Header: type, shape, where the values begin  (also packed)
     path -> Scratch -> read_array -> array mapped from the file
     files of examples and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
     number of examples, seed, epoch -> order -> int64, each number once
@@ -21,7 +21,6 @@ from __future__ import annotations
 import io
 import math
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,8 @@ from numpy.typing import NDArray
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.matrix_file import is_matrix
 from snailps.data.matrix_file import read_header as read_matrix_header
-from snailps.data.scratch import Scratch, is_packed, open_input
+from snailps.data.scratch import Scratch, open_input
+from snailps.data.unpacking import DAMAGED, is_packed
 from snailps.errors import DataError
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -93,7 +93,7 @@ def _header(path: str, section: str) -> Header:
             return _header_of_matrix(begin, path, section)
         if begin.startswith(_NPY_MAGIC):
             return _header_of_npy(begin, path)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, *DAMAGED) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"cannot read {path}: {why}") from None
     return _header_of_idx(begin, path)
@@ -174,7 +174,7 @@ def read_array(path: str, scratch: Scratch) -> NDArray[Any]:
     ----------
     path : str
     scratch : Scratch
-        Unpacks a `.gz`; must stay open as long as the array is used.
+        Unpacks a packed file; must stay open as long as the array is used.
 
     Returns
     -------
@@ -246,7 +246,7 @@ def labels_of(images: str, option: str = "--labels") -> str:
 def _begins_as_matrix(path: str) -> bool:
     try:
         return is_matrix(_beginning(path))
-    except (OSError, EOFError, zlib.error):  # whoever reads the examples will tell
+    except (OSError, *DAMAGED):  # whoever reads the examples will tell
         return False
 
 

@@ -16,15 +16,16 @@ import glob
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from snailps.data.driver_files import is_driver_file, size_of
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
-from snailps.data.scratch import Scratch, is_packed, open_input
+from snailps.data.scratch import Scratch, open_input
+from snailps.data.unpacking import DAMAGED, files_of_url, is_packed, is_url
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
@@ -41,7 +42,7 @@ _ENDS = {"word": re.compile(rb"[ \n\r\t\v\f\0]"), "line": re.compile(rb"\n")}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input file: absolute path, size in bytes (unpacked, if it is a `.gz`)."""
+    """One input file: absolute path or URL, size of its content (of a table: of what is read)."""
 
     path: str
     bytes: int
@@ -51,7 +52,7 @@ class Source:
 class Block:
     """Bytes `start` to `stop` (exclusive) of a source, the `index`-th block of the whole input.
 
-    For a `.gz`, `path` is the packed file and the bytes are those of its content.
+    If a file is packed, `path` is the packed file and the bytes are those of its content.
     """
 
     index: int
@@ -67,9 +68,10 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
     ----------
     inputs : sequence of str
         Files, folders (all files below them in order of their names, hidden ones left out), glob
-        patterns (`**` crosses folders).  A name that exists is never taken as a pattern.
+        patterns (`**` crosses folders); URLs, as `s3://bucket/folder`.  A name that exists is never
+        taken as a pattern.
     scratch : Scratch
-        Where `.gz` files are unpacked, which is the only way to learn their size.
+        Where files are unpacked, which is the only way to learn their size, and tables read.
 
     Returns
     -------
@@ -80,7 +82,7 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
     ------
     DataError
         Nothing was named, a path does not exist or cannot be read, a pattern or a folder has no
-        files, a file is empty or no regular file.
+        files, a file is empty, no regular file, or of a format that no model reads.
     """
     if not inputs:
         raise DataError("expected at least one input file, folder or pattern, got none")
@@ -108,7 +110,7 @@ def files_of(inputs: Sequence[str]) -> list[str]:
 
 
 def head_of(path: str) -> bytes:
-    """The first whole lines of a file, or of a `.gz`'s content: up to 64 KiB.
+    """The first whole lines of a file, of its content if it is packed: up to 64 KiB.
 
     Of a matrix file the first rows, as a matrix file.  Empty if it cannot be read: not a regular
     file, not readable, one endless line, or a packed matrix file.
@@ -116,17 +118,20 @@ def head_of(path: str) -> bytes:
     Raises
     ------
     DataError
-        It is a damaged matrix file.
+        It is a damaged matrix file, or of a format that no model reads.
     """
     try:
-        if not is_driver_file(path) and not Path(path).is_file():
+        if not (is_driver_file(path) or is_url(path) or Path(path).is_file()):
             return b""
         with open_input(path) as file:
             data = file.read(STEP_BYTES)
+            if not is_driver_file(path):
+                refuse_foreign(data[:HEAD_BYTES], path)
             if is_matrix(data):
-                return b"" if is_packed(path) else _head_of_matrix(file, path)
+                packed = is_packed(path) or is_url(path)
+                return b"" if packed else _head_of_matrix(file, path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
-    except (OSError, EOFError, zlib.error):  # `expand` will tell
+    except (OSError, *DAMAGED):  # `expand` will tell
         return b""
 
 
@@ -169,7 +174,7 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
     unit : {"word", "line"}
         What is not split.
     scratch : Scratch
-        Has the unpacked copy of a `.gz`.
+        Has the copy of what is packed, fetched or a table.
 
     Returns
     -------
@@ -238,6 +243,8 @@ def _behind_unit(file: BinaryIO, end: re.Pattern[bytes], path: str, at: int, sto
 def _files_of(text: str) -> list[str]:
     if is_driver_file(text):
         return [text]
+    if is_url(text):
+        return files_of_url(text)
     path = Path(text).expanduser()
     if path.is_dir():
         files = list(_files_below(str(path)))
@@ -277,12 +284,11 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
         return size_of(path)
     try:
         # Asked before opening: opening a named pipe would wait for a writer.
-        mode = Path(path).stat().st_mode
-        if not stat.S_ISREG(mode):
+        if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
             raise DataError(f"expected a regular file, got something else: {path}")
         local = scratch.local(path)
         with local.open("rb") as file:
-            file.read(1)
+            refuse_foreign(file.read(HEAD_BYTES), path, text=scratch.reads_text)
             return os.fstat(file.fileno()).st_size
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,20 +1,21 @@
-"""Unpacked copies of `.gz` files on this host, and files of one process: bounded, cleaned up.
+"""Copies on this host of input that cannot be cut as it is, and files of one process: bounded.
 
-    path -> Scratch.local -> the path itself, or the one unpacked copy of it on this host
+    path -> Scratch.local -> the path itself, or the one copy on this host of what is in it:
+                             unpacked (.gz, .bz2, .xz, .zst), fetched (URLs), read (tables)
     Scratch.new_file -> ScratchFile: written and used by this process, removed when it ends
 
 All processes of a user on a host share a folder.  A copy is named after its origin's real path,
-size and time, is written once under the folder's lock and appears by an atomic rename, so a copy
-that exists is complete.  A process that uses a copy holds a shared lock on it, which the kernel
-releases when the process ends, however it ends.  A copy without a lock is therefore unused, and
-`clean` removes exactly these.  A process's own file is locked likewise, from its first moment on.
-No blocks, no text, no other compression here.
+size and time, and after what is made of a table; it is written once under the folder's lock and
+appears by an atomic rename, so a copy that exists is complete.  A process that uses a copy holds a
+shared lock on it, which the kernel releases when the process ends, however it ends.  A copy without
+a lock is therefore unused, and `clean` removes exactly these.  A process's own file is locked
+likewise, from its first moment on.  How files are unpacked, `unpacking` knows; how tables are read,
+the `tables` of the job.  No blocks, no text here.
 """
 
 from __future__ import annotations
 
 import fcntl
-import gzip
 import hashlib
 import os
 import re
@@ -24,16 +25,15 @@ import stat
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
+from snailps.data.unpacking import identity_of, is_packed, is_url, open_content, pieces_of
 from snailps.errors import DataError, WaitTimeout
 
-STEP_BYTES = 1 << 20
 LOCK_POLL_S = 0.05
 LOOK_BYTES = 64 << 20
 """After so many more bytes of a process's own file the limit is compared again."""
@@ -46,24 +46,21 @@ def default_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"snailps-{os.getuid()}"
 
 
-def is_packed(path: str) -> bool:
-    """Whether a file has to be unpacked before it can be cut: its name ends in `.gz`."""
-    return path.lower().endswith(".gz")
-
-
 def open_input(path: str) -> BinaryIO:
     """Opens the content of an input file for a look at some bytes, without scratch.
 
     Raises
     ------
     DataError
-        It is a Python process's file, and cannot be read.
+        It is a Python process's file or a URL, and cannot be read.
+    ConfigError
+        A library for it is not installed.
     OSError
         It cannot be opened.
     """
     if is_driver_file(path):
         return cast(BinaryIO, DriverReader.of(path))
-    return cast(BinaryIO, gzip.open(path)) if is_packed(path) else Path(path).open("rb")
+    return open_content(path)
 
 
 class ScratchFile:
@@ -132,8 +129,36 @@ class ScratchFile:
         self._descriptor = -1
 
 
+class Tables(Protocol):
+    """What a job makes of files that are tables; `table_files.Reading`."""
+
+    @property
+    def identity(self) -> str:
+        """Tells what is made of a table from what another job makes of it."""
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the job reads text, and no arrays."""
+
+    def takes(self, path: str) -> bool:
+        """Whether a file is a table; DataError if it should be and is not."""
+
+    def write(
+        self,
+        path: str,
+        file: ScratchFile,
+        make: Callable[[str], ScratchFile],
+        on_piece: Callable[[], None],
+    ) -> None:
+        """Writes what the job reads in the place of a table.
+
+        `make` gives other files by their purpose, which go when it returns; `on_piece` is called
+        now and then, and may raise.
+        """
+
+
 class Scratch:
-    """Unpacked copies of `.gz` files, at most `bytes_max` of them a host and user.
+    """Copies of packed files, URLs and tables, at most `bytes_max` of them a host and user.
 
     Parameters
     ----------
@@ -145,43 +170,56 @@ class Scratch:
         that the disk would have without them.
     wait_s : float
         How long to wait for another process that is unpacking, in seconds.
+    tables : Tables, optional
+        What is made of tables; None: they are files as any other.
 
     Notes
     -----
-    The folder is made for the first `.gz` file.  Threads may share one object.  The
+    The folder is made for the first copy.  Threads may share one object.  The
     copies are used until `close` or the end of the process.
     """
 
-    def __init__(self, folder: str, bytes_max: int, *, wait_s: float = 1800.0) -> None:
+    def __init__(
+        self,
+        folder: str,
+        bytes_max: int,
+        *,
+        wait_s: float = 1800.0,
+        tables: Tables | None = None,
+    ) -> None:
         self.folder = Path(folder) if folder else default_folder()
         self.bytes_max = bytes_max
         self.wait_s = wait_s
+        self.tables = tables
         self._held: dict[str, tuple[Path, int]] = {}  # origin -> its copy, and our lock on it
         self._copies: dict[str, DriverCopy] = {}
         self._mutex = threading.Lock()
         self._closing = threading.Event()  # set while `close` waits for its turn
 
     def local(self, path: str, start: int = 0, stop: int | None = None) -> Path:
-        """The file to read instead of `path`: itself, its unpacked copy if it is a `.gz`, or a
-        whole copy of a Python process's file.
+        """The file to read instead of `path`: itself, or a copy on this host of its content.
 
         Parameters
         ----------
         path : str
-            An input file.
+            An input file; one that is packed is unpacked, a URL is fetched, a table is read, of a
+            Python process's file there is a copy.
         start, stop : int
             Of a Python process's file only these bytes need be there, zeros may be elsewhere.
 
         Returns
         -------
         Path
-            A file that stays as it is while this object is open, even if a `.gz` origin changes.
+            A file that stays as it is while this object is open, even if the origin of a copy
+            changes.
 
         Raises
         ------
         DataError
             The file is missing, unreadable or damaged, its content does not fit the limit or the
             disk, or the folder is not this user's.
+        ConfigError
+            A library for such files is not installed.
         WaitTimeout
             Another process has been unpacking for longer than `wait_s`.
         """
@@ -189,12 +227,18 @@ class Scratch:
             copy = self._copy_of(path)
             copy.fetch(start, copy.size if stop is None else stop)
             return copy.path
-        if not is_packed(path):
+        is_table = self.tables is not None and self.tables.takes(path)
+        if not (is_table or is_packed(path) or is_url(path)):
             return Path(path)
         with self._mutex:
             if path not in self._held:
-                self._held[path] = self._find_or_unpack(path)
+                self._held[path] = self._find_or_make(path, is_table)
             return self._held[path][0]
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the job is known to read text, and no arrays."""
+        return self.tables is not None and self.tables.reads_text
 
     def open(self, path: str) -> BinaryIO:
         """The content of an input file, open for reading; of a driver's, only what is read comes.
@@ -231,16 +275,24 @@ class Scratch:
         WaitTimeout
             Another process has been unpacking for longer than `wait_s`.
         """
-        path = self.folder / f"{secrets.token_hex(16)}.spool"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        # Locked before another process can look for files without a lock.
         with self._locked(purpose, self.wait_s):
             self._remove_unused(suffix=".spool")
-            try:
-                descriptor = os.open(path, flags, 0o600)
-            except OSError as error:
-                raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            return self._made(purpose, lambda: self._locked(purpose, self.wait_s))
+
+    def _made(
+        self, purpose: str, locked: Callable[[], AbstractContextManager[None]]
+    ) -> ScratchFile:
+        """An empty file; the folder's lock is held now, and by `locked` whenever files are removed.
+
+        So it is locked before another process can look for files without a lock.
+        """
+        path = self.folder / f"{secrets.token_hex(16)}.spool"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
         allowed = -1
 
         def reserve(path: Path, size: int) -> None:
@@ -250,7 +302,7 @@ class Scratch:
             limit = self._limit()
             allowed = limit - self._used(but=path)
             if size > allowed:
-                with self._locked(purpose, self.wait_s):
+                with locked():
                     self._remove_unused()
                 allowed = limit - self._used(but=path)
             if size > allowed:
@@ -290,23 +342,46 @@ class Scratch:
             return self._remove_unused()
         return 0
 
-    def _find_or_unpack(self, path: str) -> tuple[Path, int]:
-        try:
-            real = Path(path).resolve(strict=True)
-            found = real.stat()
-        except OSError as error:
-            raise DataError(f"cannot open {path}: {error.strerror or error}") from error
-        identity = f"{real}\0{found.st_size}\0{found.st_mtime_ns}"
+    def _find_or_make(self, path: str, is_table: bool) -> tuple[Path, int]:
+        if is_url(path):
+            identity = identity_of(path)
+        else:
+            try:
+                real = Path(path).resolve(strict=True)
+                found = real.stat()
+            except OSError as error:
+                raise DataError(f"cannot open {path}: {error.strerror or error}") from error
+            identity = f"{real}\0{found.st_size}\0{found.st_mtime_ns}"
+        if is_table:
+            assert self.tables is not None
+            identity += f"\0{self.tables.identity}"
         name = hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
         copy = self.folder / f"{name}.copy"
-        with self._locked(f"unpacking {path}", self.wait_s):
+        with self._locked(f"{'reading' if is_table else 'unpacking'} {path}", self.wait_s):
             lock = _hold(copy)
             if lock is None:
-                self._unpack(path, copy)
+                if is_table:
+                    self._read_table(path, copy)
+                else:
+                    self._unpack(path, copy)
                 lock = _hold(copy)
             if lock is None:
                 raise DataError(f"{copy} vanished while it was being made; is the folder in use?")
         return copy, lock
+
+    def _read_table(self, path: str, copy: Path) -> None:
+        """Writes what is made of a table beside its place, then renames it, with the lock held."""
+        assert self.tables is not None
+        with ExitStack() as stack:
+
+            def make(purpose: str) -> ScratchFile:
+                file = self._made(f"reading {path} ({purpose})", nullcontext)
+                stack.callback(file.close)
+                return file
+
+            file = make("what is read")
+            self.tables.write(path, file, make, self._check_open)
+            file.path.rename(copy)
 
     def _unpack(self, path: str, copy: Path) -> None:
         """Writes the copy beside its place, then renames it.  The folder's lock is held."""
@@ -323,7 +398,7 @@ class Scratch:
         try:
             with os.fdopen(descriptor, "wb") as target:
                 written = 0
-                for chunk in _unpacked(path):
+                for chunk in pieces_of(path):
                     self._check_open()
                     written += len(chunk)
                     if written > allowed:
@@ -449,18 +524,3 @@ def _hold(copy: Path) -> int | None:
         return None
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
-
-
-def _unpacked(path: str) -> Iterator[bytes]:
-    """The content of a `.gz` in steps; any way in which it is broken is one error."""
-    try:
-        with gzip.open(path, "rb") as packed:
-            while chunk := packed.read(STEP_BYTES):
-                yield chunk
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"cannot unpack {path}: {error}. The file is damaged or no gzip file; "
-            "`gzip -t` tells, and a fresh copy helps"
-        ) from error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error

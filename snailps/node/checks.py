@@ -28,6 +28,7 @@ from typing import Literal
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
+from snailps.data.unpacking import is_url
 from snailps.errors import SnailError
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
@@ -397,8 +398,8 @@ def check_input(paths: Sequence[str], *, master: bool) -> list[Finding]:
 
 
 def _can_read(path: str) -> bool:
-    if any(mark in path for mark in "*?["):
-        return True  # a glob, which the master expands
+    if is_url(path) or any(mark in path for mark in "*?["):
+        return True  # the master opens a URL, and expands a glob
     return os.access(Path(path).expanduser(), os.R_OK)
 
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.unpacking import DAMAGED, open_content
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_bin
@@ -469,7 +471,7 @@ def evaluate_labels(
     ----------
     model : LabelModel
     path : path
-        Text as for training: labels and words, one line per example.
+        Text as for training: labels and words, one line per example; packed or not.
     k, threshold
         As in `LabelModel.predict`.
 
@@ -483,12 +485,19 @@ def evaluate_labels(
     Lines are read in pieces of 1 MiB: memory does not grow with the file.
     """
     sums = _Sums(len(model.labels))
+    name = os.fsdecode(path)
     try:
-        with open(path, "rb") as file:
+        with open_content(name) as file:
+            head = True
             while lines := file.readlines(_READ_BYTES):
-                model.score(b"".join(lines), k, threshold, sums)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+                data = b"".join(lines)
+                if head:
+                    refuse_foreign(data[:HEAD_BYTES], name, text=True)
+                    head = False
+                model.score(data, k, threshold, sums)
+    except (OSError, *DAMAGED) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read: {why}") from error
     if sums.lines == 0:
         raise DataError(
             f"{path}: none of its {sums.skipped:,} lines has both a label and a word that the "

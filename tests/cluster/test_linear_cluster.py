@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from model_mixin import ModelContract
 from processes import LIMIT_S, Cluster, Gate
+from scipy import sparse
 from test_cli import call
 from test_cli_cluster import Run
 from test_cluster import figures_of
@@ -21,8 +22,6 @@ from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.evaluate import Predictor, texts_from, texts_of
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.worker import TABLE
-
-sparse = pytest.importorskip("scipy.sparse")
 
 # --- whole jobs --------------------------------------------------------------------------------
 

@@ -5,13 +5,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from processes import Cluster
+from scipy import sparse
 from test_cluster import figures_of
 from test_linear import FEATURES, TRUE
 
 from snailps import write_matrix
 from snailps.models.sparse.evaluate import Predictor, texts_of
-
-sparse = pytest.importorskip("scipy.sparse")
 
 EXAMPLES = 2000
 

@@ -9,14 +9,14 @@ from snailps.data.scratch import Scratch
 
 
 def _unpack_in_child(folder, path, barrier, results):
-    unpack = module._unpacked
+    unpack = module.pieces_of
     steps = []
 
     def noted(path):
         steps.append(path)
         return unpack(path)
 
-    module._unpacked = noted
+    module.pieces_of = noted
     scratch = Scratch(folder, 1 << 20)
     barrier.wait(150)
     content = scratch.local(path).read_bytes()

@@ -1,5 +1,6 @@
 """data.matrix_writer and data.feature_rows: files of Python's matrices, tables and dicts."""
 
+import importlib
 import math
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 from test_matrix_file import rows_of
 
 from snailps.data import feature_rows, matrix_writer
@@ -14,8 +16,6 @@ from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import Flags, Labels, read_header
 from snailps.data.matrix_writer import spool_matrix, write_matrix
 from snailps.errors import DataError
-
-sparse = pytest.importorskip("scipy.sparse")
 
 FLOAT_TYPES = ["f4", "f8", "i8", "u1", "?"]
 
@@ -249,7 +249,7 @@ COLUMNS = "clicked:label, age:numeric, city:categorical, score:numeric"
 
 def table(kind):
     """The same as `CSV`."""
-    module = pytest.importorskip(kind)
+    module = importlib.import_module(kind)
     columns = {
         "clicked": [1, 0, 1, 0],
         "age": [31.0, None, 44.5, 0.0],
@@ -270,7 +270,8 @@ def test_table_becomes_what_its_csv_becomes(tmp_path, monkeypatch, kind, hash_bi
 
 
 def test_columns_of_other_pandas_types_are_numbers_or_texts(tmp_path):
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame(
         {
             "whole": pandas.array([1, None, 3], "Int64"),
@@ -288,7 +289,8 @@ def test_columns_of_other_pandas_types_are_numbers_or_texts(tmp_path):
 
 
 def test_table_of_numbers_may_be_dense(tmp_path):
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame({"a": [1, 2], "y": [0, 1], "b": [0.5, 3]})
     write_matrix(tmp_path / "a", frame, label="y", dense=True)
     header, data = header_of(tmp_path / "a"), (tmp_path / "a").read_bytes()
@@ -310,20 +312,23 @@ def test_table_of_numbers_may_be_dense(tmp_path):
     ],
 )
 def test_table_that_has_no_examples_is_refused(tmp_path, columns, options, message):
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     with pytest.raises(DataError, match=message):
         write_matrix(tmp_path / "a", pandas.DataFrame(columns), **options)
 
 
 def test_table_with_a_column_twice_is_refused(tmp_path):
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "b"])
     with pytest.raises(DataError, match="every column once, got 'b' more than once"):
         write_matrix(tmp_path / "a", frame)
 
 
 def test_times_and_lists_in_columns_are_refused(tmp_path):
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame({"when": pandas.to_datetime(["2026-01-01"])})
     with pytest.raises(DataError, match="column 'when', row 0 is Timestamp"):
         write_matrix(tmp_path / "a", frame)
@@ -345,7 +350,9 @@ def test_dicts_become_what_csv_becomes(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["pandas", "dicts"])
 def test_empty_text_makes_no_entry_as_an_empty_cell(tmp_path, kind):
     if kind == "pandas":
-        x = pytest.importorskip("pandas").DataFrame({"a": ["", "x"], "b": ["", ""]})
+        import pandas
+
+        x = pandas.DataFrame({"a": ["", "x"], "b": ["", ""]})
     else:
         x = [{"a": "", "b": ""}, {"a": "x", "b": ""}]
     write_matrix(tmp_path / "a", x, [1, 0])

@@ -54,7 +54,7 @@ def test_local_plain_file_is_itself_and_makes_no_folder(make, tmp_path):
 def test_local_packed_file_is_unpacked_once(make, packed, monkeypatch):
     first = make().local(packed)
     assert first.read_bytes() == TEXT
-    monkeypatch.setattr(module, "_unpacked", lambda path: pytest.fail("unpacked twice"))
+    monkeypatch.setattr(module, "pieces_of", lambda path: pytest.fail("unpacked twice"))
     again = make()
     assert again.local(packed) == again.local(packed) == first
     assert first.stat().st_mode & 0o077 == 0

@@ -1,5 +1,6 @@
 """data.spool, data.elements: any Python data to one file, a unit a line, or an error in words."""
 
+import importlib
 import os
 from collections import deque
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_spool_text_array_of_two_axes_is_lists_of_words(spooled):
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_spool_text_columns_of_tables(spooled, library):
-    there = pytest.importorskip(library)
+    there = importlib.import_module(library)
     if library == "pyarrow":
         columns = [there.array(SENTENCES), there.chunked_array([SENTENCES[:1], SENTENCES[1:]])]
         tables = [there.table({"text": SENTENCES, "n": [1, 2, 3, 4]})]
@@ -92,7 +93,7 @@ def test_spool_text_columns_of_tables(spooled, library):
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_spool_text_missing_value_is_refused_with_column_and_row(folder, library):
-    there = pytest.importorskip(library)
+    there = importlib.import_module(library)
     make = there.table if library == "pyarrow" else there.DataFrame
     table = make({"text": ["a", None], "n": [1, 2]})
     with pytest.raises(DataError, match=r"row 1 of column 'text' of a \w+ is missing"):

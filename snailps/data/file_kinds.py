@@ -1,0 +1,106 @@
+"""What a file is that is no input: told by its first bytes.
+
+    first bytes -> kind_of -> "a PNG image", or "" if nothing is known against it
+    first bytes, path -> refuse_foreign -> DataError with the name, and what to do
+
+A pattern has bytes that no text begins with, as far as the format has any.  No files are opened
+here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from snailps.errors import DataError
+
+HEAD_BYTES = 512
+"""So many first bytes are enough; a tar archive shows itself at byte 257."""
+
+_UNPACK = "unpack it, and name what is in it"
+_NAME = "give its name the ending {}, so that it is unpacked"
+_TABLE = "models of text and of sparse examples read it, if its name ends in .parquet"
+_TEXT = "name a file of text"
+_FIT = "load it, and give the data to fit"
+_LOAD = "snailps.load and `snailps nn` read models; to go on with one, set continue_from"
+
+_KINDS: tuple[tuple[str, bytes, str], ...] = (
+    ("a PNG image", rb"\x89PNG\r\n\x1a\n", _TEXT),
+    ("a JPEG image", rb"\xff\xd8\xff", _TEXT),
+    ("a GIF image", rb"GIF8[79]a", _TEXT),
+    ("a TIFF image", rb"II\*\0|MM\0\*", _TEXT),
+    ("a WebP image", rb"RIFF....WEBP", _TEXT),
+    ("a WAV sound", rb"RIFF....WAVE", _TEXT),
+    ("an AVI video", rb"RIFF....AVI ", _TEXT),
+    ("an MP4 video", rb"\0\0\0.ftyp", _TEXT),
+    ("an MP3 sound", rb"ID3[\x02-\x04]\0", _TEXT),
+    ("an Ogg sound", rb"OggS\0", _TEXT),
+    ("a FLAC sound", rb"fLaC\0", _TEXT),
+    ("a PDF document", rb"%PDF-[12]\.[0-9]", "convert it, for example by pdftotext"),
+    ("a zip archive (or .docx, .xlsx, .npz)", rb"PK(\x03\x04|\x05\x06|\x07\x08)", _UNPACK),
+    ("a 7z archive", rb"7z\xbc\xaf\x27\x1c", _UNPACK),
+    ("a RAR archive", rb"Rar!\x1a\x07", _UNPACK),
+    ("a tar archive", rb".{257}ustar(\0|  \0)", _UNPACK),
+    ("an old Office document", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "save it as text or CSV"),
+    ("an RTF document", rb"\{\\rtf1", "save it as text"),
+    ("gzip", rb"\x1f\x8b\x08", _NAME.format(".gz")),
+    ("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", _NAME.format(".bz2")),
+    ("xz", rb"\xfd7zXZ\0", _NAME.format(".xz")),
+    ("Zstandard", rb"\x28\xb5\x2f\xfd", _NAME.format(".zst")),
+    ("LZ4", rb"\x04\x22\x4d\x18", "unpack it: lz4 -d"),
+    ("a program or library (ELF)", rb"\x7fELF", _TEXT),
+    ("compiled Python", rb"..\r\n[\x00-\x03]\0\0\0", _TEXT),
+    ("a Python pickle", rb"\x80[\x02-\x05][\x95\x8a(})cXKq\]]", _FIT),
+    ("an SQLite database", rb"SQLite format 3\0", "export a table as CSV"),
+    ("an HDF5 file", rb"\x89HDF\r\n\x1a\n", _FIT),
+    ("a Parquet file", rb"PAR1[\x00-\x1f]", _TABLE),
+    ("an Arrow or Feather file", rb"ARROW1\0\0|FEA1\0", "save it as Parquet"),
+    ("an ORC file", rb"ORC[\x00-\x1f\x80-\xff]", "save it as Parquet"),
+    ("an Avro file", rb"Obj\x01", "save it as Parquet"),
+    ("a GGUF model", rb"GGUF[\x01-\x05]\0\0\0", _TEXT),
+    ("a fastText model", rb"\xba\x16\x4f\x2f", _LOAD),
+    ("UTF-32 text", rb"\xff\xfe\0\0|\0\0\xfe\xff", "convert it: iconv -f UTF-32 -t UTF-8"),
+    ("UTF-16 text", rb"\xff\xfe|\xfe\xff", "convert it: iconv -f UTF-16 -t UTF-8"),
+)  # fmt: skip
+# Dense and sparse models read these, models of text do not.
+_OURS: tuple[tuple[str, bytes, str], ...] = (
+    ("a NumPy array", rb"\x93NUMPY", "a model of text needs text"),
+    ("a matrix file of snailps.write_matrix", rb"\x93SNAILX\n", "a model of text needs text"),
+    ("an idx file of numbers", rb"\0\0[\x08-\x0e][\x01-\x08]", "a model of text needs text"),
+)  # fmt: skip
+_COMPILED = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begin, cure in _KINDS)
+_COMPILED_OURS = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begin, cure in _OURS)
+
+
+def kind_of(head: bytes, *, text: bool = False) -> str:
+    """What a file is that no model reads; empty: it may be an input.
+
+    Parameters
+    ----------
+    head : bytes
+        The first `HEAD_BYTES`, fewer of a short file.
+    text : bool
+        Only text will do: arrays and matrix files are told, too.
+    """
+    found = _found(head, text)
+    return found[0] if found else ""
+
+
+def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
+    """Refuses a file by its first bytes.
+
+    Raises
+    ------
+    DataError
+        It is of a format that no model reads, or with `text` no text.
+    """
+    found = _found(head, text)
+    if found is not None:
+        name, cure = found
+        raise DataError(f"{path} is no text, but {name}: {cure}")
+
+
+def _found(head: bytes, text: bool) -> tuple[str, str] | None:
+    for name, begin, cure in (*_COMPILED, *(_COMPILED_OURS if text else ())):
+        if begin.match(head):
+            return name, cure
+    return None

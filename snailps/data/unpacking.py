@@ -1,0 +1,304 @@
+"""Content of files that are packed, or that are not on this machine.
+
+    x.gz, x.bz2, x.xz, x.zst -> content -> a binary file of what is in it, or pieces
+    s3://bucket/x.gz, https://... -> fsspec -> the same
+
+Owns which endings and names mean that, what the libraries for it are called, and how a damaged file
+is told.  zstandard and fsspec are imported when the first such file is opened.  No copies, no
+tables here; sockets are fsspec's.
+"""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import importlib
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from snailps.errors import ConfigError, DataError
+
+STEP_BYTES = 1 << 20
+ZSTD_STEP_BYTES = 1 << 11
+"""Packed bytes that are unpacked together: 2 KiB of Zstandard have 64 MiB in them at most."""
+PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+"""Ending of a name, in small letters -> the program that unpacks it."""
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
+"""What reading a damaged file raises, beside OSError."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ALWAYS_FILES = ("http://", "https://")
+"""Of these a URL is one file: a page may link others, and a question mark begins its query."""
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is ``protocol://...``, which fsspec opens."""
+    return _URL.match(path) is not None
+
+
+def packing_of(path: str) -> str:
+    """How a file is packed, by its name: ``.gz``, ...; empty: it is not."""
+    ending = Path(path).suffix.lower()
+    return ending if ending in PACKED else ""
+
+
+def is_packed(path: str) -> bool:
+    """Whether a file has to be unpacked before it can be cut."""
+    return bool(packing_of(path))
+
+
+def bare_name(path: str) -> str:
+    """The name of a file in small letters, without the ending of its packing."""
+    name = Path(path).name.lower()
+    return name.removesuffix(packing_of(path))
+
+
+def library(name: str, extra: str, purpose: str) -> Any:
+    """Imports an optional library.
+
+    Parameters
+    ----------
+    name : str
+        Of its module.
+    extra : str
+        The extra of snailps that installs it.
+    purpose : str
+        For the message: ``reading x.parquet``.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'snailps[{extra}]'"
+        ) from None
+
+
+def open_content(path: str) -> BinaryIO:
+    """Opens the content of a file or URL, unpacked.
+
+    Notes
+    -----
+    A file that is not packed can be sought in; a packed one is read from its beginning.  Reading a
+    damaged one raises OSError or one of `DAMAGED`.
+
+    Raises
+    ------
+    ConfigError
+        A library for it is not installed.
+    DataError
+        The URL cannot be opened.
+    OSError
+        The file cannot be opened.
+    """
+    file: IO[bytes] = _open_url(path) if is_url(path) else Path(path).open("rb")  # noqa: SIM115
+    try:
+        return _unpacked(file, path)
+    except BaseException:
+        file.close()
+        raise
+
+
+def pieces_of(path: str) -> Iterator[bytes]:
+    """The content of a file or URL in steps; any way in which it is damaged is one error.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    with told(path), open_content(path) as content:
+        while piece := content.read(STEP_BYTES):
+            yield piece
+
+
+@contextmanager
+def told(path: str) -> Iterator[None]:
+    """Turns what the libraries raise for a file that is damaged or cannot be read into DataError.
+
+    Raises
+    ------
+    DataError
+    """
+    packing = PACKED.get(packing_of(path), "")
+    try:
+        yield
+    except (DataError, ConfigError):
+        raise
+    except (*DAMAGED, OSError) as error:
+        # bzip2 and gzip tell damage by an OSError of their own, without a number.
+        if packing and (not isinstance(error, OSError) or error.errno is None):
+            raise DataError(
+                f"cannot unpack {path}: {error}. The file is damaged or no {packing} file; "
+                f"`{packing} -t` tells, and a fresh copy helps"
+            ) from error
+        raise DataError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    except Exception as error:
+        if not is_url(path):
+            raise
+        raise _of_url(path, error) from error
+
+
+def identity_of(url: str) -> str:
+    """What tells a version of a URL's content from another one, as its server knows it.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    system, path = _system_of(url)
+    with told(url):
+        return f"{url}\0{system.ukey(path)}"
+
+
+def files_of_url(url: str) -> list[str]:
+    """The files that a URL names: itself, those below a folder, or those of a pattern; sorted.
+
+    Raises
+    ------
+    ConfigError
+        A library for it is not installed.
+    DataError
+        Nothing is there.
+    """
+    if url.lower().startswith(_ALWAYS_FILES):
+        return [url]
+    system, path = _system_of(url)
+    with told(url):
+        if system.isfile(path):
+            return [url]
+        if glob.has_magic(path):
+            names = [name for name in sorted(system.glob(path)) if not system.isdir(name)]
+            missing = f"the pattern {url} matches no file"
+        else:
+            inside = path.rstrip("/") + "/"
+            names = [
+                name
+                for name in sorted(system.find(path))
+                if not any(part.startswith(".") for part in name.removeprefix(inside).split("/"))
+            ]
+            missing = f"input not found: {url} does not exist, or has no files"
+    if not names:
+        raise DataError(missing)
+    return [str(system.unstrip_protocol(name)) for name in names]
+
+
+def _system_of(url: str) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and the path in it."""
+    core = library("fsspec.core", "cloud", f"reading {url}")
+    try:
+        system, path = core.url_to_fs(url)
+    except ImportError as error:  # s3fs, gcsfs, aiohttp, ...
+        raise ConfigError(
+            f"reading {url} needs another library: {error}. pip install 'snailps[cloud]' has those "
+            "of s3://, gs:// and https://"
+        ) from None
+    except ValueError as error:  # an unknown protocol
+        raise DataError(f"cannot read {url}: {error}") from None
+    return system, str(path)
+
+
+def _open_url(url: str) -> IO[bytes]:
+    system, path = _system_of(url)
+    with told(url):
+        # fsspec's own files have no limit of a line.
+        return io.BufferedReader(system.open(path, "rb"), STEP_BYTES)
+
+
+def _of_url(url: str, error: Exception) -> DataError:
+    """The error for whatever the library of a protocol raises."""
+    return DataError(
+        f"cannot read {url}: {type(error).__name__}: {error}. Credentials are those of the "
+        "protocol's own library, in the environment of every process that reads"
+    )
+
+
+def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
+    """The content of an open file, by the ending of its path; closing it closes the file."""
+    packing = packing_of(path)
+    if packing == ".gz":
+        return cast(BinaryIO, _Closing(gzip.GzipFile(fileobj=file), file))
+    if packing == ".bz2":
+        return cast(BinaryIO, _Closing(bz2.BZ2File(file), file))
+    if packing == ".xz":
+        return cast(BinaryIO, _Closing(lzma.LZMAFile(file), file))
+    if packing == ".zst":
+        zstandard = library("zstandard", "data", f"reading {path}")
+        return cast(BinaryIO, io.BufferedReader(_ZstdReader(file, zstandard), STEP_BYTES))
+    return cast(BinaryIO, file)
+
+
+class _Closing(io.BufferedReader):
+    """An unpacking reader that closes the packed file, too."""
+
+    def __init__(self, reader: Any, packed: IO[bytes]) -> None:
+        super().__init__(reader, STEP_BYTES)
+        self._packed = packed
+
+    def close(self) -> None:
+        """Closes both."""
+        try:
+            super().close()
+        finally:
+            self._packed.close()
+
+
+class _ZstdReader(io.RawIOBase):
+    """The content of Zstandard frames, one after another.
+
+    zstandard's own reader takes a file that was cut off for one that ends there.
+    """
+
+    def __init__(self, packed: IO[bytes], zstandard: Any) -> None:
+        super().__init__()
+        self._packed, self._error = packed, zstandard.ZstdError
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None
+        self._rest = b""  # packed, behind the frame that ended
+        self._out = memoryview(b"")
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """The next bytes; 0 at the end."""
+        while not self._out:
+            packed = self._rest or self._packed.read(ZSTD_STEP_BYTES)
+            self._rest = b""
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("the file ends within a frame")
+                return 0
+            self._unpack(packed)
+        size = min(len(buffer), len(self._out))
+        buffer[:size] = self._out[:size]
+        self._out = self._out[size:]
+        return size
+
+    def _unpack(self, packed: bytes) -> None:
+        try:
+            if self._frame is None:
+                self._frame = self._decompressor.decompressobj()
+            self._out = memoryview(self._frame.decompress(packed))
+        except self._error as error:
+            raise OSError(str(error)) from None
+        if self._frame.eof:
+            self._rest = self._frame.unused_data
+            self._frame = None
+
+    def close(self) -> None:
+        """Closes the packed file, too."""
+        self._packed.close()
+        super().close()

@@ -1,0 +1,230 @@
+"""data.unpacking: packed files and URLs -> their content; damage is one error."""
+
+import bz2
+import gzip
+import io
+import lzma
+import sys
+import types
+
+import pytest
+
+from snailps.data import unpacking
+from snailps.data.blocks import expand, read_block
+from snailps.data.scratch import Scratch
+from snailps.data.unpacking import (
+    bare_name,
+    files_of_url,
+    identity_of,
+    is_url,
+    library,
+    open_content,
+    packing_of,
+    pieces_of,
+)
+from snailps.errors import ConfigError, DataError
+
+TEXT = b"some words to pack\n" * 5000
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def pack(ending: str, data: bytes) -> bytes:
+    if ending == ".zst":
+        import zstandard
+
+        return zstandard.ZstdCompressor().compress(data)
+    return PACK[ending](data)
+
+
+ENDINGS = [*PACK, ".zst"]
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    scratch = Scratch(str(tmp_path / "scratch"), 1 << 24)
+    yield scratch
+    scratch.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "packing", "bare"),
+    [
+        ("a/B.TXT.GZ", ".gz", "b.txt"),
+        ("x.csv.bz2", ".bz2", "x.csv"),
+        ("s3://bucket/x.parquet", "", "x.parquet"),
+        ("x.zst", ".zst", "x"),
+        ("gz", "", "gz"),
+    ],
+)
+def test_names_tell_how_files_are_packed(path, packing, bare):
+    assert (packing_of(path), bare_name(path)) == (packing, bare)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("s3://bucket/x", True), ("https://host/x.gz", True), ("memory://x", True),
+        ("/data/x", False), ("a:b", False), ("driver:host:1/2/3", False), ("c:\\x", False),
+    ],
+)  # fmt: skip
+def test_is_url(path, found):
+    assert is_url(path) is found
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_content_of_packed_file(tmp_path, ending):
+    path = tmp_path / f"text{ending}"
+    path.write_bytes(pack(ending, TEXT))
+    assert b"".join(pieces_of(str(path))) == TEXT
+    with open_content(str(path)) as content:
+        assert content.readline() == b"some words to pack\n"
+        assert content.read(4) == b"some"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_several_packed_pieces_are_one_content(tmp_path, ending):
+    path = tmp_path / f"text{ending}"
+    path.write_bytes(pack(ending, b"one ") + pack(ending, b"two"))
+    assert b"".join(pieces_of(str(path))) == b"one two"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("damage", ["cut", "foreign"])
+def test_damaged_packed_file_is_data_error_that_names_the_program(tmp_path, ending, damage):
+    path = tmp_path / f"text{ending}"
+    data = pack(ending, bytes(range(256)) * 1000)
+    path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"plain text, not packed")
+    with pytest.raises(DataError, match=rf"cannot unpack .*text\{ending}: .*`(gzip|bzip2|xz|zstd)"):
+        list(pieces_of(str(path)))
+
+
+def test_missing_file_is_data_error(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*none\.xz: No such file"):
+        list(pieces_of(str(tmp_path / "none.xz")))
+
+
+def test_missing_library_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    path = tmp_path / "x.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd")
+    with pytest.raises(ConfigError, match=r"zst needs zstandard .*install 'snailps\[data\]'"):
+        open_content(str(path))
+    with pytest.raises(ConfigError, match=r"needs nowhere .*'snailps\[cloud\]'"):
+        library("nowhere.core", "cloud", "reading x")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_blocks_of_packed_file_are_its_content(tmp_path, scratch, ending):
+    path = tmp_path / f"text{ending}"
+    path.write_bytes(pack(ending, TEXT))
+    (source,) = expand([str(path)], scratch)
+    assert source.bytes == len(TEXT)
+    half = source.bytes // 2
+    parts = [
+        read_block(source.path, *span, unit="line", scratch=scratch)
+        for span in ((0, half), (half, source.bytes))
+    ]
+    assert b"".join(parts) == TEXT
+
+
+class Buckets:
+    """A file system of fsspec's, of a few files in memory."""
+
+    def __init__(self, files):
+        self.files, self.opened = files, 0
+
+    def isfile(self, path):
+        return path in self.files
+
+    def isdir(self, path):
+        return any(name.startswith(path.rstrip("/") + "/") for name in self.files)
+
+    def glob(self, pattern):
+        import fnmatch
+
+        return [name for name in self.files if fnmatch.fnmatch(name, pattern)]
+
+    def find(self, path):
+        return [name for name in self.files if name.startswith(path.rstrip("/") + "/")]
+
+    def unstrip_protocol(self, name):
+        return f"toy://{name}"
+
+    def ukey(self, path):
+        return f"{len(self.files[path])}"
+
+    def open(self, path, mode):
+        assert mode == "rb"
+        if path not in self.files:
+            raise RuntimeError("AccessDenied")
+        self.opened += 1
+        return io.BytesIO(self.files[path])
+
+
+@pytest.fixture
+def buckets(monkeypatch):
+    """What toy:// URLs name."""
+    system = Buckets(
+        {"b/a.txt": TEXT, "b/c.txt.gz": gzip.compress(TEXT), "b/.hidden": b"x", "d/e.txt": b"e\n"}
+    )
+    core = types.ModuleType("fsspec.core")
+    core.url_to_fs = lambda url: (system, url.removeprefix("toy://"))
+    monkeypatch.setitem(sys.modules, "fsspec", types.ModuleType("fsspec"))
+    monkeypatch.setitem(sys.modules, "fsspec.core", core)
+    return system
+
+
+@pytest.mark.parametrize(
+    ("url", "files"),
+    [
+        ("toy://b/a.txt", ["toy://b/a.txt"]),
+        ("toy://b", ["toy://b/a.txt", "toy://b/c.txt.gz"]),
+        ("toy://*/*.txt", ["toy://b/a.txt", "toy://d/e.txt"]),
+        ("https://host/x?y=*", ["https://host/x?y=*"]),
+    ],
+)
+def test_files_of_url(buckets, url, files):
+    assert files_of_url(url) == files
+
+
+@pytest.mark.parametrize("url", ["toy://z", "toy://b/*.csv"])
+def test_url_of_nothing_is_data_error(buckets, url):
+    with pytest.raises(DataError, match=r"toy://"):
+        files_of_url(url)
+
+
+def test_blocks_of_urls_are_their_content_fetched_once(buckets, scratch):
+    sources = expand(["toy://b"], scratch)
+    assert [source.bytes for source in sources] == [len(TEXT)] * 2
+    for source in sources:
+        assert read_block(source.path, 0, source.bytes, unit="word", scratch=scratch) == TEXT
+    assert buckets.opened == 2
+
+
+def test_changed_url_is_another_version(buckets):
+    before = identity_of("toy://b/a.txt")
+    buckets.files["b/a.txt"] = b"changed"
+    assert identity_of("toy://b/a.txt") != before
+
+
+def test_error_of_a_protocols_library_is_data_error(buckets):
+    with pytest.raises(DataError, match="cannot read toy://no: RuntimeError: AccessDenied"):
+        open_content("toy://no")
+
+
+def test_protocol_whose_library_is_missing_names_the_extra(buckets, monkeypatch):
+    def fail(url):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(sys.modules["fsspec.core"], "url_to_fs", fail)
+    with pytest.raises(ConfigError, match=r"Install s3fs.*'snailps\[cloud\]'"):
+        unpacking.open_content("s3://bucket/x")
+
+
+def test_real_fsspec_reads_memory(scratch):
+    import fsspec
+
+    with fsspec.open("memory://snailps/x.txt.xz", "wb") as file:
+        file.write(lzma.compress(TEXT))
+    (source,) = expand(["memory://snailps"], scratch)
+    assert read_block(source.path, 0, source.bytes, unit="line", scratch=scratch) == TEXT
