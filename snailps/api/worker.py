@@ -22,6 +22,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, settings_of
 from snailps.config.fields import with_fields
 from snailps.data.blocks import Source
+from snailps.data.reading import Reading
 from snailps.errors import ConfigError
 from snailps.transport.client._client import Forward, Pending
 from snailps.transport.frame import BATCHES_BYTES
@@ -106,6 +107,9 @@ class Worker(ModelTables):
 
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     """Unit of `units` in the result of `train`, for messages and figures."""
+
+    completed: ClassVar[tuple[str, ...]] = ()
+    """Settings that `adopt` completes: a worker's own file may have them as they were before."""
 
     _fields: ClassVar[tuple[str, ...]] = ()
 
@@ -212,6 +216,18 @@ class Worker(ModelTables):
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
         """An object that merges the results of `survey`; None (the default): no survey."""
         return None
+
+    @classmethod
+    def reading(cls, settings: JobSettings) -> Reading:
+        """What it makes of tables among its input: Parquet, JSON lines, CSV with a header.
+
+        The default: the column that the setting or field ``column`` names, a line a row; tables
+        are refused if there is none, or if it is empty.
+        """
+        column = getattr(settings, "column", "")
+        if cls.unit == "word" or column:
+            return Reading("text", column=column)
+        return Reading()
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:

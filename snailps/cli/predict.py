@@ -16,6 +16,7 @@ import numpy as np
 import typer
 
 from snailps.cli.printing import print_figures, print_json, print_rows
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.errors import ConfigError
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.words import to_text
@@ -87,7 +88,10 @@ def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> N
     from snailps.models.sparse.evaluate import Predictor, texts_from, texts_of
 
     predictor = Predictor(model)
-    texts = texts_from(typer.get_binary_stream("stdin")) if file == "-" else texts_of([file])
+    if file == "-":
+        texts = texts_from(typer.get_binary_stream("stdin"))
+    else:
+        texts = texts_of([file], reading=predictor.reading(needs_labels=metrics))
     if metrics:
         figures = predictor.judge(texts)
         if as_json:
@@ -104,5 +108,10 @@ def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> N
 def _input_lines() -> Iterator[bytes]:
     """Standard input, some whole lines at a time; line by line from a terminal."""
     stream = typer.get_binary_stream("stdin")
+    head = True
     while lines := stream.readlines(1 if stream.isatty() else _LINES_BYTES):
-        yield b"".join(lines)
+        data = b"".join(lines)
+        if head:
+            refuse_foreign(data[:HEAD_BYTES], "standard input", text=True)
+            head = False
+        yield data

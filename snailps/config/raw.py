@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -170,11 +170,11 @@ class RawConfig:
         settings.validate(lambda name: origins.get(name, f"default of {name}"))
         return settings
 
-    def contradictions(self, settings: Settings) -> list[str]:
+    def contradictions(self, settings: Settings, completed: Collection[str] = ()) -> list[str]:
         """Entries that differ from `settings`, one sentence each.
 
         A worker gets its job's settings from the master: a file of its own that differs is a
-        mistake.
+        mistake, but for settings that the master has `completed`.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class RawConfig:
         found = []
         for name, setting in settings_of(type(settings)).items():
             entry = self._winner(name, type(settings))
-            if entry is None:
+            if entry is None or name in completed:
                 continue
             ours = setting.parse(entry.value, entry.origin)
             theirs = getattr(settings, name)

@@ -1,6 +1,7 @@
-"""Declarations of the columns of CSV and TSV files: syntax and messages.
+"""Declarations of the columns of CSV, TSV and other tables: syntax and messages.
 
     "label:label, age:numeric log, c1..c26:categorical" -> columns_of -> Columns, in file order
+    "age:numeric log", "clicked" -> columns_by_name -> Columns of files that name theirs
 
 docs/sparse_data.md describes the features of each kind of column; `_cells.h` makes them.
 """
@@ -64,16 +65,63 @@ def columns_of(declared: str | Sequence[str]) -> tuple[Column, ...]:
     ConfigError
         The declaration cannot be read, names a column twice, or has not exactly one label.
     """
+    columns = _declared(declared)
+    labels = [column.name for column in columns if column.kind is Kind.LABEL]
+    if len(labels) != 1:
+        got = " and ".join(labels) if labels else "none"
+        raise ConfigError(f"columns: expected exactly one column of kind label, got {got}")
+    return columns
+
+
+def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
+    """Reads a declaration of some columns, in any order, of files that name theirs.
+
+    Parameters
+    ----------
+    declared : sequence of str
+        As of `columns_of`; may leave out columns, that of the labels, too.
+    label : str
+        The column of the labels.
+
+    Raises
+    ------
+    ConfigError
+        The declaration cannot be read, names a column twice, or has another label.
+    """
+    columns = _declared(declared)
+    for column in columns:
+        if column.kind is Kind.LABEL and column.name != label:
+            raise ConfigError(
+                f"columns: {column.name} is declared as label, but label_column is {label}"
+            )
+        if column.kind is not Kind.LABEL and column.name == label:
+            raise ConfigError(
+                f"columns: {label} is label_column, so its kind is label, and not "
+                f"{declaration_of(column).rpartition(':')[2]}"
+            )
+    return columns
+
+
+def declaration_of(column: Column) -> str:
+    """The declaration of a column: ``age:numeric log``."""
+    if column.kind is Kind.HASHED:
+        return f"{column.name}:hashed {column.bits}"
+    if column.kind not in (Kind.NUMERIC, Kind.BUCKET):
+        return f"{column.name}:{column.kind.name.lower()}"
+    words = ["numeric"] + ["log"] * column.log
+    if column.kind is Kind.BUCKET:
+        words += ["bucket", *(f"{bound:.17g}" for bound in column.bounds)]
+    return f"{column.name}:{' '.join(words)}"
+
+
+def _declared(declared: str | Sequence[str]) -> tuple[Column, ...]:
+    """All declared columns, each once."""
     parts = re.split(r"[,\n]", declared) if isinstance(declared, str) else declared
     columns = [c for part in parts if part.strip() for c in _columns_of_part(part.strip())]
     names = [column.name for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"columns: expected every name once, got {twice[0]!r} more than once")
-    labels = [column.name for column in columns if column.kind is Kind.LABEL]
-    if len(labels) != 1:
-        got = " and ".join(labels) if labels else "none"
-        raise ConfigError(f"columns: expected exactly one column of kind label, got {got}")
     return tuple(columns)
 
 

@@ -48,6 +48,8 @@ class Piece:
         int32.
     dense_rows : int
         Number of rows, if they are dense.
+    labels : numpy.ndarray or None
+        Of the rows, where labels come with them.
     """
 
     ptr: NDArray[np.int64] | None
@@ -55,6 +57,7 @@ class Piece:
     values: NDArray[Any] | None
     fields: NDArray[np.int32] | None
     dense_rows: int = 0
+    labels: NDArray[np.float32] | None = None
 
     @property
     def rows(self) -> int:

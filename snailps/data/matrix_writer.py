@@ -172,6 +172,25 @@ def spool_matrix(
     return Spooled(file, header.rows, source.name)
 
 
+def write_rows(file: FileWriter, make: Callable[[str], FileWriter], source: RowsSource) -> Header:
+    """Writes a matrix file of rows whose pieces have their labels, if there are any.
+
+    Parameters
+    ----------
+    file : FileWriter
+        An empty one.
+    make : callable
+        Gives other files by their purpose, for sections whose length is not known beforehand.
+    source : RowsSource
+
+    Raises
+    ------
+    DataError
+        There are no rows, a value cannot be one of an example, or the files' limit is reached.
+    """
+    return _write(file, make, source, np.zeros(0, np.float32), Labels.NONE, None)
+
+
 def rows_source(
     X: Any,
     *,
@@ -304,7 +323,7 @@ class DenseRows(RowsSource):
             yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
 
 
-class _File(Protocol):
+class FileWriter(Protocol):
     """A file being written; a `ScratchFile`, or one at a place of its own."""
 
     def write(self, data: bytes) -> None:
@@ -345,8 +364,8 @@ class _PlainFile:
 
 
 def _write(
-    file: _File,
-    make: Callable[[str], _File],
+    file: FileWriter,
+    make: Callable[[str], FileWriter],
     source: RowsSource,
     labels: NDArray[np.float32],
     kind: Labels,
@@ -358,10 +377,13 @@ def _write(
     known = source.rows >= 0 and source.entries >= 0
     done = entries = 0
     ones = True
+    told: list[NDArray[np.float32]] = []  # labels that come with the rows
     sections = _Sections(file, header if known else None, make)
     if not source.dense:
         sections.write("ptr", np.zeros(1, np.int64))
     for piece in source.pieces():
+        if piece.labels is not None:
+            told.append(piece.labels)
         if piece.ptr is not None:
             sections.write("ptr", piece.ptr[1:] + entries)
         if piece.keys is not None:
@@ -379,6 +401,9 @@ def _write(
     if known:
         assert (done, entries) == (header.rows, header.nonzeros)
     else:
+        if told:
+            labels = np.concatenate(told)
+            kind = _kind_of(labels)
         flags = source.flags & ~Flags.VALUES if ones else source.flags
         header = Header(flags, kind, done, entries, header.columns)
     if kind:
@@ -393,9 +418,11 @@ class _Sections:
     Without a header, each is a file of its own until `finish`.
     """
 
-    def __init__(self, file: _File, header: Header | None, make: Callable[[str], _File]) -> None:
+    def __init__(
+        self, file: FileWriter, header: Header | None, make: Callable[[str], FileWriter]
+    ) -> None:
         self._file, self._make = file, make
-        self._parts: dict[str, _File] = {}
+        self._parts: dict[str, FileWriter] = {}
         self._at: dict[str, int] | None = None
         if header is not None:
             self._at = {name: section.start for name, section in header.sections().items()}
@@ -427,7 +454,7 @@ class _Sections:
             done += len(step)
 
 
-def _put(file: _File, at: int, data: memoryview) -> int:
+def _put(file: FileWriter, at: int, data: memoryview) -> int:
     """Writes at a place; where it ends."""
     while data:
         count = os.pwrite(file.fileno(), data, at)
@@ -463,8 +490,12 @@ def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[np.float32], Labels]
         raise DataError(f"y: expected numbers, got {given.dtype}: number the classes from 0 on")
     labels = _floats(given)
     _check_finite(labels, lambda at: f"label {at:,}", "y")
+    return labels, _kind_of(labels)
+
+
+def _kind_of(labels: NDArray[np.float32]) -> Labels:
     whole = (labels >= 0) & (labels < CLASSES_MAX) & (labels == np.floor(labels))
-    return labels, Labels.CLASSES if whole.all() else Labels.NUMBERS
+    return Labels.CLASSES if whole.all() else Labels.NUMBERS
 
 
 def _is_number(value: Any) -> bool:

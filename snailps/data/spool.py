@@ -127,7 +127,7 @@ def spool_text(
     file = scratch.new_file(f"writing {found.name}")
     try:
         units = 0
-        for piece, units in _Lines(found, told, label_prefix).pieces():
+        for piece, units in lines_of(found, told, label_prefix):
             file.write(piece)
             if on_progress is not None:
                 on_progress(units, found.count)
@@ -137,6 +137,32 @@ def spool_text(
     except BaseException:
         file.close()
         raise
+
+
+def lines_of(
+    elements: Elements, labels: Elements | None = None, prefix: str = LABEL_PREFIX.decode()
+) -> Iterator[tuple[bytes, int]]:
+    """The text that `spool_text` writes.
+
+    Parameters
+    ----------
+    elements : Elements
+        Texts or lists of words.
+    labels : Elements, optional
+        Taken one by one, each behind its text.
+    prefix : str
+
+    Yields
+    ------
+    bytes, int
+        Whole lines, about `WRITE_BYTES`, and the units so far.
+
+    Raises
+    ------
+    DataError
+        An element is no text, is missing, or cannot be a line.
+    """
+    return _Lines(elements, labels, prefix).pieces()
 
 
 class _Lines:

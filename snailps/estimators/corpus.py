@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from glob import has_magic
 from typing import Any
 
+from snailps.data.elements import a_kind
 from snailps.data.spool import Spooled, spool_text
+from snailps.data.unpacking import is_url
 from snailps.errors import DataError
 
 SHOWN_CHARS = 60
@@ -26,7 +28,7 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
     Parameters
     ----------
     data : object
-        A path, folder or glob; a list of `pathlib.Path`; or texts, as `spool_text` takes them.
+        A path, folder, glob or URL; a list of `pathlib.Path`; or texts, as `spool_text` takes them.
     labels : object, optional
         Of each text; with paths they are in the files.
     column : str
@@ -49,6 +51,35 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
     yield paths
 
 
+def columns_of(data: Any, column: str, labels: Any = None) -> dict[str, str]:
+    """Settings of a job whose input is tables in files; none of any other.
+
+    Parameters
+    ----------
+    data : object
+        As of `corpus`.
+    column : str
+        Of the texts.
+    labels : object
+        The name of a column, or None.
+
+    Raises
+    ------
+    DataError
+        There are labels for files whose column of labels should be named.
+    """
+    if not (column and is_path(data)):
+        return {}
+    if labels is None:
+        return {"column": column}
+    if not isinstance(labels, str):
+        raise DataError(
+            f"y: expected the name of the column of labels, as column={column!r} is one of files; "
+            f"got {a_kind(labels)}"
+        )
+    return {"column": column, "label_column": labels}
+
+
 def is_path(data: Any) -> bool:
     """Whether data is a path, or a list of `pathlib.Path`."""
     if isinstance(data, (str, os.PathLike)):
@@ -61,11 +92,11 @@ def _paths(data: Any) -> list[str]:
     if not isinstance(data, (str, os.PathLike)):
         return [os.fspath(path) for path in data]
     path = os.fspath(data)
-    if not (has_magic(path) or os.path.exists(path)):  # noqa: PTH110
+    if not (is_url(path) or has_magic(path) or os.path.exists(path)):  # noqa: PTH110
         shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
         raise DataError(
-            f"{shown!r} is no file, folder or glob. A str is taken as a path; text is given as "
-            "a list of sentences: [text]"
+            f"{shown!r} is no file, folder, glob or URL. A str is taken as a path; text is given "
+            "as a list of sentences: [text]"
         )
     return [path]
 

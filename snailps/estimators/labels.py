@@ -1,14 +1,12 @@
-"""Labels of a classifier: any values of a user, and words of a line that stand for them.
+"""Labels of a classifier: any values of a user, sorted and numbered.
 
     y -> values_of -> Python values -> classes_of -> classes, sorted
-    class <-> word: blanks and percent signs are quoted, as in URLs
 
-No model, no file.
+No model, no file; `data.label_words` has the words that stand for them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind, elements_of, is_missing
-from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
-
-_ODD = re.compile(r"[%\s\0]")
-_QUOTED = re.compile(r"%([0-9A-F]{2,6})%")
-_EMPTY = "%%"
 
 
 def values_of(y: Any, X: Any = None) -> list[Any]:
@@ -95,17 +88,3 @@ def numbered(y: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
     classes = classes_of(values)
     places = {label: place for place, label in enumerate(classes.tolist())}
     return classes, np.array([places[value] for value in values], np.float32)
-
-
-def word_of(label: Any) -> str:
-    """The word that stands for a label in a text, without the prefix."""
-    text = str(label)
-    return _ODD.sub(lambda match: f"%{ord(match[0]):02X}%", text) if text else _EMPTY
-
-
-def label_of(word: str) -> str:
-    """The label that a word of a model stands for."""
-    text = word.removeprefix(LABEL_PREFIX.decode())
-    if text == _EMPTY:
-        return ""
-    return _QUOTED.sub(lambda match: chr(min(int(match[1], 16), 0x10FFFF)), text)

@@ -3,8 +3,8 @@
     settings class -> parameters_of -> Parameters -> signature, defaults
     values of an estimator -> Parameters.settings -> settings of a job, or a ParameterError
 
-Paths, checkpoints and output are no parameters: data and result are objects here.  Knows no model
-by name, and no cluster.
+Paths, columns, checkpoints and output are no parameters: data and result are objects here.  Knows
+no model by name, and no cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, Setting,
 from snailps.errors import ConfigError, ParameterError
 
 _OF_THE_JOB = {"worker_class", "assign", "scratch_bytes", *CHECKPOINT_SETTINGS}
-_UNITS = {"path", "paths"}
+_UNITS = {"path", "paths", "column"}
 _TYPES: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "list": Sequence[str],
 }  # fmt: skip

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import elements_of
+from snailps.data.label_words import label_of, word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
-from snailps.estimators.corpus import corpus, is_path, line_of
-from snailps.estimators.labels import classes_of, label_of, values_of, word_of
+from snailps.estimators.corpus import columns_of, corpus, is_path, line_of
+from snailps.estimators.labels import classes_of, values_of
 from snailps.estimators.text_base import TextEstimator
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.vectors import BinHeader, Vectors
@@ -69,9 +70,10 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
             Texts, as of `FastText.fit`.  In a file each line begins with its labels, as
             ``__label__sport``.
         y : sequence or array of str, int, bool or float; or the name of a column of X
-            A label for each text; none if X is a path.
+            A label for each text; none if X is a path, unless `column` names one of tables: then
+            the name of the column of labels, which are str then.
         column : str
-            Which column has the texts, if X is a table.
+            Which column has the texts, if X is a table, or files that are tables.
 
         Raises
         ------
@@ -111,8 +113,9 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
     def _learn(self: C, X: Any, y: Any, column: str, *, goes_on: bool) -> C:
         known = self._words if goes_on else {}
         if is_path(X):
-            with corpus(X, labels=y) as given:
-                self._train(given, goes_on=goes_on)
+            columns = columns_of(X, column, y)
+            with corpus(X, labels=None if columns else y) as given:
+                self._train(given, goes_on=goes_on, columns=columns)
             self._name_classes(known)
             return self
         values = values_of(y, X)
@@ -120,7 +123,7 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
         words |= known
         bare = {label: word.removeprefix(_PREFIX) for label, word in words.items()}
         with corpus(X, labels=[bare[value] for value in values], column=column) as given:
-            self._train(given, goes_on=goes_on)
+            self._train(given, goes_on=goes_on, columns={})
         self._name_classes(words)
         return self
 

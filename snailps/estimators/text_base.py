@@ -92,8 +92,12 @@ class TextEstimator(Estimator):
         estimator.history_, estimator.figures_ = [], {}
         return estimator
 
-    def _train(self, given: Spooled | list[str], *, goes_on: bool) -> None:
+    def _train(
+        self, given: Spooled | list[str], *, goes_on: bool, columns: Mapping[str, str]
+    ) -> None:
         """Trains; a model that `goes_on` keeps its rows.
+
+        `columns` are the settings that name those of files that are tables.
 
         Raises
         ------
@@ -101,7 +105,7 @@ class TextEstimator(Estimator):
             It goes on, but parameters that decide its shape were changed.
         """
         if not goes_on:
-            self._fit(given, self.job_settings)
+            self._fit(given, {**self.job_settings, **columns})
             return
         self._refuse_other_shape()
         with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
@@ -109,7 +113,7 @@ class TextEstimator(Estimator):
             self._write(before)
             self._fit(
                 given,
-                {**self.job_settings, "continue_from": before},
+                {**self.job_settings, **columns, "continue_from": before},
                 without=self._shape_of(self._header),
                 first=False,
             )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import DataError, ModelFileError
-from snailps.estimators.corpus import corpus, line_of
+from snailps.estimators.corpus import columns_of, corpus, line_of
 from snailps.estimators.text_base import TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import BinHeader, Vectors, read_bin
@@ -51,7 +51,7 @@ class WordEstimator(TextEstimator):
         y : None
             Has no effect; pipelines give it.
         column : str
-            Which column, if X is a table.
+            Which column, if X is a table, or files that are tables: Parquet, JSON lines, CSV.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class WordEstimator(TextEstimator):
             The job failed; the estimator is what it was before.
         """
         with corpus(X, column=column) as given:
-            self._train(given, goes_on=False)
+            self._train(given, goes_on=False, columns=columns_of(X, column))
         return self
 
     def partial_fit(self: W, X: Any, y: object = None, *, column: str = "") -> W:
@@ -85,7 +85,7 @@ class WordEstimator(TextEstimator):
             dim, model or subwords were changed since the last fit.
         """
         with corpus(X, column=column) as given:
-            self._train(given, goes_on=self._is_fitted)
+            self._train(given, goes_on=self._is_fitted, columns=columns_of(X, column))
         return self
 
     @property

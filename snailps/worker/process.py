@@ -221,14 +221,16 @@ class WorkerProcess(Node):
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
         settings = raw.build(cls.Settings)
-        conflicts = self._raw.contradictions(settings)
+        conflicts = self._raw.contradictions(settings, cls.completed)
         if conflicts:
             raise ConfigError(
                 "this worker's own settings contradict the job that the master sends: "
                 + "; ".join(conflicts)
                 + ". Set them at the master, or remove them here"
             )
-        scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        scratch = Scratch(
+            settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
+        )
         clocked = cls.clocked(settings)
         one_thread = clocked and not cls.rounds(settings)
         if clocked:

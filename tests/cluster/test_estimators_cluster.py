@@ -81,7 +81,7 @@ def test_errors_leave_the_session_alive(cluster):
     model = snailps.Word2Vec(dim=8, min_count=10_000, cluster=cluster)
     with pytest.raises(ClusterError, match=r"no words left: min_count is 10000.*Lower min_count"):
         model.fit(sentences(20))
-    with pytest.raises(DataError, match="is no file, folder or glob"):
+    with pytest.raises(DataError, match="is no file, folder, glob or URL"):
         model.fit("king queen")
     with pytest.raises(ParameterError, match="workers: expected none with a cluster"):
         model.set_params(workers=2).fit(sentences(20))

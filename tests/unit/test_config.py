@@ -275,6 +275,7 @@ def test_contradictions_name_only_what_differs():
         "--set dim=5: dim is '5' here, but '100' in the job",
         "environment SNAILPS_LR: lr is '0.5' here, but '0.05' in the job",
     ]
+    assert raw.contradictions(Demo(), completed=("dim", "lr")) == []
 
 
 def test_setting_of_an_unknown_type_is_the_programmers_error():

@@ -21,7 +21,7 @@ from snailps.errors import (
     ParameterError,
 )
 from snailps.estimators import base, display, history_plot
-from snailps.estimators.corpus import corpus
+from snailps.estimators.corpus import columns_of, corpus
 from snailps.estimators.jobs import Finished, run_job
 from snailps.estimators.monitor import Monitor
 from snailps.estimators.stub import estimator_classes, stub
@@ -162,7 +162,7 @@ def test_corpus_spools_the_rest():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ("north wind", r"'north wind' is no file, folder or glob. A str is taken as a path"),
+        ("north wind", r"'north wind' is no file, folder, glob or URL. A str is taken as a path"),
         ([], "empty"),
         ([1.5], "float"),
         ([["north", None]], "None"),
@@ -177,6 +177,24 @@ def test_corpus_refuses_labels_beside_paths(tmp_path):
     match = "y: expected none with the path"
     with pytest.raises(DataError, match=match), corpus(tmp_path, labels=["a"]):
         pass
+
+
+@pytest.mark.parametrize(
+    ("data", "column", "labels", "found"),
+    [
+        ("x.parquet", "text", None, {"column": "text"}),
+        ([Path("x.csv")], "text", "stars", {"column": "text", "label_column": "stars"}),
+        ("x.txt", "", None, {}),
+        ({"text": ["a"]}, "text", None, {}),
+    ],
+)
+def test_columns_of_files_are_settings_of_the_job(data, column, labels, found):
+    assert columns_of(data, column, labels) == found
+
+
+def test_columns_of_files_take_no_labels_apart():
+    with pytest.raises(DataError, match="y: expected the name of the column of labels"):
+        columns_of("x.parquet", "text", ["a", "b"])
 
 
 # --- fitting, with jobs that are made up ----------------------------------------------------------

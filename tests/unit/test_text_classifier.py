@@ -10,11 +10,12 @@ import pytest
 
 import snailps
 from snailps.data._text import WordCounter
+from snailps.data.label_words import label_of, word_of
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError, ModelFileError, ParameterError
 from snailps.estimators import base
 from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import classes_of, label_of, values_of, word_of
+from snailps.estimators.labels import classes_of, values_of
 from snailps.models.classifier import Classifier, ClassifierSettings, warm_start
 from snailps.models.classifier.model import unpack_summary
 from snailps.vectors import BinHeader, write_bin

@@ -33,7 +33,9 @@ class JobInput:
 
     def __init__(self, cls: type[Worker], settings: JobSettings) -> None:
         self._cls, self._settings = cls, settings
-        self._scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        self._scratch = Scratch(
+            settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
+        )
         self._sources: list[Source] = []
         self.total_bytes = 0
         self.blocks: list[Block] = []

@@ -31,6 +31,7 @@ from snailps.api.worker import Block, Pending, Results
 from snailps.config import JobSettings
 from snailps.data._labelled import LineReader, Lines, number_rows
 from snailps.data._text import WordCounter
+from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier import warm_start
 from snailps.models.classifier.settings import ClassifierSettings
@@ -141,6 +142,17 @@ class Classifier(TextModel):
         labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
         words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
         return pack_summary(words, labels)
+
+    @classmethod
+    def reading(cls, settings: JobSettings) -> Reading:
+        """A column of texts, and one of labels."""
+        assert isinstance(settings, ClassifierSettings)
+        return Reading(
+            "text",
+            column=settings.column,
+            label_column=settings.label_column,
+            label_prefix=settings.label,
+        )
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:

@@ -113,10 +113,29 @@ class ClassifierSettings(JobSettings):
         help="Prefix of labels.",
         when="Labels have another prefix; no word may begin with it.",
     )
+    column: str = setting(
+        "",
+        help="The column to read, as text, of an input of tables: Parquet, JSON lines, CSV or TSV "
+        "whose first line names the columns. Empty: the input is text.",
+        when="The input is tables.",
+        unit="column",
+    )
+    label_column: str = setting(
+        "",
+        help="The column with the label of each text; only with `column`. Blanks in a label "
+        "become `%20%`. Empty: labels are in the texts.",
+        when="The input is tables that have their labels in a column.",
+        unit="column",
+    )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse impossible n-gram lengths, hierarchical softmax, and an invalid prefix."""
+        """Refuse impossible n-grams, hierarchical softmax, an invalid prefix, labels of no text."""
         JobSettings.validate(self, where)
+        if self.label_column and not self.column:
+            raise ConfigError(
+                f"{where('label_column')}: label_column: expected `column`, too: which column has "
+                "the texts"
+            )
         if self.loss == "hs":
             raise ConfigError(
                 f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "

@@ -242,7 +242,7 @@ def batch_reader(
     """The reader that the settings ask for."""
     reader = ExampleReader(
         settings.format,
-        columns=settings.columns,
+        columns=settings.text_columns,
         hash_bits=settings.hash_bits,
         on_bad_line=settings.on_bad_line,
         needs_labels=needs_labels,

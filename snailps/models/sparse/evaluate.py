@@ -10,12 +10,16 @@ bytes each.  `Predictor` has the whole model in memory.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.matrix_file import check_labels, is_matrix
+from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse import metrics
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from snailps.api.worker import Results
     from snailps.models.sparse.worker import SparseWorker
 
+log = logging.getLogger(__name__)
+
 BLOCK_BYTES = 8 << 20
 BLOCK_BYTES_MIN = 64 << 10
 ROWS_BYTES = 32 << 20
@@ -36,6 +42,29 @@ ENTRY_BYTES = 5
 """Least bytes of a feature as text, in all but unusual files."""
 HEADS_MAX = 100
 """Files of the input, and hold-out files, that are checked before the training."""
+
+
+def with_columns(settings: SparseSettings) -> SparseSettings:
+    """The settings with a declaration of every column of an input of tables.
+
+    Those that `columns` does not declare are inferred from the first table; all others are read
+    alike, and so is what the model predicts of.
+
+    Raises
+    ------
+    SnailError
+        The table is missing or cannot be read, or a declaration is wrong.
+    """
+    if not settings.label_column or not settings.input:
+        return settings
+    from snailps.data.table_files import complete
+
+    path = files_of(settings.input)[0]
+    settings.reading().takes(path)
+    columns = complete(path, settings.columns, settings.label_column)
+    if columns != settings.columns:
+        log.info("columns, by %s: %s", path, ", ".join(columns))
+    return replace(settings, columns=columns)
 
 
 def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
@@ -47,9 +76,15 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     ------
     DataError
     """
+    reading = settings.reading()
     for name, paths in (("input", settings.input), ("test", settings.test)):
         try:
             for path in files_of(paths)[:HEADS_MAX]:
+                if reading.takes(path):
+                    from snailps.data.table_files import check_table
+
+                    check_table(path, reading)
+                    continue
                 reader = batch_reader(settings)
                 cls.check_batch(settings, reader.read(head_of(path), path), path)
         except DataError as error:
@@ -61,19 +96,20 @@ def texts_of(
     scratch_dir: str = "",
     scratch_bytes: int = 0,
     *,
+    reading: Reading | None = None,
     block_bytes: int = BLOCK_BYTES,
     progress: ExportProgress | None = None,
 ) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of files, folders and globs: text, path, first byte in the file.
+    """Pieces of files, folders and globs: text or a matrix file, path, first byte in the file.
 
-    Reports to `progress` how many bytes were used.
+    Reports to `progress` how many bytes were used.  `reading` says how tables are read.
 
     Raises
     ------
     DataError
         Nothing is there, or it cannot be read.
     """
-    scratch = Scratch(scratch_dir, scratch_bytes)
+    scratch = Scratch(scratch_dir, scratch_bytes, tables=reading)
     try:
         blocks: Iterable[Block] = list(cut(expand(paths, scratch), block_bytes))
         if progress is not None:
@@ -108,6 +144,7 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
             s.test,
             s.scratch_dir,
             s.scratch_bytes,
+            reading=s.reading(),
             block_bytes=_block_bytes(results),
             progress=results.exporting,
         ):
@@ -147,6 +184,15 @@ class Predictor:
         bias = self._model.cls.has_bias(settings)
         self._reader = batch_reader(settings, bias=bias, needs_labels=False)
 
+    def reading(self, *, needs_labels: bool) -> Reading:
+        """How tables are read: as those that the model was trained on.
+
+        `needs_labels`: they must have the column of the labels, too.
+        """
+        settings = self._model.settings
+        assert isinstance(settings, SparseSettings)
+        return settings.reading(needs_labels=needs_labels)
+
     def scores(self, batch: Batch) -> Floats:
         """Scores of a batch, float32 (n, outputs), before any link function."""
         model = self._model
@@ -176,12 +222,14 @@ def texts_from(stream: IO[bytes]) -> Iterator[tuple[bytes, str, int]]:
     Raises
     ------
     DataError
-        It is a matrix file, which is not read from beginning to end.
+        It is a matrix file, which is not read from beginning to end, or of a foreign format.
     """
     start = 0
     while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
         data = b"".join(lines)
-        if start == 0 and is_matrix(data):
-            raise DataError("standard input is a matrix file: name the file instead")
+        if start == 0:
+            if is_matrix(data):
+                raise DataError("standard input is a matrix file: name the file instead")
+            refuse_foreign(data[:HEAD_BYTES], "standard input")
         yield data, "standard input", start
         start += len(data)

@@ -57,7 +57,8 @@ class LinearSettings(ClassesSettings):
                 f"{where('formats')}: formats: expected npz, liblinear or both, got "
                 f"{', '.join(self.formats) or 'nothing'}"
             )
-        if "liblinear" in self.formats and self.columns and not 0 < self.hash_bits <= 24:
+        hashed = bool(self.columns or self.label_column)
+        if "liblinear" in self.formats and hashed and not 0 < self.hash_bits <= 24:
             raise ConfigError(
                 f"{where('formats')}: formats: liblinear has a line for each possible index, and "
                 "columns make keys of 64 bits: set hash_bits to 24 or less"

@@ -13,7 +13,9 @@ from typing import Literal
 
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
+from snailps.data.columns import columns_by_name
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
+from snailps.data.reading import ENDINGS, Reading
 from snailps.errors import ConfigError
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
@@ -39,9 +41,18 @@ class SparseSettings(JobSettings):
     )
     columns: tuple[str, ...] = setting(
         (),
-        help="Columns of CSV and TSV as `name:kind`, in order; see sparse_data.md.",
-        when="Always for CSV and TSV, never for other formats.",
+        help="Columns of CSV and TSV as `name:kind`, in order; with `label_column` some columns, "
+        "in any order; see sparse_data.md.",
+        when="Always for CSV and TSV without `label_column`; with it, to change what is inferred.",
         unit="name:kind",
+    )
+    label_column: str = setting(
+        "",
+        help="The column of the labels of an input of tables: Parquet, JSON lines, CSV or TSV "
+        "whose first line names the columns. What the other columns are is inferred from the "
+        "first file, unless `columns` says it; see sparse_data.md. Empty: no tables.",
+        when="The input is tables that name their columns.",
+        unit="column",
     )
     hash_bits: int = setting(
         0,
@@ -130,9 +141,11 @@ class SparseSettings(JobSettings):
         """Refuse a format without its columns, and invalid class weights."""
         JobSettings.validate(self, where)
         try:
+            if self.label_column:
+                self._check_tables()
             ExampleReader(
                 self.format,
-                columns=self.columns,
+                columns=self.text_columns,
                 hash_bits=self.hash_bits,
                 on_bad_line=self.on_bad_line,
             )
@@ -150,6 +163,32 @@ class SparseSettings(JobSettings):
                 f"a class, got {', '.join(self.class_weights)}"
             )
         self._check_class_num(where)
+
+    def _check_tables(self) -> None:
+        """Refuse columns that do not go with tables, and a format: names of files have it."""
+        columns_by_name(self.columns, self.label_column)
+        if self.format != "auto":
+            raise ConfigError(
+                f"format: expected auto with label_column, as names of tables end in {ENDINGS}; "
+                f"got {self.format}"
+            )
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns of text, in its order; of tables there is no text, but matrix files."""
+        return () if self.label_column else self.columns
+
+    def reading(self, *, needs_labels: bool = True) -> Reading:
+        """How tables are read."""
+        if not self.label_column:
+            return Reading("examples")
+        return Reading(
+            "examples",
+            label_column=self.label_column,
+            columns=self.columns,
+            on_bad_line=self.on_bad_line,
+            needs_labels=needs_labels,
+        )
 
     def _check_class_num(self, where: Callable[[str], str]) -> None:
         """Refuse a number of class weights that differs from the number of classes."""

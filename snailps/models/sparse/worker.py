@@ -18,7 +18,7 @@ import ctypes
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -32,6 +32,7 @@ from snailps.config import JobSettings
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
+from snailps.data.reading import Reading
 from snailps.errors import DataError
 from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
 from snailps.models.shared_rows import DRIFT, STEPS_MIN, Found, KeptRows, SharedRows
@@ -112,6 +113,7 @@ class SparseWorker(Worker):
     settings: SparseSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
+    completed: ClassVar[tuple[str, ...]] = ("columns",)
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
@@ -185,6 +187,18 @@ class SparseWorker(Worker):
         return {}
 
     # --- at the master -----------------------------------------------------------------------
+
+    @classmethod
+    def reading(cls, settings: JobSettings) -> Reading:
+        """Columns of tables by name, whose labels `label_column` has."""
+        assert isinstance(settings, SparseSettings)
+        return settings.reading()
+
+    @classmethod
+    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+        """Declares all columns of an input of tables, by the first of them."""
+        assert isinstance(settings, SparseSettings)
+        return evaluate.with_columns(settings)
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:

@@ -157,6 +157,13 @@ class WordVectorSettings(JobSettings):
         help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
         when="`bin` takes dim x bucket x 4 bytes; leave it out if unknown words are not needed.",
     )
+    column: str = setting(
+        "",
+        help="The column to read, as text, of an input of tables: Parquet, JSON lines, CSV or TSV "
+        "whose first line names the columns. Empty: the input is text.",
+        when="The input is tables.",
+        unit="column",
+    )
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse impossible subword lengths, two initial models, and unknown formats."""

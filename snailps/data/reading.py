@@ -1,0 +1,128 @@
+"""What a job makes of files that are tables: text of a column, or examples of columns by name.
+
+    settings -> Reading -> Scratch: which files are tables, and what is written in their place
+
+Names only; `table_files` reads tables, and is imported when the first one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from snailps.data.unpacking import bare_name
+from snailps.errors import DataError
+
+if TYPE_CHECKING:
+    from snailps.data.scratch import ScratchFile
+
+VERSION = 1
+"""Of what is made of a table: a copy of another version is not used."""
+Format = Literal["parquet", "jsonl", "csv", "tsv"]
+_FORMATS: dict[str, Format] = {
+    ".parquet": "parquet", ".parq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".csv": "csv", ".tsv": "tsv",
+}  # fmt: skip
+ENDINGS = ".parquet, .jsonl, .ndjson, .csv or .tsv, packed or not"
+
+
+def format_of(path: str) -> Format | None:
+    """The format of a table, by the ending of its name; None: of another file."""
+    return _FORMATS.get(Path(bare_name(path)).suffix)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a job reads tables.
+
+    Attributes
+    ----------
+    form : {"text", "examples", ""}
+        Whether the model reads text or sparse examples; empty: neither, it reads no tables.
+    column : str
+        Of texts; empty: files are no tables.
+    label_column : str
+        Of the labels, of texts or examples; with examples and without it files are no tables.
+    columns : tuple of str
+        Of examples: ``name:kind`` of every column.
+    label_prefix : str
+        Of the labels of texts.
+    on_bad_line : {"stop", "skip"}
+        Of examples in CSV and TSV, as of `ExampleReader`.
+    needs_labels : bool
+        Whether the column of the labels has to be there; CSV and TSV always have it.
+    """
+
+    form: Literal["text", "examples", ""] = ""
+    column: str = ""
+    label_column: str = ""
+    columns: tuple[str, ...] = ()
+    label_prefix: str = "__label__"
+    on_bad_line: str = "stop"
+    needs_labels: bool = True
+
+    @property
+    def identity(self) -> str:
+        """Tells what is made of a table from what another job makes of it."""
+        return f"{VERSION}\0{self!r}"
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the job reads text, and no arrays."""
+        return self.form == "text"
+
+    def takes(self, path: str) -> bool:
+        """Whether a file is a table for this job.
+
+        CSV, TSV and JSON lines are, if the job names a column; a Parquet file always is.
+
+        Raises
+        ------
+        DataError
+            It is a table, but no column is named; or the other way round.
+        """
+        setting = "column" if self.form == "text" else "label_column"
+        named = self.column if self.form == "text" else self.label_column
+        found = format_of(path)
+        if named and found is None:
+            raise DataError(
+                f"{path} is no table, but {setting} is set ({named}): the names of tables end in "
+                f"{ENDINGS}"
+            )
+        if found == "parquet" and not named:
+            raise DataError(f"{path} is a Parquet file: {self._cure(setting)}")
+        return bool(named)
+
+    def _cure(self, setting: str) -> str:
+        if not self.form:
+            return (
+                "this model reads no tables; a model of your own reads the column that its field "
+                "`column` names, as text"
+            )
+        what = "texts" if self.form == "text" else "labels"
+        return f"set {setting} to the name of the column that has the {what}"
+
+    def write(
+        self,
+        path: str,
+        file: ScratchFile,
+        make: Callable[[str], ScratchFile],
+        on_piece: Callable[[], None],
+    ) -> None:
+        """Writes what the job reads in the place of a table; see `scratch.Tables`.
+
+        Raises
+        ------
+        ConfigError
+            A library for the format is not installed.
+        DataError
+            The table is damaged, lacks a column, or has values that do not fit.
+        """
+        from snailps.data import table_files
+
+        if self.form == "examples":
+            table_files.write_examples(self, path, file, make, on_piece)
+        else:
+            table_files.write_text(self, path, file, on_piece)

@@ -1,0 +1,609 @@
+"""Tables in files: Parquet, JSON lines, CSV and TSV with a header.
+
+    path -> open_table -> TableFile: names of columns, kinds, pieces of rows
+    TableFile, Reading -> write_text -> a line a row; write_examples -> a matrix file
+    first table of a job, declarations of some columns -> complete -> declarations of all
+
+Memory stays bounded: some ten thousand rows at a time, and the labels of all examples.  pyarrow is
+imported for Parquet; JSON and CSV need no library.  Examples of CSV are parsed by the loops that
+parse CSV without a header.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
+from snailps.data.declared_rows import ListTable, kind_of_values, piece_of
+from snailps.data.elements import Elements
+from snailps.data.examples import ExampleReader
+from snailps.data.feature_rows import ArrowTable, Piece, RowsSource, Table
+from snailps.data.label_words import word_of
+from snailps.data.matrix_file import Flags
+from snailps.data.matrix_writer import write_rows
+from snailps.data.reading import Reading, format_of
+from snailps.data.scratch import ScratchFile
+from snailps.data.spool import lines_of
+from snailps.data.unpacking import library, open_content, told
+from snailps.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+HEAD_ROWS = 10_000
+"""Rows that show what the columns of CSV and of JSON lines are."""
+BATCH_ROWS = 1 << 14
+BATCH_BYTES = 4 << 20
+"""Of CSV that are parsed together."""
+LINE_BYTES_MAX = 1 << 30
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool")
+_ARROW_TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string\b.*")
+_CODEC = ("utf-8", "surrogateescape")
+_END = object()
+
+
+class TableFile(ABC):
+    """A table in an open file; a context manager that closes it.
+
+    Parameters
+    ----------
+    path : str
+
+    Attributes
+    ----------
+    path : str
+    names : list of str
+        Of its columns, in order; of JSON lines, those of the first rows.
+    """
+
+    names: list[str]
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file = open_content(path)
+
+    def __enter__(self) -> TableFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @abstractmethod
+    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+        """What each column is, but for some.
+
+        Raises
+        ------
+        DataError
+            A column is neither of numbers nor of texts.
+        """
+
+    @abstractmethod
+    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+        """These columns of some rows at a time, as far as there are such columns; once."""
+
+    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
+        """Examples of all rows; once.
+
+        Raises
+        ------
+        DataError
+            A value does not fit the kind of its column.
+        """
+        first = 1
+        for batch in self.batches([c.name for c in columns if c.kind is not Kind.IGNORE]):
+            yield piece_of(batch, columns, first, self.path)
+            first += batch.rows
+
+
+def open_table(path: str) -> TableFile:
+    """Opens a table; what is wrong with it that its beginning shows, is told now.
+
+    Raises
+    ------
+    ConfigError
+        A library for the format is not installed.
+    DataError
+        It cannot be read, is damaged, or is of another format than its name says.
+    """
+    found = format_of(path)
+    assert found is not None
+    with _told(path):
+        if found == "parquet":
+            return ParquetFile(path)
+        if found == "jsonl":
+            return JsonLines(path)
+        return SeparatedFile(path, "," if found == "csv" else "\t")
+
+
+def write_text(
+    reading: Reading, path: str, file: ScratchFile, on_piece: Callable[[], None]
+) -> None:
+    """Writes the texts of a column, a line a row; with their labels, if a column has them.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    names = [name for name in (reading.column, reading.label_column) if name]
+    with open_table(path) as table, _told(path):
+        _require(table, names)
+        rows = _TextRows(table, reading)
+        at = f"column {{!r}} of {path}"
+        texts = Elements(rows.texts(), None, at.format(reading.column), "row")
+        labels = None
+        if reading.label_column:
+            labels = Elements(rows.labels(), None, at.format(reading.label_column), "row")
+        for piece, _ in lines_of(texts, labels, reading.label_prefix):
+            file.write(piece)
+            on_piece()
+
+
+def write_examples(
+    reading: Reading,
+    path: str,
+    file: ScratchFile,
+    make: Callable[[str], ScratchFile],
+    on_piece: Callable[[], None],
+) -> None:
+    """Writes the rows as a matrix file.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    columns = columns_by_name(reading.columns, reading.label_column)
+    with open_table(path) as table, _told(path):
+        _check(table, columns, reading.label_column, reading.needs_labels)
+        write_rows(file, make, _ExampleRows(table, columns, reading, on_piece))
+
+
+def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
+    """Declarations of all columns of a table: those that are given, the others by their values.
+
+    Parameters
+    ----------
+    path : str
+    declared : sequence of str
+        ``name:kind`` of some columns.
+    label : str
+        The column of the labels.
+
+    Returns
+    -------
+    tuple of str
+        In the order of the columns.
+
+    Raises
+    ------
+    ConfigError
+        The declarations cannot be read, or a library for the format is not installed.
+    DataError
+        The table cannot be read, lacks a column, or a column is of no kind.
+    """
+    given = {column.name: column for column in columns_by_name(declared, label)}
+    with open_table(path) as table, _told(path):
+        _require(table, [*given, label])
+        kinds = table.kinds([*given, label])
+        columns = [
+            given.get(name) or Column(name, Kind.LABEL if name == label else kinds[name])
+            for name in table.names
+        ]
+    if not any(column.is_feature for column in columns):
+        raise DataError(f"{path} has no column of features beside the label {label!r}")
+    return tuple(map(declaration_of, columns))
+
+
+def check_table(path: str, reading: Reading) -> None:
+    """Refuses a table of examples that lacks columns, or has others than are declared.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    columns = columns_by_name(reading.columns, reading.label_column)
+    with open_table(path) as table:
+        _check(table, columns, reading.label_column, reading.needs_labels)
+
+
+class ParquetFile(TableFile):
+    """By pyarrow; a batch of rows at a time."""
+
+    def __init__(self, path: str) -> None:
+        parquet = library("pyarrow.parquet", "data", f"reading {path}")
+        self._arrow = library("pyarrow", "data", f"reading {path}")
+        super().__init__(path)
+        try:
+            self._parquet = parquet.ParquetFile(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        self.names = list(self._parquet.schema_arrow.names)
+
+    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+        """By the types."""
+        found = {}
+        for field in self._parquet.schema_arrow:
+            if field.name in but:
+                continue
+            of = str(field.type)
+            if _ARROW_NUMBER.fullmatch(of):
+                found[field.name] = Kind.NUMERIC
+            elif _ARROW_TEXT.fullmatch(of):
+                found[field.name] = Kind.CATEGORICAL
+            else:
+                raise DataError(
+                    f"{self.path}: column {field.name!r} is of {of}: expected numbers or texts. "
+                    f"Declare {field.name}:ignore in columns, or convert it"
+                )
+        return found
+
+    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+        """As pyarrow's tables."""
+        there = [name for name in names if name in self.names]
+        for batch in self._parquet.iter_batches(BATCH_ROWS, columns=there):
+            yield ArrowTable(self._arrow.Table.from_batches([batch]))
+
+
+class JsonLines(TableFile):
+    """An object a line; a key that a line lacks is missing there, as is null."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._next = 1  # number of the next line
+        self._head: list[dict[str, Any]] = []
+        try:
+            for row in self._rows():
+                self._head.append(row)
+                if len(self._head) == HEAD_ROWS:
+                    break
+        except BaseException:
+            self._file.close()
+            raise
+        if not self._head:
+            self._file.close()
+            raise DataError(f"{path} is empty: it has no line")
+        self.names = list(dict.fromkeys(name for row in self._head for name in row))
+
+    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+        """By the values of the first lines."""
+        return {
+            name: kind_of_values(
+                [row.get(name) for row in self._head], f"{self.path}: column {name!r}"
+            )
+            for name in self.names
+            if name not in but
+        }
+
+    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+        """As lists of values."""
+        for rows in self._batches():
+            yield ListTable({name: [row.get(name) for row in rows] for name in names}, self.path)
+
+    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
+        """Refuses names that no column has."""
+        known = {column.name for column in columns}
+        names = [
+            column.name
+            for column in columns
+            if column.is_feature or (column.kind is Kind.LABEL and column.name in self.names)
+        ]
+        first = 1
+        for rows in self._batches():
+            for number, row in enumerate(rows):
+                if not row.keys() <= known:
+                    other = min(row.keys() - known)
+                    raise DataError(
+                        f"{self.path}: row {first + number:,} has {other!r}, which the first "
+                        f"{HEAD_ROWS:,} rows have not: declare {other}:ignore in columns, or "
+                        "another kind"
+                    )
+            lists = {name: [row.get(name) for row in rows] for name in names}
+            yield piece_of(ListTable(lists, self.path), columns, first, self.path)
+            first += len(rows)
+
+    def _batches(self) -> Iterator[list[dict[str, Any]]]:
+        head, self._head = self._head, []
+        if head:
+            yield head
+        rows = []
+        for row in self._rows():
+            rows.append(row)
+            if len(rows) == BATCH_ROWS:
+                yield rows
+                rows = []
+        if rows:
+            yield rows
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The rows that follow; blank lines are none."""
+        while line := _line_of(self._file, self.path):
+            number, self._next = self._next, self._next + 1
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode(*_CODEC))
+            except ValueError as error:
+                raise DataError(f"{self.path}, line {number:,}: no JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise DataError(
+                    f"{self.path}, line {number:,}: expected an object with names, "
+                    f"{{...}}, got {row!r:.60}"
+                )
+            yield row
+
+
+class SeparatedFile(TableFile):
+    """CSV or TSV whose first line names the columns; empty cells are missing values.
+
+    A column without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature.
+    """
+
+    def __init__(self, path: str, separator: str) -> None:
+        super().__init__(path)
+        self._separator = separator
+        try:
+            line = _line_of(self._file, path)
+            self._header_bytes = len(line)
+            text = line.decode(*_CODEC).removeprefix("\ufeff")
+            cells: list[str] = next(self._parsed([text]), [])
+        except BaseException:
+            self._file.close()
+            raise
+        self.names = [cell.strip() or f"unnamed_{at}" for at, cell in enumerate(cells, 1)]
+        self._unnamed = {
+            name for cell, name in zip(cells, self.names, strict=True) if not cell.strip()
+        }
+        twice = [name for at, name in enumerate(self.names) if name in self.names[:at]]
+        numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
+        if not cells or twice or len(numbers) == len(cells):
+            self._file.close()
+            why = f"it has {twice[0]!r} twice" if twice else f"got {text.strip()!r:.80}"
+            raise DataError(f"{path}: expected names of columns in the first line; {why}")
+
+    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+        """By the cells of the first rows: a column is of numbers if all that are there are."""
+        text = dict.fromkeys(self.names, False)
+        numbers = dict.fromkeys(self.names, False)
+        for _, cells in zip(range(HEAD_ROWS), self._cells(), strict=False):
+            for name, cell in zip(self.names, cells, strict=True):
+                cell = cell.strip()
+                if cell and _NUMBER.fullmatch(cell):
+                    numbers[name] = True
+                elif cell:
+                    text[name] = True
+        return {
+            name: Kind.IGNORE
+            if name in self._unnamed
+            else Kind.NUMERIC
+            if numbers[name] and not text[name]
+            else Kind.CATEGORICAL
+            for name in self.names
+            if name not in but
+        }
+
+    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+        """As lists of cells."""
+        places = [self.names.index(name) for name in names if name in self.names]
+        rows: list[list[str]] = []
+        for cells in self._cells():
+            rows.append([cells[place] for place in places])
+            if len(rows) == BATCH_ROWS:
+                yield self._table(places, rows)
+                rows = []
+        if rows:
+            yield self._table(places, rows)
+
+    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
+        """By `ExampleReader`, which takes the columns in the order of the file."""
+        by_name = {column.name: column for column in columns}
+        own = [by_name[name] for name in self.names]
+        reader = ExampleReader(
+            "csv" if self._separator == "," else "tsv",
+            columns=[declaration_of(column) for column in own],
+            on_bad_line=reading.on_bad_line,
+        )
+        declared = [column.name for column in columns if column.is_feature]
+        fields = np.array(
+            [declared.index(column.name) for column in own if column.is_feature], np.int32
+        )
+        bad, at, rest = 0, self._header_bytes, b""
+        while data := self._file.read(BATCH_BYTES):
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            if end == 0 and len(data) > LINE_BYTES_MAX:
+                raise DataError(f"{self.path} has a line of more than {LINE_BYTES_MAX:,} bytes")
+            data, rest = data[:end], data[end:]
+            if data:
+                piece, left_out = self._examples(reader, data, at, fields)
+                bad, at = bad + left_out, at + len(data)
+                yield piece
+        if rest:
+            piece, left_out = self._examples(reader, rest, at, fields)
+            bad += left_out
+            yield piece
+        if bad:
+            first = reader.first_bad
+            log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
+
+    def _examples(
+        self, reader: ExampleReader, data: bytes, at: int, fields: Any
+    ) -> tuple[Piece, int]:
+        try:
+            found = reader.read(data, self.path, at)
+        except DataError as error:
+            raise DataError(
+                f"{error}. What columns are is set by columns, for example NAME:categorical"
+            ) from None
+        piece = Piece(
+            found.ptr, found.keys, found.values, fields[found.fields], labels=found.labels
+        )
+        return piece, found.bad
+
+    def _table(self, places: Sequence[int], rows: Sequence[Sequence[str]]) -> ListTable:
+        columns = zip(*rows, strict=True)
+        return ListTable(
+            {self.names[place]: list(cells) for place, cells in zip(places, columns, strict=True)},
+            self.path,
+        )
+
+    def _cells(self) -> Iterator[list[str]]:
+        """The cells of every row; a quoted one may go on over lines."""
+        text = io.TextIOWrapper(self._file, *_CODEC, newline="")
+        rows = self._parsed(text)
+        for cells in rows:
+            if not cells:  # an empty line
+                continue
+            if len(cells) != len(self.names):
+                raise DataError(
+                    f"{self.path}, row at line {rows.line_num + 1:,}: expected {len(self.names)} "
+                    f"cells, as in the header, got {len(cells)}"
+                )
+            yield cells
+
+    def _parsed(self, lines: Any) -> Any:
+        if self._separator == "\t":  # TSV has no quotes
+            return csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return csv.reader(lines, strict=True)
+
+
+class _TextRows:
+    """Texts and labels of a table, in step: a label is taken behind its text."""
+
+    def __init__(self, table: TableFile, reading: Reading) -> None:
+        self._table, self._reading = table, reading
+        self._labels: Iterator[Any] = iter(())
+
+    def texts(self) -> Iterator[Any]:
+        """Of the column of texts."""
+        names = [self._reading.column]
+        if self._reading.label_column:
+            names.append(self._reading.label_column)
+        for batch in self._table.batches(names):
+            if len(names) > 1:
+                self._labels = iter(batch.texts(names[1], 0, batch.rows))
+            yield from batch.texts(names[0], 0, batch.rows)
+
+    def labels(self) -> Iterator[Any]:
+        """Of the column of labels; text as words, without blanks."""
+        while (label := next(self._labels, _END)) is not _END:
+            yield _word(label)
+
+
+class _ExampleRows(RowsSource):
+    """Rows of a table file as sparse examples."""
+
+    has_label = True
+
+    def __init__(
+        self,
+        table: TableFile,
+        columns: Sequence[Column],
+        reading: Reading,
+        on_piece: Callable[[], None],
+    ) -> None:
+        self._table, self._declared, self._reading = table, columns, reading
+        self._on_piece = on_piece
+        self.name = table.path
+        self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
+        self.rows = self.entries = -1
+        self.columns = 0
+
+    def pieces(self) -> Iterator[Piece]:
+        """As the table gives them."""
+        for piece in self._table.pieces(self._declared, self._reading):
+            self._on_piece()
+            yield piece
+
+
+def _word(label: Any) -> Any:
+    if isinstance(label, list):
+        return [_word(one) for one in label]
+    if isinstance(label, str):
+        return word_of(label) if label else None  # an empty cell is missing
+    return label
+
+
+def _require(table: TableFile, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in table.names:
+            raise DataError(f"{table.path} has no column {name!r}; it has {_shown(table.names)}")
+
+
+def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels: bool) -> None:
+    """Refuses a table without the declared columns, or with others."""
+    needs_labels = needs_labels or isinstance(table, SeparatedFile)
+    # Lines of JSON may lack a name; one that no first line has may come.
+    optional = isinstance(table, JsonLines)
+    _require(
+        table,
+        [
+            column.name
+            for column in columns
+            if column.kind is not Kind.IGNORE
+            and (needs_labels if column.kind is Kind.LABEL else not optional)
+        ],
+    )
+    known = {column.name for column in columns}
+    others = [name for name in table.names if name not in known]
+    if others:
+        raise DataError(
+            f"{table.path} has columns that the first file has not: {_shown(others)}. Declare "
+            f"{others[0]}:ignore in columns, or another kind; label_column is {label}"
+        )
+
+
+def _shown(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:12]))
+    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _line_of(file: BinaryIO, path: str) -> bytes:
+    line = file.readline(LINE_BYTES_MAX)
+    if len(line) == LINE_BYTES_MAX:
+        raise DataError(f"{path} has a line of more than {LINE_BYTES_MAX:,} bytes: is it text?")
+    return line
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """As `unpacking.told`, and what parsers raise."""
+    known: AbstractContextManager[None] = told(path)
+    with known:
+        try:
+            with _long_cells():
+                yield
+        except (DataError, ConfigError):
+            raise
+        except csv.Error as error:
+            raise DataError(f"cannot read {path}: no CSV: {error}") from None
+        except ValueError as error:  # pyarrow's
+            raise DataError(f"cannot read {path}: {error}") from error
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Allows cells of any length, as texts are; the limit is the process's."""
+    before = csv.field_size_limit(LINE_BYTES_MAX)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

@@ -1,0 +1,108 @@
+"""Jobs on packed files and tables: the same models as from plain text, by the command line too."""
+
+import json
+import lzma
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from processes import Cluster
+from test_cluster import figures_of
+
+from snailps.models.sparse.evaluate import Predictor, texts_of
+
+ROWS = 3000
+
+
+def clicks(seed, count=ROWS):
+    """Rows whose label follows age and city."""
+    rng = np.random.default_rng(seed)
+    cities = ["Berlin", "Paris", "Oslo"]
+    rows = []
+    for _ in range(count):
+        age, city = float(rng.integers(-4, 5)) / 2, int(rng.integers(3))
+        label = int(rng.random() < 1 / (1 + np.exp(-2 * age - (3, 0, -3)[city])))
+        row = {"clicked": label, "age": age, "city": cities[city], "id": f"r{rng.integers(9)}"}
+        rows.append(row)
+    return rows
+
+
+def write_csv(path, rows, header=True):
+    lines = [",".join(rows[0])] * header + [",".join(map(str, row.values())) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def run(folder, job):
+    with Cluster(folder, job=job | {"output": "out"}) as cluster:
+        codes, master = cluster.run()
+        assert set(codes) == {0}, master.stderr
+    return figures_of(master)
+
+
+def test_examples_of_tables_are_learnt_as_those_of_declared_csv(tmp_path):
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    rows, others = clicks(0), clicks(1, 500)
+    write_csv(tmp_path / "a.csv", rows)
+    parquet.write_table(arrow.Table.from_pylist(others), tmp_path / "test.parquet")
+    (tmp_path / "predict.jsonl").write_text(
+        "".join(json.dumps({k: row[k] for k in ("age", "city")}) + "\n" for row in others)
+    )
+    job = {
+        "worker_class": "snailps.models.sparse.linear:Linear", "epochs": 3, "input": "a.csv",
+        "test": "test.parquet", "label_column": "clicked", "columns": "id:ignore",
+        "scratch_dir": tmp_path / "scratch",
+    }  # fmt: skip
+    figures = run(tmp_path, job)
+    assert figures["examples"] == 3 * ROWS
+    assert figures["test"]["auc"] > 0.8
+    model = Predictor(tmp_path / "out.npz")
+    judged = model.judge(
+        texts_of([str(tmp_path / "test.parquet")], reading=model.reading(needs_labels=True))
+    )
+    assert judged["log_loss"] == pytest.approx(figures["test"]["log_loss"], rel=1e-5)
+    found = texts_of([str(tmp_path / "predict.jsonl")], reading=model.reading(needs_labels=False))
+    assert sum(len(scores) for scores in model.predict(found)) == 500
+    # The same of text, without a header.
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    write_csv(plain / "a.csv", rows, header=False)
+    declared = "clicked:label, age:numeric, city:categorical, id:ignore"
+    del job["label_column"], job["test"]
+    run(plain, job | {"columns": declared, "format": "csv"})
+    keys = [set(np.load(folder / "out.npz")["keys"].tolist()) for folder in (tmp_path, plain)]
+    assert keys[0] == keys[1]
+
+
+def test_command_line_trains_on_a_column_of_packed_tables(tmp_path):
+    lines = ["north by east", "south by west"] * 500
+    packed = lzma.compress("".join(json.dumps({"t": line}) + "\n" for line in lines).encode())
+    (tmp_path / "x.jsonl.xz").write_bytes(packed)
+    command = [
+        sys.executable, "-m", "snailps", "train", "word2vec", "--input", "x.jsonl.xz",
+        "--column", "t",
+        "--output", "out", "--dim", "4", "--epochs", "1", "--min-count", "1", "--formats", "vec",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    words = [line.split()[0] for line in (tmp_path / "out.vec").read_text().splitlines()[1:]]
+    assert {"north", "by", "east", "south", "west"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("x.txt", b"\x89PNG\r\n\x1a\n" + bytes(100), "x.txt is no text, but a PNG image"),
+        ("x.parquet", b"PAR1" + bytes(100), "set column to the name of the column"),
+    ],
+)
+def test_command_line_refuses_what_is_no_text(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    command = [
+        sys.executable, "-m", "snailps", "train", "word2vec", "--input", name, "--output", "out",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert message in " ".join(done.stderr.split())

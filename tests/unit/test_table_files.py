@@ -1,0 +1,420 @@
+"""data.table_files: Parquet, JSON lines, CSV with a header -> text of a column, or examples."""
+
+import gzip
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from snailps.config import RawConfig
+from snailps.data._examples import hash_bytes
+from snailps.data.blocks import cut, expand, read_block
+from snailps.data.columns import columns_by_name, declaration_of
+from snailps.data.examples import ExampleReader
+from snailps.data.reading import Reading, format_of
+from snailps.data.scratch import Scratch
+from snailps.data.table_files import check_table, complete
+from snailps.errors import ConfigError, DataError
+from snailps.models.classifier import ClassifierSettings
+from snailps.models.sparse.evaluate import with_columns
+from snailps.models.sparse.linear import LinearSettings
+
+FORMATS = ("parquet", "jsonl", "csv", "tsv", "csv.gz", "jsonl.xz")
+ROWS = [
+    {"clicked": 1, "age": 31, "city": "Berlin", "note": "one, two"},
+    {"clicked": 0, "age": 44, "city": None, "note": "three"},
+    {"clicked": 1, "age": 5, "city": "Paris", "note": 'say "four"'},
+]
+DECLARED = ("clicked:label", "age:numeric", "city:categorical", "note:categorical")
+
+
+def written(folder, ending, rows=ROWS, name="x"):
+    """A table of these rows."""
+    import csv
+    import io
+    import lzma
+
+    path = folder / f"{name}.{ending}"
+    names = list(rows[0])
+    if ending == "parquet":
+        import pyarrow as arrow
+        from pyarrow import parquet
+
+        columns = {one: [row.get(one) for row in rows] for one in names}
+        parquet.write_table(arrow.table(columns), path, row_group_size=2)
+        return str(path)
+    if "jsonl" in ending:
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    elif ending == "tsv":
+        lines = [names, *([str("" if v is None else v) for v in row.values()] for row in rows)]
+        data = "".join("\t".join(line) + "\n" for line in lines).encode()
+    else:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        data = text.getvalue().encode()
+    packed = {"gz": gzip.compress, "xz": lzma.compress}.get(ending.rpartition(".")[2])
+    path.write_bytes(packed(data) if packed else data)
+    return str(path)
+
+
+@pytest.fixture
+def scratch_of(tmp_path):
+    """Makes scratches for readings."""
+    made = []
+
+    def make(reading):
+        made.append(Scratch(str(tmp_path / "scratch"), 1 << 24, tables=reading))
+        return made[-1]
+
+    yield make
+    for scratch in made:
+        scratch.close()
+
+
+def read(path, reading, scratch_of, blocks=1):
+    """The blocks of a table, joined if it is text."""
+    scratch = scratch_of(reading)
+    sources = expand([path], scratch)
+    size = -(-sources[0].bytes // blocks)
+    return [
+        read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+        for block in cut(sources, size)
+    ]
+
+
+def examples_of(path, reading, scratch_of, blocks=1, **options):
+    reader = ExampleReader(**options)
+    rows = []
+    for data in read(path, reading, scratch_of, blocks):
+        found = reader.read(data, path)
+        for row in range(len(found.labels)):
+            span = slice(found.ptr[row], found.ptr[row + 1])
+            entries = zip(
+                found.keys[span].tolist(), found.values[span].tolist(),
+                found.fields[span].tolist(), strict=True,
+            )  # fmt: skip
+            rows.append((float(found.labels[row]), list(entries)))
+    return rows
+
+
+def key(name, text=""):
+    return hash_bytes(hash_bytes(0, name.encode()), text.encode()) >> 1
+
+
+AGE = key("age")
+EXPECTED = [
+    (1.0, [(AGE, 31.0, 0), (key("city", "Berlin"), 1.0, 1), (key("note", "one, two"), 1.0, 2)]),
+    (0.0, [(AGE, 44.0, 0), (key("note", "three"), 1.0, 2)]),
+    (1.0, [(AGE, 5.0, 0), (key("city", "Paris"), 1.0, 1), (key("note", 'say "four"'), 1.0, 2)]),
+]  # fmt: skip
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("a/x.PARQUET", "parquet"), ("s3://b/x.csv.gz", "csv"), ("x.ndjson.zst", "jsonl"),
+        ("x.txt", None), ("x.json", None), ("csv", None),
+    ],
+)  # fmt: skip
+def test_format_of(path, found):
+    assert format_of(path) == found
+
+
+@pytest.mark.parametrize(
+    ("reading", "path", "found"),
+    [
+        (Reading("text"), "x.csv", False),
+        (Reading("text"), "x.jsonl", False),
+        (Reading("text", column="text"), "x.csv", True),
+        (Reading("examples", label_column="y"), "x.jsonl.gz", True),
+        (Reading("examples"), "x.csv", False),
+        (Reading(), "x.csv", False),
+    ],
+)
+def test_reading_takes_files_as_tables_if_a_column_is_named(reading, path, found):
+    assert reading.takes(path) is found
+
+
+@pytest.mark.parametrize(
+    ("reading", "path", "message"),
+    [
+        (Reading("text", column="text"), "x.txt", r"is no table, but column is set \(text\)"),
+        (Reading("examples", label_column="y"), "x.svm", "no table, but label_column is set"),
+        (Reading("text"), "x.parquet", "set column to the name of the column that has the texts"),
+        (Reading("examples"), "x.parquet", "set label_column to the name .* that has the labels"),
+        (Reading(), "x.parquet", "this model reads no tables"),
+    ],
+)
+def test_reading_refuses_what_the_settings_do_not_fit(reading, path, message):
+    with pytest.raises(DataError, match=message):
+        reading.takes(path)
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_text_of_a_column(tmp_path, scratch_of, ending):
+    path = written(tmp_path, ending)
+    found = read(path, Reading("text", column="note"), scratch_of, blocks=2)
+    assert b"".join(found) == b'one, two\nthree\nsay "four"\n'
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_text_with_labels_of_a_column(tmp_path, scratch_of, ending):
+    rows = [{"text": "a calm sea", "kind": "salt water"}, {"text": "a lake", "kind": "fresh"}]
+    reading = Reading("text", column="text", label_column="kind", label_prefix="__label__")
+    found = read(written(tmp_path, ending, rows), reading, scratch_of)
+    assert found == [b"__label__salt%20%water a calm sea\n__label__fresh a lake\n"]
+
+
+def test_text_of_lists_of_words(tmp_path, scratch_of):
+    path = written(tmp_path, "parquet", [{"words": ["a", "b"]}, {"words": ["c"]}])
+    assert read(path, Reading("text", column="words"), scratch_of) == [b"a b\nc\n"]
+
+
+def test_quoted_cell_may_have_newlines_and_be_long(tmp_path, scratch_of):
+    path = tmp_path / "x.csv"
+    path.write_text('\ufefftext,id\n"two\nlines",1\n' + "long " * 60_000 + ",2\n")
+    (found,) = read(str(path), Reading("text", column="text"), scratch_of)
+    assert found.startswith(b"two lines\nlong long")
+    assert found.count(b"\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "rows", "message"),
+    [
+        ("csv", ROWS, "has no column 'words'; it has 'clicked', 'age', 'city', 'note'"),
+        ("parquet", [{"words": None}, {"words": "b"}], "row 0 of column 'words' of .*is missing"),
+        ("jsonl", [{"words": 7}], "row 0 of column 'words' of .* is an int"),
+    ],
+)
+def test_text_that_is_none_is_refused(tmp_path, scratch_of, ending, rows, message):
+    path = written(tmp_path, ending, rows)
+    with pytest.raises(DataError, match=message):
+        read(path, Reading("text", column="words"), scratch_of)
+    assert not list((tmp_path / "scratch").glob("*.spool"))
+
+
+def test_tables_read_otherwise_are_other_copies(tmp_path, scratch_of):
+    path = written(tmp_path, "csv")
+    notes = scratch_of(Reading("text", column="note")).local(path)
+    cities = scratch_of(Reading("text", column="age")).local(path)
+    assert notes != cities
+    assert scratch_of(Reading("text", column="note")).local(path) == notes
+
+
+# --- examples ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_examples_of_each_format_are_the_same(tmp_path, scratch_of, ending, blocks):
+    rows = [{**row, "note": row["note"].replace('"', "'")} for row in ROWS]
+    expected = [*EXPECTED[:2], (1.0, [*EXPECTED[2][1][:2], (key("note", "say 'four'"), 1.0, 2)])]
+    path = written(tmp_path, ending, rows)
+    assert complete(path, (), "clicked") == DECLARED
+    reading = Reading("examples", label_column="clicked", columns=DECLARED)
+    assert examples_of(path, reading, scratch_of, blocks) == expected
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_declared_columns_are_those_of_csv(tmp_path, scratch_of, ending):
+    """Each kind of column, of numbers and of texts: what the loops of CSV make is the measure."""
+    declared = (
+        "y:label", "a:numeric log", "b:numeric bucket 0 2.5 10", "c:categorical", "d:hashed 3",
+        "e:hashed 3", "f:ignore", "g:numeric log bucket 1 2",
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "y": int(rng.integers(2)), "a": float(rng.normal(0, 9)),
+            "b": float(rng.integers(-5, 15)),
+            "c": int(rng.integers(-3, 3)), "d": f"w{rng.integers(50)}", "e": int(rng.integers(90)),
+            "f": "x", "g": None if rng.random() < 0.2 else float(rng.normal(0, 20)),
+        }
+        for _ in range(200)
+    ]  # fmt: skip
+    reading = Reading("examples", label_column="y", columns=declared)
+    of_table = examples_of(written(tmp_path, ending, rows), reading, scratch_of)
+    of_csv = examples_of(written(tmp_path, "csv", rows), reading, scratch_of)
+    assert of_table == of_csv
+    assert len(of_csv) == 200
+    folded = examples_of(written(tmp_path, ending, rows), reading, scratch_of, hash_bits=10)
+    assert [key for _, row in folded for key, _, _ in row] == [
+        key >> 53 for _, row in of_csv for key, _, _ in row
+    ]
+
+
+def test_columns_in_another_order_keep_their_fields(tmp_path, scratch_of):
+    rows = [{"city": row["city"], "clicked": row["clicked"], "age": row["age"]} for row in ROWS]
+    declared = ("clicked:label", "age:numeric", "city:categorical")
+    reading = Reading("examples", label_column="clicked", columns=declared)
+    fields = {
+        ending: [
+            {key: field for key, _, field in row}
+            for _, row in examples_of(written(tmp_path, ending, rows), reading, scratch_of)
+        ]
+        for ending in ("csv", "jsonl")
+    }
+    assert fields["csv"] == fields["jsonl"]
+    assert fields["csv"][0] == {key("age"): 0, key("city", "Berlin"): 1}
+
+
+def test_pandas_index_in_csv_is_no_feature(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text(",age,y\n0,31,1\n1,44,0\n")
+    assert complete(str(path), (), "y") == ("unnamed_1:ignore", "age:numeric", "y:label")
+
+
+def test_declarations_win_over_what_is_inferred(tmp_path):
+    path = written(tmp_path, "csv")
+    found = complete(path, ("note:ignore", "age:numeric log bucket 10 30"), "clicked")
+    assert found == (
+        "clicked:label", "age:numeric log bucket 10 30", "city:categorical", "note:ignore"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ending", "rows", "declared", "message"),
+    [
+        ("csv", ROWS, ("none:ignore",), "has no column 'none'"),
+        ("csv", [{"age": 1}], (), "has no column 'clicked'"),
+        ("jsonl", [{"clicked": 1, "x": [1]}], (), "column 'x' has a list"),
+        ("jsonl", [{"clicked": 1, "x": 1}, {"x": "a"}], (), "both numbers and texts"),
+        ("parquet", [{"clicked": 1, "x": [1]}], (), "column 'x' is of list"),
+        ("csv", [{"clicked": 1}], (), "no column of features"),
+    ],
+)
+def test_tables_that_cannot_be_declared_are_refused(tmp_path, ending, rows, declared, message):
+    with pytest.raises(DataError, match=message):
+        complete(written(tmp_path, ending, rows), declared, "clicked")
+
+
+@pytest.mark.parametrize(
+    ("ending", "rows", "message"),
+    [
+        ("csv", [{"y": 1, "a": "x"}], r"line 2, column 3: expected a finite.*NAME:categorical"),
+        ("jsonl", [{"y": 1, "a": 1}, {"y": 0, "a": "x"}], "column 'a', row 2 is 'x' .*: expected"),
+        ("parquet", [{"y": 1, "a": "x"}], "column 'a', row 1 is 'x' .*: expected a number"),
+        ("jsonl", [{"y": None, "a": 1}], "column 'y', row 1 is missing: expected a label"),
+        ("jsonl", [{"y": "yes", "a": 1}], "column 'y', row 1 is 'yes' .*: expected a number as"),
+        ("jsonl", [{"y": 1, "a": 1, "b": 2}], "has columns that the first file has not: 'b'"),
+        ("csv", [{"y": 1, "a": 1, "b": 2}], "has columns that the first file has not: 'b'"),
+        ("csv", [{"y": 1}], "has no column 'a'"),
+        ("jsonl", [{"y": 1, "a": 1e39}], "within float32's range"),
+    ],
+)  # fmt: skip
+def test_examples_that_do_not_fit_are_refused(tmp_path, scratch_of, ending, rows, message):
+    reading = Reading("examples", label_column="y", columns=("y:label", "a:numeric"))
+    with pytest.raises(DataError, match=message):
+        examples_of(written(tmp_path, ending, rows), reading, scratch_of)
+
+
+def test_malformed_lines_of_csv_are_left_out_if_they_may(tmp_path, scratch_of, caplog):
+    path = tmp_path / "x.csv"
+    path.write_text("y,a\n1,2\n1,x\n0,3\n")
+    reading = Reading(
+        "examples", label_column="y", columns=("y:label", "a:numeric"), on_bad_line="skip"
+    )
+    assert [label for label, _ in examples_of(str(path), reading, scratch_of)] == [1.0, 0.0]
+    assert "1 malformed lines were left out" in caplog.text
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_labels_may_be_missing_for_predictions(tmp_path, scratch_of, ending):
+    path = written(tmp_path, ending, [{"a": 1}, {"a": 2}])
+    columns = ("y:label", "a:numeric")
+    with pytest.raises(DataError, match="has no column 'y'"):
+        check_table(path, Reading("examples", label_column="y", columns=columns))
+    reading = Reading("examples", label_column="y", columns=columns, needs_labels=False)
+    check_table(path, reading)
+    found = examples_of(path, reading, scratch_of, needs_labels=False)
+    assert [row for _, row in found] == [[(key("a"), 1.0, 0)], [(key("a"), 2.0, 0)]]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("x.parquet", b"PAR1 but not for long", "cannot read .*x.parquet"),
+        ("x.jsonl", b'{"a": 1}\n{"a": \n', "line 2: no JSON"),
+        ("x.jsonl", b"[1]\n", "line 1: expected an object"),
+        ("x.jsonl", b"\n", "has no line"),
+        ("x.csv", b"1,2\n3,4\n", "expected names of columns in the first line; got '1,2'"),
+        ("x.csv", b"a,a\n3,4\n", "'a' twice"),
+        ("x.csv", b"a,y\n3\n", "line 2: expected 2 cells, as in the header, got 1"),
+        ("x.csv.gz", b"no gzip", "cannot unpack"),
+    ],
+)
+def test_damaged_table_is_data_error(tmp_path, scratch_of, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        read(str(tmp_path / name), Reading("text", column="a"), scratch_of)
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, scratch_of, monkeypatch):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    for name in [one for one in sys.modules if one.partition(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"needs pyarrow .*pip install 'snailps\[data\]'"):
+        read(str(tmp_path / "x.parquet"), Reading("text", column="a"), scratch_of)
+
+
+# --- declarations and settings -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "declared",
+    ["a:label", "a:ignore", "a:numeric", "a:numeric log", "a:numeric bucket 1 2.5",
+     "a:numeric log bucket 0.1 3", "a:categorical", "a:hashed 12"],
+)  # fmt: skip
+def test_declaration_of_a_column_leads_back(declared):
+    (column,) = columns_by_name((declared,), "a" if "label" in declared else "y")
+    again = columns_by_name((declaration_of(column),), "a" if "label" in declared else "y")
+    assert again == (column,)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [("a:label", "a is declared as label, but label_column is y"), ("y:numeric", "not numeric")],
+)
+def test_declarations_that_contradict_the_label_are_refused(declared, message):
+    with pytest.raises(ConfigError, match=message):
+        columns_by_name((declared,), "y")
+
+
+def settings_of(cls=LinearSettings, **values):
+    return RawConfig.from_mapping(values, "job.conf:{key}").build(cls)
+
+
+@pytest.mark.parametrize(
+    ("cls", "values", "message"),
+    [
+        (LinearSettings, {"label_column": "y", "format": "csv"}, "expected auto with label_column"),
+        (LinearSettings, {"label_column": "y", "columns": "a:label"}, "declared as label"),
+        (LinearSettings, {"label_column": "y", "formats": "liblinear"}, "set hash_bits"),
+        (ClassifierSettings, {"label_column": "y"}, "label_column: expected `column`, too"),
+    ],
+)
+def test_settings_of_tables_that_do_not_fit_are_refused(cls, values, message):
+    with pytest.raises(ConfigError, match=message):
+        settings_of(cls, **values)
+
+
+def test_columns_are_completed_by_the_first_file_and_shown(tmp_path, caplog):
+    caplog.set_level("INFO")
+    path = written(tmp_path, "csv")
+    settings = settings_of(input=path, label_column="clicked", columns="note:ignore")
+    found = with_columns(settings)
+    assert found.columns == (*DECLARED[:3], "note:ignore")
+    assert f"columns, by {path}: clicked:label, age:numeric, city:categorical" in caplog.text
+    assert with_columns(found) == found
+    text = ", ".join(found.columns)
+    assert settings_of(input=path, columns=text, label_column="clicked") == found
