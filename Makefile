@@ -4,13 +4,15 @@
 #   make demo PYTHON=python3.12      with a Python of your choice (make clean first)
 #   make test ARGS='-k route -x'     more words for pytest
 #   make bench CORPUS=text8.gz       another corpus
+#   make wheels PYTHONS=python3.12   for these Pythons instead of all that are here
 
 PYTHON ?=
+PYTHONS ?=
 ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-hosts sanitize lint bench clean
+.PHONY: help demo check test test-all test-hosts test-wheels wheels sanitize lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,6 +57,14 @@ test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubunt
 sanitize: $(VENV)/.made-test ## compiled parts under gcc's sanitizers (ARGS=short: two minutes)
 	@tests/sanitize $(ARGS) </dev/null
 
+WHEELS := $(BIN)/python tools/wheels.py $(foreach python,$(PYTHONS),--python '$(python)')
+
+wheels: $(VENV)/.made ## wheels in dist/, for each Python 3.10 to 3.14 that is here
+	@$(WHEELS) $(ARGS) </dev/null
+
+test-wheels: $(VENV)/.made ## install each of dist/ where no compiler is, and run a smoke test
+	@$(WHEELS) --try $(ARGS) </dev/null
+
 SCRIPTS := .ci/run tests/hosts/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
@@ -75,11 +85,11 @@ clean: ## remove what was built, the environments included
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- set-up ------------------------------------------------------------------------------------
-# A Python will do that is 3.10 to 3.13 and has venv, ensurepip and the C headers.  The
+# A Python will do that is 3.10 to 3.14 and has venv, ensurepip and the C headers.  The
 # distribution's own python3 comes first: its headers are the ones most likely to be there.
 define find_python
 candidates='$(PYTHON)'; \
-test -n "$$candidates" || candidates='python3 python3.13 python3.12 python3.11 python3.10'; \
+test -n "$$candidates" || candidates='python3 python3.14 python3.13 python3.12 python3.11 python3.10'; \
 missing=''; chosen=''; \
 for p in $$candidates; do \
   command -v "$$p" >/dev/null || continue; \
@@ -87,7 +97,7 @@ for p in $$candidates; do \
   missing="$$missing  $$p: $$lack"$$'\n'; \
 done; \
 if test -z "$$chosen"; then \
-  { echo "No usable Python 3.10 to 3.13 among: $$candidates"; printf '%s' "$$missing"; \
+  { echo "No usable Python 3.10 to 3.14 among: $$candidates"; printf '%s' "$$missing"; \
     echo "On Debian or Ubuntu: apt-get install python3-venv python3-dev gcc g++"; \
     echo "Another Python: make ... PYTHON=/path/to/python3"; } >&2; exit 2; \
 fi
@@ -96,7 +106,8 @@ endef
 define python_check
 import importlib.util as u, os, sys, sysconfig
 v = sys.version_info[:2]
-if not (3, 10) <= v <= (3, 13): sys.exit("is Python %d.%d" % v)
+if not (3, 10) <= v <= (3, 14): sys.exit("is Python %d.%d" % v)
+if sysconfig.get_config_var("Py_GIL_DISABLED"): sys.exit("is free-threaded, which is not supported")
 for m in ("venv", "ensurepip"):
     if u.find_spec(m) is None: sys.exit("has no module " + m + " (package python%d.%d-venv)" % v)
 if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):

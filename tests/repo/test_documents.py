@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
     for folder in (ROOT, ROOT / "docs", ROOT / "bench", ROOT / "tools", ROOT / "examples")
-    for path in (folder.rglob("*.md") if folder.name == "docs" else folder.glob("*.md"))
+    for path in (folder.rglob if folder.name in ("docs", "examples") else folder.glob)("*.md")
 )
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")

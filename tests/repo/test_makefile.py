@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TARGETS = ("help", "demo", "check", "test", "test-all", "test-hosts", "sanitize", "lint", "bench",
-           "clean")  # fmt: skip
+TARGETS = ("help", "demo", "check", "test", "test-all", "test-hosts", "test-wheels", "wheels",
+           "sanitize", "lint", "bench", "clean")  # fmt: skip
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
@@ -114,7 +114,7 @@ def test_make_unusable_python_says_what_to_install(tmp_path):
 def test_make_no_python_of_that_name_says_so(tmp_path):
     made = run("make", f"{tmp_path}/env/.made", f"VENV={tmp_path}/env", "PYTHON=no-such-python")
     assert made.returncode != 0
-    assert "No usable Python 3.10 to 3.13 among: no-such-python" in made.stderr
+    assert "No usable Python 3.10 to 3.14 among: no-such-python" in made.stderr
 
 
 def test_ci_script_runs_lint_and_tests():
@@ -124,6 +124,8 @@ def test_ci_script_runs_lint_and_tests():
     assert "make lint" in text
     assert "make test-all" in text
     assert "make sanitize" in text
+    assert "make wheels" in text
+    assert "make test-wheels" in text
     assert run("bash", "-n", str(script)).returncode == 0
 
 
