@@ -62,6 +62,7 @@ def place_of(error: BaseException) -> str:
 
 
 FRAMES_MAX = 20
+WORDS_MAX = 2000
 
 
 def frames_of(error: BaseException) -> str:
@@ -174,4 +175,15 @@ def explain(error: BaseException) -> str:
     """One line for any exception; an error of a user's code has its file and line."""
     if isinstance(error, SnailError):
         return str(error)
-    return f"{type(error).__name__}: {error}{place_of(error)}"
+    return f"{type(error).__name__}: {words_of(error)}{place_of(error)}"
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception of a user's code says: an array in it may have millions of characters."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        return f"(its __str__ raises {type(failure).__name__})"
+    if len(text) <= WORDS_MAX:
+        return text
+    return f"{text[:WORDS_MAX]} ... ({len(text):,} characters)"

@@ -8,6 +8,7 @@ It imports every settings class, so that one file may hold the settings of all r
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -210,6 +211,8 @@ def run_node(
     config, sets, address_fd
         Options of the command.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a model prints, into a log, too
     raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
     node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
     node.catch_signals()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from snailps.errors import ClusterError
+from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, ClusterError
 from snailps.local.fork import become, may_fork
 from snailps.node.limits import END_S
 
@@ -295,6 +295,19 @@ class Launcher:
             self._tell_address(pipe)
             return True
 
+    def unusual_ends(self) -> str:
+        """How servers and workers have ended that wrote no error; empty without such a one."""
+        told = []
+        for child in self.children[1:]:
+            code = child.process.poll()
+            if code is not None and code < 0:
+                name = signal.Signals(-code).name
+                why = ", maybe as memory is short" if name == "SIGKILL" else ""
+                told.append(f"{child.name} was ended by {name}{why}")
+            elif code not in (None, EXIT_OK, EXIT_FAILED, EXIT_STOPPED):
+                told.append(f"{child.name} has exited with code {code}")
+        return "; ".join(told)
+
     def ended(self) -> set[int]:
         """Process ids of servers and workers that have ended."""
         nodes = [child.process for child in self.children[1:]]
@@ -385,13 +398,17 @@ class Launcher:
 
         def begin() -> None:
             _die_with_parent()
+            if role != "master":  # what a model prints is a line of its process
+                os.dup2(2, 1)
             if self._main is not None:
                 become(self._main, words, [kept])
 
+        if self._main is not None:
+            sys.stdout.flush()  # the fork would write it once more
         process = subprocess.Popen(
             [sys.executable, "-m", "snailps", *words],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if role == "master" else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if role == "master" else None,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",

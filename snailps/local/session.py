@@ -318,20 +318,22 @@ class Cluster:
     ) -> JobResult:
         self._check_open()
         path, source = _path_of(model)
-        until = _until(timeout_s)
+        begun, until = time.monotonic(), _until(timeout_s)
         with self.in_turn(until), self._placed(values, files) as placed:
             texts = setting_texts({"worker_class": path, **placed})
             self._renew_workers(until)
             try:
-                number = self._submit(texts, source, until)
-                history = self._wait(number, on_status, until)
+                number = self._submit(texts, source, begun, until)
+                history = self._wait(number, on_status, begun, until)
             except BaseException:
                 with contextlib.suppress(SnailError):  # the cluster may be what has ended
                     self._driver.cancel()
                 raise
             job = self._driver.job(number)
-        if job["failure"]:
-            raise ClusterError(with_frames(job["failure"], job["trace"]))
+        if failure := job["failure"]:
+            if self._launcher is not None and (ends := self._launcher.unusual_ends()):
+                failure += f" ({ends})"
+            raise ClusterError(with_frames(failure, job["trace"]))
         figures = job["figures"]
         return JobResult(figures, history.of(figures), self, number, model, job["settings"])
 
@@ -359,11 +361,10 @@ class Cluster:
             self._jobs -= 1
             self._turn.release()
 
-    def _submit(self, texts: Mapping[str, str], source: bytes, until: float) -> int:
+    def _submit(self, texts: Mapping[str, str], source: bytes, begun: float, until: float) -> int:
         """Hands the job to the master; its number."""
         key = self._launcher.source_key if self._launcher is not None else ""
-        begun = time.monotonic()
-        limit_s = None if until == math.inf else max(0.0, until - begun)
+        limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
         try:
             return self._driver.submit(texts, source, key, limit_s)
         except WaitTimeout:
@@ -373,10 +374,14 @@ class Cluster:
             ) from None
 
     def _wait(
-        self, number: int, on_status: Callable[[Status], object] | None, until: float
+        self,
+        number: int,
+        on_status: Callable[[Status], object] | None,
+        begun: float,
+        until: float,
     ) -> History:
         """Waits for the end of the job; what the master told on the way."""
-        history, ending, begun = History(), False, time.monotonic()
+        history, ending = History(), False
         for status in self._watch(until):
             session = status["session"]
             assert session is not None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from snailps.config.fields import format_value
+from snailps.data.elements import a_kind
 from snailps.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -90,12 +91,11 @@ def _shown(value: Any) -> str:
     """What came, by its type: its content may be large, and nobody's to see."""
     if value is None:
         return "None"
-    kind = type(value).__name__
-    article = "an" if kind[0].lower() in "aeiou" else "a"
-    size = ""
-    if hasattr(value, "__len__"):
+    try:
         size = f" of {len(value):,}"
-    return f"{article} {kind}{size}"
+    except TypeError:  # it has no length, or refuses to tell one, as sparse matrices do
+        size = ""
+    return a_kind(value) + size
 
 
 def _expected(key: str) -> str:

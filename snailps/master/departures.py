@@ -207,10 +207,10 @@ class Departures:
     def _lose_for_good(self, member: Member, why: str, now: float) -> None:
         """The job cannot go on without this member."""
         what = "was told to leave and left" if member.leaving else f"is lost: {why}"
-        text = (
-            f"{member.name} {what}. Its own log may say more; "
-            f"on_node_loss is '{self._settings.on_node_loss}'"
-        )
+        rule = f"on_node_loss is '{self._settings.on_node_loss}'"
+        if self._session and self._recovers and member.role == "worker":
+            rule = "no other worker is left"
+        text = f"{member.name} {what}. Its own log may say more; {rule}"
         if member.role == "worker" and self._session:
             self._members.remove(member, lost=True)
             self._members.rows.fence(member.number, now)

@@ -26,6 +26,14 @@ OnMade = Callable[[Answer, float], None]
 """Gets `Declared`, or why the tables could not be made; and the time."""
 
 
+def _differences(one: Table, other: Table) -> str:
+    """What two declarations of a name say differently."""
+    first, second = one.to_dict(), other.to_dict()
+    fields = [field for field in first if first[field] != second[field]]
+    told = (", ".join(f"{field}={way[field]!r}" for field in fields) for way in (first, second))
+    return ", and ".join(told)
+
+
 class _Making:
     """An order to make tables, and the declarations that wait for it."""
 
@@ -112,7 +120,7 @@ class TableRegistry:
             number, known = self.tables.get(table.name) or new.get(table.name, fresh)
             if known != table:
                 raise ConfigError(
-                    f"table {table.name!r} is declared in two ways: {known} and {table}"
+                    f"table {table.name!r} is declared in two ways: {_differences(known, table)}"
                 )
             if number > TABLES_MAX:
                 raise ConfigError(

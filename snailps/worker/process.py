@@ -61,7 +61,7 @@ from snailps.transport.handshake import Role
 from snailps.worker import blas_threads
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.resume_state import ResumeState
-from snailps.worker.user_code import Ended, checked_bytes, named, numbers_of
+from snailps.worker.user_code import Ended, checked_bytes, made, named, numbers_of, tables_of
 from snailps.worker.visits import TenancyVisits
 
 log = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ class WorkerProcess(Node):
         self._came_back.clear()
         self._waited_s = 0.0
         try:
-            model = self._model = cls(settings, 1 if one_thread else self._threads)
+            model = self._model = made(cls, settings, 1 if one_thread else self._threads)
             model.workers = self._workers
             model.route_epoch = self.route_epoch
             self._declare(model, clocked)
@@ -277,7 +277,7 @@ class WorkerProcess(Node):
 
     def _declare(self, model: Worker, clocked: bool) -> None:
         assert self._client is not None
-        declared = list(model.tables())
+        declared = tables_of(model)
         tensors = {one.name: one for one in declared if isinstance(one, Tensor)}
         tables = [one.table() if isinstance(one, Tensor) else one for one in declared]
         names = [table.name for table in tables]

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Block, Worker
-from snailps.errors import ClusterError, MisuseError, SnailError, place_of
+from snailps.config import JobSettings
+from snailps.errors import ClusterError, MisuseError, SnailError, explain, place_of, words_of
 from snailps.transport.messages.validation import COUNT_MAX, METRICS, Misfit
+
+_TABLES = "expected a list of snailps.Table and snailps.Tensor"
 
 
 class Ended(Exception):
@@ -35,9 +39,30 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
                 which = f"part {block.part} of {block.parts} in chunk {block.chunk}"
             where = f" on block {block.number} ({which})"
         raise ClusterError(
-            f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: {error}"
-            f"{place_of(error)}"
+            f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: "
+            f"{words_of(error)}{place_of(error)}"
         ) from error
+
+
+def made(cls: type[Worker], settings: JobSettings, threads: int) -> Worker:
+    """A model; a SystemExit of its constructor is an error like others."""
+    try:
+        return cls(settings, threads)
+    except SystemExit as error:
+        raise ClusterError(f"{cls.__name__}() failed: {explain(error)}") from error
+
+
+def tables_of(model: Worker) -> list[Table | Tensor]:
+    """What a model declares, which must be tables and tensors."""
+    with named(model, "tables"):
+        declared = model.tables()
+        if not isinstance(declared, Iterable):
+            raise TypeError(f"{_TABLES}, got {declared!r:.80}")
+        found = list(declared)
+        for one in found:
+            if not isinstance(one, (Table, Tensor)):
+                raise TypeError(f"{_TABLES}, got {one!r:.80} in it")
+    return found
 
 
 def checked_bytes(found: object) -> bytes:
@@ -51,7 +76,12 @@ def numbers_of(result: object) -> dict[str, float]:
     """The metrics that `Worker.train` returned, validated."""
     if not isinstance(result, Mapping):
         raise TypeError(f"expected a mapping with 'units', got {result!r:.80}")
-    numbers = {str(key): float(value) for key, value in result.items()}
+    numbers = {}
+    for key, value in result.items():
+        try:
+            numbers[str(key)] = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"expected a number as {key!r}, got {value!r:.80}") from None
     if not 0 <= numbers.get("units", numbers.get("examples", math.nan)) <= COUNT_MAX:
         raise ValueError(f"expected a number of 'units' from 0 to 2^53, got {dict(result)!r:.200}")
     try:

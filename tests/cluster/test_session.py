@@ -4,6 +4,7 @@ import io
 import os
 import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -105,11 +106,32 @@ def test_session_gives_the_frames_of_user_code_and_goes_on(session, text, method
     assert trains(session, text)
 
 
-@pytest.mark.parametrize("model", [models.Exits, models.Leaves, models.Crashes])
-def test_session_whose_worker_ends_goes_on(session, text, model):
-    with pytest.raises(ClusterError, match=r"^worker \d+ .*is lost"):
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            models.Exits,
+            r"failed: Exits\(\) failed: SystemExit: 3 \(.*, line \d+, in __init__\)",
+        ),
+        (models.Leaves, r"is lost: .*\(worker .*has exited with code 7\)$"),
+        (models.Crashes, r"is lost: .*no other worker is left \(worker .*was ended by SIGSEGV\)$"),
+    ],
+)
+def test_session_whose_worker_ends_goes_on(session, text, model, said):
+    with pytest.raises(ClusterError, match=rf"^worker \d+ .*{said}"):
         session.train(model, input=text, epochs=1, timeout_s=LIMIT_S)
     assert trains(session, text)
+
+
+def test_what_a_model_prints_is_a_line_of_its_process(text, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+    log = io.StringIO()
+    with snailps.cluster(log=log) as session:
+        session.train(models.Prints, input=text, epochs=1, timeout_s=LIMIT_S)
+        until = time.monotonic() + LIMIT_S
+        while not re.search(r"^worker .*: lines: \d+$", log.getvalue(), re.MULTILINE):
+            assert time.monotonic() < until, log.getvalue()
+            time.sleep(0.01)
 
 
 def test_run_gives_history_settings_and_tables_until_the_next_job(session, text):

@@ -90,6 +90,13 @@ class Crashes(Lines):
         ctypes.string_at(0)
 
 
+class Prints(Lines):
+    def train(self, block):
+        figures = super().train(block)
+        print("lines:", figures["units"])
+        return figures
+
+
 class SpoilsItsProcess(Lines):
     """Fails in a process that could not begin anew as it is by then."""
 

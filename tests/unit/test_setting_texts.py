@@ -27,6 +27,19 @@ def test_value_of_no_setting_is_refused_with_its_name(value):
     assert len(str(caught.value)) < 200
 
 
+class Sparse:
+    """Refuses to tell a length, as sparse matrices do."""
+
+    def __len__(self):
+        raise TypeError("sparse array length is ambiguous")
+
+
+def test_data_in_the_place_of_a_path_is_refused_by_its_type():
+    for value, said in [(np.zeros((3, 2)), "a ndarray of 3"), (Sparse(), "a Sparse:")]:
+        with pytest.raises(ConfigError, match=rf"^input: {said}.* goes to fit\(\) of a model"):
+            setting_texts({"input": value})
+
+
 def test_history_interpolates_where_epochs_ended():
     history = History()
     for share, seconds in [(0.0, 10.0), (0.25, 11.0), (0.75, 13.0)]:

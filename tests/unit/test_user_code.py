@@ -1,13 +1,14 @@
 """What a user's code raises: it names the method, the block, and the line of the user's own."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
-from snailps import Block, Table, Worker
+from snailps import Block, Table, Tensor, Worker
 from snailps.errors import ClusterError, ConfigError, MisuseError, explain, place_of
-from snailps.worker.user_code import named, numbers_of
+from snailps.worker.user_code import named, numbers_of, tables_of
 
 HERE = __file__
 
@@ -153,3 +154,49 @@ def test_loss_that_is_no_number_is_told():
     told = numbers_of({"units": 3, "loss": float("nan")})
     assert told["units"] == 3
     assert math.isnan(told["loss"])
+
+
+class Odd(Exception):
+    def __str__(self):
+        raise RuntimeError("planted")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("y" * 10_000_000), r"ValueError: y{2000} \.\.\. \(10,000,000 characters\)"),
+        (Odd(), r"Odd: \(its __str__ raises RuntimeError\)"),
+    ],
+)
+def test_error_that_says_too_much_or_nothing_is_told(error, said):
+    with (
+        pytest.raises(ClusterError, match=rf"^Mine.train failed: {said} \({HERE}, line \d+, in "),
+        named(Mine(Mine.Settings()), "train"),
+    ):
+        raise error
+    with pytest.raises(type(error)) as caught:
+        raise error
+    assert re.match(said, explain(caught.value))
+
+
+def test_metric_that_is_no_number_is_named():
+    with pytest.raises(TypeError, match="expected a number as 'loss', got 'many'"):
+        numbers_of({"units": 1, "loss": "many"})
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (Table("t", 1), r"got Table\("),
+        (None, "got None"),
+        ([Table("t", 1), "w"], "got 'w' in it"),
+    ],
+)
+def test_tables_that_are_none_are_refused(declared, said):
+    model = Mine(Mine.Settings())
+    model.tables = lambda: declared
+    expected = "Mine.tables failed: TypeError: expected a list of snailps.Table and snailps.Tensor"
+    with pytest.raises(ClusterError, match=f"^{expected}, {said}"):
+        tables_of(model)
+    model.tables = lambda: (one for one in [Table("t", 1), Tensor("w", (2, 2))])
+    assert [one.name for one in tables_of(model)] == ["t", "w"]
