@@ -20,7 +20,7 @@ from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolEr
 from snailps.master.effects import Diagnose, Fact, OnAnswer, Outbox, Rerouted
 from snailps.master.events import Answer, Received
 from snailps.master.member import NOBODY, Member, names_of
-from snailps.master.replication.placement import with_changes
+from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.table_registry import TableRegistry
 from snailps.store.route import Route, ShardAddress

@@ -5,13 +5,12 @@ import queue
 import random
 import socket
 import threading
-import time
 import tracemalloc
 from concurrent.futures import Future
 
 import pytest
+from control_master import LIMIT_S, Master
 from frame_socket import FrameSocket
-from processes import free_port
 
 from snailps.errors import (
     ClusterError,
@@ -22,15 +21,11 @@ from snailps.errors import (
     SnailError,
     WaitTimeout,
 )
-from snailps.transport import messages, sockets
+from snailps.transport import messages
 from snailps.transport.control import (
     ControlClient,
-    ControlServer,
     dial,
     encoded,
-    listen,
-    route_host,
-    show,
 )
 from snailps.transport.control import server as control_server
 from snailps.transport.control.encoded import Encoded
@@ -38,66 +33,6 @@ from snailps.transport.frame import HEADER, MAGIC, Frame, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role, remote_error
 from snailps.transport.security.refusals import LINES_MAX
 from snailps.transport.security.trust import Trust
-
-LIMIT_S = 60.0
-
-
-class Master:
-    """A ControlServer stepped by a thread of its own; `do` runs a function in that thread."""
-
-    def __init__(self, secret=b"", clock=time.monotonic, listener=None):
-        self.listener = listener or listen("127.0.0.1", 0)
-        self.address = self.listener.getsockname()[:2]
-        self.heard, self.lost, self.pulses = queue.Queue(), queue.Queue(), queue.Queue()
-        self.answer = lambda peer, message, reply: reply and reply(messages.Ok())
-        self.errors = []
-        self._todo = queue.Queue()
-        self._stop = threading.Event()
-        self.server = ControlServer(
-            self.listener,
-            role=Role.MASTER,
-            trust=Trust(secret),
-            job=7,
-            on_message=self._on_message,
-            on_lost=lambda peer, why: self.lost.put((peer, why)),
-            on_pulse=lambda hello, sock: self.pulses.put((hello, sock)),
-            clock=clock,
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _on_message(self, peer, message, reply):
-        self.heard.put((peer, message))
-        self.answer(peer, message, reply)
-
-    def _run(self):
-        try:
-            while not self._stop.is_set():
-                self.server.step(0.01)
-                while not self._todo.empty():
-                    function, result = self._todo.get()
-                    result.put(function())
-        except BaseException as error:
-            self.errors.append(error)
-
-    def do(self, function):
-        result = queue.Queue()
-        self._todo.put((function, result))
-        return result.get(timeout=LIMIT_S)
-
-    def until(self, condition):
-        """Waits until `condition()` holds in the server's thread."""
-        end = time.monotonic() + LIMIT_S
-        while not self.do(condition):
-            assert time.monotonic() < end, "the condition never came"
-
-    def close(self):
-        self._stop.set()
-        self._thread.join(LIMIT_S)
-        self.server.close()
-        while not self.pulses.empty():
-            self.pulses.get()[1].close()
-        assert not self.errors, self.errors
 
 
 @pytest.fixture
@@ -804,80 +739,3 @@ def test_dial_leaves_what_follows_ready_in_the_socket(master):
         got += sock.recv(100)
     assert got == beat
     sock.close()
-
-
-# --- sockets -------------------------------------------------------------------------------------
-
-
-def test_dial_of_nobody_says_whom_it_cannot_reach():
-    address = ("127.0.0.1", free_port())
-    with pytest.raises(WaitTimeout, match=r"cannot reach the master at 127\.0\.0\.1:\d+ within"):
-        dial(address, Channel.CONTROL, Role.WORKER, peer_name="the master", limit_s=0.1)
-
-
-def test_dial_gives_up_when_it_is_told_to():
-    address = ("127.0.0.1", free_port())
-    with pytest.raises(WaitTimeout):
-        dial(address, Channel.DATA, Role.WORKER, peer_name="m", limit_s=600, give_up=lambda: True)
-
-
-def test_dial_waits_for_a_server_that_comes_late():
-    address = ("127.0.0.1", free_port())
-    asked, made = [], []
-
-    def give_up():  # asked after each attempt: the server starts after the second
-        asked.append(None)
-        if len(asked) == 2:
-            made.append(Master(listener=listen(*address)))
-        return False
-
-    dial(
-        address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S, give_up=give_up
-    ).close()
-    assert len(asked) == 2
-    made[0].close()
-
-
-def test_dial_of_a_server_that_says_nothing_ends_at_the_limit():
-    with (
-        listen("127.0.0.1", 0) as silent,
-        pytest.raises(ConnectionLost, match=r"m at 127.* accepts connections but does not answer"),
-    ):
-        dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
-
-
-def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(sockets, "HANDSHAKE_LIMIT_S", 0.1)
-    monkeypatch.setattr(sockets, "SAY_S", 0.1)
-    said = []
-    with listen("127.0.0.1", 0) as silent, pytest.raises(ConnectionLost):
-        dial(
-            silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S,
-            give_up=lambda: len(said) > 1, on_wait=said.append,
-        )  # fmt: skip
-    assert "waiting for m at 127.0.0.1" in said[0]
-    assert "does not answer: it hangs, or is not a snailps process), " in said[0]
-
-
-def test_listen_on_a_port_in_use_says_so():
-    with listen("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConnectionLost, match=rf"cannot listen on 127\.0\.0\.1:{port}.*in use"):
-            listen("127.0.0.1", port)
-
-
-def test_listen_again_on_the_port_of_a_server_that_ended():
-    made = Master(listener=listen("127.0.0.1", free_port()))  # which nobody else gets meanwhile
-    client = dial(made.address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
-    made.close()
-    client.close()
-    listen(*made.address).close()
-
-
-def test_show_puts_brackets_round_ipv6():
-    assert show(("::1", 5)) == "[::1]:5"
-    assert show(("host", 5)) == "host:5"
-
-
-def test_route_host_of_loopback_is_loopback():
-    assert route_host(("127.0.0.1", 9)) == "127.0.0.1"

@@ -1,6 +1,6 @@
 """master.replication.placement: what is noted of shards is what has changed of them."""
 
-from test_replication_planner import World
+from planner_world import World
 
 
 def test_facts_of_a_cluster_that_forms_grow_with_its_shards_and_not_with_their_square():

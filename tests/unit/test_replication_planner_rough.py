@@ -7,7 +7,7 @@ pushes and promotions back while the standby that counts does not acknowledge.
 import random
 
 import pytest
-from test_replication_planner import World, emptied, rows_lost, stuck
+from planner_world import World, emptied, rows_lost, stuck
 
 from snailps.master.replication.effects import Expelled
 from snailps.master.replication.planner import FAILURES_MAX

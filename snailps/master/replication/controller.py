@@ -29,7 +29,7 @@ from snailps.master.replication.effects import (
     RowsLost,
     Stuck,
 )
-from snailps.master.replication.placement import with_changes
+from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.planner import ReplicationPlanner
 from snailps.master.replication.redundancy import shards_text
 from snailps.master.replication.shard_orders import ShardOrders

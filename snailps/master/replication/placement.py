@@ -373,17 +373,3 @@ class Placement:
             most_load = self.load(copy.server)
             found = shard, least, False
         return found
-
-
-def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The picture of all shards, as `ReplicationPlanner` tells what of it has changed since this
-    one.
-
-    So what is noted of a cluster that forms grows with its shards, not with their square.
-    """
-    if "shards" in changes:
-        return changes
-    shards = list(before["shards"])
-    for at, snapshot in changes["changed"]:
-        shards[at] = snapshot
-    return {**{name: changes[name] for name in changes if name != "changed"}, "shards": shards}

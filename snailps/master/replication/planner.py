@@ -31,6 +31,7 @@ from snailps.master.replication.effects import (
 )
 from snailps.master.replication.pending_orders import OnAnswer, PendingOrders
 from snailps.master.replication.placement import Copy, Placement, Server, Shard
+from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.limits import ORDER_S, SERVE_S, STALL_S, YIELD_S_MAX
 from snailps.store.route import Route, ShardAddress
@@ -82,11 +83,12 @@ class ReplicationPlanner:
     _planned: tuple[int, bool] = (-1, False)
     _again_at: float = 0.0
     _even: tuple[int, float] = (-1, 0.0)  # nothing was uneven, until then unless something changes
-    _told: tuple[int, int, list[int]] | None = None  # of what `changes` told last
+    _record: PlacementRecord = field(init=False)
 
     def __post_init__(self) -> None:
         self._placement.copies = 2 if self.replicated else 1
         self.redundancy = Redundancy(self._placement)
+        self._record = PlacementRecord(self._placement)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -133,29 +135,16 @@ class ReplicationPlanner:
         ]
 
     def snapshot(self) -> dict[str, Any]:
-        """All that a master has to know who goes on where this one has come to, for JSON."""
-        return {
-            "epoch": self._epoch,
-            "copy": self._next_copy,
-            "leaving": sorted(self._placement.leaving),
-            "shards": [shard.snapshot() for shard in self._placement.shards],
-        }
+        """State of the shards for another master, JSON-serialisable."""
+        return self._record.snapshot(self._epoch, self._next_copy)
 
     def changes(self) -> dict[str, Any]:
-        """What has changed since this was called last, for `places.with_changes`; or nothing.
+        """What has changed since the last call, for `with_changes`; empty: nothing has.
 
-        At first all of `snapshot`.  To be kept before the effects are carried out: what was said of
-        a shard is then known to whoever has to say the next thing.
+        To be kept before the effects are performed: another master then knows of every order that
+        a server may have got.
         """
-        told = (self._epoch, self._next_copy, sorted(self._placement.leaving))
-        if told == self._told and not self._placement.news:
-            return {}
-        first, self._told = self._told is None, told
-        numbers, self._placement.news = sorted(self._placement.news), set()
-        if first:
-            return self.snapshot()
-        changed = [[number, self._placement.shards[number].snapshot()] for number in numbers]
-        return {"epoch": told[0], "copy": told[1], "leaving": told[2], "changed": changed}
+        return self._record.changes(self._epoch, self._next_copy)
 
     # --- events: who is there ------------------------------------------------------------------
 

@@ -1,0 +1,58 @@
+"""What the journal knows of the shards: all of them at first, then those that have changed.
+
+    Placement, epoch, number of the next copy -> snapshot, changes -> journal -> with_changes
+
+So what is written about a cluster that forms grows with its shards, not with their square.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from snailps.master.replication.placement import Placement
+
+
+class PlacementRecord:
+    """State of a placement as JSON-serialisable values.
+
+    Parameters
+    ----------
+    placement : Placement
+        Its `news` are taken by `changes`.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._last: tuple[int, int, list[int]] | None = None
+
+    def snapshot(self, epoch: int, next_copy: int) -> dict[str, Any]:
+        """All shards, for `ReplicationPlanner.restore`."""
+        return {
+            "epoch": epoch,
+            "copy": next_copy,
+            "leaving": sorted(self._placement.leaving),
+            "shards": [shard.snapshot() for shard in self._placement.shards],
+        }
+
+    def changes(self, epoch: int, next_copy: int) -> dict[str, Any]:
+        """What has changed since the last call; the first one returns `snapshot`."""
+        placement = self._placement
+        now = (epoch, next_copy, sorted(placement.leaving))
+        if now == self._last and not placement.news:
+            return {}
+        first, self._last = self._last is None, now
+        numbers, placement.news = sorted(placement.news), set()
+        if first:
+            return self.snapshot(epoch, next_copy)
+        changed = [[number, placement.shards[number].snapshot()] for number in numbers]
+        return {"epoch": epoch, "copy": next_copy, "leaving": now[2], "changed": changed}
+
+
+def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The snapshot that follows from an earlier one and what `PlacementRecord.changes` returned."""
+    if "shards" in changes:
+        return changes
+    shards = list(before["shards"])
+    for at, snapshot in changes["changed"]:
+        shards[at] = snapshot
+    return {**{name: changes[name] for name in changes if name != "changed"}, "shards": shards}

@@ -1,0 +1,84 @@
+"""Finding a server: `dial`, `listen`, and how addresses are shown."""
+
+import pytest
+from control_master import LIMIT_S, Master
+from processes import free_port
+
+from snailps.errors import ConnectionLost, WaitTimeout
+from snailps.transport import sockets
+from snailps.transport.control import dial, listen, route_host, show
+from snailps.transport.handshake import Channel, Role
+
+
+def test_dial_of_nobody_says_whom_it_cannot_reach():
+    address = ("127.0.0.1", free_port())
+    with pytest.raises(WaitTimeout, match=r"cannot reach the master at 127\.0\.0\.1:\d+ within"):
+        dial(address, Channel.CONTROL, Role.WORKER, peer_name="the master", limit_s=0.1)
+
+
+def test_dial_gives_up_when_it_is_told_to():
+    address = ("127.0.0.1", free_port())
+    with pytest.raises(WaitTimeout):
+        dial(address, Channel.DATA, Role.WORKER, peer_name="m", limit_s=600, give_up=lambda: True)
+
+
+def test_dial_waits_for_a_server_that_comes_late():
+    address = ("127.0.0.1", free_port())
+    asked, made = [], []
+
+    def give_up():  # asked after each attempt: the server starts after the second
+        asked.append(None)
+        if len(asked) == 2:
+            made.append(Master(listener=listen(*address)))
+        return False
+
+    dial(
+        address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S, give_up=give_up
+    ).close()
+    assert len(asked) == 2
+    made[0].close()
+
+
+def test_dial_of_a_server_that_says_nothing_ends_at_the_limit():
+    with (
+        listen("127.0.0.1", 0) as silent,
+        pytest.raises(ConnectionLost, match=r"m at 127.* accepts connections but does not answer"),
+    ):
+        dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
+
+
+def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(sockets, "HANDSHAKE_LIMIT_S", 0.1)
+    monkeypatch.setattr(sockets, "SAY_S", 0.1)
+    said = []
+    with listen("127.0.0.1", 0) as silent, pytest.raises(ConnectionLost):
+        dial(
+            silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S,
+            give_up=lambda: len(said) > 1, on_wait=said.append,
+        )  # fmt: skip
+    assert "waiting for m at 127.0.0.1" in said[0]
+    assert "does not answer: it hangs, or is not a snailps process), " in said[0]
+
+
+def test_listen_on_a_port_in_use_says_so():
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConnectionLost, match=rf"cannot listen on 127\.0\.0\.1:{port}.*in use"):
+            listen("127.0.0.1", port)
+
+
+def test_listen_again_on_the_port_of_a_server_that_ended():
+    made = Master(listener=listen("127.0.0.1", free_port()))  # which nobody else gets meanwhile
+    client = dial(made.address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
+    made.close()
+    client.close()
+    listen(*made.address).close()
+
+
+def test_show_puts_brackets_round_ipv6():
+    assert show(("::1", 5)) == "[::1]:5"
+    assert show(("host", 5)) == "host:5"
+
+
+def test_route_host_of_loopback_is_loopback():
+    assert route_host(("127.0.0.1", 9)) == "127.0.0.1"
