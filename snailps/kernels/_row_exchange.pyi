@@ -21,7 +21,8 @@ OTHERS_LEAST: Final[float]
 """Steps of each other worker for one of this one on a row, at least, by which AdaGrad's steps are
 shortened: of rows with one step others are seldom seen, but have often made one, too."""
 QUIET_MAX: Final[int]
-"""A row that no other worker has changed is pulled with every 2nd, 4th, then 8th exchange."""
+"""A row that no other worker has changed is pulled in every 2nd, 4th, then 8th round that uses
+it."""
 
 class Motion:
     """What a model knows about its steps: rate x curvature x steps, how far they move a row.
@@ -122,14 +123,14 @@ class RowExchange:
             If `giving`: what local copies lose when the answer comes, and of which of the places.
         """
 
-    def answered(self, places: Ids) -> None:
-        """Says that the answers to what was sent last are under way."""
+    def asked(self, places: Ids) -> None:
+        """Says that rows are pulled behind what was sent last: they are not stale."""
 
-    def stale(self, places: Ids, round: int) -> tuple[Ids, Keys]:
+    def stale(self, places: Ids, *, quiet_too: bool = False) -> tuple[Ids, Keys]:
         """Those of the places that were sent without an answer since, and their keys.
 
-        They count as answered now.  Without those of rows that nobody else has changed lately: see
-        `QUIET_MAX`.
+        They count as asked for now.  Rows that no other worker has changed lately are left out of
+        most calls (see `QUIET_MAX`), unless `quiet_too`.
         """
 
     def merge(

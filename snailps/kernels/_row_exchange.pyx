@@ -30,7 +30,9 @@ cdef enum:
     AHEAD = 16                  # rows, whose places are known, asked for ahead
     RECORD = 4                  # floats of Record
     C_QUIET_MAX = 3
-    QUIET = 127                 # bits of `quiet` that count answers
+    QUIET = 3                   # bits of `quiet` that count answers without a change
+    SKIPPED_AT = 2              # next to them: pushes without an answer since the last answer
+    SKIPPED_MAX = 7
     PUSHED = 128                # the bit of a row that was pushed without an answer since
 cdef float C_CORRELATION = 0.3, C_FAR_OF_ALL = 2.0, C_ONE_STEP = 1.01, LEAST_OWN = 1e-4
 cdef float C_OTHERS_LEAST = 0.3
@@ -119,6 +121,18 @@ cdef inline float share_of(float own, float others) noexcept nogil:
     return mean_left(own + others) / mean_left(own)
 
 
+cdef inline uint8_t quieter(uint8_t quiet, int64_t place) noexcept nogil:
+    """`quiet` of a row after an answer without a change.
+
+    Rows that become quieter together begin at different counts: their pulls are spread over rounds.
+    """
+    cdef int level = quiet & QUIET
+    if level == C_QUIET_MAX:
+        return <uint8_t>level
+    level += 1
+    return <uint8_t>(level | (place & ((1 << level) - 1)) << SKIPPED_AT)
+
+
 cdef inline void shorten(Motion motion, float *row, const float *base, float *delta, int64_t dim,
                          float others) noexcept nogil:
     """Gives AdaGrad's steps the length that they have behind those of others, `others` for each.
@@ -157,7 +171,7 @@ cdef class RowExchange:
     cdef float[:, ::1] rows
     cdef float[:, ::1] records
     cdef float[::1] counts
-    cdef uint8_t[::1] quiet     # answers without a change, and PUSHED
+    cdef uint8_t[::1] quiet     # QUIET, SKIPPED and PUSHED of each row
     cdef int64_t dim, parts, stride, width
     cdef readonly double examples
     cdef double weight          # of one step in `counts`: grows instead of their decay
@@ -386,16 +400,16 @@ cdef class RowExchange:
                 given[j] = (given[j] - delta[j]) * (1 - held)
         return held
 
-    def answered(self, const int32_t[::1] places not None):
+    def asked(self, const int32_t[::1] places not None):
         cdef Py_ssize_t i
         self.check(places, -1, 0, None)
         with nogil:
             for i in range(places.shape[0]):
-                self.quiet[places[i]] &= QUIET
+                self.quiet[places[i]] &= <uint8_t>~PUSHED
 
-    def stale(self, const int32_t[::1] places not None, Py_ssize_t round):
+    def stale(self, const int32_t[::1] places not None, *, bint quiet_too=False):
         cdef Py_ssize_t i, found = 0
-        cdef uint8_t is_quiet
+        cdef uint8_t quiet, skipped
         self.check(places, -1, 0, None)
         array, key_array = np.empty(places.shape[0], np.int32), np.empty(places.shape[0], np.uint64)
         cdef int32_t[::1] out = array
@@ -405,10 +419,14 @@ cdef class RowExchange:
                 if i + AHEAD < places.shape[0]:
                     fetch(&self.quiet[places[i + AHEAD]])
                     fetch(self.record(places[i + AHEAD]))
-                is_quiet = self.quiet[places[i]]
-                if is_quiet & PUSHED and \
-                        ((places[i] + round) & ((1 << (is_quiet & QUIET)) - 1)) == 0:
-                    self.quiet[places[i]] = is_quiet & QUIET
+                quiet = self.quiet[places[i]]
+                if not quiet & PUSHED:
+                    continue
+                skipped = (quiet >> SKIPPED_AT) & SKIPPED_MAX
+                if not quiet_too and skipped + 1 < 1 << (quiet & QUIET):
+                    self.quiet[places[i]] = <uint8_t>(quiet + (1 << SKIPPED_AT))
+                else:
+                    self.quiet[places[i]] = quiet & QUIET
                     memcpy(&keys[found], self.record(places[i]).key, sizeof(uint64_t))
                     out[found] = places[i]
                     found += 1
@@ -443,8 +461,7 @@ cdef class RowExchange:
                 changed = False
                 for j in range(first, self.width):
                     changed |= answer[j] != base[j]
-                self.quiet[places[i]] = 0 if changed else min((self.quiet[places[i]] & QUIET) + 1,
-                                                              <int>C_QUIET_MAX)
+                self.quiet[places[i]] = 0 if changed else quieter(self.quiet[places[i]], places[i])
                 gives = next_given < given_num and given_at[next_given] == i
                 if not changed and not gives:
                     continue

@@ -337,7 +337,8 @@ class SharedRows:
         if self.workers > 1:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
         elif self._shares:  # for the last time: what those did that are gone
-            self._refresh(np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32))
+            known = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
+            self._refresh(known, quiet_too=True)
             self._settle()
         self._shares = self.workers > 1
         self._touched.append(kept.touched)
@@ -482,7 +483,7 @@ class SharedRows:
         pull, pulled = None, places[:0]
         if answers and len(places):
             pull, pulled = self._pull(places, keys), places
-            kept.answered(places)
+            kept.asked(places)
         self._on_way.append(_Exchange(push, pull, pulled, given_up, given_at))
 
     def _pull(self, places: Ids, keys: Keys) -> Pending:
@@ -492,9 +493,9 @@ class SharedRows:
             self._table, keys, sgd.packed.take(len(places)), state=sgd.state
         )
 
-    def _refresh(self, known: Ids) -> None:
+    def _refresh(self, known: Ids, *, quiet_too: bool = False) -> None:
         """Starts to pull those of the known rows that were pushed without an answer."""
-        places, keys = self._kept.exchange.stale(np.sort(known), self._rounds)
+        places, keys = self._kept.exchange.stale(np.sort(known), quiet_too=quiet_too)
         for first in range(0, len(places), CHUNK_ROWS):
             some = slice(first, first + CHUNK_ROWS)
             pull = self._pull(places[some], keys[some])

@@ -180,13 +180,13 @@ def sent(kept, motion, places):
 
 def test_row_is_stale_from_a_push_without_an_answer_until_it_is_asked_for():
     _, kept, motion = kept_rows()
-    assert [len(array) for array in kept.stale(EVERY[:4], 0)] == [0, 0]
+    assert [len(array) for array in kept.stale(EVERY[:4])] == [0, 0]
     sent(kept, motion, EVERY[1:4])
-    kept.answered(EVERY[3:4])
-    places, keys = kept.stale(EVERY[:4], 0)
+    kept.asked(EVERY[3:4])
+    places, keys = kept.stale(EVERY[:4])
     np.testing.assert_array_equal(places, [1, 2])
     np.testing.assert_array_equal(keys, KEYS[1:3])
-    assert len(kept.stale(EVERY[:4], 0)[0]) == 0
+    assert len(kept.stale(EVERY[:4])[0]) == 0
 
 
 def test_row_that_comes_back_as_expected_is_stale_more_and_more_rarely():
@@ -195,12 +195,42 @@ def test_row_that_comes_back_as_expected_is_stale_more_and_more_rarely():
     pulled = []
     for number in range(40):
         sent(kept, motion, EVERY[:1])
-        stale, _ = kept.stale(EVERY[:1], number)
+        stale, _ = kept.stale(EVERY[:1])
         pulled += [number] * len(stale)
         if len(stale):
             kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
     assert np.diff(pulled)[-1] == 1 << QUIET_MAX
     assert len(pulled) < 10
+
+
+def test_quiet_rows_are_stale_in_turns_and_each_of_them_within_eight_uses():
+    """With the number of the round one used in each fourth round was stale always, or never."""
+    n = 16
+    rows, kept, motion = kept_rows(n)
+    nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
+    pulled = []
+    for _ in range(60):
+        sent(kept, motion, EVERY[:n])
+        stale, _ = kept.stale(EVERY[:n])
+        pulled.append(stale)
+        if len(stale):
+            kept.merge(motion, stale, rows[stale], nothing, none)
+    often = np.bincount(np.concatenate(pulled[-16:]), minlength=n)
+    np.testing.assert_array_equal(often, 2)
+    assert max(len(one) for one in pulled[-16:]) < n
+
+
+def test_quiet_row_is_stale_at_once_for_a_worker_that_is_left_alone():
+    rows, kept, motion = kept_rows(1)
+    nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
+    for _ in range(20):
+        sent(kept, motion, EVERY[:1])
+        if len(kept.stale(EVERY[:1])[0]):
+            kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
+    kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
+    sent(kept, motion, EVERY[:1])
+    assert len(kept.stale(EVERY[:1])[0]) == 0
+    assert len(kept.stale(EVERY[:1], quiet_too=True)[0]) == 1
 
 
 @pytest.mark.parametrize(("places", "width"), [([4], 1), ([-1], 1), ([0, 1], 1), ([0], 2)], ids=str)
