@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, pull, u64
 
-from snailps.errors import MisuseError, RemoteError
+from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.store.route import fragment_of
+from snailps.transport.client import _pending
 from snailps.transport.client._client import Client, Pending
 
 EDGE_KEYS = [0, 1, 2, 3, 2**63, 2**64 - 1, 77, 1234567]
@@ -540,3 +541,15 @@ def test_wait_for_what_is_there_sends_corked_calls(shard):
 def test_uncork_without_cork_is_refused(shard):
     with pytest.raises(MisuseError, match="without cork"):
         shard.client().uncork()
+
+
+def test_clock_that_is_asked_for_ahead_is_told_once_a_caller_waits_for_it(shard, monkeypatch):
+    """A worker that trained a long block seemed to wait for shards."""
+    monkeypatch.setattr(_pending, "TOLD_S", 0.0)
+    client = shard.client()
+    reach = client.reach_async(9)  # no clock is open: it parks
+    shard.until("parked", lambda n: n == 1)
+    assert client.waits() == []
+    with pytest.raises(WaitTimeout):
+        reach.wait(0.01)
+    assert [what for what, _, _ in client.waits()] == ["reach of clock 9"]

@@ -14,6 +14,7 @@ cdef class Pending:
     cdef bint waits                 # only the waiting caller holds it
     cdef bint told                  # its failure was raised to a caller
     cdef bint abandoned             # no caller waits for it any more
+    cdef bint awaited               # a caller has waited for it
     cdef double begun_s
     cdef what(self)
     cdef _error(self)

@@ -92,6 +92,7 @@ cdef class Pending:
         """
         cdef double limit_s = self.requests.timeout_s if timeout_s is None else timeout_s
         cdef double until_s = now_s() + limit_s
+        self.awaited = True
         if self.requests.corks and load_flag(&self.request.done):
             self.connections.send_held()    # a wait that is over at once serves no connection
         while not self.connections.wait_until(self.request,
@@ -212,7 +213,10 @@ cdef class PendingRequests:
         for pending in list(self.live):         # one step under the GIL; oldest first
             if len(found) == TOLD_MAX or now - pending.begun_s < TOLD_S:
                 break
-            if not pending.done and not pending.abandoned:
+            if pending.done or pending.abandoned:
+                continue
+            # A clock is asked for long before the block that needs it is trained.
+            if pending.awaited or not waits_for_clock(pending.request):
                 found.append([pending.what(), self.connections.unanswered_by(pending.request),
                               now - pending.begun_s])
         return found
