@@ -271,10 +271,11 @@ class Net(SparseWorker):
                     continue
                 way, edge = under_way.popleft()
                 rows = [one.wait() for one in following]
-                if early:
+                last = not under_way and number + 1 >= len(edges)
+                if early and not last:
                     following = self._pull_dense()
                 back = self._step(way, batch, edge, rows)
-                if not early:
+                if not early and not last:
                     # Before the way back, which takes a shard the longest: it answers in order.
                     following = self._pull_dense()
                 self._pushes.append(way.back(back.dz))
