@@ -74,8 +74,8 @@ class Kernels:
     def checked_bags(self, bag_ptr: Longs, bag_rows: Ints, row_num: int) -> CheckedBags:
         """Checks bags as `train_words` and `train_pairs` take them, once for many calls.
 
-        The arrays must not change as long as it is used.  A call that gets other arrays with it, or
-        a table with fewer than `row_num` rows, checks them again.
+        The arrays become read-only.  A call that gets other arrays with it, or a table with fewer
+        than `row_num` rows, checks them again.
 
         Raises
         ------

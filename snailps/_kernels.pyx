@@ -108,9 +108,9 @@ cdef class CheckedBags:
     def __init__(self):
         raise TypeError("checked bags are what kernels.checked_bags returns")
 
-    cdef bint are(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
-                  Py_ssize_t row_num) except -1:
-        """Whether it is these that were checked, for a table of no more rows."""
+    cdef bint holds(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
+                    Py_ssize_t row_num) except -1:
+        """Whether these are the arrays that were checked, for a table of no more rows."""
         return (bag_ptr.shape[0] == self.bag_ptr.shape[0]
                 and bag_rows.shape[0] == self.bag_rows.shape[0]
                 and bag_ptr.shape[0] > 0 and bag_rows.shape[0] > 0
@@ -271,8 +271,9 @@ cdef class Kernels:
 
     # ---- word vectors ------------------------------------------------------------------------------
 
-    def checked_bags(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
-                     Py_ssize_t row_num):
+    def checked_bags(self, bag_ptr not None, bag_rows not None, Py_ssize_t row_num):
+        # The kernels trust what was checked: a change would have them write out of bounds.
+        bag_ptr.flags.writeable = bag_rows.flags.writeable = False
         self.check_bags(bag_ptr, bag_rows, row_num, 1)
         cdef CheckedBags checked = CheckedBags.__new__(CheckedBags)
         checked.bag_ptr, checked.bag_rows, checked.row_num = bag_ptr, bag_rows, row_num
@@ -281,7 +282,7 @@ cdef class Kernels:
     cdef object check_bags_of_words(self, CheckedBags checked, const int64_t[::1] bag_ptr,
                                     const int32_t[::1] bag_rows, Py_ssize_t row_num):
         """Checks the bags of words, unless that was done before."""
-        if checked is None or not checked.are(bag_ptr, bag_rows, row_num):
+        if checked is None or not checked.holds(bag_ptr, bag_rows, row_num):
             self.check_bags(bag_ptr, bag_rows, row_num, 1)
 
     cdef object check_tables(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,

@@ -729,5 +729,9 @@ def test_checked_bags_that_are_wrong_are_refused():
     for wrong in ((ptr, rows, 4), (ptr, rows[:2], 5), (np.array([0, 2, 2]), rows, 5)):
         with pytest.raises(ValueError, match="bag_"):
             kernels.checked_bags(*wrong)
+    with pytest.raises(ValueError, match="read-only"):
+        ptr[1] = 9  # the kernels would write there
+    with pytest.raises(ValueError, match="read-only"):
+        rows[1] = 9
     with pytest.raises(TypeError, match="checked_bags"):
         kernels.CheckedBags()
