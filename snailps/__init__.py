@@ -6,8 +6,8 @@ for models as objects, and the command ``snailps``.  docs/ and examples/ show ho
 
     snailps.Worker -> first use -> import of snailps.api.worker
 
-Names are imported when they are first asked for, so that the command can answer Ctrl-C, and
-``snailps --version`` anybody, before NumPy and the compiled parts are loaded.
+Names are imported when they are first used, so that the command handles Ctrl-C, and prints
+``snailps --version``, before NumPy and the compiled parts are loaded.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def labels_of(images: str, option: str = "--labels") -> str:
 def _begins_as_matrix(path: str) -> bool:
     try:
         return is_matrix(_beginning(path))
-    except (OSError, *DAMAGED):  # whoever reads the examples will tell
+    except (OSError, *DAMAGED):  # reading the examples raises it again
         return False
 
 

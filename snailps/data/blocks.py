@@ -131,7 +131,7 @@ def head_of(path: str) -> bytes:
                 packed = is_packed(path) or is_url(path)
                 return b"" if packed else _head_of_matrix(file, path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
-    except (OSError, *DAMAGED):  # `expand` will tell
+    except (OSError, *DAMAGED):  # `expand` raises it again
         return b""
 
 

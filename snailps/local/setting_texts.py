@@ -88,7 +88,7 @@ def _checked(key: str, text: str, where: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """What came, by its type: its content may be large, and nobody's to see."""
+    """A value by its type and length, for an error: its content may be large, or secret."""
     if value is None:
         return "None"
     try:

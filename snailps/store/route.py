@@ -2,7 +2,7 @@
 
     keys -> fragment_of -> fragments -> Route.owner -> shards -> host, port
 
-No sockets and no rows here: the master builds a `Route` and sends it, everybody else reads it.
+No sockets and no rows here: the master builds a `Route` and sends it, all other processes read it.
 """
 
 from __future__ import annotations

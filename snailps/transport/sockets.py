@@ -100,7 +100,7 @@ def peer_of(descriptor: int) -> str:
     try:
         return show(sock.getpeername())
     except OSError:
-        return "somebody who has gone again"
+        return "a peer that has disconnected"
     finally:
         sock.detach()
 

@@ -204,7 +204,7 @@ class Node(Process):
         )  # fmt: skip
         once = NodeEnd(lambda message, reply: None, lambda why: once.end(why))
         once.attach(end)
-        # What comes behind the answer is for whoever reads next.
+        # What comes behind the answer is for the next reader.
         answer = once.call(rejoin, lambda answer: end.pause())
         yield first_of(answer, self.sleep(limit_s))
         if not answer.done:

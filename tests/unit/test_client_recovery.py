@@ -276,7 +276,7 @@ class Script:
         self.listener.close()
         for sock in self.socks:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads; closing alone would not
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the reader; closing alone would not
             sock.close()
         self.thread.join(LIMIT_S)
         assert self.errors.empty(), self.errors.get()

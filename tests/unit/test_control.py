@@ -722,7 +722,7 @@ def test_data_connection_is_refused_before_it_is_ready(master):
 
 
 def test_dial_leaves_what_follows_ready_in_the_socket(master):
-    """A heartbeat right behind READY belongs to whoever reads the socket next."""
+    """A heartbeat right behind READY is for the next reader of the socket."""
     beat = encode_frame(Frame(Kind.HEARTBEAT))
     send = master.server._send
 

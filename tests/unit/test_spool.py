@@ -263,7 +263,7 @@ def test_spooled_goes_with_its_object(folder):
 def test_spooled_of_a_killed_process_is_removed_by_the_next_user(folder):
     with spool_text(["a"], folder) as file:
         left = Path(file.path).with_name(f"{0:032x}.spool")
-        left.write_bytes(b"nobody has a lock on it")
+        left.write_bytes(b"without a lock")
         with spool_text(["b"], folder):
             assert Path(file.path).exists()
             assert not left.exists()

@@ -227,7 +227,7 @@ def test_values_to_push_become_float32_or_are_refused_with_their_dtype():
 
 
 def test_declaration_that_is_refused_in_part_leaves_no_table():
-    """A table that no server was told to make would fail whoever reads all of them."""
+    """A table that no server was told to make would fail each reader of all tables."""
     out, answers = TestOutbox(), []
     orders = out.orders
     server = Member(1, "server", "h", 1, 1, [])
