@@ -2,6 +2,7 @@
 
     survey: bytes of a block -> word counts -> `TextModel.summarize`, at the master
     export: ranges of keys -> rows in pieces, at the master
+    warm start: shape, words and rows of a model file -> settings, vocabulary, tables
 
 No mathematics: how rows are trained is the model's, how they move `local_sgd`'s.
 """
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import mmap
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +22,13 @@ from numpy.typing import NDArray
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
+from snailps.data.packed_words import PackedWords
+from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.local_sgd import Floats, LocalSgd
 from snailps.vectors import BinModel
+
+Settings = TypeVar("Settings", bound=JobSettings)
 
 BUCKET_KEY = 1 << 40
 """Key of hash bucket 0 in a table whose word i is key i: a vocabulary may grow, no bucket moves."""
@@ -152,6 +158,32 @@ def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterat
 def export_rows(dim: int) -> int:
     """How many rows of this width the master asks for, or puts, at a time."""
     return max(1, min(EXPORT_ROWS, EXPORT_BYTES // (4 * dim)))
+
+
+def with_shape(
+    s: Settings, shape: Mapping[str, Any], path: str, explicit: Callable[[str], str | None]
+) -> Settings:
+    """The settings with those values that follow from the file that training starts from.
+
+    Raises
+    ------
+    ConfigError
+        The user set another value.
+    """
+    for name, value in shape.items():
+        where = explicit(name)
+        if where is not None and getattr(s, name) != value:
+            raise ConfigError(
+                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
+                f"with; got {getattr(s, name)}. Leave {name} out, or begin without that file"
+            )
+    return replace(s, **shape)
+
+
+def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int) -> Vocabulary:
+    """The vocabulary of a model file; a word that it has occurred at least once."""
+    counts = np.maximum(counts, 1)
+    return Vocabulary(PackedWords.of(words), counts, max(tokens, int(counts.sum())))
 
 
 def put_rows(

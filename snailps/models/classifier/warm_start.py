@@ -10,12 +10,8 @@ All of it runs once, at the master, so that the loss of a worker does not write 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
@@ -23,7 +19,7 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.text_model import BUCKET_KEY, put_rows
+from snailps.models.text_model import BUCKET_KEY, put_rows, vocabulary_of, with_shape
 from snailps.vectors import read_bin, read_header
 
 
@@ -40,15 +36,7 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
     path = s.continue_from
     if not path:
         return s
-    theirs = _shape_of(path)
-    for name, value in theirs.items():
-        where = explicit(name)
-        if where is not None and getattr(s, name) != value:
-            raise ConfigError(
-                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
-                f"with; got {getattr(s, name)}. Leave {name} out, or begin without that file"
-            )
-    return replace(s, **theirs)
+    return with_shape(s, _shape_of(path), path, explicit)
 
 
 def _shape_of(path: str) -> dict[str, Any]:
@@ -86,17 +74,12 @@ def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, V
             f"label: expected the prefix of the labels of {s.continue_from}, such as "
             f"{other.decode(errors='replace')!r}; got {s.label!r}. No line could have them"
         )
-    words = _vocabulary(model.words, model.counts, model.header.tokens)
-    labels = _vocabulary(model.labels, model.label_counts, model.header.tokens)
+    words = vocabulary_of(model.words, model.counts, model.header.tokens)
+    labels = vocabulary_of(model.labels, model.label_counts, model.header.tokens)
     return (
         words.extended(counter, s.min_count, label_prefix=prefix),
         labels.extended(counter, s.min_count_label, labels=True, label_prefix=prefix),
     )
-
-
-def _vocabulary(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int) -> Vocabulary:
-    counts = np.maximum(counts, 1)
-    return Vocabulary(PackedWords.of(words), counts, max(tokens, int(counts.sum())))
 
 
 def put_model(results: Results, words: Vocabulary, labels: Vocabulary) -> None:

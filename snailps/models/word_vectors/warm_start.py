@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
-from snailps.models.text_model import BUCKET_KEY, check_finite, put_rows
+from snailps.models.text_model import BUCKET_KEY, check_finite, put_rows, vocabulary_of, with_shape
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import read_bin, read_header, read_vec, vec_shape
@@ -41,14 +40,7 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
     if not path:
         return s
     theirs = _shape_of(path) if s.continue_from else {"dim": vec_shape(path)[1]}
-    for name, value in theirs.items():
-        where = explicit(name)
-        if where is not None and getattr(s, name) != value:
-            raise ConfigError(
-                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
-                f"with; got {getattr(s, name)}. Leave {name} out, or begin without that file"
-            )
-    return replace(s, **theirs)
+    return with_shape(s, theirs, path, explicit)
 
 
 def _shape_of(path: str) -> dict[str, Any]:
@@ -69,10 +61,7 @@ def _shape_of(path: str) -> dict[str, Any]:
 def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
     """The words of the model that training continues from, then those of the new text."""
     model = read_bin(s.continue_from)
-    counts = np.maximum(model.counts, 1)
-    old = Vocabulary(
-        PackedWords.of(model.words), counts, max(model.header.tokens, int(counts.sum()))
-    )
+    old = vocabulary_of(model.words, model.counts, model.header.tokens)
     return old.extended(counter, s.min_count, s.max_vocab)
 
 
