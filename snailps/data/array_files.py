@@ -336,7 +336,7 @@ def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
         One is negative, or no whole number.
     """
     given = _mapped(path, _header(path, "labels"), scratch)
-    with np.errstate(invalid="ignore"):  # NaN is told below
+    with np.errstate(invalid="ignore"):  # NaN is refused below
         labels = np.asarray(given, np.int64)
     if given.dtype.kind == "f" and (odd := np.flatnonzero(labels != given)).size:
         at = int(odd[0])

@@ -99,7 +99,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What a peer said cannot be handled: it is told why, its connection ends, `Gone` follows."""
+    """A peer's message cannot be handled: sends it the error and closes; `Gone` follows."""
 
     peer: int
     error: Exception
@@ -146,7 +146,7 @@ class LeaveRounds:
 
 @dataclass(frozen=True, slots=True)
 class Diagnose:
-    """Look why those do not come that are waited for, once half of `limit_s` is over.
+    """Examines why expected nodes are missing, once half of `limit_s` is over.
 
     It replaces the one before; with an empty `wait` the search ends.
     """

@@ -60,7 +60,7 @@ _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "round", "chunk",
 }  # fmt: skip
-"""Kinds that a `Snapshot` stands in for."""
+"""Kinds that a `Snapshot` replaces."""
 
 
 BEGUN = Fact("begun", {})
@@ -520,7 +520,7 @@ class Journal:
         self._syncer.start()
 
     def _remember(self, fact: Fact, line: bytes) -> None:
-        """Keeps the line of a fact that no state stands in for."""
+        """Keeps the line of a fact that is in no snapshot."""
         if fact.kind not in _IN_STATE:
             self._lasting[fact.kind if fact.kind in _NEWEST else len(self._lasting)] = line
 

@@ -355,7 +355,7 @@ class JobController:
     # --- the loop ------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """Goes on where a pass has ended."""
+        """Begins what follows a pass that has ended."""
         if self.phase is JobPhase.EXPORTING and self.export.step(now):
             self._end_cancelled()
         self.checkpoints.step(now)
@@ -501,7 +501,7 @@ class JobController:
         if job is None or job.ledger is None or self.phase is not JobPhase.TRAINING:
             return
         self.inspection.begin(int(job.progress(now) * LOOKS))
-        self.tell(now)  # who has just come is told the job before anything of it
+        self.tell(now)  # a new worker gets the job before any message about it
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished

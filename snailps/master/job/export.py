@@ -1,4 +1,4 @@
-"""The export of a job at the master: begun, told of, cancelled; a verdict where it was.
+"""The export of a job at the master: begin, progress, cancel, and where it was interrupted.
 
     training done -> Work(export) -> figures -> on_exported        signal -> cancel -> verdict
 

@@ -74,7 +74,7 @@ class RoundController:
             self._members.rows.set_clock(self._ledger.round, early=True, now=now)
 
     def step(self, now: float) -> None:
-        """Goes on where something has come to its end."""
+        """Begins what waited for work that has ended."""
         if self.closing and not self.looks and self._members.rows.clocks_set:
             self.looks = True
             self._begin_look(self._job, self._ledger.round, self._looked, now)
@@ -101,7 +101,7 @@ class RoundController:
         self._members.rows.close_clock(self._ledger.round, parts, now)
 
     def forget(self) -> None:
-        """The job is over: what comes of a look does not matter."""
+        """The job is over: the result of a look is ignored."""
         self._forgotten = True
 
     def _looked(self, look: WorkDone, now: float) -> None:

@@ -516,7 +516,7 @@ class LeaseService:
             self._out.send(member.peer, message)
 
     def number_changed(self) -> None:
-        """A worker has come or gone: `tell` says so, not where clocks are."""
+        """A worker has joined or left: the next `tell` sends the number, not where clocks are."""
         self._number_changed = True
 
     def tell(self, but: Container[Member] = ()) -> None:

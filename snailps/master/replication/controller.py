@@ -111,13 +111,13 @@ class ReplicationController:
                     self.note(member, messages.Backed(int(shard), int(copy)), now)
 
     def joined(self, member: Member, now: float) -> None:
-        """A server has come to a running cluster, and has the route."""
+        """A server has joined the running cluster, and has the route."""
         if self._formed:
             self.standbys.join(member.number, member.host, now)
             self._work(now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """A server is gone: its standbys take over, or the job is over."""
+        """A server is lost: its standbys are promoted, or the job ends."""
         self._members.remove(member)
         self.standbys.lost(member.number, now, f"{member.name} is lost: {why}")
         self._answer_drains(member.number, None)

@@ -59,7 +59,7 @@ Effect = Order | Rerouted | Emptied | Stuck | Expelled | RowsLost
 
 @dataclass(slots=True)
 class ReplicationMetrics:
-    """Figures of the run: servers that standbys stood in for, how long that took at most, s."""
+    """Figures of the run: lost servers whose standbys were promoted, the longest pause, moves."""
 
     failovers: int = 0
     resume_s_max: float = 0.0
@@ -67,7 +67,7 @@ class ReplicationMetrics:
     unprotected_s: float = 0.0
 
     def figures(self) -> dict[str, Any]:
-        """What there is to tell; empty for a run in which nothing happened."""
+        """Those that are not 0, for the summary."""
         found: dict[str, Any] = {}
         if self.failovers:
             found |= {"failovers": self.failovers, "resume_s_max": round(self.resume_s_max, 3)}

@@ -2,7 +2,7 @@
 
     Placement: servers, shards -> best_for a standby, uneven, has_room
 
-What is to be done about it decides `planner.py`; here nothing happens.
+`planner.py` decides what to do about it; nothing is changed here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Server:
 
 @dataclass(slots=True)
 class Copy:
-    """A standby: `number` is never used twice, so that late news of an older one is known."""
+    """A standby: `number` is never used twice, so late notes about an older one are ignored."""
 
     number: int
     server: int

@@ -40,9 +40,9 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 AGAIN_S = 2.0
-"""How long a server is left alone that could not keep a standby, times its failures so far."""
+"""Pause after a standby failed at a server, times its failures so far, before the next one."""
 FAILURES_MAX = 5
-"""So many standbys of a shard have to fail, one after the other, until a drain is given up."""
+"""Standbys of a shard that fail in succession until a drain is given up."""
 
 
 @dataclass(slots=True)
@@ -60,8 +60,8 @@ class ReplicationPlanner:
     yield_s : float
         How long a primary may try to hand over; then it goes on, and the move is tried again.
     held : bool
-        Nothing is copied nor moved just now: rows are being read from files, or saved.  Lost
-        servers are stood in for all the same.
+        Rows are being restored or saved: nothing is copied or moved.  Standbys of lost servers are
+        promoted all the same.
     redundancy : Redundancy
         How long shards were without standby; figures of that, and of losses and moves.
     """
@@ -93,7 +93,7 @@ class ReplicationPlanner:
     # --- what others ask -----------------------------------------------------------------------
 
     def effects(self) -> list[Effect]:
-        """What is to be done now, in order; each is told once."""
+        """Takes the effects since the last call, in order."""
         found, self._effects = self._effects, []
         return found
 
@@ -146,7 +146,7 @@ class ReplicationPlanner:
         """
         return self._record.changes(self._epoch, self._next_copy)
 
-    # --- events: who is there ------------------------------------------------------------------
+    # --- events: membership ------------------------------------------------------------------
 
     def restore(
         self,
@@ -156,11 +156,11 @@ class ReplicationPlanner:
         now: float,
         missed: Collection[int] = (),
     ) -> None:
-        """Goes on where another master had come to; its orders may have been obeyed or not.
+        """Continues from another master's snapshot; its orders may have been executed or not.
 
-        What servers told meanwhile they have to tell again: `backed`, `unbacked`.  Those that do
-        not come back (`missed`) are `lost` afterwards, and until then, when `held` is set anew,
-        nothing moves: a standby that made room for a new one may be all that is left of a shard.
+        Servers repeat what they reported meanwhile: `backed`, `unbacked`.  Those that do not
+        return (`missed`) are `lost` afterwards.  Until then `held` is set and nothing moves: a
+        standby that made room for a new one may be the only copy of a shard.
         """
         self.held = True
         self.route, self._epoch = route, int(snapshot["epoch"])
@@ -176,7 +176,7 @@ class ReplicationPlanner:
         for shard in self._placement.shards:
             changes_over = shard.step in ("yielding", "swapping")
             if changes_over and shard.backed and shard.primary in gone:
-                shard.step = ""  # no one takes it back: its standby, which has all of it, stands in
+                shard.step = ""  # the primary is lost: the standby, which has all rows, is promoted
                 self._placement.changed(shard)
         halfway = [
             shard
@@ -223,7 +223,7 @@ class ReplicationPlanner:
         self._plan(now)
 
     def lost(self, number: int, now: float, why: str = "") -> None:
-        """A server is gone, and will not come back under this number."""
+        """A server is lost; its number is not used again."""
         if not self._placement.remove(number):
             return
         self._orders.forget_server(number)
@@ -231,7 +231,7 @@ class ReplicationPlanner:
         hurt, down = bool(self._placement.shards_of(number)), []
         for at in sorted(self._placement.going):
             shard = self._placement.shards[at]
-            # What makes good a loss goes first.
+            # Replacing lost copies comes before moves.
             if shard.goal == number or (not shard.step and (hurt or shard.leaves == number)):
                 shard.goal = shard.leaves = shard.takes = 0
                 self._placement.changed(shard)
@@ -272,7 +272,7 @@ class ReplicationPlanner:
     def answered(
         self, order: Order, answer: messages.Message | None, error: str, now: float
     ) -> None:
-        """A server has done what it was told, or says why it cannot."""
+        """A server has executed an order, or refuses it with a reason."""
         if self._orders.answered(order, answer, error, now):
             self._plan(now)
 
@@ -313,7 +313,7 @@ class ReplicationPlanner:
         elif shard.step == "swapping":
             self._resume(shard, now)
         elif self.replicated and shard.following is None and not shard.goal:
-            self._go_on(shard, now)  # who was to move up is lost
+            self._go_on(shard, now)  # the copy that was to become the standby is lost
         else:
             shard.former = shard.address
             self._promote(shard, now)
@@ -369,9 +369,9 @@ class ReplicationPlanner:
         return True
 
     def _lost_behind(self, shard: Shard, number: int, now: float) -> bool:
-        """Ends a move whose shard a lost server had, unless it is as good as done.
+        """Ends a move in which a lost server took part, unless only the promotion is missing.
 
-        True if that is all: the server was to be the next standby.
+        True if nothing else is to be done: the server was to be the next standby.
         """
         copy = shard.following
         if copy is None or number == shard.primary:
@@ -381,7 +381,7 @@ class ReplicationPlanner:
         return copy.server == number
 
     def _drop_following(self, shard: Shard, now: float) -> None:
-        """Does without a standby's own standby, or without what was to be the next one."""
+        """Drops a standby's own standby, or the copy that was to be the next standby."""
         copy, shard.following = shard.following, None
         if copy is None:
             return
@@ -425,7 +425,7 @@ class ReplicationPlanner:
         self._ask_promote(shard, now)
 
     def _take_back(self, shard: Shard, now: float) -> None:
-        """The server that has yielded serves on: no member has been told of its successor yet."""
+        """The server that has yielded is the primary again: no member knows its successor yet."""
         assert shard.former is not None
         self._orders.forget_shard(shard.number)
         copy, shard.following = shard.following, None
@@ -486,7 +486,7 @@ class ReplicationPlanner:
         copy, shard.standby = shard.standby, None
         self._placement.changed(shard)
         if shard.step in ("yielding", "swapping"):
-            # It may have yielded by now: it is told to serve again, whatever it had come to.
+            # It may have yielded by now: in either case it is ordered to serve.
             shard.former = shard.address
             self._take_back(shard, now)
             return
@@ -496,7 +496,7 @@ class ReplicationPlanner:
             self._order(shard.primary, messages.Alone(shard.number), now)
 
     def _give_up(self, shard: Shard, copy: Copy, why: str, now: float) -> None:
-        """Makes do without a standby that does not get on; another one is made soon."""
+        """Gives up a standby that makes no progress; another one is made soon."""
         log.warning(
             "shard %d: its standby at server %d is given up: %s", shard.number, copy.server, why
         )
@@ -545,8 +545,8 @@ class ReplicationPlanner:
             copy.host, copy.port = where
             copy.state, copy.moved_at = "seeding", now
             self._placement.changed(shard)
-            # What was lost is made good at full speed; what only moves gives way to the training,
-            # and without replication all that is copied moves.
+            # A lost copy is replaced at full speed; a copy for a move gives way to the training.
+            # Without replication every copy is for a move.
             copy.paced = not self.replicated or (
                 self.redundancy.was_full and not self.redundancy.hurt
             )
@@ -572,7 +572,7 @@ class ReplicationPlanner:
         )
 
     def _hurry(self, now: float) -> None:
-        """Something was lost: until it is made good, no copy rests, nor one that is under way."""
+        """After a loss all copies, also those under way, run at full speed until it is replaced."""
         self.redundancy.hurt = True
         for number in sorted(self._placement.going):
             shard = self._placement.shards[number]

@@ -82,13 +82,13 @@ class Redundancy:
     # --- without standby -------------------------------------------------------------------------
 
     def joined(self) -> None:
-        """Another server has come: who is alone again is told so again."""
+        """Another server has joined: the next shard without standby is logged again."""
         self._alone_told = False
 
     def look(self, now: float) -> None:
-        """Says when shards have lost their standbys, and when all have one again.
+        """Logs when shards have lost their standbys, and when all have one again.
 
-        Of shards that only move it says nothing until all are at their places.
+        Moves alone are not logged before all shards are at their places.
         """
         if self.places.redundant:
             self._note_full(now)
