@@ -58,6 +58,9 @@ class Block:
         parts its chunk has; of a slice 0, as that is decided when all slices are dealt.
     visiting : int
         Of a tenancy: how many visiting parts its chunk has, twice `parts`.
+    had : int
+        Of a tenancy: how many of these a lost worker had trained and settled: `visits` lends the
+        others.
     visits : Visits
         Of a tenancy: lends the visiting parts.
     """
@@ -81,6 +84,7 @@ class Block:
     part: int = -1
     parts: int = 0
     visiting: int = 0
+    had: int = 0
     visits: Visits = field(default_factory=NoVisits)
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)

@@ -63,7 +63,7 @@ class Visits(Protocol):
             back what is held, push the resident rows and return from `train`.
         """
 
-    def give_back(self, part: int, figures: Mapping[str, float]) -> None:
+    def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         """Returns a part, whose pushes must all be acknowledged.
 
         Parameters
@@ -72,6 +72,10 @@ class Visits(Protocol):
         figures : mapping
             Of this visit, as `Worker.train` returns them of a block: ``units``, ``loss``,
             ``examples``.  They are shown at once; those that `train` returns replace them.
+        settled : bool
+            Of all visits given back so far, this one included, the resident rows are pushed and
+            acknowledged, too.  If this worker is lost, another one trains the others only
+            (`Block.had`); otherwise the whole tenancy.
 
         Raises
         ------
@@ -87,6 +91,6 @@ class NoVisits:
         """None."""
         return None
 
-    def give_back(self, part: int, figures: Mapping[str, float]) -> None:
+    def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         """Refuses any part."""
         raise MisuseError(f"give_back({part}): this block is no tenancy and holds no part")

@@ -59,6 +59,7 @@ _NEWEST = {"numbers", "route"}
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "round", "chunk",
+    "visits",
 }  # fmt: skip
 """Kinds that a `Snapshot` replaces."""
 

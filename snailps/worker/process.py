@@ -523,7 +523,7 @@ class WorkerProcess(Node):
 
         def heard(answer: messages.Message) -> None:
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got(pass_, answer.number, answer.parts)
+                self._stand.got(pass_, answer.number, answer.parts, answer.had)
 
         answer = self._ask(messages.Lease(pass_, back, held), None, heard)
         assert isinstance(answer, messages.Leased)
@@ -573,6 +573,7 @@ class WorkerProcess(Node):
             part=lease.part,
             parts=lease.parts,
             visiting=lease.visiting,
+            had=len(lease.had),
             visits=visits,
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,12 +62,12 @@ class ResumeState:
             self._held.clear()
             self._visits.clear()
 
-    def got(self, pass_: str, number: int, parts: int = 0) -> None:
-        """A block is leased; a tenancy with the number of parts of its chunk."""
+    def got(self, pass_: str, number: int, parts: int = 0, had: Collection[int] = ()) -> None:
+        """A block is leased; a tenancy with the number of parts of its chunk, and what it had."""
         with self._lock:
             self._held.add((pass_, number))
             if parts:
-                self._visits[number] = _Visited(parts)
+                self._visits[number] = _Visited(parts, set(had))
 
     def told(self, done: messages.Done) -> None:
         """The master has answered the result of a block."""

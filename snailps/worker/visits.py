@@ -79,7 +79,7 @@ class TenancyVisits:
         if isinstance(answer, messages.Borrowed) and answer.part >= 0:
             self._stand.borrowed(self._number, answer.part)
 
-    def give_back(self, part: int, figures: Mapping[str, float]) -> None:
+    def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         """As of `api.rotation.Visits`."""
         metrics = numbers_of(figures)
         if not self._stand.gave_back(self._number, part):
@@ -87,4 +87,4 @@ class TenancyVisits:
         units = int(metrics.pop("units", metrics.get("examples", 0)))
         now = time.monotonic()
         seconds, self._since = now - self._since, now
-        self._note(messages.GiveBack(self._number, part, units, seconds, metrics))
+        self._note(messages.GiveBack(self._number, part, units, seconds, metrics, settled))

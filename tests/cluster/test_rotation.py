@@ -141,6 +141,48 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
     assert figures_of(master)["examples"] == len(counts)
 
 
+@pytest.mark.parametrize("master_too", [False, True])
+def test_worker_killed_behind_a_settled_visit_leaves_only_the_others(tmp_path, job, master_too):
+    """Six visits, of which two and two more are settled; the fifth is given back, and not settled.
+
+    So one visit is trained twice, and the row that is resident has each once.
+    """
+    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "settle_every": 2}
+    gate = Gate(tmp_path / "gates", "1-1-5", "visit")
+    with Mortal(tmp_path, job=job, servers=2, workers=3) as cluster:
+        master = cluster.begin()
+        gate.meet()
+        victim = next(process for process in cluster.processes if _waits_at(process, gate))
+        await_settled(tmp_path, number=18 + 10 + 1, times=2)
+        if master_too:
+            master = cluster.kill(master)
+            master.wait_line("took over from the previous master")
+        victim.send(signal.SIGKILL)
+        gate.open()
+        victim.wait()
+        codes = cluster.codes()
+        assert [code for code in codes if code] == [-signal.SIGKILL]
+    counts = assert_visited(tmp_path, lost=1)
+    assert counts.sum() == len(counts) + 1
+    visiting = dict.fromkeys(rows_of(tmp_path, "resident"), 0)
+    for key in rows_of(tmp_path, "visits"):
+        visiting[key // PART_KEYS] += 1
+    assert {key: row[0] for key, row in rows_of(tmp_path, "resident").items()} == visiting
+    assert_one_holder(tmp_path)
+    figures = figures_of(master)
+    assert (figures["examples"], figures["progress"]) == (len(counts), 1.0)
+    assert figures["loss_by_epoch"] == [2.0, 2.0]
+
+
+def await_settled(tmp_path, number, times):
+    """Waits until the journal has it so often that visits of a tenancy are settled."""
+    until = time.monotonic() + 60
+    fact = b'["visits",{"number":%d,' % number
+    while (tmp_path / "out.journal" / "facts").read_bytes().count(fact) < times:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def _waits_at(process, gate):
     """Whether a process has opened the pipe of a gate."""
     for file in Path(f"/proc/{process.pid}/fd").iterdir():

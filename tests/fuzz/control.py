@@ -99,7 +99,7 @@ NOTES = {
     "driver": [m.Bye({"peak_rss_mb": 1.0})],
     "worker": [
         m.Settled([1, 2, 3]), m.Settled([1 << 40]), m.GiveBack(1, 2, 3, 0.1, {"loss": 1.0}),
-        m.GiveBack(1 << 40, 0, 0, 0.0, {}), m.Finished({"bytes_in": 1.0}),
+        m.GiveBack(1 << 40, 0, 0, 0.0, {}, True), m.Finished({"bytes_in": 1.0}),
         m.Bye({"bytes_out": 2.0**53}), m.Leaving("SIGTERM"), m.Failed("planted", "trace"),
     ],
     "server": [

@@ -195,6 +195,10 @@ class Cluster:
         """The job that is under way, or was the last one."""
         return self.jobs[-1]
 
+    def journal_holds(self):
+        """Whether the journal has all that was noted: no power was cut, no disk full."""
+        return not (self.powerless or self.disk.was_full)
+
     def acknowledgements_hold(self):
         """Whether no acknowledged push may be lost."""
         return invariants.acknowledgements_hold(self)

@@ -78,6 +78,8 @@ class Faults:
                 self._awaited.setdefault(name, []).append([often, deed])
         for _ in range(s.amid * cluster.saves):
             self._lose_amid()
+        if plans[0].settles:
+            self._lose_amid_visits(random.Random(f"visits of {self._world.seed}"))
         chance, plan = random.Random(f"orders of {self._world.seed}"), plans[0]
         if cluster.session:
             return
@@ -98,6 +100,17 @@ class Faults:
 
         self._world.after(chance.uniform(0.3, usual_s), self._do, self._kill_master, TRIES)
         self._awaited.setdefault("Rejoin", []).append([1, join])
+
+    def _lose_amid_visits(self, chance):
+        """Workers are lost in their tenancies, some behind settled visits; the master, perhaps."""
+        deeds = chance.choice(
+            ((), (self._kill_worker,), (self._kill_worker, self._kill_worker),
+             (self._kill_worker, self._kill_master), (self._kill_master, self._kill_worker))
+        )  # fmt: skip
+        often = 0
+        for deed in deeds:
+            often += chance.randint(1, 12)
+            self._awaited.setdefault("GiveBack", []).append([often, deed])
 
     def _lose_at_an_order(self, chance, name):
         """A server is lost at an order, while its standbys have yet to get what it was told.

@@ -38,6 +38,8 @@ class JobPlan:
     expires: int = 0
     chunks: int = 0
     most_parts: int = 1
+    settles: float = 0.0
+    """In a rotation: how often a visit is settled."""
 
     @property
     def clocked(self):
@@ -106,7 +108,9 @@ def draw_rotation(seed, plan):
     if plan.consistency != "async" or rng.random() > 0.4:
         return plan
     chunks = rng.choice((1, 2, 3, 4, 6))
-    return replace(plan, expires=0, chunks=chunks, most_parts=rng.choice((1, 2, 3, 8, 8)))
+    most_parts = rng.choice((1, 2, 3, 8, 8))
+    settles = random.Random(f"settles {seed}").choice((0.0, 0.2, 0.5))
+    return replace(plan, expires=0, chunks=chunks, most_parts=most_parts, settles=settles)
 
 
 def draw_table(rng, plan):
@@ -144,6 +148,44 @@ class Round:
     parts: list
 
 
+class Settled:
+    """The visits that workers have settled: what they told, and what the journal has of it.
+
+    Attributes
+    ----------
+    wrong : list of str
+        Of the books: what no worker should have seen.
+    """
+
+    def __init__(self, wrong):
+        self._told, self._noted, self.wrong = {}, {}, wrong
+
+    def begin(self):
+        """A training begins, perhaps from a checkpoint: these have no visits."""
+        self._told.clear()
+        self._noted.clear()
+
+    def tell(self, number, parts):
+        """A worker tells the master, if that hears it, that visits are settled."""
+        self._told.setdefault(number, set()).update(parts)
+
+    def note(self, number, parts):
+        """The master notes that."""
+        if not self._told.get(number, set()).issuperset(parts):
+            self.wrong.append(f"visits {parts} of tenancy {number} count as settled, and are not")
+        noted = self._noted.setdefault(number, set())
+        if noted & set(parts):
+            self.wrong.append(f"visits {parts} of tenancy {number} are settled twice")
+        noted.update(parts)
+
+    def lease(self, number, had, safe):
+        """A tenancy is leased; `safe`: the journal has lost nothing."""
+        if not self._told.get(number, set()).issuperset(had):
+            self.wrong.append(f"tenancy {number} is without visits {sorted(had)}: they are lost")
+        if safe and not self._noted.get(number, set()).issubset(had):
+            self.wrong.append(f"tenancy {number} has settled visits to train again: {sorted(had)}")
+
+
 @dataclass
 class JobRun:
     """One job of a run, and what all of it must come to.
@@ -171,6 +213,8 @@ class JobRun:
         In a rotation, by chunk: how many parts it has.
     tenants : set
         In a rotation: workers that the master has leased something to.
+    settled : Settled
+        In a rotation: visits that need not be trained again.
     rows : dict
         What the rows must be after the rounds that are closed.
     """
@@ -190,9 +234,11 @@ class JobRun:
     closed: list = field(default_factory=list)
     parts: dict = field(default_factory=dict)
     tenants: set = field(default_factory=set)
+    settled: Settled = None
     rows: dict = field(default_factory=dict)
 
     def __post_init__(self):
+        self.settled = Settled(self.books.wrong)
         self._begin()
 
     def _begin(self):
@@ -203,6 +249,7 @@ class JobRun:
         """A training begins where these blocks are trained; its workers are other ones."""
         self._begin()
         self.tenants.clear()
+        self.settled.begin()
         self.summary = None
         self.books.go_on(done, clock)
 

@@ -456,6 +456,8 @@ class Master(Process):
                 self.cluster.job.parts.clear()
         if effect.kind == "chunk":
             self.cluster.job.parts[effect.data["chunk"]] = effect.data["parts"]
+        if effect.kind == "visits":
+            self.cluster.job.settled.note(effect.data["number"], effect.data["parts"])
         self._journal.note(effect.kind, effect.data)
         if not self._journal.kept:
             self._events.append(events.JournalFailed())

@@ -4,10 +4,13 @@
     what a worker reads twice, with its own push between, must differ by that push alone
 
 So any second writer of a part shows, whoever was lost before, and any slice that a tenancy reads
-before it is dealt, or after a later one has overwritten it.
+before it is dealt, or after a later one has overwritten it.  `jobs.Settled` knows which visits were
+at the servers with all their rows: a tenancy must have each visit settled, or train it itself.
 """
 
 from __future__ import annotations
+
+import random
 
 import numpy as np
 
@@ -57,6 +60,7 @@ class Rotating:
 
     def __init__(self, worker):
         self._worker = worker
+        self._random = random.Random(f"settles {worker.name}")
 
     @property
     def _job(self):
@@ -110,11 +114,12 @@ class Rotating:
 
     def train(self, block):
         """All visits of a tenancy; its figures, and whether it has had all parts."""
-        worker = self._worker
+        worker, job = self._worker, self._job
         mine = [RESIDENT + word for word in range(block.part, WORDS, block.parts)]
         begun = yield from self._pull(mine)
         state = {"cut": False, "over": False}
-        done = 0
+        done, own = 0, set()
+        job.settled.lease(block.number, block.had, worker.cluster.journal_holds())
         ahead = self._borrow(block, state)
         while True:
             if not ahead.done:
@@ -124,20 +129,22 @@ class Rotating:
             if ahead.value is None:
                 break
             part, ahead = ahead.value, self._borrow(block, state)
-            yield from self._visit(block, part)
+            if part in block.had or part in own:
+                job.books.wrong.append(f"part {part} is lent to tenancy {block.number} again")
+            own.add(part)
+            settles = job.plan.settles > self._random.random()
+            begun = yield from self._visit(block, part, mine if settles else (), begun)
+            if settles:
+                job.settled.tell(block.number, own)
+            self._give_back(block, part, settles)
             done += 1
-        now = yield from self._pull(mine)
-        for key in mine:
-            if now[key].tobytes() != begun[key].tobytes():
-                self._wrong(
-                    f"row {key - RESIDENT} of part {block.part} has another writer than tenancy "
-                    f"{block.number}"
-                )
+        yield from self._check_resident(block, mine, begun)
         yield from self._push(block, mine)
         figures = {"examples": float(done), "loss": float(done)}
-        seen = 2 * block.parts
-        if not state["cut"] and done != seen:
-            self._job.books.wrong.append(f"tenancy {block.number} had {done} parts of {seen}")
+        if not state["cut"] and own | block.had != set(range(2 * block.parts)):
+            job.books.wrong.append(
+                f"tenancy {block.number} had parts {sorted(own)} beside {sorted(block.had)}"
+            )
         yield from worker._flush()
         return messages.Done(
             "train", block.number, UNITS * done, 0.1, figures, whole=not state["cut"]
@@ -146,6 +153,16 @@ class Rotating:
     def end(self, block):
         """A tenancy is reported."""
         self._settled(block)
+
+    def _check_resident(self, block, mine, begun):
+        """Resident rows are as this worker has left them."""
+        now = yield from self._pull(mine)
+        for key in mine:
+            if now[key].tobytes() != begun[key].tobytes():
+                self._wrong(
+                    f"row {key - RESIDENT} of part {block.part} has another writer than tenancy "
+                    f"{block.number}"
+                )
 
     def _borrow(self, block, state):
         worker = self._worker
@@ -167,7 +184,8 @@ class Rotating:
         made.then(lambda made: None)  # its error is raised where it is waited for
         return made
 
-    def _visit(self, block, part):
+    def _visit(self, block, part, mine, begun):
+        """A visit, which settles resident rows if there are any; these as they are then."""
         worker = self._worker
         theirs = [VISITING + word for word in range(part, WORDS, 2 * block.parts)]
         before = yield from self._pull(theirs)
@@ -180,11 +198,18 @@ class Rotating:
                     f"row {key - VISITING} goes from {float(before[key][0]):g} to "
                     f"{float(after[key][0]):g} in a visit of tenancy {block.number} to part {part}"
                 )
+        if mine:
+            yield from self._check_resident(block, mine, begun)
+            yield from self._push(block, mine)
+            begun = yield from self._pull(mine)
+        return begun
+
+    def _give_back(self, block, part, settled):
+        worker = self._worker
         if not worker._stand.gave_back(block.number, part):
             self._job.books.wrong.append(f"tenancy {block.number} does not hold part {part}")
-        worker.control.note(
-            messages.GiveBack(block.number, part, UNITS, 0.1, {"examples": 1.0, "loss": 1.0})
-        )
+        figures = {"examples": 1.0, "loss": 1.0}
+        worker.control.note(messages.GiveBack(block.number, part, UNITS, 0.1, figures, settled))
 
     def _push(self, block, keys):
         """Ones to these rows, and to own ones that tell this push from others."""

@@ -32,8 +32,8 @@ class Block:
     """A leased block, prepared."""
 
     __slots__ = (
-        "chunk", "clock", "index", "number", "part", "parts", "pull", "reach", "seed", "slice",
-        "slices", "slot", "slots",
+        "chunk", "clock", "had", "index", "number", "part", "parts", "pull", "reach", "seed",
+        "slice", "slices", "slot", "slots",
     )  # fmt: skip
 
     def __init__(self, lease):
@@ -42,7 +42,7 @@ class Block:
             lease.clock, lease.slot, lease.slots, lease.index,
         )  # fmt: skip
         self.chunk, self.slice, self.slices = lease.chunk, lease.slice, lease.slices
-        self.part, self.parts = lease.part, lease.parts
+        self.part, self.parts, self.had = lease.part, lease.parts, frozenset(lease.had)
         self.pull = self.reach = None
 
 
@@ -163,7 +163,7 @@ class Worker(RoutedNode):
     def _lease(self, pass_, back, held=0):
         def heard(answer):
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got(pass_, answer.number, answer.parts)
+                self._stand.got(pass_, answer.number, answer.parts, answer.had)
 
         return (yield from self._ask(messages.Lease(pass_, back, held), None, heard))
 

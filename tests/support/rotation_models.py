@@ -26,13 +26,15 @@ class RotatingSettings(JobSettings):
     most_parts: int = setting(8, help="Parts of a chunk at most.", when="In tests.")
     gates: str = setting("", help="Folder of named pipes; see processes.Gate.", when="In tests.")
     journal: str = setting("", help="Folder of what each worker held.", when="In tests.")
+    settle_every: int = setting(0, help="Visits between two that settle.", when="In tests.")
     pace_s: float = setting(0.0, help="Seconds of a visit.", when="In tests.", low=0)
 
 
 class Rotating(Worker):
     """Each visit adds 1 to row ``(chunk * 100 + part) * 100 + visiting part`` of "visits".
 
-    Slices are rows of "text": lines of the slice, their sum, chunk and slice plus one.
+    Slices are rows of "text": lines of the slice, their sum, chunk and slice plus one.  The row of
+    a tenancy in "resident" counts its visits, when they are settled or the tenancy ends.
     """
 
     Settings = RotatingSettings
@@ -42,7 +44,7 @@ class Rotating(Worker):
         return Rotation(settings.chunks, settings.most_parts)
 
     def tables(self):
-        return [Table("visits", 1), Table("text", 4), Table("sums", 2)]
+        return [Table("visits", 1), Table("text", 4), Table("sums", 2), Table("resident", 1)]
 
     def setup(self):
         self._lock = threading.Lock()
@@ -67,7 +69,8 @@ class Rotating(Worker):
 
     def train(self, block: Block) -> Mapping[str, float]:
         s = self.settings
-        done = 0
+        key_of_part = block.chunk * PART_KEYS + block.part
+        done = settled = block.had
         with ThreadPoolExecutor(1) as helper:
             ahead = helper.submit(block.visits.borrow)
             while (part := ahead.result()) is not None:
@@ -79,11 +82,17 @@ class Rotating(Worker):
                 self.push("visits", [key], [[1.0]])
                 self._note(block, part, "returns")
                 done += 1
-                block.visits.give_back(part, {"units": 1, "examples": 1, "loss": 2.0})
+                settles = s.settle_every and done < block.visiting and done % s.settle_every == 0
+                if settles:
+                    self.push("resident", [key_of_part], [[done - settled]])
+                    settled = done
+                figures = {"units": 1, "examples": 1, "loss": 2.0}
+                block.visits.give_back(part, figures, settled=bool(settles))
         lines, total = block.prepared
-        key = block.chunk * PART_KEYS + block.part
-        self.push("sums", [key], [[lines, total]])
-        return {"units": done, "examples": done, "loss": 2.0 * done}
+        self.push("sums", [key_of_part], [[lines, total]])
+        self.push("resident", [key_of_part], [[done - settled]])
+        own = done - block.had
+        return {"units": own, "examples": own, "loss": 2.0 * own}
 
     def _note(self, block, part, what):
         if self.settings.journal:

@@ -60,16 +60,17 @@ KNOWN = [
     ),
     (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true,"held":0}'),
     (
-        m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1, 7, -1, 8, 2, 3, 6),
+        m.Leased(1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1, 7, -1, 8, 2, 3, 6, [1]),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
         b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1,"chunk":7,"slice":-1,'
-        b'"slices":8,"part":2,"parts":3,"visiting":6}',
+        b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1]}',
     ),
     (m.Borrow(9), b'{"is":"Borrow","number":9}'),
     (m.Borrowed(5), b'{"is":"Borrowed","part":5,"ends":false}'),
     (
         m.GiveBack(9, 5, 7, 0.25, {"loss": 3.5}),
-        b'{"is":"GiveBack","number":9,"part":5,"units":7,"seconds":0.25,"metrics":{"loss":3.5}}',
+        b'{"is":"GiveBack","number":9,"part":5,"units":7,"seconds":0.25,"metrics":{"loss":3.5},'
+        b'"settled":false}',
     ),
     (m.CameBack(), b'{"is":"CameBack"}'),
     (m.Slowest(3, 2), b'{"is":"Slowest","clock":3,"node":2}'),

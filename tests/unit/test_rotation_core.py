@@ -59,8 +59,8 @@ def tenants(world):
     return (first, early), (second, deals(world, second))
 
 
-def gives_back(world, peer, lease, part, **figures):
-    world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures))
+def gives_back(world, peer, lease, part, settled=False, **figures):
+    world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures, settled))
 
 
 def facts(world, kind):
@@ -236,6 +236,102 @@ def test_figures_of_a_lost_tenancy_are_withdrawn(make_job):
     assert job.metrics.loss_by_epoch() == [None]
 
 
+def leases_again(world, lease):
+    """A worker that joins and gets the tenancy of one that is lost."""
+    peer = world.join("worker")
+    world.tick(times=4)
+    again = deals(world, peer)
+    assert again.number == lease.number
+    return peer, again
+
+
+def test_settled_visits_of_a_lost_worker_count_and_the_next_one_trains_the_others(make_job):
+    job = make_job()
+    world = World(job)
+    (a, one), (b, _) = tenants(world)
+    for part, settled in ((0, False), (1, True), (2, False)):
+        assert world.ask(a, m.Borrow(one.number)).part == part
+        gives_back(world, a, one, part, settled)
+    (member, _) = world.core.members.joined("worker")
+    node = member.number
+    assert facts(world, "visits") == [
+        {"number": one.number, "node": node, "parts": [0, 1], "units": 10, "loss": 4.0,
+         "examples": 2.0}
+    ]  # fmt: skip
+    assert job.metrics.units == 15
+    world.handle(events.Gone(a, "connection closed"))
+    assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [2.0])
+    assert job.ledger.progress == pytest.approx(2 / 16)
+    c, again = leases_again(world, one)
+    assert again.had == [0, 1]
+    assert [world.ask(c, m.Borrow(one.number)).part for _ in range(2)] == [2, 3]
+    gives_back(world, c, again, 2, settled=True, loss=1.0)
+    gives_back(world, c, again, 3, loss=1.0)
+    assert world.ask(c, m.Borrow(one.number)) == m.Borrowed(-1)
+    assert job.metrics.units == 20
+    # What it reports is of its own visits, and replaces those.
+    world.ask(c, m.Done("train", one.number, 12, 1.0, {"loss": 2.0, "examples": 2.0}))
+    assert (job.metrics.units, job.metrics.losses[0]) == (22, [6.0, 4.0])
+    assert job.metrics.visited == []
+    assert job.ledger.records.is_done(one.number)
+    gives_back(world, b, one, 0, settled=True)  # it has nothing of that tenancy
+    assert len(facts(world, "visits")) == 2
+
+
+def test_checkpoint_has_no_figures_of_settled_visits_and_a_takeover_has_them(make_job):
+    before = World(make_job())
+    (a, one), (_, two) = tenants(before)
+    for part in range(2):
+        before.ask(a, m.Borrow(one.number))
+        gives_back(before, a, one, part, settled=part == 1)
+    job = before.core.job_controller.job
+    assert job.metrics.units == 10
+    assert unpack(pack(job.snapshot(before.now))).units == 0
+    state = {"told": [], "unsettled": [], "finished": None, "started": True}
+    visits = [
+        {"number": one.number, "parts": 2, "had": [0, 1, 2], "holds": [2]},
+        {"number": two.number, "parts": 2, "had": [], "holds": []},
+    ]
+    world = takes_over(before, make_job())
+    rejoin(world, 1, 1, "server", standbys=[])
+    for node, visit in enumerate(visits, 2):
+        held = [["train", visit["number"]]]
+        rejoin(world, node, node, "worker", held=held, visits=[visit], **state)
+    world.tick(times=4)
+    again = world.core.job_controller.job
+    assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
+    assert again.ledger.progress == pytest.approx(2 / 16)
+    gives_back(world, 2, one, 2)
+    world.handle(events.Gone(2, "connection closed"))
+    assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
+    world.ask(3, m.Done("train", two.number, 0, 1.0, {}))
+    lease = deals(world, 3)
+    assert (lease.number, lease.had) == (one.number, [0, 1])
+    world.ask(3, m.Done("train", one.number, 7, 1.0, {"loss": 2.0, "examples": 2.0}))
+    assert (again.metrics.units, again.metrics.losses[0]) == (17, [6.0, 4.0])
+
+
+def test_visits_settled_by_one_worker_are_not_withdrawn_when_the_next_one_is_done():
+    metrics = PassMetrics(1)
+    metrics.count_visit(40, 0, BlockResult(5, 3.0, 2.0), 2)
+    assert metrics.settle_visits(40) == {"units": 5, "loss": 3.0, "examples": 2.0}
+    metrics.count_visit(40, 0, BlockResult(1, 1.0, 1.0), 2)
+    later = PassMetrics()
+    later.resume(json.loads(json.dumps(metrics.snapshot(exact=True))))
+    assert (later.units, later.losses, later.visited) == (5, [[3.0, 2.0]], [40])
+    later.know_visits(40, 0, 2, {"units": 1, "loss": 1.0, "examples": 1.0})
+    assert later.end_visits(40, 3) == 0  # a worker that has visited nothing itself
+    assert (later.units, later.losses, later.visited) == (6, [[4.0, 3.0]], [])
+    assert metrics.lose_visits(40) == 1
+    assert metrics.lose_visits(40) == 0
+    metrics.know_visits(40, 0, 3, {"units": 2, "loss": 0.0, "examples": 0.0})
+    assert metrics.units == 7
+    assert metrics.end_visits(40, 3) == 2
+    assert (metrics.units, metrics.losses) == (5, [[3.0, 2.0]])
+    assert metrics.snapshot()["units"] == 5
+    assert metrics.settle_visits(41) == {"units": 0, "loss": 0.0, "examples": 0.0}
+
+
 def test_loss_of_a_visit_that_is_no_number_ends_the_job(make_job):
     world = World(make_job())
     (a, one), _ = tenants(world)
@@ -256,7 +352,7 @@ def test_metrics_under_another_master_are_without_visits_that_were_not_whole():
     assert first.end_visits(40) == 10
     assert first.end_visits(40) == 0
     assert first.visited == [41]
-    assert first.end_visits(41, lost=True) == 1
+    assert first.lose_visits(41) == 1
     assert (first.units, first.losses) == (second.units, second.losses)
 
 
@@ -518,10 +614,20 @@ def test_visits_borrow_until_all_are_had_and_give_back_with_figures():
         9, 2, 4, {"loss": 1.5, "examples": 3.0},
     )  # fmt: skip
     assert note.seconds >= 0
+    assert not note.settled
     assert stand.to_dict()["visits"][0]["holds"] == [0]
+    visits.give_back(0, {"units": 4}, settled=True)
+    assert master.notes[-1].settled
     assert visits.borrow() is None
     assert visits.borrow() is None  # without asking again
     assert not visits.cut
+
+
+def test_worker_that_goes_on_with_a_tenancy_tells_a_master_what_was_settled_before():
+    stand = ResumeState()
+    stand.got("train", 9, 2, [0, 3])
+    stand.borrowed(9, 1)
+    assert stand.to_dict()["visits"] == [{"number": 9, "parts": 2, "had": [0, 1, 3], "holds": [1]}]
 
 
 def test_visits_that_end_early_are_cut():

@@ -283,6 +283,86 @@ def test_part_is_lent_to_one_tenancy_across_chunks():
     assert [ledger.borrow(later, 1) for _ in range(3)] == [0, 1, None]
 
 
+# --- settled visits -------------------------------------------------------------------------------
+
+
+def test_tenancy_of_a_lost_worker_goes_on_behind_its_settled_visits():
+    ledger, (a, b, _) = tenants()
+    had = [ledger.borrow(a, 1) for _ in range(4)]
+    for part in had[:2]:
+        ledger.give_back(a, 1, part)
+    assert ledger.settle_visits(a, 1) == [0, 1]
+    assert ledger.settle_visits(a, 1) == []
+    ledger.give_back(a, 1, had[2])  # trained, and its resident rows are lost
+    assert ledger.retire(1) == [a]
+    assert ledger.progress == pytest.approx(2 / 18)
+    again = ledger.take(4)
+    assert (again.number, again.had) == (a, (0, 1))
+    assert visited(ledger, a, 4) == [2, 3, 4, 5]
+    assert ledger.has_had_all(a)
+    assert ledger.progress == pytest.approx(6 / 18)
+    assert ledger.done(a, 4)
+    assert ledger.entry(a).had == ()
+    assert ledger.entry(b).had == ()
+
+
+def test_visits_settled_by_two_workers_after_another_add_up():
+    ledger, (a, _, _) = tenants()
+    for node, parts in ((1, [0, 1]), (4, [2]), (5, [3, 4, 5])):
+        if node > 1:
+            assert ledger.take(node).number == a
+        for part in parts:
+            assert ledger.borrow(a, node) == part
+            assert ledger.give_back(a, node, part)
+        assert ledger.settle_visits(a, node) == parts
+        ledger.retire(node)
+    assert ledger.take(6).had == (0, 1, 2, 3, 4, 5)
+    assert ledger.borrow(a, 6) == NO_PART
+    assert ledger.done(a, 6)
+
+
+def test_visits_are_settled_by_the_worker_of_their_tenancy_only():
+    ledger, (a, b, _) = tenants()
+    for number, node in ((a, 2), (b, 1), (0, 1), (999, 1)):
+        with pytest.raises(LookupError, match="not leased to worker"):
+            ledger.settle_visits(number, node)
+
+
+def test_tenancy_that_is_cut_is_trained_again_whole():
+    ledger, (a, _, _) = tenants()
+    ledger.give_back(a, 1, ledger.borrow(a, 1))
+    ledger.settle_visits(a, 1)
+    ledger.close()
+    assert ledger.cut(a, 1)
+    assert ledger.entry(a).had == ()
+
+
+def test_settled_visits_are_for_a_master_that_takes_over_and_not_for_a_checkpoint():
+    ledger, (a, b, c) = tenants()
+    for number, node in ((a, 1), (b, 2)):
+        for _ in range(2):
+            ledger.give_back(number, node, ledger.borrow(number, node))
+        ledger.settle_visits(number, node)
+    ledger.done(b, 2)
+    again = taken_over(ledger, [1, 3])
+    assert again.entry(a).had == (0, 1)
+    assert again.progress == pytest.approx(ledger.progress)
+    assert again.know_visits(c, [1, 5, 6, -1])
+    assert again.entry(c).had == (1, 5)
+    assert not again.know_visits(b, [0])  # it is done
+    assert not again.know_visits(0, [0])
+    assert not again.know_visits(10_000, [0])
+    assert again.claim(a, 1)
+    again.claim_visits(a, 1, [2], [2])
+    assert visited(again, a, 1) == [3, 4, 5]
+    saved = ledger_of(blocks=1, epochs=1, chunks=1, known=ledger.settled(), extent=ledger.extent)
+    assert saved.entry(a).had == ()
+    old = ledger.snapshot()
+    del old["visits"]  # of an earlier version
+    saved.resume(old)
+    assert saved.entry(a).had == ()
+
+
 # --- progress, the end ----------------------------------------------------------------------------
 
 
@@ -465,6 +545,7 @@ class Site:
         self.parts = {}
         self.slices, self.tenancies = {}, {}  # number -> worker, in the order leased
         self.had, self.holds = {}, {}
+        self.settled = {}  # of each tenancy that is not done: visits that need not be repeated
         self.begun = set()
         self.refused = set()
         self.done_slices, self.done_tenancies = {}, {}
@@ -503,7 +584,8 @@ class Site:
         assert number == self.number_of(chunk, entry.part)
         assert sum(holder == node for holder in self.tenancies.values()) < 2
         self.tenancies[number] = node
-        self.had[number], self.holds[number] = set(), set()
+        assert set(entry.had) == self.settled.get(number, set())
+        self.had[number], self.holds[number] = set(entry.had), set()
 
     def is_trained(self, chunk):
         parts = self.parts.get(chunk)
@@ -562,6 +644,11 @@ class Site:
             part = self.rng.choice(sorted(self.holds[number]))
             assert self.ledger.give_back(number, node, part)
             self.holds[number].discard(part)
+            if self.rng.random() < 0.3:
+                before = self.settled.get(number, set())
+                self.settled[number] = self.had[number] - self.holds[number]
+                new = self.ledger.settle_visits(number, node)
+                assert set(new) == self.settled[number] - before
 
     def train(self, node):
         """Reports a tenancy that is trained."""
@@ -572,6 +659,7 @@ class Site:
         if len(self.had[number]) == 2 * self.parts[chunk]:
             assert self.ledger.done(number, node)
             self.forget(number)
+            self.settled.pop(number, None)
             self.done_tenancies[number] = node
 
     def forget(self, number):
@@ -622,6 +710,7 @@ class Site:
         for number in list(self.tenancies):
             self.forget(number)
         self.slices.clear()
+        self.settled.clear()
         self.refused.clear()
         self.leaving.clear()
         opened = self.ledger.extent["open"]

@@ -320,7 +320,7 @@ class Job:
             arrays = {name: held for name, held in ledger.items() if isinstance(held, np.ndarray)}
             state = {
                 "ledger": {name: held for name, held in ledger.items() if name not in arrays},
-                "metrics": self.metrics.snapshot(),
+                "metrics": self.metrics.snapshot(exact=True),
                 "diverged": self.diverged,
                 "reached_in": self._reached_in,
             }
@@ -531,6 +531,7 @@ class Job:
             entry.part,
             entry.parts,
             entry.visiting,
+            list(entry.had),
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
@@ -590,7 +591,8 @@ class Job:
         if not taken:
             return False
         had_visits = number in self.metrics.visited
-        self.metrics.came(max(0, result.units - self.metrics.end_visits(number)), now)
+        visits_units = self.metrics.end_visits(number, node)
+        self.metrics.came(max(0, result.units - visits_units), now)
         self.metrics.took(message.seconds)
         self._check_loss(message)
         self.metrics.count(ledger.epoch_of(number), result, recent=not had_visits)
@@ -606,15 +608,34 @@ class Job:
         self.metrics.came(message.units, now)
         self._check_loss(message)
         epoch = ledger.epoch_of(message.number)
-        self.metrics.count_visit(message.number, epoch, _result(message))
+        self.metrics.count_visit(message.number, epoch, _result(message), node)
         return True
 
+    def settle_visits(self, number: int, node: int) -> dict[str, Any] | None:
+        """What a worker has given back of a tenancy is settled; a fact for the journal, if new."""
+        assert isinstance(self.ledger, RotationLedger)
+        parts = self.ledger.settle_visits(number, node)
+        if not parts:
+            return None
+        figures = self.metrics.settle_visits(number)
+        return {"number": number, "node": node, "parts": parts, **figures}
+
+    def replay_visits(self, fact: Mapping[str, Any]) -> None:
+        """Takes what `settle_visits` returned to an earlier master."""
+        assert isinstance(self.ledger, RotationLedger)
+        number, node = int(fact["number"]), int(fact["node"])
+        if self.ledger.know_visits(number, fact["parts"]):
+            self.metrics.know_visits(number, self.ledger.epoch_of(number), node, fact)
+
     def withdraw_visits(self) -> None:
-        """Withdraws what is counted of tenancies that are not leased any more, and not done."""
+        """Withdraws what is counted of tenancies that are not leased any more, and not done.
+
+        Settled visits still count.
+        """
         if isinstance(self.ledger, RotationLedger):
             for number in self.metrics.visited:
                 if not self.ledger.records.holder(number):
-                    self.metrics.end_visits(number, lost=True)
+                    self.metrics.lose_visits(number)
 
     def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
         """Notes that the training cannot go on, where a loss is no number."""

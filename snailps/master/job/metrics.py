@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,42 @@ _BLOCK = -1
 
 
 @dataclass(slots=True)
-class _Visits:
-    """The results of the visits of a tenancy that is under way."""
+class _Sums:
+    """Results of some visits, added up."""
 
-    epoch: int
     units: int = 0
     loss: float = 0.0
     examples: float = 0.0
+
+    def add(self, more: _Sums) -> None:
+        self.units += more.units
+        self.loss += more.loss
+        self.examples += more.examples
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> _Sums:
+        return cls(int(figures["units"]), float(figures["loss"]), float(figures["examples"]))
+
+
+@dataclass(slots=True)
+class _Visits:
+    """The results of the visits of a tenancy that is not done.
+
+    Attributes
+    ----------
+    node : int
+        The worker that has it, or had it last.
+    open, settled : _Sums
+        Of its visits: withdrawn when it is lost, and kept then.  `Done` tells them again.
+    kept : _Sums
+        Of visits that workers before it had settled.
+    """
+
+    epoch: int
+    node: int = 0
+    open: _Sums = field(default_factory=_Sums)
+    settled: _Sums = field(default_factory=_Sums)
+    kept: _Sums = field(default_factory=_Sums)
 
 
 class PassMetrics:
@@ -62,7 +91,7 @@ class PassMetrics:
         self.lr: float | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=RECENT_BLOCKS)
-        self._visits: dict[int, _Visits] = {}  # of tenancies under way
+        self._visits: dict[int, _Visits] = {}  # of tenancies that are not done
         self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
 
     def add(self, units: int) -> None:
@@ -89,33 +118,52 @@ class PassMetrics:
         sums[0] += loss
         sums[1] += examples
 
-    def count_visit(self, tenancy: int, epoch: int, result: BlockResult) -> None:
-        """Adds the result of a visit, until `end_visits` of its tenancy."""
-        visits = self._visits.setdefault(tenancy, _Visits(epoch))
-        visits.units += result.units
+    def count_visit(self, tenancy: int, epoch: int, result: BlockResult, node: int = 0) -> None:
+        """Adds the result of a worker's visit, until `end_visits` of its tenancy."""
+        visits = self._visits_of(tenancy, epoch, node)
+        visits.open.units += result.units
         self.add(result.units)
         if result.examples > 0 and not math.isnan(result.loss):
-            visits.loss += result.loss
-            visits.examples += result.examples
+            visits.open.loss += result.loss
+            visits.open.examples += result.examples
             self._add_loss(epoch, result.loss, result.examples)
             self._recent.append((result.loss, result.examples, tenancy))
         if not math.isnan(result.lr):
             self.lr = result.lr
 
-    def end_visits(self, tenancy: int, *, lost: bool = False) -> int:
-        """Withdraws the results of a tenancy's visits, as the whole counts, or is lost.
+    def _visits_of(self, tenancy: int, epoch: int, node: int) -> _Visits:
+        """The results of a tenancy that this worker has now."""
+        visits = self._visits.setdefault(tenancy, _Visits(epoch, node))
+        if visits.node != node:
+            self.lose_visits(tenancy)
+            visits = self._visits.setdefault(tenancy, visits)
+            visits.node = node
+        return visits
 
-        Returns
-        -------
-        int
-            Their units.  Where they are not `lost`, the loss shown stays that of the visits.
-        """
-        visits = self._visits.pop(tenancy, None)
+    def settle_visits(self, tenancy: int) -> dict[str, Any]:
+        """What is counted of a tenancy's visits stays if its worker is lost; what that adds."""
+        visits = self._visits.get(tenancy)
         if visits is None:
-            return 0
-        self.units -= visits.units
-        if visits.examples:
-            self._add_loss(visits.epoch, -visits.loss, -visits.examples)
+            return asdict(_Sums())
+        new, visits.open = visits.open, _Sums()
+        visits.settled.add(new)
+        self._keep_recent(tenancy)
+        return asdict(new)
+
+    def know_visits(self, tenancy: int, epoch: int, node: int, figures: Mapping[str, Any]) -> None:
+        """Adds what `settle_visits` returned to an earlier master."""
+        new = _Sums.of(figures)
+        self._visits_of(tenancy, epoch, node).settled.add(new)
+        self._count_sums(epoch, new)
+
+    def _count_sums(self, epoch: int, sums: _Sums, sign: int = 1) -> None:
+        """Adds results of visits, or withdraws them."""
+        self.units += sign * sums.units
+        if sums.examples:
+            self._add_loss(epoch, sign * sums.loss, sign * sums.examples)
+
+    def _keep_recent(self, tenancy: int, *, lost: bool = False) -> None:
+        """In the loss shown, visits of this tenancy stay, or are `lost`."""
         kept = [
             (loss, examples, _BLOCK if by == tenancy else by)
             for loss, examples, by in self._recent
@@ -123,11 +171,43 @@ class PassMetrics:
         ]
         self._recent.clear()
         self._recent.extend(kept)
-        return visits.units
+
+    def lose_visits(self, tenancy: int) -> int:
+        """The worker of a tenancy is lost: withdraws what it had not settled; the units of that."""
+        visits = self._visits.get(tenancy)
+        if visits is None:
+            return 0
+        lost, visits.open = visits.open, _Sums()
+        visits.kept.add(visits.settled)
+        visits.settled, visits.node = _Sums(), 0
+        if visits.kept == _Sums():
+            del self._visits[tenancy]
+        self._count_sums(visits.epoch, lost, -1)
+        self._keep_recent(tenancy, lost=True)
+        return lost.units
+
+    def end_visits(self, tenancy: int, node: int = 0) -> int:
+        """Withdraws the results of a worker's visits, as its tenancy is done and counts whole.
+
+        Returns
+        -------
+        int
+            Their units.  The loss shown stays that of the visits.
+        """
+        visits = self._visits.get(tenancy)
+        if visits is None:
+            return 0
+        if visits.node != node:  # it has visited nothing itself
+            self.lose_visits(tenancy)
+        self._visits.pop(tenancy, None)
+        for sums in (visits.open, visits.settled):
+            self._count_sums(visits.epoch, sums, -1)
+        self._keep_recent(tenancy)
+        return visits.open.units + visits.settled.units
 
     @property
     def visited(self) -> list[int]:
-        """Tenancies whose visits are counted."""
+        """Tenancies that are not done, and whose visits are counted."""
         return list(self._visits)
 
     def count_all(self, epochs: NDArray[np.int64], records: NDArray[Any]) -> None:
@@ -148,15 +228,22 @@ class PassMetrics:
         recent = zip(losses[last].tolist(), examples[last].tolist(), strict=True)
         self._recent.extend((loss, count, _BLOCK) for loss, count in recent)
 
-    def snapshot(self) -> dict[str, Any]:
-        """All of it but what was seen of the speed, and of visits, for JSON."""
-        units, losses = self.units, [list(sums) for sums in self.losses]
-        for visits in self._visits.values():
-            units -= visits.units
-            if visits.examples:
-                losses[visits.epoch][0] -= visits.loss
-                losses[visits.epoch][1] -= visits.examples
+    def snapshot(self, *, exact: bool = False) -> dict[str, Any]:
+        """All of it but what was seen of the speed, and of tenancies not done, for JSON.
+
+        With `exact`, for a master that takes over, also what is settled of those.
+        """
+        units, losses, visited = self.units, [list(sums) for sums in self.losses], []
+        for tenancy, visits in self._visits.items():
+            for sums in (visits.open, visits.settled, visits.kept):
+                units -= sums.units
+                if sums.examples:
+                    losses[visits.epoch][0] -= sums.loss
+                    losses[visits.epoch][1] -= sums.examples
+            settled = {"settled": asdict(visits.settled), "kept": asdict(visits.kept)}
+            visited.append([tenancy, visits.epoch, visits.node, settled])
         return {
+            **({"visits": visited} if exact else {}),
             "units": units,
             "block_units": self.block_units,
             "bad_lines": self.bad_lines,
@@ -174,6 +261,12 @@ class PassMetrics:
         self._recent.clear()
         self._recent.extend((loss, examples, _BLOCK) for loss, examples in snapshot["recent"])
         self._visits.clear()
+        for tenancy, epoch, node, sums in snapshot.get("visits", ()):
+            visits = _Visits(epoch, node)
+            visits.settled, visits.kept = _Sums.of(sums["settled"]), _Sums.of(sums["kept"])
+            self._visits[tenancy] = visits
+            for some in (visits.settled, visits.kept):
+                self._count_sums(epoch, some)
         self._durations.clear()
         self._durations.extend(snapshot["durations"])
 

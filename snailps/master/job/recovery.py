@@ -181,6 +181,8 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     elif fact.kind == "chunk":
         assert isinstance(ledger, RotationLedger)
         ledger.decide(data["chunk"], data["parts"])
+    elif fact.kind == "visits":
+        job.replay_visits(data)
     elif fact.kind == "settled":
         ledger.records.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":

@@ -33,7 +33,8 @@ ANY_WORKER, MASTER = 0, -1
 class Entry:
     """A block in one epoch; `before` and `after` are the shares of all bytes up to it.
 
-    The fields from `clock` on are those of `api.block.Block`.
+    The fields from `clock` on are those of `api.block.Block`; `had` are the visiting parts that it
+    counts.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Entry:
     part: int = -1
     parts: int = 0
     visiting: int = 0
+    had: tuple[int, ...] = ()
 
 
 NAMED_MAX = 8

@@ -63,7 +63,10 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Visited:
-    """The visiting parts of a leased tenancy: all that it had, and those that it holds."""
+    """The visiting parts of a leased tenancy: all that it had, and those that it holds.
+
+    It has had, from the beginning, those whose visits an earlier lease has settled.
+    """
 
     had: set[int] = field(default_factory=set)
     holds: set[int] = field(default_factory=set)
@@ -94,7 +97,8 @@ class RotationLedger(Ledger):
     A tenancy (k, i) is leased when all slices of k are done, and (k - 1, i) is done or held by the
     same worker; where the parts of k and k - 1 differ, when all tenancies of k - 1 are done.  So no
     part has two writers.  An entry is settled once it is done: a worker reports it with all pushes
-    acknowledged.
+    acknowledged.  Of a tenancy under way, visits may be: with these the next lease begins, if its
+    worker is lost.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class RotationLedger(Ledger):
         self._owners: dict[int, int] = {}  # part -> the worker that keeps its rows
         self._own: dict[int, int] = {}  # the reverse
         self._visited: dict[int, _Visited] = {}
+        self._settled: dict[int, set[int]] = {}  # visiting parts of tenancies that are not done
         self._lent: dict[int, int] = {}  # visiting part -> tenancy
         self._decided: list[tuple[int, int]] = []
         self._changed = True
@@ -218,6 +223,7 @@ class RotationLedger(Ledger):
             part=self._part(number),
             parts=parts,
             visiting=VISITING_PER_PART * parts,
+            had=tuple(sorted(self._settled.get(number, ()))),
         )
 
     @property
@@ -306,7 +312,7 @@ class RotationLedger(Ledger):
         if not self._at(chunk).parts:
             self.decide(chunk, self._parts_now())
             self._decided.append((chunk, self._at(chunk).parts))
-        self._visited[number] = _Visited()
+        self._visited[number] = _Visited(set(self._settled.get(number, ())))
         if node not in self._own and part not in self._owners:
             self._own[node], self._owners[part] = part, node
 
@@ -347,6 +353,7 @@ class RotationLedger(Ledger):
         if self.records.holder(number) != node or not self.is_tenancy(number):
             return False
         self._give_back(number)
+        self._settled.pop(number, None)
         return True
 
     def _finish(self, number: int, result: BlockResult) -> None:
@@ -356,6 +363,7 @@ class RotationLedger(Ledger):
         left = self._at(self.chunk_of(number))
         if self.is_tenancy(number):
             self._free(number)
+            self._settled.pop(number, None)
             left.undone -= 1
             self._advance()
         else:
@@ -448,6 +456,33 @@ class RotationLedger(Ledger):
             return False
         visited.holds.discard(part)
         del self._lent[part]
+        return True
+
+    def settle_visits(self, number: int, node: int) -> list[int]:
+        """All that a leased tenancy has given back is trained, and its rows are at the servers.
+
+        Whichever worker gets the tenancy, if this one is lost, borrows the other parts only.
+
+        Returns
+        -------
+        list of int
+            Parts that were not settled before.
+        """
+        visited, settled = self._visits(number, node), self._settled.setdefault(number, set())
+        new = visited.had - visited.holds - settled
+        settled |= new
+        return sorted(new)
+
+    def know_visits(self, number: int, parts: Collection[int]) -> bool:
+        """Visits that were settled under an earlier master; False if the tenancy is done."""
+        chunk = self.chunk_of(number)
+        if chunk not in self._open_range or number not in self._tenancies_of(chunk):
+            return False
+        if self.records.is_done(number):
+            return False
+        self._settled.setdefault(number, set()).update(
+            part for part in parts if 0 <= part < self.visits_of(number)
+        )
         return True
 
     def claim_visits(
@@ -576,9 +611,10 @@ class RotationLedger(Ledger):
                 trained = float(parts - self._at(chunk).undone)
                 for number in self._tenancies_of(chunk):
                     visited = self._visited.get(number)
+                    given = len(self._settled.get(number, ()))
                     if visited is not None:
                         given = len(visited.had) - len(visited.holds)
-                        trained += given / (VISITING_PER_PART * parts)
+                    trained += given / (VISITING_PER_PART * parts)
                 done += trained / parts * self._chunk_bytes(chunk)
         return min(1.0, done / self._total_bytes)
 
@@ -635,6 +671,7 @@ class RotationLedger(Ledger):
             **super().snapshot(),
             "workers": sorted(self._workers),
             "owners": sorted(self._owners.items()),
+            "visits": [[number, sorted(parts)] for number, parts in self._settled.items()],
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -643,3 +680,5 @@ class RotationLedger(Ledger):
         self._workers = dict.fromkeys(int(node) for node in snapshot["workers"])
         self._owners = {int(part): int(node) for part, node in snapshot["owners"]}
         self._own = {node: part for part, node in self._owners.items()}
+        for number, parts in snapshot.get("visits", ()):  # a journal of an earlier version has none
+            self.know_visits(int(number), [int(part) for part in parts])

@@ -168,6 +168,10 @@ class LeaseService:
         if job is None or member.dropped or not job.gave_back(message, member.number, now):
             return
         assert job.ledger is not None
+        if message.settled:
+            fact = job.settle_visits(message.number, member.number)
+            if fact is not None:
+                self._out.note("visits", fact)
         if message.seconds > 0:
             member.rate = message.units / max(message.seconds, SECONDS_LEAST)
         if job.ledger.closed:  # it may hold others

@@ -19,6 +19,8 @@ from snailps.transport.messages.codec import Message, message
 from snailps.transport.messages.validation import (
     CLOCK_OR_NONE,
     NUMBERED_TABLES,
+    PART,
+    PARTS_MAX,
     TABLES_MAX,
     TEXTS,
     TRACE_CHARS_MAX,
@@ -177,7 +179,8 @@ class Leased(Message):
     """A block, or with `number` -1 the end of the pass; one that holds a part is to send it.
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
-    the fields from `clock` on are those of `api.block.Block`.
+    the fields from `clock` on are those of `api.block.Block`; `had`: visiting parts of a tenancy
+    whose visits others have settled.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
@@ -197,6 +200,7 @@ class Leased(Message):
     part: PartOrNone = -1
     parts: Part = 0
     visiting: Part = 0
+    had: Annotated[list[Any], ListOf(PART, PARTS_MAX)] = field(default_factory=list)
 
     def check(self) -> None:
         """A block comes with both shares, a tenancy with its parts."""
@@ -232,13 +236,17 @@ class Borrowed(Message):
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
 class GiveBack(Message):
-    """A visiting part is trained, its pushes are acknowledged; the figures are of this visit."""
+    """A visiting part is trained, its pushes are acknowledged; the figures are of this visit.
+
+    `settled`: so are all pushes of every visit that was given back so far, resident rows included.
+    """
 
     number: Natural
     part: Part
     units: Count
     seconds: Seconds
     metrics: Metrics
+    settled: Bool = False
 
 
 @message(by="master")
