@@ -97,12 +97,23 @@ class MemoryWorker(WordVectors):
         return SimpleNamespace(wait=lambda: values, done=True)
 
 
+class Lost(Exception):
+    """A worker is lost."""
+
+
 class LentParts:
-    """Visiting parts of one chunk, each lent to one worker at a time."""
+    """Visiting parts of one chunk, each lent to one worker at a time.
+
+    Attributes
+    ----------
+    lost_after : int
+        A tenancy that has had so many, and lacks others, is lost.
+    """
 
     def __init__(self, visiting: int) -> None:
         self.visiting = visiting
         self.free = set(range(visiting))
+        self.lost_after = visiting
         self.changed = threading.Condition()
         self.lent: list[tuple[int, int]] = []
 
@@ -118,28 +129,36 @@ class LentVisits:
         first = part * lent.visiting // parts
         self._lent, self._part = lent, part
         self._left = [(first + n) % lent.visiting for n in range(lent.visiting)]
+        self.had: list[int] = []
         self.figures: list[Mapping[str, float]] = []
+        self.settled: list[int] = []
 
     def borrow(self) -> int | None:
         """The next part that is free."""
         with self._lent.changed:
             while self._left:
+                if len(self.had) == self._lent.lost_after:
+                    raise Lost
                 for part in self._left:
                     if part in self._lent.free:
                         self._lent.free.remove(part)
                         self._left.remove(part)
+                        self.had.append(part)
                         self._lent.lent.append((self._part, part))
                         return part
                 assert self._lent.changed.wait(60)
             return None
 
-    def give_back(self, part: int, figures: Mapping[str, float]) -> None:
+    def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         """The part is free again."""
         with self._lent.changed:
             assert part not in self._lent.free
             self._lent.free.add(part)
             self._lent.changed.notify_all()
         self.figures.append(figures)
+        assert part in self.had
+        if settled:
+            self.settled.append(len(self.figures))
 
 
 def blocks_of_chunk(

@@ -30,7 +30,9 @@ def worker() -> MemoryWorker:
     return MemoryWorker(SETTINGS, known, MemoryTables(SETTINGS, len(known)))
 
 
-def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int]) -> InputExchange:
+def copies(
+    worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int], had: int = 0
+) -> InputExchange:
     """Of two words, each with one n-gram; so many groups of pairs have each as their centre."""
     by_bucket = np.zeros(SETTINGS.bucket, np.int32)
     for bucket, number in sharers.items():
@@ -46,7 +48,7 @@ def copies(worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int
         keys=KEYS,
         rows=resident.place(KEYS),
     )
-    block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5), chunk=0)
+    block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5), chunk=0, had=had)
     sharing = sharing_of_grams(worker.settings, tenancy, block)  # type: ignore[arg-type]
     return InputExchange(worker, tenancy, block, sharing)  # type: ignore[arg-type]
 
@@ -122,6 +124,49 @@ def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(
     busy, rare = KEYS[2:].tolist()
     assert [n for n, key in sent if key == busy] == [1, 2, 3, 6, 7]
     assert [n for n, key in sent if key == rare] == [3, 6]
+
+
+def test_settled_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_end(
+    worker: MemoryWorker,
+) -> None:
+    before = stored(worker)
+    made = copies(worker, (10_000, 1), {3: 5, 7: 5})
+    for number in range(1, 4):
+        made.local[0][[0, 2, 3], :4] += 1
+        made.exchange(number)
+    moved = worker.memory.moved["input"]
+    for push in made.settle():
+        push.wait()
+    own, still, busy, rare = stored(worker) - before
+    np.testing.assert_allclose(own, 3, rtol=1e-6)
+    assert (still == 0).all()
+    assert (rare > 1).all()  # its share of three visits
+    assert worker.memory.moved["input"] == moved + 2  # what was exchanged just now is there
+    assert made.settle() == []
+    made.exchange(4)
+    made.local[0][[0, 3], :4] += 1
+    made.close()
+    after = stored(worker) - before
+    np.testing.assert_allclose(after[0], 4, rtol=1e-6)
+    np.testing.assert_allclose(after[2], busy, rtol=1e-5)
+    assert (after[3] > rare).all()
+    assert (after[3] < rare + 1 + 1e-5).all()
+
+
+def test_exchanges_of_a_tenancy_that_goes_on_begin_where_another_worker_was_lost(
+    worker: MemoryWorker,
+) -> None:
+    made = copies(worker, (200, 100), {3: 8, 7: 8}, had=4)  # every visit, every third one
+    assert made.opened == 4
+    begin = stored(worker)
+    changed = []
+    for number in range(5, VISITS):
+        made.local[0][:, :4] += 1
+        made.exchange(number)
+        changed.append((stored(worker) != begin).any(1).tolist()[2:])
+        begin = stored(worker)
+    assert changed == [[True, False], [True, False], [True, True]]
+    assert made.exchanged == 8
 
 
 @pytest.mark.parametrize("groups", [1, 30, 1000, 100_000])

@@ -10,13 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotating import LentParts, MemoryTables, MemoryWorker, blocks_of_chunk, train_rotating
+from rotating import (
+    LentParts,
+    LentVisits,
+    Lost,
+    MemoryTables,
+    MemoryWorker,
+    blocks_of_chunk,
+    train_rotating,
+)
 
 from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.word_vectors import WordVectors, WordVectorSettings, model, shared_text
+from snailps.models.word_vectors import (
+    WordVectors,
+    WordVectorSettings,
+    model,
+    rotation,
+    shared_text,
+)
 from snailps.models.word_vectors.cbow import CbowTenancy
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.input_exchange import InputExchange
@@ -306,6 +320,85 @@ def test_rows_are_freed_when_the_next_tenancy_has_its_own(memory: int, freed: bo
     made[0].train(second)
     assert (made[0].memory.rows["input"] != between).any()
     assert len(second.prepared.resident.local) == 1
+
+
+@pytest.fixture
+def settles_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(rotation, "SETTLE_ROWS", 10.0)
+    monkeypatch.setattr(rotation, "SETTLE_SHARE", 0.0)
+
+
+@pytest.mark.usefixtures("settles_often")
+@pytest.mark.parametrize("lost_after", [1, 3])
+@pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])
+def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_not(
+    model: str, maxn: int, lost_after: int
+) -> None:
+    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model)
+    found = []
+    for is_lost in (False, True):
+        worker = workers_of(settings, 1, ALL)[0]
+        worker.memory.rows["output"][:] = 0.1  # else the first steps change no input row
+        block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
+        lent = block.visits
+        assert isinstance(lent, LentVisits)
+        if is_lost:
+            lent._lent.lost_after = lost_after
+            block.prepared = worker.prepare(block)
+            with pytest.raises(Lost):
+                worker.train(block)
+            worker._rotating.close()  # type: ignore[union-attr]
+            assert lent.settled == list(range(1, lost_after + 1))
+            lent._lent.lost_after = 4
+            lent.had.clear()
+            block.had = lost_after
+            (worker,) = workers_of_tables(worker)
+        block.prepared = worker.prepare(block)
+        figures = worker.train(block)
+        found.append((worker.memory.rows, figures))
+        assert len(lent.had) == 4 - block.had
+    (whole, all_), (rest, some) = found
+    for table in ("input", "output"):
+        np.testing.assert_allclose(rest[table], whole[table], atol=1e-5)
+    assert 0 < some["units"] < all_["units"]
+    assert some["lr"] == all_["lr"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "model", "times"),  # of 2 * workers tenancies, three each at most
+    [
+        (1, "skipgram", 0),
+        (2, "skipgram", 4),
+        (4, "skipgram", 12),
+        (8, "skipgram", 48),
+        (8, "cbow", 40),
+    ],
+)
+def test_settling_moves_a_fifth_more_rows_at_most(
+    workers: int, model: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [[text(1000, 10 * chunk + at) for at in range(2)] for chunk in range(2)]
+    data = b"".join(b"".join(slices) for slices in texts)
+    settled: list[bool] = []
+    give_back = LentVisits.give_back
+
+    def noted(self: LentVisits, part: int, figures: Any, **how: Any) -> None:
+        settled.append(how["settled"])
+        give_back(self, part, figures, **how)
+
+    monkeypatch.setattr(LentVisits, "give_back", noted)
+    moved, found = [], []
+    for seconds in (1e9, 0.0):
+        monkeypatch.setattr(rotation, "SETTLE_SECONDS", seconds)
+        settled.clear()
+        made = workers_of(replace(SMALL, model=model), workers, data)
+        train_rotating(made, texts, at_once=False)
+        found.append(sum(settled))
+        moved.append(made[0].memory.moved["input"] + made[0].memory.moved["output"])
+    assert found == [0, times]
+    assert moved[0] <= moved[1] <= 1.2 * moved[0]
+    assert (moved[1] > moved[0]) == (times > 0)
 
 
 class Failing(MemoryWorker):

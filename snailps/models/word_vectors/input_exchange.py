@@ -1,6 +1,7 @@
 """A tenancy's input rows: those that its part alone has, and copies of those that others have, too.
 
     resident rows -> exchange: share of the delta -> PUSH, PULL behind it -> merged
+                  -> settle: all deltas so far -> PUSH
                   -> close: last deltas -> PUSH, acknowledged
 
 With skip-gram, words of several resident parts have an n-gram, so several workers train copies of
@@ -101,6 +102,8 @@ class InputExchange:
         Resident rows to train, and AdaGrad's squares behind them.
     turns : int
         How often in a visit `exchange` is to be called.
+    opened, exchanged : int
+        Rows that were pulled at first; and pulled or pushed since, in exchanges.
     """
 
     def __init__(
@@ -116,12 +119,13 @@ class InputExchange:
         # Each turn looks for rows that are due, and most rows of n-grams never are.
         self._among = np.flatnonzero(shared & (apart < last))
         self._every = np.maximum(apart[self._among], 1).astype(np.int32)  # turns between two
-        self._due = self._every.copy()  # turn of the next one
+        self._number = block.had * self.turns
+        self._due = self._every + self._number  # turn of the next one
         self._way = sharing.way / last
-        self._sent = np.zeros(len(self._keys), np.int64)  # turn of the last exchange
-        self._number = 0
+        self._sent = np.full(len(self._keys), self._number)  # turn of the last exchange
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
-        self._resident.open(self._keys, self._rows, shared)
+        self.opened = self._resident.open(self._keys, self._rows, shared)
+        self.exchanged = 0
         self.local = self._resident.local
 
     def exchange(self, number: int) -> None:
@@ -142,6 +146,17 @@ class InputExchange:
         push = self._push(due, now)
         pull = self._model.pull_async("input", self._keys[due], state=self._sgd.state)
         self._open = (due, now, push, pull)
+        self.exchanged += 2 * len(due)
+
+    def settle(self) -> list[Pending]:
+        """Between two visits: starts to push all deltas so far; settled when these pushes are done.
+
+        Of rows that other parts have, too, the share that is due after these steps, as in `close`.
+        """
+        self._merge(wait=True)
+        shares = None if self._alone else self._shares(np.arange(len(self._keys)))
+        self._sent[:] = self._number
+        return self._resident.settle(self._keys, self._rows, shares)
 
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""

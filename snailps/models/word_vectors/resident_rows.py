@@ -1,8 +1,9 @@
 """Input rows that stay at a worker from chunk to chunk, as long as it keeps its part.
 
     keys of a tenancy -> place -> rows of the arrays      (when it is prepared, beside the training)
-    open:  rows that are new, or that may have changed <- PULL
-    close: deltas of the tenancy's rows -> PUSH, acknowledged
+    open:   rows that are new, or that may have changed <- PULL
+    settle: deltas so far of the tenancy's rows -> PUSH, beside the training
+    close:  deltas of the tenancy's rows -> PUSH, acknowledged
 
 A word's row of skip-gram is written by the worker that has its part, and by no other: what it has
 pushed is what the servers have.  Rows that other parts have, too, are pulled again for each
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.worker import Pending
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.text_model import BUCKET_KEY
 
@@ -76,7 +78,7 @@ class ResidentRows:
         self._of_words[own], self._of_buckets[buckets] = rows[:words], rows[words:]
         return rows.astype(np.int64)
 
-    def open(self, keys: Keys, rows: Places, shared: NDArray[np.bool_]) -> None:
+    def open(self, keys: Keys, rows: Places, shared: NDArray[np.bool_]) -> int:
         """Pulls the rows of a tenancy that are new, or that may have changed at the servers.
 
         Parameters
@@ -85,6 +87,11 @@ class ResidentRows:
             What it needs, and what `place` returned for it.
         shared : bool array
             Of each key: whether other parts have it, too.
+
+        Returns
+        -------
+        int
+            Rows that were pulled.
         """
         sgd = self._model.sgd
         if not self.local:
@@ -98,6 +105,7 @@ class ResidentRows:
         self._here[rows] = True
         pulled = self._model.pull_async("input", keys[lacks], state=sgd.state).wait()
         sgd.in_threads(self._load, rows[lacks], pulled)
+        return len(lacks)
 
     def free(self) -> None:
         """Frees the rows; no other tenancy will need them."""
@@ -114,6 +122,32 @@ class ResidentRows:
         dim = self._model.sgd.layout.dim
         return np.concatenate([array[rows, :dim] for array in self.local], axis=1)
 
+    def settle(self, keys: Keys, rows: Places, shares: Floats | None) -> list[Pending]:
+        """Starts to push what has changed since the tenancy began, or since the last such push.
+
+        Parameters
+        ----------
+        keys, rows, shares
+            As for `close`.
+
+        Returns
+        -------
+        list of Pending
+            Pushes of copies: the rows may be trained meanwhile.
+        """
+        sgd, pushes = self._model.sgd, []
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            some = slice(first, first + ROWS_AT_ONCE)
+            deltas = self._deltas(rows[some], None if shares is None else shares[some])
+            changed = np.flatnonzero(deltas.any(axis=1))
+            if len(changed):
+                copy = deltas[changed]
+                pushes.append(
+                    self._model.push_async("input", keys[some][changed], copy, state=sgd.state)
+                )
+            sgd.packed.give(deltas)
+        return pushes
+
     def close(self, keys: Keys, rows: Places, shares: Floats | None) -> None:
         """Pushes the deltas of a tenancy, and waits until they are acknowledged.
 
@@ -128,10 +162,7 @@ class ResidentRows:
         before = None
         for first in range(0, len(rows), ROWS_AT_ONCE):
             some = slice(first, first + ROWS_AT_ONCE)
-            deltas = sgd.packed.take(len(rows[some]))
-            sgd.in_threads(self._settle, rows[some], deltas)
-            if shares is not None:
-                deltas[:, : sgd.layout.dim] *= shares[some, None]
+            deltas = self._deltas(rows[some], None if shares is None else shares[some])
             push = self._model.push_async("input", keys[some], deltas, state=sgd.state)
             if before is not None:
                 sgd.packed.give(before.wait())
@@ -139,7 +170,16 @@ class ResidentRows:
         if before is not None:
             sgd.packed.give(before.wait())
 
-    def _settle(self, rows: Places, deltas: Floats) -> None:
+    def _deltas(self, rows: Places, shares: Floats | None) -> Floats:
+        """An array of `sgd.packed`: what is to be pushed of some rows, which then count as sent."""
+        sgd = self._model.sgd
+        deltas = sgd.packed.take(len(rows))
+        sgd.in_threads(self._subtract, rows, deltas)
+        if shares is not None:
+            deltas[:, : sgd.layout.dim] *= shares[:, None]
+        return deltas
+
+    def _subtract(self, rows: Places, deltas: Floats) -> None:
         now = self.packed(rows)
         np.subtract(now, self.base[rows], out=deltas)
         self.base[rows] = now

@@ -3,7 +3,8 @@
     deal:    a slice of text -> word ids -> table "text"                 (by any worker, ahead)
     prepare: ids of the chunk -> pairs whose centre word is in the worker's part, sorted
     train:   resident input rows, new ones by PULL; then for each visiting part of the output rows:
-             borrow -> PULL -> kernel threads -> PUSH -> give back;  resident deltas -> PUSH
+             borrow -> PULL -> kernel threads -> PUSH -> give back;  resident deltas -> PUSH, at
+             the end and, in long tenancies, between two visits: they are settled then
 
 `RotationTrainer` is what skip-gram and CBOW have in common; the rest is of skip-gram; `cbow` has
 the other.
@@ -20,6 +21,7 @@ Negatives of a pair are drawn from the visiting part of its context.
 from __future__ import annotations
 
 import itertools
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
@@ -48,6 +50,12 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int32]
 THREAD_GROUPS = 128
 """Least groups of pairs for a thread of its own."""
+SETTLE_SHARE = 0.25
+"""Of a tenancy's visits, between two times that its rows are settled, at least."""
+SETTLE_SECONDS = 4.0
+"""The same in seconds: training that is lost for less costs less than its loss."""
+SETTLE_ROWS = 0.2
+"""Rows that are pushed for that, at most, of those that the tenancy moves anyhow."""
 MASK64 = (1 << 64) - 1
 
 
@@ -148,6 +156,38 @@ class Visit:
     figures: dict[str, float] = field(default_factory=dict)
 
 
+class Settling:
+    """After which visits of a tenancy its input rows are settled, besides its end.
+
+    If its worker is lost, those visits are not trained again.
+
+    Parameters
+    ----------
+    block : Block
+    rows : int
+        Input rows, pushed each time.
+    opened : int
+        Rows that were pulled when it began.
+    """
+
+    def __init__(self, block: Block, rows: int, opened: int) -> None:
+        self._first = self._last = block.had
+        self._visiting, self._rows, self._opened = block.visiting, max(1, rows), opened
+        self._since = time.monotonic()
+
+    def is_due(self, visits: int, moved: int) -> bool:
+        """Whether rows are to be settled after so many visits, which moved so many rows."""
+        left = self._visiting - self._first
+        whole = self._opened + self._rows + moved * left / (visits - self._first)
+        times = int(SETTLE_ROWS * whole / self._rows)
+        apart = max(SETTLE_SHARE * self._visiting, left / (times + 1))
+        now = time.monotonic()
+        due = self._last + apart <= visits < self._visiting and now - self._since >= SETTLE_SECONDS
+        if due:
+            self._last, self._since = visits, now
+        return due
+
+
 T = TypeVar("T", bound=Tenancy)
 
 
@@ -237,8 +277,9 @@ class RotationTrainer(ABC, Generic[T]):
         coming = self._ahead.submit(self._borrow, block, tenancy)
         inputs = InputExchange(self._model, tenancy, block, self._sharing(block, tenancy))
         sgd = self._model.sgd
+        settling = Settling(block, len(tenancy.keys), inputs.opened)
         returned: deque[Future[None]] = deque()
-        number = 0
+        number, moved = block.had, 0
         while (visit := coming.result()) is not None:
             while returned and returned[0].done():
                 returned.popleft().result()  # raises if its push has failed
@@ -246,8 +287,13 @@ class RotationTrainer(ABC, Generic[T]):
             self._train_visit(block, tenancy, visit, inputs, number)
             sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
             push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
-            returned.append(self._behind.submit(self._give_back, block, visit, push))
-            number += 1
+            number, moved = number + 1, moved + 2 * len(visit.keys)
+            is_due = settling.is_due(number, moved + inputs.exchanged)
+            settles = inputs.settle() if is_due else None
+            former = returned[-1] if returned else None
+            returned.append(
+                self._behind.submit(self._give_back, block, visit, push, settles, former)
+            )
             for name in totals:
                 totals[name] += visit.figures[name]
             totals["lr"] = visit.figures["lr"]
@@ -256,7 +302,7 @@ class RotationTrainer(ABC, Generic[T]):
             tenancy.resident.free()  # the next one has rows of its own
         for task in returned:
             task.result()
-        if number == block.visiting:  # else the training is to end
+        if number == block.visiting and not block.had:  # else the training is to end
             totals["units"] = float(tenancy.words)  # of a text without pairs, too
         return totals
 
@@ -330,12 +376,26 @@ class RotationTrainer(ABC, Generic[T]):
     ) -> list[tuple[float, int]]:
         """Trains groups `first` to `last - 1` in threads: loss and examples of each thread."""
 
-    def _give_back(self, block: Block, visit: Visit, push: Pending) -> None:
-        """Gives a part back once its deltas are acknowledged."""
+    def _give_back(
+        self,
+        block: Block,
+        visit: Visit,
+        push: Pending,
+        settles: list[Pending] | None,
+        former: Future[None] | None,
+    ) -> None:
+        """Gives a part back once its deltas are acknowledged, and those that settle it.
+
+        `former` has given back the part before: if it failed, nothing behind it is settled.
+        """
+        if former is not None:
+            former.result()
         self._model.sgd.packed.give(push.wait())
         for array in visit.local:
             self._trained.give(array)
-        block.visits.give_back(visit.part, visit.figures)
+        for settle in settles or ():
+            settle.wait()
+        block.visits.give_back(visit.part, visit.figures, settled=settles is not None)
 
 
 class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
