@@ -1,7 +1,10 @@
 """Rotation in real processes: no part has two writers, and each visit takes place."""
 
 import contextlib
+import json
+import re
 import signal
+import sys
 import time
 from collections import defaultdict
 from itertools import pairwise
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Cluster, Gate
+from processes import Cluster, Gate, environment
 from rotation_models import PART_KEYS
 from test_cluster import figures_of
 from test_master_dies import Mortal
@@ -172,6 +175,39 @@ def test_worker_killed_behind_a_settled_visit_leaves_only_the_others(tmp_path, j
     figures = figures_of(master)
     assert (figures["examples"], figures["progress"]) == (len(counts), 1.0)
     assert figures["loss_by_epoch"] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, model):
+    """It dies when it has given back its fifth part, of which the second and the fourth settle."""
+    words = np.random.default_rng(1).integers(600, size=(5000, 20))
+    text = "".join(" ".join(f"w{word}" for word in line) + "\n" for line in words.tolist())
+    (tmp_path / "in.txt").write_text(text)
+    job = {
+        "worker_class": "snailps.models.word_vectors:WordVectors", "input": tmp_path / "in.txt",
+        "output": tmp_path / "out", "epochs": 3, "dim": 8, "maxn": 0, "model": model, "sample": 0,
+        "on_node_loss": "recover", "threads": 1,
+    }  # fmt: skip
+    trainer = "snailps.models.word_vectors.rotation"
+    wish = {"set": {f"{trainer}:SETTLE_SECONDS": 0.0, f"{trainer}:SETTLE_ROWS": 2.0}}
+    death = {"die": "snailps.worker.visits:TenancyVisits.give_back", "call": 5, "when": "after"}
+    with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
+        master = cluster.master()
+        for _ in range(2):
+            cluster.start("server")
+        hurt = {"program": [sys.executable, "-m", "faults.hurt"]}
+        for more in ({}, {}, death):
+            worker = cluster.start("worker", env=environment(HURT=json.dumps(wish | more)), **hurt)
+        assert worker.wait() == -signal.SIGKILL
+        number = int(re.search(r"worker (\d+)", master.wait_line("is lost")).group(1))
+        facts = (tmp_path / "out.journal" / "facts").read_text()
+        codes = cluster.codes()
+        assert [code for code in codes if code] == [-signal.SIGKILL]
+    settled = [json.loads(line[9:])[1] for line in facts.splitlines() if '["visits",' in line]
+    assert [len(fact["parts"]) for fact in settled if fact["node"] == number] == [2, 2]
+    figures = figures_of(master)
+    assert (figures["words"], figures["progress"]) == (3 * 21 * 5000, 1.0)
+    assert np.isfinite(figures["loss_by_epoch"]).all()
 
 
 def await_settled(tmp_path, number, times):
