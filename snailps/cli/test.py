@@ -23,9 +23,17 @@ COLUMNS = ("label", "lines", "said", "precision", "recall")
 
 def command(
     model: Annotated[Path, typer.Argument(help="A .bin of a classifier, fastText's own too.")],
-    file: Annotated[Path, typer.Argument(help="Lines of labels and words, as for training.")],
+    file: Annotated[
+        str, typer.Argument(help="Lines of labels and words, or a table, as for training.")
+    ],
     k: KOption = 1,
     threshold: ThresholdOption = 0.0,
+    column: Annotated[
+        str, typer.Option(help="Of a table: the column of the texts.", show_default=False)
+    ] = "",
+    label_column: Annotated[
+        str, typer.Option(help="Of a table: the column of their labels.", show_default=False)
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
     ] = False,
@@ -36,12 +44,15 @@ def command(
     labels that were predicted. Lines without a known label or without a known word are left out,
     as in fastText.
 
-    For example: snailps test out/sections.bin held-out.txt -k 1
+    For example: snailps test out/sections.bin held-out.txt -k 1; of a table:
+    snailps test out/stars.bin held-out.parquet --column text --label-column stars
 
     In a pipe: label, lines that have it, times it was predicted, precision, recall, separated by
     tabs; the first row, `all`, is for all labels together.
     """
-    scores = evaluate_labels(LabelModel(model), file, k, threshold)
+    scores = evaluate_labels(
+        LabelModel(model), file, k, threshold, column=column, label_column=label_column
+    )
     if as_json:
         print_json(_figures(model, file, scores))
         return
@@ -49,8 +60,8 @@ def command(
     print_rows(COLUMNS, _rows(scores), title=title)
 
 
-def _figures(model: Path, file: Path, scores: LabelScores) -> dict[str, Any]:
-    figures = {"model": str(model), "file": str(file), **asdict(scores)}
+def _figures(model: Path, file: str, scores: LabelScores) -> dict[str, Any]:
+    figures = {"model": str(model), "file": file, **asdict(scores)}
     for entry in figures["labels"]:
         entry["label"] = to_text(entry["label"])
     return figures

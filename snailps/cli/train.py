@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps import models
-from snailps.api.worker import load_class
+from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
 from snailps.cli.common import FreshOption, JsonLogOption, SetOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
@@ -157,7 +157,7 @@ def train(
     for key in _REQUIRED:
         if not raw.explicit(key, JobSettings) and not (judged and key == "output"):
             raise ConfigError(f"--{key} is missing: snailps train {name} --help shows how")
-    job_settings(cls, raw, known_classes(raw))
+    _show_completed(cls, raw, job_settings(cls, raw, known_classes(raw)))
     raw.build(WorkerSettings, also_known=known_classes(raw))
     overrides = [*(f"{entry.key}={entry.value}" for entry in options.entries), *sets]
     return run_local(
@@ -169,6 +169,16 @@ def train(
         as_json=as_json,
         kept=kept,
     )
+
+
+def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> None:
+    """Prints the settings that the model has found out by its input, as columns of a table."""
+    given = raw.build(cls.Settings, also_known=known_classes(raw))
+    for name in cls.completed:
+        found = getattr(settings, name)
+        if found != getattr(given, name):
+            shown = settings_of(cls.Settings)[name].format(found)
+            typer.echo(f"{name}: {shown}  (--{name.replace('_', '-')} overrides)", err=True)
 
 
 def _refuse_change(

@@ -196,9 +196,18 @@ def _of_datasets(data: Any, column: str, what: str) -> Elements | None:
     def values() -> Iterator[Any]:
         chosen = data.select_columns([column]) if hasattr(data, "select_columns") else data
         for batch in chosen.iter(batch_size=_BATCH):
-            yield from batch[column]
+            yield from _plain(batch[column])
 
     return Elements(values(), _length(data), f"column {column!r} of a {_kind(data)}", "row")
+
+
+def _plain(values: Any) -> Iterable[Any]:
+    """Python's own values of a batch, in whatever format the dataset gives its columns."""
+    for convert in ("to_pylist", "to_list", "tolist"):
+        if hasattr(values, convert):
+            found: Iterable[Any] = getattr(values, convert)()
+            return found
+    return values if isinstance(values, Iterable) else [values]
 
 
 _LIBRARIES: dict[str, Callable[[Any, str, str], Elements | None]] = {

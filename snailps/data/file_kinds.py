@@ -3,8 +3,8 @@
     first bytes -> kind_of -> "a PNG image", or "" if nothing is known against it
     first bytes, path -> refuse_foreign -> DataError with the name, and what to do
 
-A pattern has bytes that no text begins with, as far as the format has any.  No files are opened
-here.
+A pattern has bytes that no text begins with, as far as the format has any.  What is of no known
+format, and has many control characters, is binary data.  No files are opened here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from snailps.errors import DataError
 
 HEAD_BYTES = 512
 """So many first bytes are enough; a tar archive shows itself at byte 257."""
+
+BINARY_BYTES_MIN = 32
+"""Of fewer bytes too little is known."""
+BINARY_SHARE = 20
+"""One control character in so many bytes is too much for text."""
+# But for zero, the white space, and escape, by which terminals are told colours.
+_CONTROLS = bytes({*range(1, 32), 127} - {*b"\t\n\v\f\r\x1b"})
 
 _UNPACK = "unpack it, and name what is in it"
 _NAME = "give its name the ending {}, so that it is unpacked"
@@ -103,4 +110,17 @@ def _found(head: bytes, text: bool) -> tuple[str, str] | None:
     for name, begin, cure in (*_COMPILED, *(_COMPILED_OURS if text else ())):
         if begin.match(head):
             return name, cure
+    if text and _is_binary(head[:HEAD_BYTES]):
+        return "binary data of a format that is not known here", _TEXT
     return None
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether so many bytes are control characters that it cannot be text of any encoding.
+
+    Of random bytes a tenth are; of integers and floats many are zeros, which end words as well.
+    """
+    odd = len(head) - len(head.translate(None, _CONTROLS))
+    return len(head) >= BINARY_BYTES_MIN and (
+        odd * BINARY_SHARE > len(head) or head.count(0) * 3 > len(head)
+    )

@@ -76,7 +76,8 @@ class Reading:
     def takes(self, path: str) -> bool:
         """Whether a file is a table for this job.
 
-        CSV, TSV and JSON lines are, if the job names a column; a Parquet file always is.
+        CSV and TSV are, if the job names a column; Parquet always is, and JSON lines for a model
+        that knows columns.
 
         Raises
         ------
@@ -91,8 +92,9 @@ class Reading:
                 f"{path} is no table, but {setting} is set ({named}): the names of tables end in "
                 f"{ENDINGS}"
             )
-        if found == "parquet" and not named:
-            raise DataError(f"{path} is a Parquet file: {self._cure(setting)}")
+        if not named and (found == "parquet" or (found == "jsonl" and self.form)):
+            what = "is a Parquet file" if found == "parquet" else "has JSON lines"
+            raise DataError(f"{path} {what}: {self._cure(setting)}")
         return bool(named)
 
     def _cure(self, setting: str) -> str:

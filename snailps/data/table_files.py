@@ -1,7 +1,7 @@
 """Tables in files: Parquet, JSON lines, CSV and TSV with a header.
 
     path -> open_table -> TableFile: names of columns, kinds, pieces of rows
-    TableFile, Reading -> write_text -> a line a row; write_examples -> a matrix file
+    TableFile, Reading -> text_of -> a line a row; write_examples -> a matrix file
     first table of a job, declarations of some columns -> complete -> declarations of all
 
 Memory stays bounded: some ten thousand rows at a time, and the labels of all examples.  pyarrow is
@@ -132,10 +132,13 @@ def open_table(path: str) -> TableFile:
         return SeparatedFile(path, "," if found == "csv" else "\t")
 
 
-def write_text(
-    reading: Reading, path: str, file: ScratchFile, on_piece: Callable[[], None]
-) -> None:
-    """Writes the texts of a column, a line a row; with their labels, if a column has them.
+def text_of(reading: Reading, path: str) -> Iterator[bytes]:
+    """The texts of a column, a line a row; with their labels, if a column has them.
+
+    Yields
+    ------
+    bytes
+        Whole lines, about a MiB.
 
     Raises
     ------
@@ -151,8 +154,21 @@ def write_text(
         if reading.label_column:
             labels = Elements(rows.labels(), None, at.format(reading.label_column), "row")
         for piece, _ in lines_of(texts, labels, reading.label_prefix):
-            file.write(piece)
-            on_piece()
+            yield piece
+
+
+def write_text(
+    reading: Reading, path: str, file: ScratchFile, on_piece: Callable[[], None]
+) -> None:
+    """Writes what `text_of` gives.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    for piece in text_of(reading, path):
+        file.write(piece)
+        on_piece()
 
 
 def write_examples(

@@ -126,7 +126,8 @@ class Vocabulary:
             )
             raise DataError(
                 f"the input has no labels to learn: {why}. A line should look like "
-                f"'{label_prefix.decode(errors='replace')}sport the match was won late'"
+                f"'{label_prefix.decode(errors='replace')}sport the match was won late'; of a "
+                "table, label_column names the column of labels"
             )
         return cls(*_chosen(words, counts, wanted), counter.tokens)
 

@@ -46,7 +46,8 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
     paths = _paths(data)
     if labels is not None:
         raise DataError(
-            f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their labels"
+            f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
+            "labels; of a table give column=, too, the name of the column of texts"
         )
     yield paths
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
-from snailps.data.unpacking import DAMAGED, open_content
+from snailps.data.reading import Reading
+from snailps.data.unpacking import open_content, told
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_bin
@@ -463,7 +464,13 @@ class _Sums:
 
 
 def evaluate_labels(
-    model: LabelModel, path: str | os.PathLike[str], k: int = 1, threshold: float = 0.0
+    model: LabelModel,
+    path: str | os.PathLike[str],
+    k: int = 1,
+    threshold: float = 0.0,
+    *,
+    column: str = "",
+    label_column: str = "",
 ) -> LabelScores:
     """Precision and recall of a model's `k` best labels on a labelled text.
 
@@ -471,12 +478,16 @@ def evaluate_labels(
     ----------
     model : LabelModel
     path : path
-        Text as for training: labels and words, one line per example; packed or not.
+        Text as for training: labels and words, one line per example; packed or not; or a table.
     k, threshold
         As in `LabelModel.predict`.
+    column, label_column : str
+        Of a table: the column of the texts, and that of their labels.
 
     Raises
     ------
+    ConfigError
+        A library for such files is not installed.
     DataError
         The file cannot be read, or no line has a label and a word that the model knows.
 
@@ -485,19 +496,8 @@ def evaluate_labels(
     Lines are read in pieces of 1 MiB: memory does not grow with the file.
     """
     sums = _Sums(len(model.labels))
-    name = os.fsdecode(path)
-    try:
-        with open_content(name) as file:
-            head = True
-            while lines := file.readlines(_READ_BYTES):
-                data = b"".join(lines)
-                if head:
-                    refuse_foreign(data[:HEAD_BYTES], name, text=True)
-                    head = False
-                model.score(data, k, threshold, sums)
-    except (OSError, *DAMAGED) as error:
-        why = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: cannot be read: {why}") from error
+    for lines in _pieces(os.fsdecode(path), column, label_column):
+        model.score(lines, k, threshold, sums)
     if sums.lines == 0:
         raise DataError(
             f"{path}: none of its {sums.skipped:,} lines has both a label and a word that the "
@@ -521,6 +521,24 @@ def evaluate_labels(
         _share(sums.right.sum(), sums.gold.sum()),
         labels,
     )
+
+
+def _pieces(path: str, column: str, label_column: str) -> Iterator[bytes]:
+    """Whole lines of a file or table."""
+    reading = Reading("text", column=column, label_column=label_column)
+    if reading.takes(path):
+        from snailps.data.table_files import text_of
+
+        yield from text_of(reading, path)
+        return
+    with told(path), open_content(path) as file:
+        head = True
+        while lines := file.readlines(_READ_BYTES):
+            data = b"".join(lines)
+            if head:
+                refuse_foreign(data[:HEAD_BYTES], path, text=True)
+                head = False
+            yield data
 
 
 def _share(part: np.int64, whole: np.int64) -> float | None:

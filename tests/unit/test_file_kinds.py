@@ -94,6 +94,31 @@ def test_arrays_are_refused_where_text_is_needed_only(data, name):
     assert name in kind_of(data, text=True)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.random.default_rng(0).bytes(400), np.random.default_rng(1).bytes(40) * 2,
+        np.arange(50, dtype=np.int32).tobytes(), "without a mark of UTF-16".encode("utf-16-le"),
+    ],
+)  # fmt: skip
+def test_binary_data_of_no_known_format_is_no_text(data):
+    assert kind_of(data) == ""
+    assert "binary data" in kind_of(data, text=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "日本語のテキスト".encode("shift_jis") * 4, "Привет, как дела. ".encode("koi8-r") * 4,
+        b"\x1b[31mred\x1b[0m and \x1b[1mbold\x1b[0m words", b"one\0four\0fourteen\0" * 3,
+        b"a page\f\x0c and a bell\x07 in a long text" + b" of words" * 9, b"\1\2\3",
+        np.random.default_rng(0).bytes(20),
+    ],
+)  # fmt: skip
+def test_text_of_other_encodings_is_no_binary_data(data):
+    assert kind_of(data, text=True) == ""
+
+
 def test_sqlite_as_it_writes(tmp_path):
     with sqlite3.connect(tmp_path / "x.db") as database:
         database.execute("create table t (a)")

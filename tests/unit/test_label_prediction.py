@@ -263,8 +263,30 @@ def test_evaluate_without_a_line_that_counts_or_a_file_says_so(small, tmp_path):
     (tmp_path / "t.txt").write_text("up\ndown\n")
     with pytest.raises(DataError, match="none of its 2 lines"):
         evaluate_labels(LabelModel(small), tmp_path / "t.txt")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"cannot read .*missing: No such file"):
         evaluate_labels(LabelModel(small), tmp_path / "missing")
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.jsonl.gz"])
+def test_evaluate_reads_tables_as_the_training_does(small, tmp_path, name):
+    import gzip
+
+    from pyarrow import csv, parquet, table
+
+    columns = {"text": ["up", "down", "up"], "kind": ["plus", "minus", "minus"]}
+    if name == "t.parquet":
+        parquet.write_table(table(columns), tmp_path / name)
+    elif name == "t.csv":
+        csv.write_csv(table(columns), tmp_path / name)
+    else:
+        rows = "".join(json.dumps(row) + "\n" for row in table(columns).to_pylist())
+        (tmp_path / name).write_bytes(gzip.compress(rows.encode()))
+    (tmp_path / "t.txt").write_text("__label__plus up\n__label__minus down\n__label__minus up\n")
+    model = LabelModel(small)
+    found = evaluate_labels(model, tmp_path / name, column="text", label_column="kind")
+    assert found == evaluate_labels(model, tmp_path / "t.txt")
+    with pytest.raises(DataError, match="but column is set"):
+        evaluate_labels(model, tmp_path / "t.txt", column="text")
 
 
 def test_predict_command_prints_a_row_a_label(small):

@@ -121,6 +121,19 @@ def test_spool_text_hugging_face_stream(spooled):
         spool_text(FakeDataset())
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "numpy"])
+def test_spool_text_hugging_face_stream_in_a_format(spooled, monkeypatch, library):
+    there = importlib.import_module(library)
+    column = {"pyarrow": "chunked_array", "numpy": "array"}.get(library, "Series")
+
+    def batches(self, batch_size):
+        for rows in (SENTENCES[:3], SENTENCES[3:]):
+            yield {"text": getattr(there, column)([rows] if library == "pyarrow" else rows)}
+
+    monkeypatch.setattr(FakeDataset, "iter", batches)
+    assert spooled(FakeDataset(), column="text") == LINES
+
+
 def test_spool_text_labels_are_of_fasttext(spooled):
     texts = ["good film", "bad film"]
     assert (

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from snailps.cli import train
 from snailps.config import RawConfig
 from snailps.data._examples import hash_bytes
 from snailps.data.blocks import cut, expand, read_block
@@ -130,7 +131,7 @@ def test_format_of(path, found):
     ("reading", "path", "found"),
     [
         (Reading("text"), "x.csv", False),
-        (Reading("text"), "x.jsonl", False),
+        (Reading(), "x.jsonl", False),
         (Reading("text", column="text"), "x.csv", True),
         (Reading("examples", label_column="y"), "x.jsonl.gz", True),
         (Reading("examples"), "x.csv", False),
@@ -148,6 +149,8 @@ def test_reading_takes_files_as_tables_if_a_column_is_named(reading, path, found
         (Reading("examples", label_column="y"), "x.svm", "no table, but label_column is set"),
         (Reading("text"), "x.parquet", "set column to the name of the column that has the texts"),
         (Reading("examples"), "x.parquet", "set label_column to the name .* that has the labels"),
+        (Reading("text"), "x.jsonl.gz", "has JSON lines: set column to the name"),
+        (Reading("examples"), "x.ndjson", "has JSON lines: set label_column to the name"),
         (Reading(), "x.parquet", "this model reads no tables"),
     ],
 )
@@ -418,3 +421,15 @@ def test_columns_are_completed_by_the_first_file_and_shown(tmp_path, caplog):
     assert with_columns(found) == found
     text = ", ".join(found.columns)
     assert settings_of(input=path, columns=text, label_column="clicked") == found
+
+
+def test_train_shows_what_columns_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "run_local", lambda *args, **named: 0)
+    path = written(tmp_path, "csv", [{"y": 1, "age": 3, "city": "Oslo"}])
+    given = {
+        "input": [path], "output": "out", "label_column": "y", "columns": "age:numeric bucket 1",
+        "servers": 1, "workers": 1, "as_json": False, "json_log": None,
+    }  # fmt: skip
+    assert train.train("logistic", given) == 0
+    shown = "columns: y:label, age:numeric bucket 1, city:categorical  (--columns overrides)\n"
+    assert capsys.readouterr().err == shown
