@@ -127,4 +127,4 @@ class Reading:
         if self.form == "examples":
             table_files.write_examples(self, path, file, make, on_piece)
         else:
-            table_files.write_text(self, path, file, on_piece)
+            table_files.write_text(self, path, file, make, on_piece)

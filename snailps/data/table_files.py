@@ -16,11 +16,13 @@ import io
 import json
 import logging
 import re
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -35,10 +37,13 @@ from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading, format_of
 from snailps.data.scratch import ScratchFile
 from snailps.data.spool import lines_of
-from snailps.data.unpacking import library, open_content, told
+from snailps.data.unpacking import is_sequential, library, open_content, told
 from snailps.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
+
+Make = Callable[[str], ScratchFile]
+"""Gives an empty file for a purpose, for messages."""
 
 HEAD_ROWS = 10_000
 """Rows that show what the columns of CSV and of JSON lines are."""
@@ -112,8 +117,11 @@ class TableFile(ABC):
             first += batch.rows
 
 
-def open_table(path: str) -> TableFile:
+def open_table(path: str, make: Make | None = None) -> TableFile:
     """Opens a table; what is wrong with it that its beginning shows, is told now.
+
+    Of Parquet that can only be read from its beginning there is a copy meanwhile, in a file that
+    `make` gives for a purpose; None: in the system's folder for temporary files.
 
     Raises
     ------
@@ -126,14 +134,16 @@ def open_table(path: str) -> TableFile:
     assert found is not None
     with _told(path):
         if found == "parquet":
-            return ParquetFile(path)
+            return ParquetFile(path, make)
         if found == "jsonl":
             return JsonLines(path)
         return SeparatedFile(path, "," if found == "csv" else "\t")
 
 
-def text_of(reading: Reading, path: str) -> Iterator[bytes]:
+def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
     """The texts of a column, a line a row; with their labels, if a column has them.
+
+    `make` is as of `open_table`.
 
     Yields
     ------
@@ -145,7 +155,7 @@ def text_of(reading: Reading, path: str) -> Iterator[bytes]:
     ConfigError, DataError
     """
     names = [name for name in (reading.column, reading.label_column) if name]
-    with open_table(path) as table, _told(path):
+    with open_table(path, make) as table, _told(path):
         _require(table, names)
         rows = _TextRows(table, reading)
         at = f"column {{!r}} of {path}"
@@ -158,7 +168,11 @@ def text_of(reading: Reading, path: str) -> Iterator[bytes]:
 
 
 def write_text(
-    reading: Reading, path: str, file: ScratchFile, on_piece: Callable[[], None]
+    reading: Reading,
+    path: str,
+    file: ScratchFile,
+    make: Make,
+    on_piece: Callable[[], None],
 ) -> None:
     """Writes what `text_of` gives.
 
@@ -166,7 +180,7 @@ def write_text(
     ------
     ConfigError, DataError
     """
-    for piece in text_of(reading, path):
+    for piece in text_of(reading, path, make):
         file.write(piece)
         on_piece()
 
@@ -175,7 +189,7 @@ def write_examples(
     reading: Reading,
     path: str,
     file: ScratchFile,
-    make: Callable[[str], ScratchFile],
+    make: Make,
     on_piece: Callable[[], None],
 ) -> None:
     """Writes the rows as a matrix file.
@@ -185,7 +199,7 @@ def write_examples(
     ConfigError, DataError
     """
     columns = columns_by_name(reading.columns, reading.label_column)
-    with open_table(path) as table, _told(path):
+    with open_table(path, make) as table, _told(path):
         _check(table, columns, reading.label_column, reading.needs_labels)
         write_rows(file, make, _ExampleRows(table, columns, reading, on_piece))
 
@@ -241,16 +255,33 @@ def check_table(path: str, reading: Reading) -> None:
 class ParquetFile(TableFile):
     """By pyarrow; a batch of rows at a time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, make: Make | None) -> None:
         parquet = library("pyarrow.parquet", "data", f"reading {path}")
         self._arrow = library("pyarrow", "data", f"reading {path}")
         super().__init__(path)
         try:
+            if is_sequential(path):
+                self._file = self._copied(make)
             self._parquet = parquet.ParquetFile(self._file)
         except BaseException:
             self._file.close()
             raise
         self.names = list(self._parquet.schema_arrow.names)
+
+    def _copied(self, make: Make | None) -> BinaryIO:
+        """The content in a file of its own; that of the path is closed."""
+        with self._file as packed, ExitStack() as stack:
+            if make is None:
+                copy = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile()))
+                shutil.copyfileobj(packed, copy, BATCH_BYTES)
+                copy.seek(0)
+            else:
+                scratch = make("its content")
+                while piece := packed.read(BATCH_BYTES):
+                    scratch.write(piece)
+                copy = stack.enter_context(scratch.path.open("rb"))
+            stack.pop_all()
+        return copy
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """By the types."""

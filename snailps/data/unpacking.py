@@ -53,6 +53,11 @@ def is_packed(path: str) -> bool:
     return bool(packing_of(path))
 
 
+def is_sequential(path: str) -> bool:
+    """Whether the content can be read from its beginning only, or sought in at that price."""
+    return is_packed(path) or path.lower().startswith(_ALWAYS_FILES)
+
+
 def bare_name(path: str) -> str:
     """The name of a file in small letters, without the ending of its packing."""
     name = Path(path).name.lower()
@@ -89,8 +94,8 @@ def open_content(path: str) -> BinaryIO:
 
     Notes
     -----
-    A file that is not packed can be sought in; a packed one is read from its beginning.  Reading a
-    damaged one raises OSError or one of `DAMAGED`.
+    A file that is not packed can be sought in, one by HTTP or packed is read from its beginning.
+    Reading a damaged one raises OSError or one of `DAMAGED`.
 
     Raises
     ------
@@ -141,9 +146,10 @@ def told(path: str) -> Iterator[None]:
                 f"cannot unpack {path}: {error}. The file is damaged or no {packing} file; "
                 f"`{packing} -t` tells, and a fresh copy helps"
             ) from error
-        raise DataError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else None
+        if why is None and isinstance(error, FileNotFoundError):  # fsspec's
+            why = "it does not exist"
+        raise DataError(f"cannot read {path}: {why or error}") from error
     except Exception as error:
         if not is_url(path):
             raise
@@ -211,9 +217,11 @@ def _system_of(url: str) -> tuple[Any, str]:
 
 def _open_url(url: str) -> IO[bytes]:
     system, path = _system_of(url)
+    # Not every server of pages has ranges: what they send is read from its beginning.
+    options = {"block_size": 0} if url.lower().startswith(_ALWAYS_FILES) else {}
     with told(url):
         # fsspec's own files have no limit of a line.
-        return io.BufferedReader(system.open(path, "rb"), STEP_BYTES)
+        return io.BufferedReader(system.open(path, "rb", **options), STEP_BYTES)
 
 
 def _of_url(url: str, error: Exception) -> DataError:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import zstandard
 
 from snailps.cli import train
 from snailps.config import RawConfig
@@ -21,7 +22,7 @@ from snailps.models.classifier import ClassifierSettings
 from snailps.models.sparse.evaluate import with_columns
 from snailps.models.sparse.linear import LinearSettings
 
-FORMATS = ("parquet", "jsonl", "csv", "tsv", "csv.gz", "jsonl.xz")
+FORMATS = ("parquet", "jsonl", "csv", "tsv", "csv.gz", "jsonl.xz", "parquet.zst")
 ROWS = [
     {"clicked": 1, "age": 31, "city": "Berlin", "note": "one, two"},
     {"clicked": 0, "age": 44, "city": None, "note": "three"},
@@ -38,14 +39,15 @@ def written(folder, ending, rows=ROWS, name="x"):
 
     path = folder / f"{name}.{ending}"
     names = list(rows[0])
-    if ending == "parquet":
+    if "parquet" in ending:
         import pyarrow as arrow
         from pyarrow import parquet
 
         columns = {one: [row.get(one) for row in rows] for one in names}
-        parquet.write_table(arrow.table(columns), path, row_group_size=2)
-        return str(path)
-    if "jsonl" in ending:
+        made = io.BytesIO()
+        parquet.write_table(arrow.table(columns), made, row_group_size=2)
+        data = made.getvalue()
+    elif "jsonl" in ending:
         data = "".join(json.dumps(row) + "\n" for row in rows).encode()
     elif ending == "tsv":
         lines = [names, *([str("" if v is None else v) for v in row.values()] for row in rows)]
@@ -56,7 +58,8 @@ def written(folder, ending, rows=ROWS, name="x"):
         writer.writeheader()
         writer.writerows(rows)
         data = text.getvalue().encode()
-    packed = {"gz": gzip.compress, "xz": lzma.compress}.get(ending.rpartition(".")[2])
+    pack = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress}
+    packed = pack.get(ending.rpartition(".")[2])
     path.write_bytes(packed(data) if packed else data)
     return str(path)
 
@@ -211,6 +214,17 @@ def test_tables_read_otherwise_are_other_copies(tmp_path, scratch_of):
     cities = scratch_of(Reading("text", column="age")).local(path)
     assert notes != cities
     assert scratch_of(Reading("text", column="note")).local(path) == notes
+
+
+def test_copy_of_packed_parquet_counts_and_goes(tmp_path, scratch_of):
+    path = written(tmp_path, "parquet.gz")
+    reading = Reading("text", column="note")
+    copy = scratch_of(reading).local(path)
+    assert {file.name for file in copy.parent.iterdir()} == {"lock", copy.name}
+    small = Scratch(str(tmp_path / "other"), 100, tables=reading)
+    with pytest.raises(DataError, match="its content"):
+        small.local(path)
+    assert {file.name for file in (tmp_path / "other").iterdir()} == {"lock"}
 
 
 # --- examples ------------------------------------------------------------------------------------

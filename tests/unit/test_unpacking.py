@@ -131,7 +131,7 @@ class Buckets:
     """A file system of fsspec's, of a few files in memory."""
 
     def __init__(self, files):
-        self.files, self.opened = files, 0
+        self.files, self.opened, self.options = files, 0, {}
 
     def isfile(self, path):
         return path in self.files
@@ -153,8 +153,9 @@ class Buckets:
     def ukey(self, path):
         return f"{len(self.files[path])}"
 
-    def open(self, path, mode):
+    def open(self, path, mode, **options):
         assert mode == "rb"
+        self.options = options
         if path not in self.files:
             raise RuntimeError("AccessDenied")
         self.opened += 1
@@ -199,6 +200,24 @@ def test_blocks_of_urls_are_their_content_fetched_once(buckets, scratch):
     for source in sources:
         assert read_block(source.path, 0, source.bytes, unit="word", scratch=scratch) == TEXT
     assert buckets.opened == 2
+
+
+def test_pages_are_read_from_their_beginning_as_not_every_server_has_ranges(buckets):
+    buckets.files["http://h/a.txt"] = TEXT
+    with open_content("http://h/a.txt") as file:
+        assert file.read() == TEXT
+    assert buckets.options == {"block_size": 0}
+    with open_content("toy://b/a.txt"):
+        assert buckets.options == {}
+
+
+def test_missing_url_is_said_to_be_missing(buckets, monkeypatch):
+    def fail(path, mode):
+        raise FileNotFoundError(path)  # without a number, as fsspec has it
+
+    monkeypatch.setattr(buckets, "open", fail)
+    with pytest.raises(DataError, match=r"cannot read toy://b/a\.txt: it does not exist"):
+        open_content("toy://b/a.txt")
 
 
 def test_changed_url_is_another_version(buckets):
