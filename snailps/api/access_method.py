@@ -52,6 +52,12 @@ class AccessMethod:
     Arrays are copies and may be changed or kept.  An exception is sent to the worker whose request
     caused it, with its traceback; nothing of that push is applied.  Results must depend on the
     arguments alone: a shard's rows may move to another server.
+
+    Examples
+    --------
+    >>> class Largest(AccessMethod):
+    ...     def push(self, rows, values):
+    ...         return np.maximum(rows, values)
     """
 
     state_floats: int = 0

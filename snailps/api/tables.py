@@ -173,6 +173,12 @@ class Table:
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
         a scale per row) or ``auto``: float16 if the network is slow, else float32.  In memory
         they are float32; rows with state and those of ``average`` are always sent as float32.
+
+    Examples
+    --------
+    >>> table = Table("vectors", 100, access="adagrad", lr=0.1, init="uniform")
+    >>> table.scale, table.state_floats
+    (0.05, 100)
     """
 
     name: str
@@ -341,6 +347,11 @@ class Tensor:
     -----
     C order; `TENSOR_CHUNK` values a row, the last row is padded with values that are not read.
     Chunks spread over the shards like any keys, so a large tensor is served by all of them.
+
+    Examples
+    --------
+    >>> Tensor("weights", (3, 1000)).keys()
+    array([0, 1, 2], dtype=uint64)
     """
 
     name: str

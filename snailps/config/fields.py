@@ -100,6 +100,16 @@ def setting(
     -------
     dataclasses.Field
         Typed as the default is, so that type checkers see ``dim: int = setting(100, ...)``.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from snailps.config import JobSettings
+    >>> @dataclass(frozen=True)
+    ... class Mine(JobSettings):
+    ...     width: int = setting(8, help="Columns.", when="More for larger data.", low=1)
+    >>> Mine(width=16).width
+    16
     """
     if not help or not when:
         raise TypeError("a setting needs both help= and when=")

@@ -37,11 +37,6 @@ JOIN_S = 5.0
 class Stage:
     """A stage of a pipeline.  Subclass it and write `__call__` as a generator.
 
-        class LongWords(snailps.Stage):
-            def __call__(self, items):
-                for words in items:
-                    yield b" ".join(word for word in words.split() if len(word) > 3)
-
     Attributes
     ----------
     gathers : bool
@@ -50,6 +45,15 @@ class Stage:
     Notes
     -----
     A stage is called once, in its own thread, so its state needs no lock.
+
+    Examples
+    --------
+    >>> class LongWords(Stage):
+    ...     def __call__(self, items):
+    ...         for words in items:
+    ...             yield b" ".join(word for word in words.split() if len(word) > 3)
+    >>> list(LongWords()([b"the snail crosses", b"the sea"]))
+    [b'snail crosses', b'']
     """
 
     gathers = False

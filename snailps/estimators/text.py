@@ -48,7 +48,7 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
     Examples
     --------
     >>> model = TextClassifier(dim=10, epochs=20, lr=0.5)
-    >>> model.fit(["good film", "bad film"] * 50, [1, 0] * 50)  # doctest: +SKIP
+    >>> model = model.fit(["good film", "bad film"] * 50, [1, 0] * 50)  # doctest: +SKIP
     >>> model.predict(["a good one"])  # doctest: +SKIP
     array([1])
     """

@@ -282,9 +282,11 @@ def write_npz(
 
     Examples
     --------
-    >>> file = numpy.load("model.npz")                          # doctest: +SKIP
-    >>> words = file["words"].tobytes().decode().split("\\n")    # doctest: +SKIP
-    >>> vector = file["vectors"][words.index("king")]           # doctest: +SKIP
+    >>> write_npz("model.npz", [b"king", b"queen"], [np.float32([[1, 2], [3, 4]])], 2)
+    >>> file = np.load("model.npz")
+    >>> words = file["words"].tobytes().decode().split("\\n")
+    >>> file["vectors"][words.index("queen")]
+    array([3., 4.], dtype=float32)
     """
     check_words(path, words, newlines_only=True)
     newlines = np.full((len(words), 1), ord("\n"), np.uint8)
