@@ -41,6 +41,9 @@ _EOS = "</s>"
 _GATHER_ROWS = 1 << 16
 # Words searched for close spellings, most frequent first: some 50 ms.
 _SPELLING_WORDS = 20_000
+# Values of words' units that are kept while sentences are averaged: 64 MB.
+_UNIT_VALUES = 1 << 24
+_Units = dict[bytes, Float32 | None]
 
 
 class Neighbour(NamedTuple):
@@ -468,19 +471,56 @@ class Vectors:
         >>> wv.sentence_vector("north by east")
         array([0.5, 0.5], dtype=float32)
         """
+        return self._sentence_vector(text, {})
+
+    def sentence_vectors(self, texts: Iterable[str | bytes]) -> Float32:
+        """`sentence_vector` of each text, float32[n, dim]; composes a word's vector once.
+
+        Raises
+        ------
+        DataError
+            A text has more than one line, or `texts` is a single one.
+
+        Examples
+        --------
+        >>> wv = Vectors(["north", "east", "south"], np.float32([[0, 2], [3, 0], [0, -1]]))
+        >>> wv.sentence_vectors(["north by east", "nowhere"])
+        array([[0.5, 0.5],
+               [0. , 0. ]], dtype=float32)
+        """
+        if isinstance(texts, (str, bytes)):
+            raise DataError(f"expected a list of sentences, got one: [{texts!r:.60}]")
+        units: _Units = {}
+        found = [self._sentence_vector(text, units) for text in texts]
+        return np.stack(found) if found else np.empty((0, self.dim), np.float32)
+
+    def _sentence_vector(self, text: str | bytes, units: _Units) -> Float32:
+        """The mean of a line's `units`: of words, to which new ones are added, None without one."""
         total = np.zeros(self.dim, np.float32)
         count = 0
         for word in one_line(text).split():
-            try:
-                vector = self.vector(word)
-            except UnknownWord:
-                continue
-            norm = np.linalg.norm(vector)
-            if norm > 0:
-                total += vector / norm
+            if word not in units:
+                if len(units) * self.dim >= _UNIT_VALUES:
+                    units.clear()
+                units[word] = self._unit_of(word)
+            unit_of_word = units[word]
+            if unit_of_word is not None:
+                total += unit_of_word
                 count += 1
         total /= np.float32(max(count, 1))
         return total
+
+    def _unit_of(self, word: bytes) -> Float32 | None:
+        """A word's vector at length 1; None if it has none, or zeros; looks for no spellings."""
+        number = self.index.get(word)
+        if number is not None:
+            vector = self._mean(self._known_ids(number, word))
+        elif self.has_subwords and len(ids := self._gram_ids(word)):
+            vector = self._mean(ids)
+        else:
+            return None
+        norm = np.linalg.norm(vector)
+        return vector / norm if norm > 0 else None
 
     def analogy(
         self, a: str | bytes, b: str | bytes, c: str | bytes, k: int = 10
@@ -735,8 +775,10 @@ class Vectors:
         raise UnknownWord(f"the word {to_text(raw)!r} {reason}{hint}")
 
     def _mean(self, ids: npt.NDArray[np.int32]) -> Float32:
-        """Mean of some rows, float32[dim]."""
-        return self._means([ids]).reshape(-1)
+        """Mean of some rows, float32[dim]; added one after the other, as in `_means`."""
+        total: Float32 = np.add.reduce(np.asarray(self._rows[ids]), axis=0, dtype=np.float32)
+        total *= np.float32(1.0 / len(ids))
+        return total
 
     def _means(self, ids: Sequence[npt.NDArray[np.int32]]) -> Float32:
         """Mean of each group of rows, float32[len(ids), dim].

@@ -294,6 +294,39 @@ def test_sentence_vector_is_the_official_one(both):
     np.testing.assert_array_equal(ours.sentence_vector("ka lo\n"), ours.sentence_vector(b"ka lo"))
 
 
+def test_sentence_vectors_are_those_of_the_single_ones(both, monkeypatch):
+    ours, _ = both
+    texts = ["ka lo mi", b"ka", "", "qu ka qu", "\u65e5\u672c ka", "kalomiro"]
+    expected = np.stack([ours.sentence_vector(text) for text in texts])
+    np.testing.assert_array_equal(ours.sentence_vectors(iter(texts)), expected)
+    monkeypatch.setattr(query, "_UNIT_VALUES", 2 * ours.dim)  # of two words
+    np.testing.assert_array_equal(ours.sentence_vectors(texts), expected)
+    assert ours.sentence_vectors([]).shape == (0, ours.dim)
+    with pytest.raises(DataError, match="expected a list of sentences, got one"):
+        ours.sentence_vectors("ka lo")
+
+
+def test_sentence_vectors_compose_a_word_once_and_look_for_no_spellings(compass, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Vectors, "_mean", lambda self, ids: asked.append(ids) or self._rows[ids][0])
+    monkeypatch.setattr(Vectors, "close_spellings", lambda *_: pytest.fail("50 ms a word"))
+    found = compass.sentence_vectors(["north by east", "north by north"] * 10)
+    assert found.shape == (20, 2)
+    assert len(asked) == 2
+
+
+def test_vector_is_the_mean_in_the_order_of_its_rows(both):
+    ours, _ = both
+    for word in ("ka", "kalomiro"):
+        number = ours.index.get(word.encode())
+        ids = (
+            ours._gram_ids(word.encode())
+            if number is None
+            else ours._known_ids(number, word.encode())
+        )
+        np.testing.assert_array_equal(ours.vector(word), ours._means([ids])[0])
+
+
 def test_sentence_vector_leaves_out_unknown_words_and_refuses_lines(compass):
     assert compass.sentence_vector("north by south by east").tolist() == pytest.approx([1 / 3, 0])
     assert compass.sentence_vector("nowhere").tolist() == [0, 0]
@@ -579,15 +612,10 @@ def test_plot_of_odd_words_writes_what_can_be_drawn():
 # --- documents ----------------------------------------------------------------------------------
 
 
-def test_names_are_public_and_examples_run(tmp_path, monkeypatch):
+def test_names_are_public():
     assert snailps.load is loading.load
     assert snailps.Vectors is Vectors
     assert snailps.LabelModel.__name__ == "LabelModel"
-    monkeypatch.chdir(tmp_path)
-    for module in (query, loading):
-        failed, ran = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
-        assert ran > 3
-        assert failed == 0
 
 
 def test_examples_of_the_page_run(repo_root, tmp_path, monkeypatch, capsys):
