@@ -15,6 +15,7 @@ import os
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import IO, Any, TypeVar
@@ -70,8 +71,8 @@ def cluster(
 ) -> Cluster:
     """A cluster of real processes on this machine, which runs until it is closed.
 
-    In a ``with`` block it is what models are fitted on, and ends with the block; else `close` ends
-    it, or the end of this process, however that ends.
+    In a ``with`` block it is what models are fitted on, and ends with the block; else it ends with
+    `close`, with the last reference to it, or with this process, however that ends.
 
     Parameters
     ----------
@@ -246,7 +247,7 @@ def _is_worn(made: Cluster) -> bool:
 
 
 _kept = _Kept()
-_all: set[Cluster] = set()
+_all: weakref.WeakSet[Cluster] = weakref.WeakSet()
 """Clusters of this process's own that may still run."""
 
 
@@ -360,7 +361,6 @@ def _start(
         driver.join()
         made = Cluster(launcher, driver)
         _all.add(made)
-        made.on_close = lambda: _all.discard(made)
         made.wait_for_start(master.master_time_out + master.init_timeout + MARGIN_S)
     except BaseException:
         if made is not None:

@@ -295,6 +295,13 @@ class Launcher:
             self._tell_address(pipe)
             return True
 
+    def kill(self, pids: Iterable[int]) -> None:
+        """Kills servers and workers that do not end when they are asked to."""
+        killed = set(pids)
+        for child in self.children[1:]:
+            if child.process.pid in killed and child.process.poll() is None:
+                child.process.kill()
+
     def unusual_ends(self) -> str:
         """How servers and workers have ended that wrote no error; empty without such a one."""
         told = []

@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,6 +34,8 @@ from snailps.local.setting_texts import setting_texts
 from snailps.node.status import Status
 
 LOOK_S = 0.05
+HANG_S = 1.0
+"""How long a job waits for a worker of this machine that is still busy with the one before."""
 ENDING_S = 1.0
 RENEW_S = 70.0
 """How long workers that begin anew are waited for: longer than the master does."""
@@ -42,7 +45,8 @@ C = TypeVar("C", bound="Cluster")
 class LocalTable:
     """A table of a `Cluster`: ``pull(keys)``, ``push(keys, values)``."""
 
-    def __init__(self, driver: Driver, table: Table) -> None:
+    def __init__(self, cluster: Cluster, driver: Driver, table: Table) -> None:
+        self._cluster = cluster  # which runs as long as anything of it is used
         self._driver, self.declaration = driver, table
 
     def __repr__(self) -> str:
@@ -63,7 +67,8 @@ class LocalTable:
 class LocalTensor:
     """A tensor of a `Cluster`: ``pull()``, ``push(values)``."""
 
-    def __init__(self, driver: Driver, tensor: Tensor) -> None:
+    def __init__(self, cluster: Cluster, driver: Driver, tensor: Tensor) -> None:
+        self._cluster = cluster
         self._driver, self.declaration = driver, tensor
 
     def __repr__(self) -> str:
@@ -159,7 +164,8 @@ class Cluster:
         self._jobs = 0  # of this process, under way: with `_turn` held
         self._closed = False
         self._sizes = ""
-        self.on_close: Callable[[], object] = lambda: None
+        self._finalizer = weakref.finalize(self, _end_unused, launcher, driver)
+        self._finalizer.atexit = False  # `_end_all` closes them
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self._sizes or "not asked yet"
@@ -206,14 +212,14 @@ class Cluster:
         table = Table(name, dim, **options)
         self._check_open()
         self._driver.declare(table)
-        return LocalTable(self._driver, table)
+        return LocalTable(self, self._driver, table)
 
     def tensor(self, name: str, shape: Sequence[int], **options: Any) -> LocalTensor:
         """Declares a dense array; `options` as in `snailps.Tensor`, the same as of a table."""
         tensor = Tensor(name, tuple(shape), **options)
         self._check_open()
         self._driver.declare(tensor.table())
-        return LocalTensor(self._driver, tensor)
+        return LocalTensor(self, self._driver, tensor)
 
     def status(self) -> Status:
         """The master's current status."""
@@ -466,9 +472,14 @@ class Cluster:
         if self._launcher is None:
             self._wait_until_idle(until)
             return
+        begun = time.monotonic()
         for status in self._watch(until):  # the master expels those that do not leave
             if status["phase"] != "stopping":
                 break
+            if time.monotonic() - begun > HANG_S:
+                self._launcher.kill(
+                    node["pid"] for node in status["nodes"] if node["state"] == "stopping"
+                )
         else:
             raise ClusterError("workers of the job before this one have not ended in time")
         nodes = status["nodes"]
@@ -562,15 +573,8 @@ class Cluster:
         if self._closed:
             return
         self._closed = True
-        if not self._driver.is_ours:
-            return
-        self.on_close()
-        if self._launcher is not None:
-            with contextlib.suppress(SnailError):
-                self._driver.shut_down()
-        self._driver.close()
-        if self._launcher is not None:
-            self._launcher.end()
+        self._finalizer.detach()
+        _end(self._launcher, self._driver)
 
     def close_if_idle(self) -> bool:
         """Closes it, unless this process has a job on it; whether it is closed."""
@@ -607,6 +611,24 @@ def within() -> Cluster | None:
             if owner == thread and made.is_open:
                 return made
     return None
+
+
+def _end(launcher: Launcher | None, driver: Driver) -> None:
+    """Ends the processes that this one has started, and leaves the cluster."""
+    if not driver.is_ours:
+        return
+    if launcher is not None:
+        with contextlib.suppress(SnailError):
+            driver.shut_down()
+    driver.close()
+    if launcher is not None:
+        launcher.end()
+
+
+def _end_unused(launcher: Launcher | None, driver: Driver) -> None:
+    """Ends a cluster that nothing refers to any more, as after a cell that ran again."""
+    if driver.is_ours:  # beside whatever dropped it, which may hold any lock
+        threading.Thread(target=_end, args=(launcher, driver), daemon=True).start()
 
 
 def _until(limit_s: float | None) -> float:

@@ -5,14 +5,21 @@ import importlib
 import io
 import os
 import resource
-import select
 import signal
 import sys
 
 import numpy as np
 import pytest
 from cluster_models import Counter, Stubborn, write_numbers
-from processes import PACKAGE, SNAILPS, SUPPORT, Process, is_listening, session_members
+from processes import (
+    PACKAGE,
+    SNAILPS,
+    SUPPORT,
+    Process,
+    is_listening,
+    session_members,
+    wait_readable,
+)
 
 from snailps import LocalCluster, Worker, local_cluster
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError
@@ -337,7 +344,3 @@ def test_local_cluster_with_killed_session_leaves_no_process(tmp_path):
             os.close(descriptor)
     finally:
         session.close()
-
-
-def wait_readable(descriptor, limit_s):
-    return select.select([descriptor], [], [], limit_s)[0]

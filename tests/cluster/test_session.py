@@ -1,15 +1,17 @@
 """Jobs of a session: errors reach the caller, the session lives, the driver reads the tables."""
 
+import gc
 import io
 import os
 import re
+import signal
 import threading
 import time
 
 import numpy as np
 import pytest
 import session_models as models
-from processes import LIMIT_S, PACKAGE, SUPPORT
+from processes import LIMIT_S, PACKAGE, SUPPORT, wait_readable
 
 import snailps
 from snailps.errors import ClusterError, ConfigError, DataError
@@ -121,6 +123,29 @@ def test_session_whose_worker_ends_goes_on(session, text, model, said):
     with pytest.raises(ClusterError, match=rf"^worker \d+ .*{said}"):
         session.train(model, input=text, epochs=1, timeout_s=LIMIT_S)
     assert trains(session, text)
+
+
+def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text):
+    worker = next(child for child in session._launcher.children if child.role == "worker")
+    with pytest.raises(ClusterError, match=r"not done after \d+ s: .*it is cancelled"):
+        session.train(models.Hangs, input=text, epochs=1, timeout_s=2.0)
+    assert trains(session, text)
+    assert worker.process.returncode == -signal.SIGKILL
+
+
+def test_cluster_that_nothing_refers_to_ends(text):
+    dropped = snailps.cluster(threads=1, log=io.StringIO())
+    table = dropped.table("w")
+    processes = [os.pidfd_open(child.process.pid) for child in dropped._launcher.children]
+    del dropped
+    gc.collect()
+    table.push([1], [2.0])
+    assert table.pull([1]).tolist() == [[2.0]]
+    del table
+    gc.collect()
+    for process in processes:
+        assert wait_readable(process, LIMIT_S)
+        os.close(process)
 
 
 def test_what_a_model_prints_is_a_line_of_its_process(text, monkeypatch):

@@ -13,6 +13,7 @@ import ctypes
 import os
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -398,3 +399,8 @@ class Cluster:
             time.sleep(0.01)
         left = [process.name for process in self.processes if process.close()]
         assert not (check and left), f"still running at the end of the test: {left}"
+
+
+def wait_readable(descriptor, limit_s):
+    """Whether a descriptor, such as that of a process that ends, becomes readable in time."""
+    return select.select([descriptor], [], [], limit_s)[0]

@@ -90,6 +90,12 @@ class Crashes(Lines):
         ctypes.string_at(0)
 
 
+class Hangs(Lines):
+    def train(self, block):
+        while True:
+            pass
+
+
 class Prints(Lines):
     def train(self, block):
         figures = super().train(block)
