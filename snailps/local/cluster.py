@@ -210,27 +210,20 @@ class _Kept:
         self._lock = threading.Lock()
         self._cluster: Cluster | None = None
         self._workers = 0
-        self._replaced: list[Cluster] = []  # with a job of another thread, when last looked at
 
     def get(self, workers: int | None) -> Cluster:
         """The cluster, with so many workers if a number is given; started if need be.
 
-        One that has a job just now is not ended for another one, which is started beside it.
+        Another one is started beside that which is there: this ends when nothing uses it.
         """
         with self._lock:
             made = self._cluster
             if made is not None and workers in (None, self._workers) and not _is_worn(made):
                 return made
-            self._put_away()
+            made = self._cluster = None  # it may end before the other one needs memory
             self._workers = workers or 1
             self._cluster = made = cluster(workers=self._workers)
             return made
-
-    def _put_away(self) -> None:
-        made, self._cluster = self._cluster, None
-        if made is not None:
-            self._replaced.append(made)
-        self._replaced = [one for one in self._replaced if not one.close_if_idle()]
 
 
 def _is_worn(made: Cluster) -> bool:
@@ -256,13 +249,14 @@ def default_cluster(workers: int | None = None) -> Cluster:
 
     That of the innermost ``with`` block.  Outside of one it is started at the first use, kept, and
     ended with this process; but another one takes its place once earlier jobs have left very much
-    in its memory, unless it has tables that `Cluster.table` has declared.
+    in its memory, unless it has tables that `Cluster.table` has declared.  The old one ends when
+    nothing refers to it.
 
     Parameters
     ----------
     workers : int, optional
-        Another number than that of the kept cluster starts it anew, without its tables; one of a
-        ``with`` block has as many as it has.
+        Another number than that of the kept cluster starts another one, without its tables; one of
+        a ``with`` block has as many as it has.
     """
     return within() or _kept.get(workers)
 

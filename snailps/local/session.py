@@ -161,7 +161,6 @@ class Cluster:
         self._launcher, self._driver = launcher, driver
         self.address = launcher.address if launcher is not None else address
         self._turn = threading.RLock()  # one job at a time
-        self._jobs = 0  # of this process, under way: with `_turn` held
         self._closed = False
         self._sizes = ""
         self._finalizer = weakref.finalize(self, _end_unused, launcher, driver)
@@ -360,11 +359,9 @@ class Cluster:
         left_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
         if not self._turn.acquire(timeout=left_s):
             raise ClusterError("another thread's job is not done in time: this one has not begun")
-        self._jobs += 1
         try:
             yield
         finally:
-            self._jobs -= 1
             self._turn.release()
 
     def _submit(self, texts: Mapping[str, str], source: bytes, begun: float, until: float) -> int:
@@ -575,17 +572,6 @@ class Cluster:
         self._closed = True
         self._finalizer.detach()
         _end(self._launcher, self._driver)
-
-    def close_if_idle(self) -> bool:
-        """Closes it, unless this process has a job on it; whether it is closed."""
-        if not self._turn.acquire(blocking=False):
-            return False
-        try:
-            if not self._jobs:  # else one of this very thread, in a callback
-                self.close()
-        finally:
-            self._turn.release()
-        return self._closed
 
     @property
     def has_own_tables(self) -> bool:

@@ -7,7 +7,7 @@ import signal
 from processes import LIMIT_S, SNAILPS, Process
 
 SCRIPT = """
-import os, sys, threading
+import gc, os, sys, threading, time
 import snailps
 
 found = []
@@ -48,11 +48,15 @@ print(*pids, file=sys.stderr, flush=True)
 if sys.argv[1] == "replaced":
     import snailps.local.cluster as module
     module.HELD_TABLES = -1
-    with cluster.in_turn():  # has a job: it is not ended for another one
-        assert thread_gets(2) is not cluster
-        assert cluster.is_open
+    assert thread_gets(2) is not cluster
     assert snailps.default_cluster() is not cluster
-    assert not cluster.is_open
+    assert cluster.is_open  # while anybody has it
+    del cluster, first
+    gc.collect()
+    until = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     kept = snailps.default_cluster(1)
     kept.table("w")  # stays: this process may want its rows
     assert snailps.default_cluster() is kept
