@@ -302,8 +302,8 @@ class Launcher:
             if child.process.pid in killed and child.process.poll() is None:
                 child.process.kill()
 
-    def unusual_ends(self) -> str:
-        """How servers and workers have ended that wrote no error; empty without such a one."""
+    def unusual_ends(self, failure: str) -> str:
+        """How servers and workers have ended that wrote no error, such as one lost by a failure."""
         told = []
         for child in self.children[1:]:
             code = child.process.poll()
@@ -311,7 +311,9 @@ class Launcher:
                 name = signal.Signals(-code).name
                 why = ", maybe as memory is short" if name == "SIGKILL" else ""
                 told.append(f"{child.name} was ended by {name}{why}")
-            elif code not in (None, EXIT_OK, EXIT_FAILED, EXIT_STOPPED):
+            elif code not in (None, EXIT_OK, EXIT_FAILED, EXIT_STOPPED) or (
+                code is not None and f"{child.process.pid}) is lost" in failure
+            ):
                 told.append(f"{child.name} has exited with code {code}")
         return "; ".join(told)
 

@@ -336,7 +336,7 @@ class Cluster:
                 raise
             job = self._driver.job(number)
         if failure := job["failure"]:
-            if self._launcher is not None and (ends := self._launcher.unusual_ends()):
+            if self._launcher is not None and (ends := self._launcher.unusual_ends(failure)):
                 failure += f" ({ends})"
             raise ClusterError(with_frames(failure, job["trace"]))
         figures = job["figures"]

@@ -115,7 +115,7 @@ def test_session_gives_the_frames_of_user_code_and_goes_on(session, text, method
             models.Exits,
             r"failed: Exits\(\) failed: SystemExit: 3 \(.*, line \d+, in __init__\)",
         ),
-        (models.Leaves, r"is lost: .*\(worker .*has exited with code 7\)$"),
+        (models.Leaves, r"is lost: .*\(worker .*has exited with code 3\)$"),
         (models.Crashes, r"is lost: .*no other worker is left \(worker .*was ended by SIGSEGV\)$"),
     ],
 )
