@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import hash_bytes
 from snailps.data._matrix import first_not_finite, hash_texts
+from snailps.data.elements import a_kind
 from snailps.data.matrix_file import Flags
 from snailps.errors import DataError
 
@@ -133,6 +134,8 @@ def features_of(X: Any, modules: set[str], label: str, dense: bool) -> RowsSourc
     DataError
         It is neither.
     """
+    if "datasets" in modules:
+        X, modules = _arrow_of(X), {"pyarrow"}
     for library, kind in LIBRARIES.items():
         if library in modules and type(X).__name__ == kind:
             table = _table_of(library, X)
@@ -268,6 +271,22 @@ class ArrowTable(Table):
     def whole(self, column: Any) -> Any:
         """A ChunkedArray."""
         return self._table.column(column)
+
+
+def _arrow_of(dataset: Any) -> Any:
+    """The table of a `Dataset` of Hugging Face's, most of it still in its files."""
+    if isinstance(dataset, Mapping):
+        raise DataError(
+            f"X: {a_kind(dataset)} has several datasets: choose one of "
+            f"{', '.join(map(repr, dataset))}"
+        )
+    if not isinstance(dataset, Sized):
+        raise DataError(
+            f"X: {a_kind(dataset)} is not there as a whole, and its columns are not known "
+            "before: load it without streaming, or train on its Parquet files with label_column"
+        )
+    whole: Any = dataset
+    return whole.with_format("arrow")[:]
 
 
 def _table_of(library: str, X: Any) -> Table:

@@ -269,6 +269,46 @@ def test_table_becomes_what_its_csv_becomes(tmp_path, monkeypatch, kind, hash_bi
     assert (written.units, written.entries) == (4, len(text.keys))
 
 
+class FakeDataset:
+    """What Hugging Face's Dataset offers."""
+
+    __module__ = "datasets.arrow_dataset"
+
+    def __init__(self, table):
+        self._table = table
+
+    def __len__(self):
+        return self._table.num_rows
+
+    def with_format(self, name):
+        assert name == "arrow"
+        return self
+
+    def __getitem__(self, rows):
+        return self._table
+
+
+def test_dataset_of_hugging_face_is_its_table(tmp_path):
+    write_matrix(tmp_path / "a", FakeDataset(table("pyarrow")), label="clicked")
+    write_matrix(tmp_path / "b", table("pyarrow"), label="clicked")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("bases", "message"),
+    [
+        ((dict,), "a Streamed has several datasets: choose one of 'train'"),
+        ((object,), "without streaming, or train on its Parquet files with label_column"),
+    ],
+)
+def test_other_datasets_of_hugging_face_are_refused(tmp_path, bases, message):
+    streamed = type("Streamed", bases, {"__module__": "datasets.iterable_dataset"})()
+    if isinstance(streamed, dict):
+        streamed["train"] = None
+    with pytest.raises(DataError, match=message):
+        write_matrix(tmp_path / "a", streamed, label="y")
+
+
 def test_columns_of_other_pandas_types_are_numbers_or_texts(tmp_path):
     import pandas
 
