@@ -38,7 +38,7 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 LATE_S = 10.0
-"""A save or a restore that moves no byte for so long is told of."""
+"""A save or a restore that moves no byte for so long is logged."""
 STALL_S = 120.0
 """... and is given up then."""
 RETRY_S = 10.0
@@ -53,7 +53,7 @@ _MAY_DIFFER = {
 
 @dataclass(eq=False, slots=True)
 class _Affair:
-    """A save or a restore: the servers that take part, and who is waited for.
+    """A save or a restore: the servers that take part, and those that have not answered.
 
     Attributes
     ----------

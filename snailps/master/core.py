@@ -342,7 +342,7 @@ class MasterCore:
     def _come_back(self, member: Member, now: float) -> None:
         try:
             self.job_controller.came_back(member, now)
-        except Exception as error:  # of what it said of itself
+        except Exception as error:  # of the state that it reported
             self.out.put(Broken(member.peer, error))
 
     def _job_ended(self, now: float) -> None:

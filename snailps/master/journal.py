@@ -588,7 +588,7 @@ class Journal:
                 os.close(descriptor)
 
     def _give_up(self, error: OSError) -> None:
-        """A journal with a gap is worse than none: who took it over would do things twice."""
+        """Stops writing: a master that replayed a journal with a gap would repeat orders."""
         assert self.path is not None
         log.error(
             "%s: THE JOURNAL CANNOT BE WRITTEN (%s): the job goes on, but ends if this master dies",

@@ -127,7 +127,7 @@ class Membership:
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
 
     def joined(self, role: str) -> list[Member]:
-        """Those of a role that take part: newcomers still connect."""
+        """Members of a role; without newcomers, which still connect."""
         return [member for member in self.nodes(role) if member.joined]
 
     def endpoints(self) -> list[list[Any]]:

@@ -63,7 +63,7 @@ class EffectQueue(Generic[E]):
         self._effects.append(effect)
 
     def work(self, run: Callable[[], Any], then: OnDone, lane: str = "") -> int:
-        """Has something done beside the loop; `then` gets what came of it.  Its number."""
+        """Runs something beside the loop; `then` gets its result.  Returns its number."""
         number = self.number()
         self._works[number] = then
         self._effects.append(Work(number, run, lane))

@@ -1,4 +1,4 @@
-"""A server's decisions: what its shards do for the master's orders, and what the master is told.
+"""A server's decisions: what its shards do for the master's orders, and its answers.
 
     orders, answers of shards, dials, works, time -> Event -> ServerCore.handle
         -> list of Effect -> process.py performs them, in order

@@ -64,7 +64,7 @@ Tables = Sequence[tuple[int, Table]]
 class _Copy:
     """A shard's replication order, and how far it is executed.
 
-    `told` is what the master knows: None: nothing, empty: the standby has everything, else trouble.
+    `told` is what the master knows.  None: nothing; empty: the standby has all rows; else an error.
     """
 
     order: messages.BackUp
@@ -534,8 +534,8 @@ class ShardHost:
     # begin_yield -> finish_yield, again and again until the standby has everything -> end_yield
     #
     # A yield ends early when its shard is promoted again or dropped: then it is not in `_yielding`
-    # any more, and what its shard still answers counts for nothing.  A late note would be taken for
-    # one of the next attempt.
+    # any more, and later answers of its shard are ignored.  A late note would be taken for one of
+    # the next attempt.
 
     def _step(
         self,

@@ -38,7 +38,7 @@ class Export:
         self._cancelled_at: float | None = None
 
     def begin(self, now: float) -> ExportProgress:
-        """The export begins: what its thread tells how far it is."""
+        """Begins the export; its thread writes its progress into the result."""
         self._told_at, self._cancelled_at = now, None
         self.told = ExportProgress()
         return self.told

@@ -88,7 +88,7 @@ class ReplicationController:
         self._rerouted = False
         members.on_stats = self._heard
 
-    # --- who is there ----------------------------------------------------------------------------
+    # --- membership ----------------------------------------------------------------------------
 
     def formed(self, now: float) -> None:
         """Every member has the route."""

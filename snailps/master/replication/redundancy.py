@@ -1,9 +1,8 @@
-"""How long shards were without standby or out of reach: what is said of it, and its figures.
+"""How long shards were without standby or out of reach: log lines and figures.
 
     out_of_reach, followed, look -> Redundancy -> lines of the log; ReplicationMetrics
 
-What is done about it decides `planner.py`, which takes from here only whether copies make good a
-loss.
+`planner.py` decides what to do about it; it asks here only whether copies replace lost ones.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class ControlClient:
         with self._send_lock:
             frame = Frame(Kind.CALL, body, request=self._next)
             data = encode_frame(frame, pack=True)
-            with self._calls_lock:  # one step: what is open when the connection ends is told so
+            with self._calls_lock:  # one step: calls open at the connection's end fail
                 if self._lost is not None:
                     future.set_exception(ConnectionLost(f"{self._peer_name} is gone: {self._lost}"))
                     return future
@@ -291,7 +291,7 @@ class ControlClient:
 
     def _take(self, frame: Frame) -> None:
         if frame.kind in (Kind.ANSWER, Kind.ERROR):
-            # Decoded first: if it cannot be, the call is still open and is told of the loss.
+            # Decoded first: if that fails, the call is still open and fails with the connection.
             answer = (
                 messages.decode(frame.body) if frame.kind == Kind.ANSWER else remote_error(frame)
             )
@@ -312,7 +312,7 @@ class ControlClient:
         check_control_kind(frame)
         message = messages.decode(frame.body)
         if frame.kind == Kind.CALL:
-            # It may take long, and a Stop must be heard meanwhile.
+            # It may take long, and a Stop must be received meanwhile.
             self._orders.put(_Order(self._generation, frame, message))
         else:
             self._handle(self._generation, frame, message)

@@ -93,7 +93,7 @@ class Peer:
     Attributes
     ----------
     hello : Hello or None
-        What the peer said of itself; None until the handshake is done.
+        Its side of the handshake; None until that is done.
     tag : object
         For the owner's use.
     """
@@ -122,7 +122,7 @@ class ControlServer:
     role, job
         Of this side, for the handshake.
     trust : Trust
-        Who is let in.
+        Decides which peers are accepted.
     on_message : callable
         ``on_message(peer, message, reply)``; `reply` is None for a note, else a function to be
         called once, now or later, with the answer or a `SnailError`.
@@ -219,7 +219,7 @@ class ControlServer:
             self._read(peer)
 
     def flush(self) -> None:
-        """Sends what was said since the last time, for `TURN_S` or so; the rest is sent next."""
+        """Sends what is queued, for about `TURN_S`; the rest in the next step."""
         until = time.thread_time() + TURN_S if self._due else 0.0
         while self._due:
             peer = next(iter(self._due))
@@ -352,7 +352,7 @@ class ControlServer:
                 self._admit(peer)
             return
         if frame.kind in (Kind.ANSWER, Kind.ERROR) and frame.request:
-            # Decoded first: if it cannot be, the call is still open and is told of the loss.
+            # Decoded first: if that fails, the call is still open and fails with the connection.
             answer = (
                 messages.decode(frame.body) if frame.kind == Kind.ANSWER else remote_error(frame)
             )

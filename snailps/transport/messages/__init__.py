@@ -1,11 +1,12 @@
-"""Control-plane messages: what master, servers, workers and drivers say to each other.
+"""Control-plane messages between master, servers, workers and drivers.
 
     codec.py       Frame.body <-> Message               validation.py   what a field may hold
     membership.py  joining, the route, the end          work.py         a job and its blocks
     tables.py      orders that concern rows             replication.py  who has which shard
 
-Each file of the last four begins with who says what: a *call*, written before ">", is answered; a
-*note* is not.  `message` declares that for the programs, and the fields' types what they may hold.
+Each file of the last four begins with senders and receivers: a *call*, written before ">", is
+answered; a *note* is not.  `message` declares that for the programs, and the fields' types what
+they may hold.
 No sockets, clocks or threads here.
 """
 

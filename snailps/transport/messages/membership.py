@@ -1,4 +1,4 @@
-"""What is said of belonging: joining, the route, the end; what anyone may ask.
+"""Messages of membership: joining, the route, the end; and questions that any peer may ask.
 
     anyone -> master   Ask>Report  Examine>Report  Probe>Content|Report
                        Examined

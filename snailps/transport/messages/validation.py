@@ -357,7 +357,7 @@ METRICS = MapOf(
     Number(finite=False),
     named={"examples": Number(0.0, COUNT_MAX), "bad_lines": Number(0.0, COUNT_MAX)},
 )
-"""What is said of a block: a loss may be no number, which tells that the training has diverged."""
+"""Figures of a block: a loss may be NaN, which says that the training has diverged."""
 
 Bool = Annotated[bool, FLAG]
 Shard = Annotated[int, U16]

@@ -1,4 +1,4 @@
-"""What is said of a job: its settings, its tables' names, blocks and what became of them.
+"""Messages of a job: its settings, its tables' names, blocks and their results.
 
     driver -> master   Submit>Submitted  Cancel>Ok  AskJob>Report  Summarise>Summary  Shutdown>Ok
     worker, master -> driver   ReadFile>Content

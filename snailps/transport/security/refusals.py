@@ -1,10 +1,10 @@
-"""Peers that are refused, and those that are not known yet: how many, and what is said of them.
+"""Refused and unknown peers: how many there may be, and what is logged about them.
 
     (address, why) of each -> RefusalLog -> warnings, then one that sums up the others
     descriptor of the newest stranger -> strangers_max -> how many this listener keeps
 
-It owns the counting, and the bounds of time and number.  It knows no connection: who refuses, who
-is closed and why, says the listener.
+It owns the counts and the limits of time and number.  It knows no connection: the listener
+refuses and closes.
 """
 
 from __future__ import annotations

@@ -35,15 +35,15 @@ class TlsLink:
         self.up = self.down = b""
         self.near_ended = self.far_ended = False
         self.gone = False  # the other end of the pair is closed
-        self.refused = False  # it is told why, and its words are no longer listened to
+        self.refused = False  # it gets the reason, and its input is no longer read
         self.wants_write = False
         self.near_mask = self.far_mask = 0
 
     def pump(self, buffer: memoryview, far: bool, near: bool) -> bool:
-        """A turn of the sockets that are ready; True: more can be moved, of which epoll won't tell.
+        """Serves the sockets that are ready; True: more can be moved without a new epoll event.
 
-        Nothing is asked for that may not be there, as that would cost an exception: epoll tells of
-        it again.
+        Reads nothing that may not be there, as that would cost an exception: epoll reports it
+        again.
         """
         self.wants_write = False
         if far or self.down:

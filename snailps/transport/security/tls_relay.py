@@ -78,7 +78,7 @@ class TlsRelay:
         self._attempts = RefusalLog()
         self._links: dict[int, TlsLink] = {}
         self._unknown: dict[int, TlsLink] = {}  # oldest first
-        self._more: set[int] = set()  # links with work left although no event will tell
+        self._more: set[int] = set()  # links with work left for which no event comes
         self._numbers = itertools.count(_FIRST, 2)
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._closing_at: float | None = None
