@@ -28,7 +28,9 @@ Invariants
   trained, in one order.
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
   that no exchange since their round has sent.
-* After `close_round` every delta of the trained blocks is handed to the client.
+* After `close_round` the share of each delta of the trained blocks is handed to the client.  What
+  it holds back goes with later exchanges of the row, and is lost with the kept rows: when they are
+  dropped for lack of room, and at the end of the job.  An only worker's share is all of it.
 """
 
 from __future__ import annotations
@@ -346,7 +348,7 @@ class SharedRows:
         return places.rows[: kept.row_num]
 
     def _begin_anew(self, places: _Places) -> None:
-        """Pushes all that was trained on, and continues with other places."""
+        """Pushes shares of all rows that were trained, and continues with other places."""
         self._send_round(answers=False)
         self._settle()
         self._kept = places
@@ -442,7 +444,7 @@ class SharedRows:
         return bool(self._touched)
 
     def flush(self) -> None:
-        """Pushes all deltas and waits for their acknowledgement."""
+        """Pushes shares of all deltas and waits for their acknowledgement."""
         self._settle()
         self._send_round(answers=False)
         self._settle()
