@@ -10,7 +10,7 @@ import random
 import pytest
 from cases import seeds
 from cluster_models import COUNTER, write_numbers
-from test_master_core import LIFE, Services, World
+from master_world import LIFE, Services, World
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ClusterError, ConnectionLost, SnailError

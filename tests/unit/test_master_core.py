@@ -2,164 +2,16 @@
 
 import pytest
 from cluster_models import COUNTER, write_numbers
+from master_world import World, rejoin, takes_over
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError
 from snailps.master import effects, events
-from snailps.master.core import MasterCore
-from snailps.master.effects import Fact
 from snailps.master.job.controller import ENDED_MAX
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import Past
-from snailps.master.job.snapshot import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.transport import messages as m
-
-LIFE = 7
-
-
-class Files:
-    """No checkpoints."""
-
-    def open(self, settings, *, resumes):
-        return None
-
-    def clear(self):
-        pass
-
-    def release(self, taken, why):
-        pass
-
-
-class Reader:
-    """Reads and writes nothing."""
-
-    def inspect(self, job, reading):
-        pass
-
-    def export(self, job, reading, told):
-        return {"files": []}
-
-
-class Services:
-    """What would be done beside the loop."""
-
-    def __init__(self):
-        self.files, self.reader, self.base = Files(), Reader(), b""
-
-    def keep_base(self, position):
-        self.base = pack(position)
-
-    def load_job(self, settings, now):
-        return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
-
-
-class World:
-    """A core, and peers that do as they are told unless a test says otherwise.
-
-    Attributes
-    ----------
-    effects : list
-        All that the core wanted done, in order.
-    obey : bool
-        Whether orders are answered at once.
-    slow : bool
-        Whether works wait for `work`.
-    """
-
-    def __init__(self, job=None, past=None, session=False, lasting=False, **settings):
-        settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
-        self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
-        self.works = []
-        self.services, self.answers = self.make_services(), {}
-        self._peer = self._call = 0
-        self.core = MasterCore(
-            MasterSettings(**settings), self.services, life=LIFE, now=self.now, kept=True,
-            past=past, session=session, lasting=lasting,
-        )  # fmt: skip
-        self.handle(events.Started(job, 2))
-        self.handle(events.Listening())
-
-    make_services = Services
-
-    def handle(self, event):
-        """Gives the core an event, and performs what it wants."""
-        for effect in self.core.handle(event, self.now):
-            self.effects.append(effect)
-            if isinstance(effect, effects.Work):
-                self.works.append(effect)
-                if not self.slow:
-                    self.work()
-            elif isinstance(effect, effects.Answering):
-                self.answers[effect.call] = effect.answer
-            elif isinstance(effect, effects.Order) and self.obey:
-                self.handle(events.Answered(effect.number, self.does(effect.message)))
-
-    def work(self):
-        """Does what is to be done beside the loop."""
-        while self.works:
-            work = self.works.pop(0)
-            try:
-                done = events.WorkDone(work.number, work.run())
-            except Exception as error:
-                done = events.WorkDone(work.number, None, error)
-            self.handle(done)
-
-    def does(self, order):
-        """What a peer answers to an order."""
-        shards = {"done": getattr(order, "shards", []), "shards": [], "standbys": []}
-        return m.Report(shards) if isinstance(order, m.Ask | m.Fence | m.SetClock) else m.Ok()
-
-    def tick(self, seconds=0.05, times=1):
-        for _ in range(times):
-            self.now += seconds
-            self.handle(events.Tick())
-
-    def call(self, peer, message):
-        """A call of a peer; the number of it."""
-        self._call += 1
-        self.handle(events.Received(peer, message, 1000 + self._call, ("h", peer)))
-        return 1000 + self._call
-
-    def ask(self, peer, message):
-        """The same; its answer, or None."""
-        return self.answers.get(self.call(peer, message))
-
-    def note(self, peer, message):
-        self.handle(events.Received(peer, message))
-
-    def join(self, role):
-        """Another process registers; its connection."""
-        self._peer += 1
-        places = [["h", 5000 + self._peer]] if role == "server" else []
-        welcome = self.ask(self._peer, m.Register(role, "h", self._peer, 1, places))
-        assert isinstance(welcome, m.Welcome)
-        return self._peer
-
-    def forms(self):
-        """One server and two workers are here."""
-        peers = [self.join(role) for role in ("server", "worker", "worker")]
-        self.tick(times=4)
-        assert self.core.phase is ClusterPhase.FORMED
-        return peers
-
-    def sent(self, peer, kind=object):
-        found = [e.message for e in self.effects if isinstance(e, effects.Send) and e.peer == peer]
-        return [message for message in found if isinstance(message, kind)]
-
-    def facts(self):
-        return [Fact(e.kind, e.data) for e in self.effects if isinstance(e, effects.Note)]
-
-    def trains(self, peer):
-        """A worker trains one block; False: there is none for it just now."""
-        lease = self.ask(peer, m.Lease("train"))
-        if lease is None or lease.number < 0:
-            return False
-        figures = {"loss": 1.0, "examples": 1.0}
-        self.ask(peer, m.Done("train", lease.number, 5, 0.1, figures))
-        self.note(peer, m.Settled([lease.number]))
-        return True
 
 
 @pytest.fixture
@@ -378,19 +230,6 @@ def test_members_that_say_no_goodbye_are_not_waited_for_without_end(make_job):
 
 
 # --- takeover ------------------------------------------------------------------------------------
-
-
-def takes_over(world, job):
-    """A master that goes on from the facts of another one."""
-    first = Fact("life", {"life": LIFE, "at": 0.0, "job": {}})
-    facts = [first, Fact("numbers", {"until": 1024}), *world.facts()]
-    return World(job, Past(facts, "journal", world.services.base))
-
-
-def rejoin(world, peer, number, role, **state):
-    places = [["h", 5000 + number]] if role == "server" else []
-    message = m.Rejoin(LIFE, number, number, role, "h", number, 1, places, 1, "", state)
-    return world.ask(peer, message)
 
 
 def test_master_that_takes_over_goes_on_when_all_are_back(make_job):

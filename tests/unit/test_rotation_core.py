@@ -5,8 +5,8 @@ import threading
 
 import pytest
 from cluster_models import write_numbers
+from master_world import World, rejoin, takes_over
 from test_job_metrics import PassMetrics
-from test_master_core import World, rejoin, takes_over
 
 from snailps.api.rotation import NoVisits, Rotation
 from snailps.config import JobSettings, MasterSettings, RawConfig
