@@ -9,11 +9,20 @@ else is compiled once, for the baseline, so that a wheel built here runs anywher
 import os
 import platform
 import shutil
+import sys
+import sysconfig
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    ordinary = "python{}.{}".format(*sys.version_info)
+    sys.exit(
+        "snailps: free-threaded Python is not supported, because the package relies on the GIL: "
+        f"use the ordinary build, {ordinary}, not {ordinary}t"
+    )
 
 HERE = Path(__file__).parent
 PACKAGE = HERE / "snailps"
@@ -45,7 +54,7 @@ if SANITIZE:
 
 
 def headers(*folders: Path) -> list[str]:
-    """C headers of folders: extensions are built again when they change, and packaged with them."""
+    """C headers of folders: extensions are built again when they change."""
     return sorted(str(p.relative_to(HERE)) for folder in folders for p in folder.glob("*.h"))
 
 

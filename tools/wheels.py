@@ -319,7 +319,7 @@ def try_all(out: Path, found: Sequence[Interpreter], work: Path) -> int:
             try_wheel(wheel, pythons[tag], work)
             tried += 1
         else:
-            print(f"{wheel.name}  not tried: its Python is not here", flush=True)
+            print(f"{wheel.name}  not tried: none of these Pythons is of its version", flush=True)
     return tried
 
 

@@ -6,6 +6,7 @@ Building takes minutes: `make wheels` and `make test-wheels`, as .ci/run does.
 import json
 import os
 import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -268,3 +269,16 @@ def test_scripts_can_be_called(wheels):
     assert os.access(ROOT / "tools" / "wheels.py", os.X_OK)
     smoke = (ROOT / "tests" / "wheels" / "smoke.py").read_text(encoding="utf-8")
     assert "import pytest" not in smoke  # it runs where the wheel alone is installed
+
+
+def test_free_threaded_python_is_refused_before_anything_is_built():
+    code = (
+        "import runpy, sysconfig; was = sysconfig.get_config_var\n"
+        "sysconfig.get_config_var = lambda name: name == 'Py_GIL_DISABLED' or was(name)\n"
+        "runpy.run_path('setup.py')\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    expected = f"use the ordinary build, python{VERSION}, not python{VERSION}t"
+    assert done.stderr.splitlines()[-1].endswith(expected), done.stderr
