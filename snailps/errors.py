@@ -8,7 +8,7 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
       ConfigError        a setting, a .conf file, an option (exit code 2)
         ParameterError     ... a parameter of an estimator; a ValueError and a TypeError, too
       NotFitted          an estimator that was not fitted; a ValueError and an AttributeError, too
-      DataError          the user's input: missing, empty, unreadable, malformed
+      DataError          the user's input: missing, empty, unreadable, malformed; a ValueError, too
         UnknownWord        ... a word that a model has no vector for; a KeyError, too
       ModelFileError     a vector or model file that cannot be read or written
       CheckpointError    a checkpoint that is damaged, of another job, or cannot be written
@@ -111,7 +111,7 @@ class NotFitted(SnailError, ValueError, AttributeError):
     """An estimator is asked for what only `fit` gives it."""
 
 
-class DataError(SnailError):
+class DataError(SnailError, ValueError):
     """The user's input is missing, empty, unreadable or malformed."""
 
     code = "data"

@@ -15,6 +15,7 @@ class Examples(NamedTuple):
     values: NDArray[np.float32]
     fields: NDArray[np.int32]
     bad: int
+    weights: NDArray[np.float32] = ...
 
 class Fault(NamedTuple):
     kind: str

@@ -109,6 +109,8 @@ class Examples(NamedTuple):
         LIBFFM's field; of CSV and TSV the number of the feature's column.  Empty for LIBSVM.
     bad : int
         Malformed lines left out.
+    weights : float32 array (n,)
+        Of matrix files that have them; empty: 1.
     """
 
     labels: object
@@ -117,6 +119,7 @@ class Examples(NamedTuple):
     values: object
     fields: object
     bad: int
+    weights: object = np.zeros(0, np.float32)
 
 
 class Fault(NamedTuple):

@@ -27,6 +27,7 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef extern from "<errno.h>" nogil:
     int errno
+    int EINTR
 
 cdef enum:
     RUN = 4096                  # floats looked at together: the faulty one is sought afterwards
@@ -75,6 +76,8 @@ def gathered(int fd, Py_ssize_t size, list buffers, list ranges):
         while done < length:
             with nogil:
                 got = pread(fd, to + place + done, length - done, offset + done)
+            if got < 0 and errno == EINTR:
+                continue
             if got < 0:
                 raise OSError(errno, os.strerror(errno))
             if got == 0:
@@ -212,6 +215,11 @@ def hash_texts(uint64_t seed, texts not None, uint64_t[::1] out not None, uint8_
                 text = PyUnicode_AsUTF8AndSize(element, &size)
             except UnicodeEncodeError:      # lone surrogates
                 return i
+            while size and text[0] == c' ':     # as in cells of CSV
+                text += 1
+                size -= 1
+            while size and text[size - 1] == c' ':
+                size -= 1
             if size == 0:                   # as an empty cell
                 continue
             if size <= SHORT:
@@ -233,3 +241,5 @@ cdef bint _is_there(element):
         return bool(element == element)
     except TypeError:
         return False
+    except ValueError:                      # an array
+        return True

@@ -31,7 +31,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from snailps.data.driver_files import is_driver_file, size_of
-from snailps.data.matrix_file import is_matrix
+from snailps.data.matrix_file import first_not_weight, is_matrix
 from snailps.data.matrix_file import read_header as read_matrix_header
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, is_packed
@@ -267,6 +267,7 @@ class Labelled:
 
     Notes
     -----
+    `weights`, float32 (n,), are those of matrix files that have them; empty: 1.
     Examples stay in their files, which processes of a machine share; labels are in memory.
     """
 
@@ -285,6 +286,15 @@ class Labelled:
         ]
         self._first = np.cumsum([0, *(len(part) for part in self._parts)])
         self.labels = np.concatenate([classes_of(labels, scratch) for _, labels in pairs])
+        self.weights = np.zeros(0, np.float32)
+        found = [weights_of(images, scratch) for images, _ in pairs]
+        if any(len(weights) for weights in found):
+            self.weights = np.concatenate(
+                [
+                    weights if len(weights) else np.ones(header.shape[0], np.float32)
+                    for weights, header in zip(found, self.headers, strict=True)
+                ]
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -344,6 +354,28 @@ def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
     if labels.min() < 0:
         raise DataError(f"{path}: expected class numbers from 0 on, got {labels.min()}")
     return labels
+
+
+def weights_of(path: str, scratch: Scratch) -> NDArray[np.float32]:
+    """Weights of the examples of a matrix file; empty if it has none, or is another file.
+
+    Raises
+    ------
+    DataError
+        One is negative or not finite.
+    """
+    if not _begins_as_matrix(path):
+        return np.zeros(0, np.float32)
+    size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size
+    where = read_matrix_header(_beginning(path), size, path).sections().get("weights")
+    if where is None:
+        return np.zeros(0, np.float32)
+    count = where.bytes // where.dtype.itemsize
+    given = _mapped(path, Header(where.dtype, (count,), where.start, size), scratch)
+    weights = np.array(given, np.float32)
+    if (at := first_not_weight(weights)) >= 0:
+        raise DataError(f"{path}: row {at:,} has weight {weights[at]}: expected 0 and above")
+    return weights
 
 
 def _as_floats(values: NDArray[Any]) -> NDArray[np.float32]:

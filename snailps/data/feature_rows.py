@@ -135,10 +135,10 @@ def features_of(X: Any, modules: set[str], label: str, dense: bool) -> RowsSourc
         It is neither.
     """
     if "datasets" in modules:
-        X, modules = _arrow_of(X), {"pyarrow"}
+        X, modules = arrow_of(X), {"pyarrow"}
     for library, kind in LIBRARIES.items():
         if library in modules and type(X).__name__ == kind:
-            table = _table_of(library, X)
+            table = table_of(library, X)
             return DenseTableRows(table, label) if dense else TableRows(table, label)
     if isinstance(X, Sequence) and not isinstance(X, (str, bytes)):
         if dense:
@@ -273,7 +273,7 @@ class ArrowTable(Table):
         return self._table.column(column)
 
 
-def _arrow_of(dataset: Any) -> Any:
+def arrow_of(dataset: Any) -> Any:
     """The table of a `Dataset` of Hugging Face's, most of it still in its files."""
     if isinstance(dataset, Mapping):
         raise DataError(
@@ -289,7 +289,7 @@ def _arrow_of(dataset: Any) -> Any:
     return whole.with_format("arrow")[:]
 
 
-def _table_of(library: str, X: Any) -> Table:
+def table_of(library: str, X: Any) -> Table:
     if library == "pandas":
         return PandasTable(X)
     return PolarsTable(X) if library == "polars" else ArrowTable(X)
@@ -429,8 +429,8 @@ class DictRows(RowsSource):
                     "numbers or strings"
                 )
             for name, value in row.items():
-                if type(value) is str:
-                    text, amount = value, 1.0
+                if isinstance(value, str):
+                    text, amount = value.strip(" "), 1.0
                     if not text:
                         continue
                 else:

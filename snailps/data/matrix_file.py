@@ -13,6 +13,7 @@ All numbers are little endian, every section begins at a multiple of 64 bytes:
     keys       uint32 or uint64 [nonzeros] sparse
     values     float32 [nonzeros]          left out if all are 1; dense: or uint8
     fields     int32 [nonzeros]            only with `Flags.FIELDS`
+    weights    float32 [rows]              only with `Flags.WEIGHTS`
 
 Nothing else says where a section is or how long, so a file is of exactly one length.  Byte range
 [a, b) of a file of B bytes has the rows ceil(a * rows / B) to before ceil(b * rows / B): **the
@@ -39,6 +40,8 @@ MAGIC = b"\x93SNAILX\n"
 VERSION = 1
 HEADER_BYTES = 64
 ALIGNMENT = 64
+OF_ROWS = ("labels", "weights")
+"""Sections with a number for each row, in dense files, too."""
 KEY_LIMIT = 1 << 63
 """Keys are below; models use the others for their own rows."""
 HEAD_ROWS = 500
@@ -63,7 +66,9 @@ class Flags(IntFlag):
     DENSE = 16
     """Rows of `columns` values, without pointers and keys."""
     BYTES = 32
-    """Dense values are uint8."""
+    """Dense values are uint8, and mean their 255th part."""
+    WEIGHTS = 64
+    """A weight for each example."""
 
 
 class Labels(IntEnum):
@@ -137,6 +142,7 @@ class Header:
                 "u1" if Flags.BYTES in flags else "<f4",
             ),
             "fields": (self.nonzeros if Flags.FIELDS in flags else -1, "<i4"),
+            "weights": (self.rows if Flags.WEIGHTS in flags else -1, "<f4"),
         }
         found, at = {}, HEADER_BYTES
         for name, (count, code) in arrays.items():
@@ -289,9 +295,9 @@ def _rows(read: Read, descriptor: int, path: str, header: Header, first: int, la
     nonzeros = rows * header.columns
     if not header.dense:
         begin = sections["ptr"].start + 8 * first
-        ptr = np.frombuffer(read(begin, begin + 8 * (rows + 1)), "<i8")
+        ptr = np.frombuffer(_whole(read, begin, begin + 8 * (rows + 1), path), "<i8")
         entry, end = int(ptr[0]), int(ptr[-1])
-        if len(ptr) <= rows or not 0 <= entry <= end <= header.nonzeros:
+        if not 0 <= entry <= end <= header.nonzeros:
             raise DataError(
                 f"{path}: rows {first:,} to {last - 1:,} have the entries {entry:,} to {end:,} of "
                 f"{header.nonzeros:,}: the file is damaged. {_AGAIN}"
@@ -303,13 +309,30 @@ def _rows(read: Read, descriptor: int, path: str, header: Header, first: int, la
         if name == "ptr" and ptr is not None:
             buffers.append((section.start, (ptr - entry).tobytes()))
             continue
-        before = (first if name == "labels" else entry) * section.dtype.itemsize
+        before = (first if name in OF_ROWS else entry) * section.dtype.itemsize
         begin = sections[name].start + before
         if descriptor < 0:
-            buffers.append((section.start, read(begin, begin + section.bytes)))
+            found = _whole(read, begin, begin + section.bytes, path)
+            buffers.append((section.start, found))
         else:
             ranges.append((section.start, begin, section.bytes))
     return gathered(descriptor, block.size, buffers, ranges)
+
+
+def _whole(read: Read, first: int, last: int, path: str) -> bytes:
+    """Bytes of a file, all of them: it may have been cut off since its length was asked for.
+
+    Raises
+    ------
+    DataError
+    """
+    found = read(first, last)
+    if len(found) != last - first:
+        raise DataError(
+            f"{path}: expected {last - first:,} bytes from byte {first:,} on, got {len(found):,}: "
+            f"it was cut off meanwhile. {_AGAIN}"
+        )
+    return found
 
 
 def examples_of(
@@ -378,7 +401,19 @@ def examples_of(
         labels = header.array(data, "labels")[first:last]
         if (at := first_not_finite(labels)) >= 0:
             raise where.damaged(at, f"has label {labels[at]}: expected finite ones")
-    return Examples(labels, ptr - begin, keys, values, fields, 0)
+    weights = header.array(data, "weights")
+    if Flags.WEIGHTS in header.flags:
+        weights = weights[first:last]
+        if (at := first_not_weight(weights)) >= 0:
+            raise where.damaged(at, f"has weight {weights[at]}: expected 0 and above")
+    return Examples(labels, ptr - begin, keys, values, fields, 0, weights)
+
+
+def first_not_weight(weights: NDArray[np.float32]) -> int:
+    """Place of the first number that is negative, NaN or infinite; -1: all are weights."""
+    if (at := first_not_finite(weights)) >= 0 or len(weights) == 0:
+        return at
+    return int(weights.argmin()) if weights.min() < 0 else -1
 
 
 def check_labels(head: bytes, path: str) -> None:

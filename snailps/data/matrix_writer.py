@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data._matrix import first_falling, first_not_finite
+from snailps.data._examples import Examples
+from snailps.data._matrix import first_falling, first_not_finite, wide_keys
 from snailps.data.feature_rows import Piece, RowsSource, features_of
-from snailps.data.matrix_file import KEY_LIMIT, Flags, Header, Labels, Section
+from snailps.data.matrix_file import (
+    KEY_LIMIT,
+    Flags,
+    Header,
+    Labels,
+    Section,
+    first_not_weight,
+)
 from snailps.data.scratch import Scratch, ScratchFile
 from snailps.data.spool import Spooled
 from snailps.errors import DataError
@@ -62,6 +71,7 @@ def write_matrix(
     path: str | Path,
     X: Any,
     y: Any = None,
+    sample_weight: Any = None,
     *,
     label: str = "",
     fields: Sequence[int] | NDArray[Any] | None = None,
@@ -81,13 +91,16 @@ def write_matrix(
         values of tables and dicts make no entry.
     y : array-like, optional
         Labels, numbers.
+    sample_weight : array-like, optional
+        A weight for each example, 0 and above; 1 by default.
     label : str
         Instead of `y`: name of a table's column.
     fields : sequence of int, optional
         Field of each column of a matrix, for field-aware models.  Tables have their own: the number
         of the column.
     dense : bool
-        Keep all values, of a matrix or of columns of numbers, for models of dense examples.
+        Keep all values, of a matrix or of columns of numbers, for models of dense examples.  An
+        array of uint8 stays one, whose values models take for 255ths, as those of images.
     on_progress : callable, optional
         See `Progress`.
 
@@ -108,17 +121,17 @@ def write_matrix(
     2
     """
     source = rows_source(X, label=label, fields=fields, dense=dense)
-    labels, kind = _labels_of(source.labels() if label else y, source)
+    content = _content_of(source, y, label, sample_weight)
     try:
         with contextlib.ExitStack() as stack:
 
             def make(name: str) -> _PlainFile:
-                file = _PlainFile(Path(f"{path}.{name}"))
+                file = _PlainFile(Path(path), name)
                 stack.callback(file.close)
                 return file
 
             file = make("part")
-            header = _write(file, make, source, labels, kind, on_progress)
+            header = _write(file, make, source, content, on_progress)
             file.path.replace(path)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
@@ -130,30 +143,34 @@ def spool_matrix(
     y: Any = None,
     folder: str = "",
     *,
+    sample_weight: Any = None,
     bytes_max: int = 0,
     label: str = "",
     fields: Sequence[int] | NDArray[Any] | None = None,
     dense: bool = False,
+    keep_bytes: bool = True,
     on_progress: Progress | None = None,
 ) -> Spooled:
     """Writes examples into one scratch file, which is an input as any other.
 
     Parameters
     ----------
-    X, y, label, fields, dense, on_progress
+    X, y, sample_weight, label, fields, dense, on_progress
         As of `write_matrix`.
     folder : str
         Scratch folder; empty: that of this user on this host.
     bytes_max : int
         Limit on all files in the folder, as that of `Scratch`.
+    keep_bytes : bool
+        False: values of a dense array of uint8 are what they are, not 255ths.
 
     Raises
     ------
     DataError
         As `write_matrix`, or the limit does not allow it.
     """
-    source = rows_source(X, label=label, fields=fields, dense=dense)
-    labels, kind = _labels_of(source.labels() if label else y, source)
+    source = rows_source(X, label=label, fields=fields, dense=dense, keep_bytes=keep_bytes)
+    content = _content_of(source, y, label, sample_weight)
     scratch = Scratch(folder, bytes_max)
     purpose = f"writing {source.name}"
     with contextlib.ExitStack() as stack:
@@ -163,12 +180,18 @@ def spool_matrix(
             stack.callback(part.close)
             return part
 
-        file = scratch.new_file(purpose)
         try:
-            header = _write(file, make, source, labels, kind, on_progress)
-        except BaseException:
-            file.close()
-            raise
+            file = scratch.new_file(purpose)
+            try:
+                header = _write(file, make, source, content, on_progress)
+            except BaseException:
+                file.close()
+                raise
+        except OSError as error:
+            raise DataError(
+                f"cannot write to {scratch.folder}: {error.strerror or error}. Make room, or "
+                "choose another scratch folder"
+            ) from error
     return Spooled(file, header.rows, source.name)
 
 
@@ -188,7 +211,7 @@ def write_rows(file: FileWriter, make: Callable[[str], FileWriter], source: Rows
     DataError
         There are no rows, a value cannot be one of an example, or the files' limit is reached.
     """
-    return _write(file, make, source, np.zeros(0, np.float32), Labels.NONE, None)
+    return _write(file, make, source, _NO_CONTENT, None)
 
 
 def rows_source(
@@ -197,13 +220,18 @@ def rows_source(
     label: str = "",
     fields: Sequence[int] | NDArray[Any] | None = None,
     dense: bool = False,
+    keep_bytes: bool = True,
 ) -> RowsSource:
-    """What gives the rows of an object in pieces; parameters and errors as of `write_matrix`."""
+    """What gives the rows of an object in pieces; parameters and errors as of `spool_matrix`."""
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
     if "scipy" in modules and hasattr(X, "tocsr"):
-        found: RowsSource = SparseRows(X, fields) if not dense else DenseRows(X.toarray(), True)
+        if dense and fields is not None:
+            raise DataError("fields: expected none with dense=True")
+        found: RowsSource = DenseSparseRows(X) if dense else SparseRows(X, fields)
     elif isinstance(X, np.ndarray):
-        found = DenseRows(X, dense, fields)
+        if dense and fields is not None:
+            raise DataError("fields: expected none with dense=True")
+        found = DenseRows(X, dense, fields, keep_bytes)
     else:
         found = features_of(X, modules, label, dense)
         if fields is not None:
@@ -224,6 +252,20 @@ class SparseRows(RowsSource):
         self.name = f"a {type(X).__name__} of {self.rows:,} x {self.columns:,}"
         if X.format != "csr":
             X = X.tocsr()
+        self._take(X)
+        if not self._is_summed(X):
+            self._take(_summed(X))
+        self._fields = _fields_of(fields, self.columns)
+        self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
+        if not self._all_ones():
+            self.flags |= Flags.VALUES
+        if self.columns > 1 << 32:
+            self.flags |= Flags.WIDE
+        elif self.columns == 0 and self.entries:
+            raise DataError("X has entries, but no columns")
+
+    def _take(self, X: Any) -> None:
+        """The arrays of a CSR matrix, which are checked."""
         self._ptr, self._keys = np.asarray(X.indptr, np.int64), np.asarray(X.indices)
         self._values = np.asarray(X.data)
         if self._values.dtype.kind not in "biuf":
@@ -234,14 +276,10 @@ class SparseRows(RowsSource):
         self.entries = int(ptr[-1] - ptr[0])
         if ptr[-1] > min(len(self._keys), len(self._values)):
             raise DataError(f"X: its row pointers end at entry {ptr[-1]:,}, but it has fewer")
-        self._fields = _fields_of(fields, self.columns)
-        self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
-        if not self._all_ones():
-            self.flags |= Flags.VALUES
-        if self.columns > 1 << 32:
-            self.flags |= Flags.WIDE
-        elif self.columns == 0 and self.entries:
-            raise DataError("X has entries, but no columns")
+
+    def _is_summed(self, X: Any) -> bool:
+        """Whether no row has an entry twice: models would take it for two features."""
+        return self.entries < 2 or bool(X.has_canonical_format)
 
     def _all_ones(self) -> bool:
         values = self._values[self._ptr[0] : self._ptr[-1]]
@@ -272,11 +310,54 @@ class SparseRows(RowsSource):
             yield Piece(ptr[first : last + 1] - ptr[first], stored, values, fields)
 
 
+def _summed(X: Any) -> Any:
+    """X without entries that come twice, or X itself if it is only not sorted."""
+    ptr = np.asarray(X.indptr)
+    first, last = int(ptr[0]), int(ptr[-1])
+    try:
+        copy = type(X)(
+            (X.data[first:last].copy(), X.indices[first:last].copy(), ptr - ptr[0]), shape=X.shape
+        )
+        copy.sum_duplicates()
+    except (TypeError, ValueError):  # `pieces` tells what is wrong
+        return X
+    return X if copy.nnz == last - first else copy
+
+
+class DenseSparseRows(RowsSource):
+    """Rows of a matrix of `scipy.sparse` with all their values."""
+
+    def __init__(self, X: Any) -> None:
+        sparse = SparseRows(X)
+        self.name, self.rows, self.columns = sparse.name, sparse.rows, sparse.columns
+        self.entries = self.rows * self.columns
+        self.flags = Flags.DENSE | Flags.VALUES
+        self._sparse = sparse
+        self._step = max(1, PIECE_ENTRIES // max(1, self.columns))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Some rows at a time, zeros but for the entries."""
+        for piece in self._sparse.pieces():
+            assert piece.ptr is not None
+            assert piece.keys is not None
+            for first in range(0, piece.rows, self._step):
+                ptr = piece.ptr[first : first + self._step + 1]
+                a, b = int(ptr[0]), int(ptr[-1])
+                x = np.zeros((len(ptr) - 1, self.columns), np.float32)
+                rows = np.repeat(np.arange(len(x)), np.diff(ptr))
+                x[rows, piece.keys[a:b]] = 1 if piece.values is None else piece.values[a:b]
+                yield Piece(None, None, x.ravel(), None, len(x))
+
+
 class DenseRows(RowsSource):
     """Rows of an array of two axes, its zeros left out unless it is to stay dense."""
 
     def __init__(
-        self, X: NDArray[Any], dense: bool, fields: Sequence[int] | NDArray[Any] | None = None
+        self,
+        X: NDArray[Any],
+        dense: bool,
+        fields: Sequence[int] | NDArray[Any] | None = None,
+        keep_bytes: bool = True,
     ) -> None:
         if X.ndim < 2 or (X.ndim > 2 and not dense):
             raise DataError(f"X: expected two axes, got shape {X.shape}: a row an example")
@@ -289,7 +370,7 @@ class DenseRows(RowsSource):
         self._fields = _fields_of(fields, self.columns)
         if dense:
             self.flags = Flags.DENSE | Flags.VALUES
-            if X.dtype == np.uint8:
+            if X.dtype == np.uint8 and keep_bytes:
                 self.flags |= Flags.BYTES
             self.entries = self._x.size
         else:
@@ -308,7 +389,7 @@ class DenseRows(RowsSource):
             if Flags.BYTES in self.flags:
                 yield Piece(None, None, np.ascontiguousarray(x).ravel(), None, len(x))
                 continue
-            x = _floats(x)
+            given, x = x, _floats(x)
             _check_finite(
                 x.ravel(),
                 lambda at: f"row {first + at // self.columns:,}, column {at % self.columns:,}",  # noqa: B023
@@ -317,7 +398,7 @@ class DenseRows(RowsSource):
             if Flags.DENSE in self.flags:
                 yield Piece(None, None, x.ravel(), None, len(x))
                 continue
-            rows, columns = np.nonzero(x)
+            rows, columns = np.nonzero(given)  # also what is so small that it becomes 0
             ptr = np.searchsorted(rows, np.arange(len(x) + 1))
             fields = None if self._fields is None else self._fields[columns]
             yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
@@ -335,13 +416,17 @@ class FileWriter(Protocol):
     def fileno(self) -> int:
         """Its descriptor."""
 
+    def close(self) -> None:
+        """Removes it."""
+
 
 class _PlainFile:
     """A file beside the one that is to be, gone when it is closed unless it was renamed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = path.open("w+b", buffering=0)
+    def __init__(self, beside: Path, name: str) -> None:
+        hidden = f".{beside.name[:100]}.{secrets.token_hex(8)}.{name}"
+        self.path = beside.with_name(hidden)
+        self._file = self.path.open("x+b", buffering=0)
 
     def write(self, data: bytes) -> None:
         """Appends."""
@@ -367,13 +452,13 @@ def _write(
     file: FileWriter,
     make: Callable[[str], FileWriter],
     source: RowsSource,
-    labels: NDArray[np.float32],
-    kind: Labels,
+    content: _OfRows,
     on_progress: Progress | None,
 ) -> Header:
     """Writes all sections, then the header."""
-    rows = max(0, source.rows)
-    header = Header(source.flags, kind, rows, max(0, source.entries), _columns(source))
+    rows, labels, kind = max(0, source.rows), content.labels, content.kind
+    of_rows = Flags.WEIGHTS if len(content.weights) else Flags(0)
+    header = Header(source.flags | of_rows, kind, rows, max(0, source.entries), _columns(source))
     known = source.rows >= 0 and source.entries >= 0
     done = entries = 0
     ones = True
@@ -404,10 +489,12 @@ def _write(
         if told:
             labels = np.concatenate(told)
             kind = _kind_of(labels)
-        flags = source.flags & ~Flags.VALUES if ones else source.flags
+        flags = (source.flags & ~Flags.VALUES if ones else source.flags) | of_rows
         header = Header(flags, kind, done, entries, header.columns)
     if kind:
         sections.write("labels", labels)
+    if of_rows:
+        sections.write("weights", content.weights)
     sections.finish(header)
     return header
 
@@ -441,10 +528,13 @@ class _Sections:
     def finish(self, header: Header) -> None:
         """Writes the header; puts sections together that are in parts."""
         if self._at is None:
-            self._file.grow(header.size)
+            # Room is taken as parts give theirs back.
             for name, section in header.sections().items():
+                self._file.grow(section.start + section.bytes)
                 if name in self._parts:  # else it is empty
                     self._copy(self._parts[name].fileno(), section)
+                    self._parts[name].close()
+            self._file.grow(header.size)
         _put(self._file, 0, memoryview(header.pack()))
 
     def _copy(self, part: int, section: Section) -> None:
@@ -464,6 +554,45 @@ def _put(file: FileWriter, at: int, data: memoryview) -> int:
 
 def _columns(source: RowsSource) -> int:
     return source.columns if source.columns <= KEY_LIMIT else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _OfRows:
+    """What rows have besides their values: labels, what these are, weights; arrays may be empty."""
+
+    labels: NDArray[np.float32]
+    kind: Labels
+    weights: NDArray[np.float32]
+
+
+_NO_CONTENT = _OfRows(np.zeros(0, np.float32), Labels.NONE, np.zeros(0, np.float32))
+
+
+def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _OfRows:
+    """Labels and weights of the rows.
+
+    Raises
+    ------
+    DataError
+        They are not as many as rows, or not finite numbers; both `y` and `label` are given.
+    """
+    if label and y is not None:
+        raise DataError(f"y: expected none with label={label!r}, the labels' column")
+    labels, kind = _labels_of(source.labels() if label else y, source)
+    if sample_weight is None:
+        return _OfRows(labels, kind, np.zeros(0, np.float32))
+    given = np.asarray(sample_weight)
+    if given.dtype.kind not in "biuf" or given.ndim != 1 or len(given) != max(0, source.rows):
+        raise DataError(
+            f"sample_weight: expected {source.rows:,} numbers, as many as X has rows, got "
+            f"{given.dtype} of shape {given.shape}"
+        )
+    weights = _floats(given)
+    if (at := first_not_weight(weights)) >= 0:
+        raise DataError(
+            f"sample_weight: number {at:,} is {given[at]}: expected finite numbers of at least 0"
+        )
+    return _OfRows(labels, kind, weights)
 
 
 def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[np.float32], Labels]:
@@ -528,9 +657,14 @@ def _check_finite(values: NDArray[np.float32], where: Callable[[int], str], name
     at = first_not_finite(values)
     if at >= 0:
         raise DataError(
-            f"{name}: {where(at)} has value {values[at]}: expected finite numbers within "
+            f"{name}: {where(at)} has value {_spelt(values[at])}: expected finite numbers within "
             "float32's range. Fill missing values, or leave such rows out"
         )
+
+
+def _spelt(value: Any) -> str:
+    """As scikit-learn has it: NaN, and inf."""
+    return "NaN" if value != value else str(value)
 
 
 def _even(ptr: NDArray[Any]) -> Iterator[tuple[int, int]]:
@@ -546,3 +680,18 @@ def _even(ptr: NDArray[Any]) -> Iterator[tuple[int, int]]:
 def _row_of(ptr: NDArray[Any], first: int, entry: int) -> str:
     row = int(np.searchsorted(ptr, ptr[first] + entry, side="right")) - 1
     return f"{row:,}"
+
+
+def examples_of_piece(piece: Piece, source: RowsSource, hash_bits: int = 0) -> Examples:
+    """A piece of rows as models have examples, without a file; labels are 0."""
+    assert piece.ptr is not None
+    assert piece.keys is not None
+    hashed = Flags.HASHED in source.flags
+    keys, _ = wide_keys(np.ascontiguousarray(piece.keys), KEY_LIMIT, hashed, hash_bits)
+    values, fields = piece.values, piece.fields
+    if values is None:
+        values = np.ones(len(keys), np.float32)
+    if fields is None:
+        fields = np.empty(0, np.int32)
+    labels = np.zeros(piece.rows, np.float32)
+    return Examples(labels, piece.ptr, keys, values, np.ascontiguousarray(fields, np.int32), 0)

@@ -192,7 +192,7 @@ def broken_csr(**arrays):
     ("x", "y", "message"),
     [
         (np.eye(3), [1, 0], "y: expected 3 labels, as many as X has rows, got 2"),
-        (np.eye(3), [1, 0, np.nan], "y: label 2 has value nan"),
+        (np.eye(3), [1, 0, np.nan], "y: label 2 has value NaN"),
         (np.eye(3), ["a", "b", "c"], "y: expected numbers, got <U1: number the classes"),
         (np.eye(3), np.array([1, None, 2]), "y: label 1 is None: expected numbers"),
         (np.eye(3), np.ones((3, 2)), "y: expected one axis, got shape"),
@@ -200,7 +200,7 @@ def broken_csr(**arrays):
         (np.ones(3), None, "expected two axes, got shape"),
         (np.ones((3, 2, 2)), None, "expected two axes"),
         (np.array([["a"]]), None, "expected numbers, got an array of <U1"),
-        (np.array([[1, 2], [3, np.nan]]), None, "row 1, column 1 has value nan"),
+        (np.array([[1, 2], [3, np.nan]]), None, "row 1, column 1 has value NaN"),
         (np.array([[1e39]]), None, "row 0, column 0 has value inf.*float32"),
         (matrix(3, 3).astype(complex), None, "expected numbers, got complex128"),
         (broken_csr(indptr=[0, 1, 2, 1, 3, 4, 5]), None, "row pointers"),
@@ -425,5 +425,83 @@ def test_texts_of_any_length_hash_as_in_csv(texts):
     )
     assert bad == broken
     for at, text in enumerate(texts if broken < 0 else texts[:broken]):
-        assert there[at] == bool(text)
-        assert int(keys[at]) == (hash_bytes(7, text.encode()) if text else 0)
+        bare = (text or "").strip(" ")
+        assert there[at] == bool(bare)
+        assert int(keys[at]) == (hash_bytes(7, bare.encode()) if bare else 0)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "dicts"])
+def test_texts_are_stripped_as_cells_are(tmp_path, kind):
+    if kind == "pandas":
+        x = pytest.importorskip("pandas").DataFrame({"a": [" Berlin ", " "]})
+    else:
+        x = [{"a": np.str_(" Berlin ")}, {"a": " "}]
+    write_matrix(tmp_path / "a", x, [1, 0])
+    expected = ExampleReader("csv", columns="y:label, a:categorical").read(b"1, Berlin \n0, \n")
+    assert [row[:3] for row in rows_of(read(tmp_path / "a"))] == [
+        row[:3] for row in rows_of(expected)
+    ]
+
+
+def test_values_that_float32_has_not_become_zeros(tmp_path):
+    written = write_matrix(tmp_path / "a", np.array([[1e-50, 2.0], [0, 1e-60]]), [1, 0])
+    assert written.entries == 3
+    assert read(tmp_path / "a").values.tolist() == [0, 2, 0]
+
+
+def test_entries_that_come_twice_are_summed(tmp_path):
+    twice = sparse.csr_matrix(([1.0, 2, 4], [2, 2, 0], [0, 2, 3]), shape=(2, 3))
+    write_matrix(tmp_path / "a", twice, [1, 0])
+    found = read(tmp_path / "a")
+    assert (found.keys.tolist(), found.values.tolist()) == ([2, 0], [3, 4])
+    assert twice.nnz == 3
+    write_matrix(tmp_path / "b", sparse.vstack([twice, twice])[2:], [1, 0])
+    assert read(tmp_path / "b").keys.tolist() == [2, 0]
+
+
+def test_weights_come_back(tmp_path):
+    write_matrix(tmp_path / "a", np.eye(3), [1, 0, 1], sample_weight=[0, 2, 0.5])
+    assert read(tmp_path / "a").weights.tolist() == [0, 2, 0.5]
+    write_matrix(tmp_path / "b", [{"a": 1}, {}], [1, 0], sample_weight=[3, 4])
+    assert read(tmp_path / "b").weights.tolist() == [3, 4]
+    write_matrix(tmp_path / "c", np.eye(3), [1, 0, 1])
+    assert len(read(tmp_path / "c").weights) == 0
+    for wrong in ([1, 2], [1, -1, 1], [1, np.nan, 1], np.ones((3, 2)), ["a"] * 3):
+        with pytest.raises(DataError, match="sample_weight: "):
+            write_matrix(tmp_path / "d", np.eye(3), [1, 0, 1], sample_weight=wrong)
+
+
+def test_neighbours_of_the_file_stay(tmp_path):
+    names = ["train.part", "train.labels", "train.ptr", "train.keys", "train.values"]
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    write_matrix(tmp_path / "train", [{"a": 1}, {"b": "c"}], [1, 0])
+    assert {path.name for path in tmp_path.iterdir()} == {"train", *names}
+    assert all((tmp_path / name).read_text() == "mine" for name in names)
+
+
+def test_sparse_matrix_may_be_dense(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 4)
+    x = matrix(7, 3)
+    write_matrix(tmp_path / "a", x, np.zeros(7), dense=True)
+    write_matrix(tmp_path / "b", x.toarray(), np.zeros(7), dense=True)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_options_that_contradict_each_other_are_refused(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    for x in (np.eye(3), matrix(3, 3)):
+        with pytest.raises(DataError, match="fields: expected none with dense=True"):
+            write_matrix(tmp_path / "a", x, dense=True, fields=[0, 1, 2])
+    with pytest.raises(DataError, match="y: expected none with label='b'"):
+        write_matrix(tmp_path / "a", pandas.DataFrame({"a": [1], "b": [0]}), [1], label="b")
+
+
+def test_full_disk_is_told_with_the_folder(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(matrix_writer.os, "pwrite", full)
+    with pytest.raises(DataError, match=r"cannot write to .*scratch: No space left"):
+        spool_matrix(np.eye(3), [1, 0, 1], str(tmp_path / "scratch"))
+    assert list((tmp_path / "scratch").glob("*.spool")) == []

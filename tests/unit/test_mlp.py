@@ -22,6 +22,7 @@ from snailps.models.mlp.settings import FIRST, adopted
 from snailps.models.parameters import Parameters, Vector
 
 COUNT = 130
+NONE = np.zeros(0, np.float32)
 
 
 @pytest.fixture
@@ -114,10 +115,11 @@ def test_gradients_equal_those_of_one_example_at_a_time(settings, activation, hi
     with Setup(s) as net:
         weights, found = random_vector(s), Vector(s.tensors)
         x, labels = net.model._examples.rows(np.arange(30)), net.model._examples.labels[:30]
-        loss = net.model._gradients(x, labels, weights, found, 30)
+        loss, weight = net.model._gradients(x, labels, NONE, weights, found, 30)
     w, b = layers_of(s, weights.arrays)
     expected, of_weights, of_biases = gradients(w, b, x, labels, activation)
     assert loss == pytest.approx(expected, rel=1e-5)
+    assert weight == 30
     fw, fb = layers_of(s, found.arrays)
     for mine, theirs in zip([*fw, *fb], [*of_weights, *of_biases], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
@@ -129,10 +131,10 @@ def test_gradients_of_parts_add_up_to_that_of_the_batch(settings):
         weights = random_vector(s)
         x, labels = net.model._examples.rows(np.arange(50)), net.model._examples.labels[:50]
         whole, total = Vector(s.tensors), np.zeros_like(weights.flat)
-        net.model._gradients(x, labels, weights, whole, 50)
+        net.model._gradients(x, labels, NONE, weights, whole, 50)
         for part in np.split(np.arange(50), [11, 30]):
             found = Vector(s.tensors)
-            net.model._gradients(x[part], labels[part], weights, found, 50)
+            net.model._gradients(x[part], labels[part], NONE, weights, found, 50)
             total += found.flat
     np.testing.assert_allclose(total, whole.flat, rtol=1e-4, atol=1e-7)
 

@@ -39,10 +39,13 @@ JUDGED = 2000
 
 @dataclass(slots=True)
 class Ready:
-    """A prepared block: x float32 (n, inputs), labels (n,), with clocks the pull of parameters."""
+    """A prepared block: x float32 (n, inputs), labels (n,), weights (n,) or none, with clocks the
+    pull of parameters.
+    """
 
     x: Floats
     labels: NDArray[np.int64]
+    weights: Floats
     pull: Pull | None
 
 
@@ -144,27 +147,35 @@ class Mlp(Worker):
         """Reads the block's examples; with clocks, starts to pull the parameters of its clock."""
         pull = self._net.pull(block.clock) if block.clock >= 0 else None
         numbers = self._numbers(block)
-        return Ready(self._examples.rows(numbers), self._examples.labels[numbers], pull)
+        weights = self._examples.weights
+        return Ready(
+            self._examples.rows(numbers),
+            self._examples.labels[numbers],
+            weights[numbers] if len(weights) else weights,
+            pull,
+        )
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Takes a step, or with clocks a part of one, for each of the block's batches."""
         ready: Ready = block.prepared
-        size, loss = self.settings.part_size, 0.0
+        size = self.settings.part_size
+        loss = weighed = 0.0
         for first in range(0, len(ready.labels), size):
             labels = ready.labels[first : first + size]
             weights = self._net.use(ready.pull or self._net.pull())
             gradients = self._net.blank()
-            loss += self._gradients(
-                ready.x[first : first + size], labels, weights, gradients,
-                self._batch_of(block) or len(labels),
+            of_part, weight = self._gradients(
+                ready.x[first : first + size], labels, ready.weights[first : first + size],
+                weights, gradients, self._batch_of(block) or len(labels),
             )  # fmt: skip
+            loss, weighed = loss + of_part, weighed + weight
             self._net.push(gradients)
             if block.slot == 0:
                 step = self._steps.blank()
                 step.flat[:] = 1
                 self._steps.push(step)
-        examples = float(len(ready.labels))
-        return {"units": examples, "examples": examples, "loss": loss, "lr": self.settings.lr}
+        metrics = {"units": float(len(ready.labels)), "lr": self.settings.lr}
+        return {**metrics, "loss": loss, "examples": weighed}
 
     def finish(self) -> None:
         """Waits for the last pushes."""
@@ -176,23 +187,24 @@ class Mlp(Worker):
         self,
         x: Floats,
         labels: NDArray[np.int64],
+        of_examples: Floats,
         weights: Vector,
         gradients: Vector,
         out_of: int,
-    ) -> float:
-        """Computes the gradients of a batch or of a part of one; returns the sum of losses."""
+    ) -> tuple[float, float]:
+        """Computes the gradients of a batch or of a part of one; sums of losses and of weights."""
         names = self._layers.names
-        loss, _, dz, found = self._layers.step(
+        loss, weight, dz, found = self._layers.step(
             x @ weights[FIRST],
             [weights[name] for name in names],
             labels.astype(np.float32),
-            np.zeros(0, np.float32),
+            of_examples,
             out_of,
         )
         np.matmul(x.T, dz, out=gradients[FIRST])
         for name, gradient in zip(names, found, strict=True):
             gradients[name][...] = gradient
-        return loss
+        return loss, weight
 
     def _numbers(self, block: Block) -> NDArray[np.int64]:
         """Numbers of a block's examples: its bytes are mapped to a range of the epoch's order."""

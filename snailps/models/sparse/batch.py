@@ -146,7 +146,7 @@ class BatchReader:
         DataError
             A label is no class that has a weight.
         """
-        weights = self._weights(examples.labels, path)
+        weights = self._weights(examples, path)
         keys = np.empty(0, np.uint64)
         return Batch(
             examples.labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
@@ -218,17 +218,19 @@ class BatchReader:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _weights(self, labels: Floats, path: str) -> Floats:
-        """Weight of each example."""
+    def _weights(self, examples: Examples, path: str) -> Floats:
+        """Weight of each example: its own times that of its class; empty: 1."""
+        labels = examples.labels
         if len(self._class_weights) == 0:
-            return self._class_weights
+            return examples.weights
         classes = np.maximum(labels, 0).astype(np.int64)
         if len(classes) and classes.max() >= len(self._class_weights):
             raise DataError(
                 f"{path}: label {labels.max():g} has no weight: class_weights has "
                 f"{len(self._class_weights)} numbers, classes are counted from 0"
             )
-        return self._class_weights[classes]
+        weights = self._class_weights[classes]
+        return weights * examples.weights if len(examples.weights) else weights
 
 
 def batch_reader(
@@ -273,7 +275,7 @@ def joined(pieces: Sequence[Examples]) -> Examples:
     """Examples of several texts in sequence."""
     if len(pieces) == 1:
         return pieces[0]
-    return Examples(**_in_sequence(pieces, "labels", "keys", "values", "fields"))
+    return Examples(**_in_sequence(pieces, "labels", "keys", "values", "fields", "weights"))
 
 
 def _in_sequence(parts: Sequence[Any], *names: str) -> dict[str, Any]:
