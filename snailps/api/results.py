@@ -135,6 +135,46 @@ class Results:
         for pushes in pushed:
             _wait(pushes)
 
+    def packed(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        """Every stored row with the state of its optimizer, in pieces, as `scan`.
+
+        Yields
+        ------
+        keys : uint64 (n,)
+        rows : float32 (n, dim + state)
+        """
+        declared, number = self.tables[table], self._numbers[table]
+        width = declared.dim + declared.state_floats
+        for keys in [keys for keys, _ in self.scan(table)]:
+            rows = np.empty((len(keys), width), np.float32)
+            yield keys, self._client.pull(number, keys, rows, True)
+
+    def put_packed(self, table: str, pieces: Iterable[tuple[AnyKeys, Rows]]) -> None:
+        """Sets rows and the state of their optimizer, as `packed` gives them.
+
+        Parameters
+        ----------
+        table : str
+            Of an access method whose pushes add up with their state: adagrad, ftrl, sgd.
+        pieces : iterable of (keys, rows)
+            Each key once in all of them.
+
+        Notes
+        -----
+        As in `put`, what is there is taken away first, which gives exactly 0.
+        """
+        declared, number = self.tables[table], self._numbers[table]
+        width = declared.dim + declared.state_floats
+        for given, rows in pieces:
+            keys = declared.keys(given)
+            declared.check_width(rows, width)
+            found = np.empty((len(keys), width), np.float32)
+            self._client.pull(number, keys, found, True)
+            if found.any():
+                self._client.push(number, keys, np.negative(found, out=found), True, False)
+            values = np.require(rows, requirements=["C", "A"])
+            self._client.push(number, keys, values, True, False)
+
     def _replace(self, table: str, keys: Keys, values: Rows, found: Rows) -> list[Pending]:
         """Starts the pushes that make `values` of rows that are as they were found."""
         state = self.tables[table].access == "adagrad"

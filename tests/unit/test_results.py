@@ -6,6 +6,7 @@ import pytest
 from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.config import JobSettings
+from snailps.errors import MisuseError
 
 DIM = 3
 
@@ -77,3 +78,38 @@ def test_put_takes_rows_that_are_strided_or_not_aligned(form):
     rows = np.zeros((50, DIM), np.float32)
     wanted = np.random.default_rng(1).standard_normal((50, DIM)).astype(np.float32)
     assert (put(rows, form(wanted)).rows == wanted).all()
+
+
+class Packing:
+    """A client of rows with their state, which pushes are added to; `rows` float32 (n, width)."""
+
+    def __init__(self, rows):
+        self.rows = np.array(rows, np.float32)
+
+    def pull(self, number, keys, into, state):
+        assert state
+        into[:] = self.rows[keys.astype(int)]
+        return into
+
+    def push(self, number, keys, values, state, merge):
+        assert (state, merge) == (True, False)
+        self.rows[keys.astype(int)] += values
+
+    def scan(self, number, dim, fragments, ended):
+        yield np.arange(len(self.rows), dtype=np.uint64), self.rows[:, :dim]
+
+
+@pytest.mark.parametrize("old", [0.0, 0.1])
+def test_rows_with_state_are_read_and_set_exactly(old):
+    table = Table("t", DIM, access="ftrl", lr=0.1)
+    client = Packing(np.full((20, 3 * DIM), old))
+    results = Results(JobSettings(), b"", {}, client, {"t": 0}, {"t": table}, [])
+    wanted = np.random.default_rng(1).standard_normal((20, 3 * DIM)).astype(np.float32)
+    keys = np.arange(20, dtype=np.uint64)
+    results.put_packed("t", [(keys[:7], wanted[:7]), (keys[7:], wanted[7:])])
+    assert (client.rows == wanted).all()
+    ((found_keys, rows),) = results.packed("t")
+    assert (found_keys == keys).all()
+    assert (rows == wanted).all()
+    with pytest.raises(MisuseError, match="rows of 9 values"):
+        results.put_packed("t", [(keys, wanted[:, :3])])

@@ -14,16 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.api.worker import load_class
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
 from snailps.vectors.atomic import atomic_file
-from snailps.vectors.npz import about, npz_file, read_arrays, settings_of
+from snailps.vectors.npz import about, npz_file, read_arrays, settings_of, write_arrays
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 
 LIBLINEAR_KEYS_MAX = 1 << 28
 """Largest key in a LIBLINEAR file, which has a line for each possible index."""
-_OF_THE_RUN = {"input", "output", "test", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS}
+_OF_THE_RUN = {
+    "input", "output", "test", "scratch_dir", "scratch_bytes", "continue_from",
+    *CHECKPOINT_SETTINGS,
+}  # fmt: skip
 _VALUES = 1 << 16
 """Values converted to text at a time."""
 
@@ -180,6 +184,49 @@ def read_npz(path: str | Path) -> SavedModel:
             f"{path}: no model of sparse examples as snailps writes it: {error!r:.200}"
         ) from None
     return SavedModel(cls, settings, keys, rows, arrays)  # type: ignore[arg-type]
+
+
+def write_packed(path: str, settings: JobSettings, keys: Keys, rows: Floats, dim: int) -> str:
+    """Writes rows with the state of their optimizer behind `dim` weights; returns the path.
+
+    Raises
+    ------
+    ModelFileError
+        As `write_npz`.
+    """
+    kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
+    arrays: dict[str, NDArray[Any]] = {"about": about(kept), "keys": keys}
+    return write_arrays(path, {**arrays, "rows": rows[:, :dim], "state": rows[:, dim:]})
+
+
+def read_packed(path: str) -> tuple[Keys, Floats]:
+    """Keys and rows with their state, as `write_packed` wrote them.
+
+    Raises
+    ------
+    ModelFileError
+        It is no such file.
+    """
+    saved = read_npz(path)
+    state = saved.extras.get("state")
+    if state is None or state.shape[:1] != saved.keys.shape or state.dtype != np.float32:
+        raise ModelFileError(
+            f"{path}: has weights only: training goes on from files with the optimizer's state"
+        )
+    return saved.keys, np.concatenate((saved.rows, state), axis=1)
+
+
+def write_saved(path: str | Path, model: SavedModel, extras: Mapping[str, NDArray[Any]]) -> str:
+    """Writes a model that is in memory, with further arrays; returns the path.
+
+    Raises
+    ------
+    ModelFileError
+        As `write_npz`.
+    """
+    kept = {k: v for k, v in to_mapping(model.settings).items() if k not in _OF_THE_RUN}
+    arrays: dict[str, NDArray[Any]] = {"about": about(kept), "keys": model.keys, "rows": model.rows}
+    return write_arrays(str(path), {**arrays, **model.extras, **extras})
 
 
 def write_liblinear(path: str, settings: LinearSettings, stored: StoredRows) -> str:
