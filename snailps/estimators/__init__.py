@@ -3,8 +3,9 @@
     data -> FastText(...).fit -> a job on a cluster -> .wv, .predict, .history_
 
 `base` is what all estimators are, `parameters` which settings of a model they have, `corpus` how
-data reaches a job, `jobs` the job, `monitor` and `display` what is seen of it.  The classes are
-loaded when they are first asked for; their constructors are typed in ``__init__.pyi``, which
+texts reach a job, `validation` what X and y may be, `sparse` what estimators of rows are, `jobs`
+the job, `monitor` and `display` what is seen of it.  The classes are loaded when they are first
+asked for; their constructors are typed in ``__init__.pyi``, which
 `python -m snailps.estimators.stub` writes.
 """
 
@@ -13,14 +14,28 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
+    "FMClassifier": "fm",
+    "FMRegressor": "fm",
     "FastText": "words",
     "LinearRegression": "linear",
     "LogisticRegression": "linear",
+    "MLPClassifier": "mlp",
+    "SparseNetClassifier": "net",
     "TextClassifier": "text",
     "Word2Vec": "words",
 }
 
-__all__ = ["FastText", "LinearRegression", "LogisticRegression", "TextClassifier", "Word2Vec"]
+__all__ = [
+    "FMClassifier",
+    "FMRegressor",
+    "FastText",
+    "LinearRegression",
+    "LogisticRegression",
+    "MLPClassifier",
+    "SparseNetClassifier",
+    "TextClassifier",
+    "Word2Vec",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -3,15 +3,146 @@
 Written by `python -m snailps.estimators.stub`; a test checks that it is current.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from snailps.estimators import fm as _fm
 from snailps.estimators import linear as _linear
+from snailps.estimators import mlp as _mlp
+from snailps.estimators import net as _net
 from snailps.estimators import text as _text
 from snailps.estimators import words as _words
 from snailps.local.session import Cluster
 
-__all__ = ["FastText", "LinearRegression", "LogisticRegression", "TextClassifier", "Word2Vec"]
+__all__ = [
+    "FMClassifier",
+    "FMRegressor",
+    "FastText",
+    "LinearRegression",
+    "LogisticRegression",
+    "MLPClassifier",
+    "SparseNetClassifier",
+    "TextClassifier",
+    "Word2Vec",
+]
+
+class FMClassifier(_fm.FMClassifier):
+    min_count: int
+    expected_features: int
+    lr: float
+    l1: float
+    l2: float
+    beta: float
+    factors: int
+    scale: float
+    factor_l2: float
+    eps: float
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    fields: Sequence[int] | Literal["columns"] | None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None
+    cluster: Cluster | None
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | int | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        min_count: int = 1,
+        expected_features: int = 16777216,
+        lr: float = 0.1,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        beta: float = 1.0,
+        factors: int = 8,
+        scale: float = 0.03,
+        factor_l2: float = 0.002,
+        eps: float = 0.1,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        fields: Sequence[int] | Literal["columns"] | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | int | Literal["auto"] = "auto",
+    ) -> None: ...
+
+class FMRegressor(_fm.FMRegressor):
+    min_count: int
+    expected_features: int
+    lr: float
+    l1: float
+    l2: float
+    beta: float
+    factors: int
+    scale: float
+    factor_l2: float
+    eps: float
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    fields: Sequence[int] | Literal["columns"] | None
+    cluster: Cluster | None
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | int | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        min_count: int = 1,
+        expected_features: int = 16777216,
+        lr: float = 0.1,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        beta: float = 1.0,
+        factors: int = 8,
+        scale: float = 0.03,
+        factor_l2: float = 0.002,
+        eps: float = 0.1,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        fields: Sequence[int] | Literal["columns"] | None = None,
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | int | Literal["auto"] = "auto",
+    ) -> None: ...
 
 class LinearRegression(_linear.LinearRegression):
     min_count: int
@@ -35,7 +166,7 @@ class LinearRegression(_linear.LinearRegression):
     cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
-    verbose: bool | Literal["auto"]
+    verbose: bool | int | Literal["auto"]
     def __init__(
         self,
         *,
@@ -60,7 +191,7 @@ class LinearRegression(_linear.LinearRegression):
         cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
-        verbose: bool | Literal["auto"] = "auto",
+        verbose: bool | int | Literal["auto"] = "auto",
     ) -> None: ...
 
 class LogisticRegression(_linear.LogisticRegression):
@@ -70,7 +201,6 @@ class LogisticRegression(_linear.LogisticRegression):
     l1: float
     l2: float
     beta: float
-    class_weights: Sequence[str]
     bias: bool
     epochs: int
     max_steps: int
@@ -83,10 +213,11 @@ class LogisticRegression(_linear.LogisticRegression):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None
     cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
-    verbose: bool | Literal["auto"]
+    verbose: bool | int | Literal["auto"]
     def __init__(
         self,
         *,
@@ -96,7 +227,6 @@ class LogisticRegression(_linear.LogisticRegression):
         l1: float = 0.0,
         l2: float = 0.0,
         beta: float = 1.0,
-        class_weights: Sequence[str] = (),
         bias: bool = True,
         epochs: int = 5,
         max_steps: int = 0,
@@ -109,10 +239,121 @@ class LogisticRegression(_linear.LogisticRegression):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
-        verbose: bool | Literal["auto"] = "auto",
+        verbose: bool | int | Literal["auto"] = "auto",
+    ) -> None: ...
+
+class MLPClassifier(_mlp.MLPClassifier):
+    activation: Literal["relu", "sigmoid"]
+    batch_size: int
+    lr: float
+    momentum: float
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    hidden: int | Sequence[int]
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None
+    cluster: Cluster | None
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | int | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        activation: Literal["relu", "sigmoid"] = "relu",
+        batch_size: int = 256,
+        lr: float = 0.002,
+        momentum: float = 0.9,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        hidden: int | Sequence[int] = (100,),
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | int | Literal["auto"] = "auto",
+    ) -> None: ...
+
+class SparseNetClassifier(_net.SparseNetClassifier):
+    min_count: int
+    expected_features: int
+    lr: float
+    l1: float
+    l2: float
+    beta: float
+    activation: Literal["relu", "sigmoid"]
+    init_scale: float
+    batch_size: int
+    in_flight: int
+    first_layer: Literal["auto", "servers", "worker"]
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    hidden: int | Sequence[int]
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None
+    cluster: Cluster | None
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | int | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        min_count: int = 1,
+        expected_features: int = 16777216,
+        lr: float = 0.05,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        beta: float = 1.0,
+        activation: Literal["relu", "sigmoid"] = "relu",
+        init_scale: float = 0.05,
+        batch_size: int = 1024,
+        in_flight: int = 2,
+        first_layer: Literal["auto", "servers", "worker"] = "auto",
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        hidden: int | Sequence[int] = (50,),
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | int | Literal["auto"] = "auto",
     ) -> None: ...
 
 class TextClassifier(_text.TextClassifier):
@@ -137,10 +378,11 @@ class TextClassifier(_text.TextClassifier):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
+    column: str
     cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
-    verbose: bool | Literal["auto"]
+    verbose: bool | int | Literal["auto"]
     def __init__(
         self,
         *,
@@ -165,10 +407,11 @@ class TextClassifier(_text.TextClassifier):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        column: str = "",
         cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
-        verbose: bool | Literal["auto"] = "auto",
+        verbose: bool | int | Literal["auto"] = "auto",
     ) -> None: ...
 
 class FastText(_words.FastText):
@@ -196,10 +439,11 @@ class FastText(_words.FastText):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
+    column: str
     cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
-    verbose: bool | Literal["auto"]
+    verbose: bool | int | Literal["auto"]
     def __init__(
         self,
         *,
@@ -227,10 +471,11 @@ class FastText(_words.FastText):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        column: str = "",
         cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
-        verbose: bool | Literal["auto"] = "auto",
+        verbose: bool | int | Literal["auto"] = "auto",
     ) -> None: ...
 
 class Word2Vec(_words.Word2Vec):
@@ -255,10 +500,11 @@ class Word2Vec(_words.Word2Vec):
     block_bytes: int | str
     optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
     wire: Literal["auto", "float32", "float16", "int8"]
+    column: str
     cluster: Cluster | None
     workers: int | None
     callbacks: Sequence[Callable[[dict[str, Any]], object]]
-    verbose: bool | Literal["auto"]
+    verbose: bool | int | Literal["auto"]
     def __init__(
         self,
         *,
@@ -283,8 +529,9 @@ class Word2Vec(_words.Word2Vec):
         block_bytes: int | str = 0,
         optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
         wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        column: str = "",
         cluster: Cluster | None = None,
         workers: int | None = None,
         callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
-        verbose: bool | Literal["auto"] = "auto",
+        verbose: bool | int | Literal["auto"] = "auto",
     ) -> None: ...

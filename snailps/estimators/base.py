@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import copy
 import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from numpy.typing import NDArray
+
 from snailps.config import JobSettings
 from snailps.data.spool import Spooled
-from snailps.errors import NotFitted, ParameterError
-from snailps.estimators.display import display_of
+from snailps.errors import ParameterError
+from snailps.estimators.display import check_verbose, display_of
 from snailps.estimators.history_plot import plot_history
-from snailps.estimators.jobs import Finished, run_job
-from snailps.estimators.monitor import Monitor, Report
+from snailps.estimators.jobs import Finished, check_cluster, run_job
+from snailps.estimators.labels import accuracy, values_of
+from snailps.estimators.monitor import Monitor, Report, callbacks_of
 from snailps.estimators.parameters import Parameters
+from snailps.estimators.validation import not_fitted, one_axis, weights_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +36,8 @@ E = TypeVar("E", bound="Estimator")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _SHARED = ("cluster", "callbacks")
 """Parameters that a clone shares with its original: what they hold is no value."""
+_LEFT_HERE: Mapping[str, Any] = MappingProxyType({"cluster": None, "callbacks": ()})
+"""Parameters that are not pickled, and what is in their place."""
 
 
 class Estimator:
@@ -48,6 +55,8 @@ class Estimator:
 
     worker_class: ClassVar[str]
     """The model that trains it, ``package.module:Class``."""
+    _kept_table: ClassVar[str] = ""
+    """Table whose rows a job leaves with their state, to go on with."""
     parameters: ClassVar[Parameters]
     __signature__: ClassVar[inspect.Signature]
 
@@ -61,6 +70,7 @@ class Estimator:
         defaults: Mapping[str, Any] = _NONE,
         fixed: Mapping[str, Any] = _NONE,
         without: Iterable[str] = (),
+        extra: Mapping[str, tuple[str, Any]] = _NONE,
         **others: Any,
     ) -> None:
         """Gives a class its parameters.
@@ -69,12 +79,14 @@ class Estimator:
         ----------
         settings : type, optional
             Settings of its model; None: it inherits its parameters.
-        defaults, fixed, without
+        defaults, fixed, without, extra
             As of `Parameters`.
         """
         super().__init_subclass__(**others)
         if settings is not None:
-            cls.parameters = Parameters(settings, defaults=defaults, fixed=fixed, without=without)
+            cls.parameters = Parameters(
+                settings, defaults=defaults, fixed=fixed, without=without, extra=extra
+            )
             cls.__signature__ = cls.parameters.signature()
             constructor: Any = _constructor(cls.__signature__)
             constructor.__qualname__ = f"{cls.__qualname__}.__init__"
@@ -137,6 +149,7 @@ class Estimator:
         settings: Mapping[str, Any] = _NONE,
         *,
         without: Iterable[str] = (),
+        loss_factor: float = 1.0,
         first: bool = True,
     ) -> None:
         """Trains; the fitted attributes are set when all has gone well.
@@ -149,31 +162,65 @@ class Estimator:
             Of the job, beside the parameters.
         without : iterable of str
             Parameters that do not go with the job.
+        loss_factor : float
+            Of the losses that the job tells, for reports and the history.
         first : bool
             The training begins anew: so does the history.
         """
         name = type(self).__name__
-        chosen = self.parameters.settings(self.get_params(), name)
-        for left_out in without:
-            chosen.pop(left_out, None)
+        chosen = self._checked(settings, without)
         epochs = chosen.get("epochs", self.parameters.by_name["epochs"].default)
         before = [] if first else self.history_
         display = display_of(self._parameter("verbose"), name)
         past = before[-1]["epoch"] if before else 0
-        monitor = Monitor(self._parameter("callbacks"), display, epochs, past)
+        monitor = Monitor(
+            self._parameter("callbacks"), display, epochs, past, loss_factor=loss_factor
+        )
         try:
             with run_job(
                 self.worker_class,
-                {**chosen, **settings},
+                chosen,
                 given,
                 monitor,
                 cluster=self._parameter("cluster"),
                 workers=self._workers(),
+                packed=self._kept_table,
             ) as done:
                 self._take(done)
         finally:
             monitor.close()
-        self.history_, self.figures_ = [*before, *monitor.history], done.figures
+        figures = dict(done.figures)
+        if loss_factor != 1 and figures.get("train_loss") is not None:
+            figures["train_loss"] *= loss_factor
+        self.history_, self.figures_ = [*before, *monitor.history], figures
+
+    def _checked(
+        self, settings: Mapping[str, Any] = _NONE, without: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Settings of a job; to be called before data is read, which may take long or be gone then.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is wrong.
+        """
+        name = type(self).__name__
+        also = {**self._translated(), **settings}
+        chosen = self.parameters.settings(self.get_params(), name, also, without)
+        check_cluster(self._parameter("cluster"), self._workers())
+        check_verbose(self._parameter("verbose"))
+        callbacks_of(self._parameter("callbacks"))
+        return chosen
+
+    def _translated(self) -> dict[str, Any]:
+        """Settings that parameters stand for which are no settings themselves.
+
+        Raises
+        ------
+        ParameterError
+            Such a parameter is wrong.
+        """
+        return {}
 
     def _take(self, done: Finished) -> None:
         """Takes the fitted model from the files of a job."""
@@ -198,7 +245,13 @@ class Estimator:
     def _refuse_unfitted(self, what: str) -> None:
         if not self._is_fitted:
             name = type(self).__name__
-            raise NotFitted(f"{name}: {what} needs a fitted model: call fit first")
+            raise not_fitted(f"{name}: {what} needs a fitted model: call fit first")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies: without the cluster and the callbacks, which stay here."""
+        state = dict(self.__dict__)
+        state.update({name: value for name, value in _LEFT_HERE.items() if name in state})
+        return state
 
     # --- scikit-learn ----------------------------------------------------------------------------
 
@@ -223,13 +276,67 @@ class Estimator:
             estimator_type=None,
             target_tags=TargetTags(required=False),
             input_tags=InputTags(string=True, two_d_array=False),
+            non_deterministic=True,  # threads write to the same rows
         )
+
+
+class ClassifierEstimator(Estimator):
+    """An estimator that predicts labels.
+
+    Attributes
+    ----------
+    classes_ : array
+        The labels, sorted.
+    """
+
+    _estimator_type = "classifier"
+    classes_: NDArray[Any]
+
+    @abstractmethod
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each example, (n,)."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of examples whose class is predicted right, 0 to 1.
+
+        Parameters
+        ----------
+        X : object
+            As of `fit`.
+        y : sequence or array
+            Labels of the kind of `classes_`.
+        sample_weight : array-like, optional
+            Of each example.
+
+        Raises
+        ------
+        DataError
+            y has other than one label an example, or labels of another kind than the model.
+        """
+        said = self.predict(X)
+        values = values_of(y if isinstance(y, str) else one_axis(y, type(self).__name__), X)
+        return accuracy(said.tolist(), values, weights_of(sample_weight, len(said)))
+
+    def __sklearn_tags__(self) -> Any:
+        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
+        from sklearn.utils import ClassifierTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        tags.target_tags.required = True
+        return tags
 
 
 def _constructor(signature: inspect.Signature) -> Callable[..., None]:
     """A constructor that shows its parameters: to `help`, editors, and scikit-learn."""
 
-    def __init__(self: Estimator, **parameters: Any) -> None:
+    def __init__(self: Estimator, *data: Any, **parameters: Any) -> None:
+        if data:
+            name = type(self).__name__
+            raise ParameterError(
+                f"{name}: expected parameters by name, got {type(data[0]).__name__}: data goes to "
+                f"fit, {name}(...).fit(data)"
+            )
         Estimator.__init__(self, **parameters)
 
     me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from glob import has_magic
+from collections.abc import Iterable, Iterator, Mapping
+from glob import glob, has_magic
 from typing import Any
 
-from snailps.data.elements import a_kind
+import numpy as np
+
+from snailps.data.elements import a_kind, elements_of, is_missing
 from snailps.data.spool import Spooled, spool_text
 from snailps.data.unpacking import is_url
 from snailps.errors import DataError
@@ -93,13 +95,61 @@ def _paths(data: Any) -> list[str]:
     if not isinstance(data, (str, os.PathLike)):
         return [os.fspath(path) for path in data]
     path = os.fspath(data)
-    if not (is_url(path) or has_magic(path) or os.path.exists(path)):  # noqa: PTH110
+    found = has_magic(path) and glob(path, recursive=True)  # noqa: PTH207
+    if not (is_url(path) or found or os.path.exists(path)):  # noqa: PTH110
         shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
         raise DataError(
             f"{shown!r} is no file, folder, glob or URL. A str is taken as a path; text is given "
             "as a list of sentences: [text]"
         )
     return [path]
+
+
+def is_table(data: Any) -> bool:
+    """Whether data has columns by name."""
+    names = ("columns", "column_names", "schema")
+    return isinstance(data, Mapping) or any(hasattr(data, name) for name in names)
+
+
+def lines_of(data: Any, column: str, what: str) -> Iterator[str | bytes]:
+    """Texts, each as a line, for questions to a model.
+
+    Parameters
+    ----------
+    data : object
+        As `spool_text` takes it; no path.
+    column : str
+        Of a table; has no effect on others.
+    what : str
+        For messages.
+
+    Raises
+    ------
+    DataError
+        It is one text, or an element is missing or is no text.
+    """
+    if isinstance(data, (str, bytes)):
+        raise DataError(f"{what}: expected a list of texts, got one: [{data!r:.60}]")
+    found = elements_of(data, column if is_table(data) else "", what="X")
+    for number, text in enumerate(found.values):
+        if hasattr(text, "as_py"):  # a scalar of pyarrow
+            text = text.as_py()
+        elif isinstance(text, np.ndarray):
+            text = text.tolist()
+        if is_missing(text):
+            raise DataError(
+                f"{what}: {found.at(number)} is missing ({text!r}): leave such rows out, or fill "
+                "them"
+            )
+        if not isinstance(text, (str, bytes)):
+            words: list[Any] = list(text) if isinstance(text, Iterable) else [None]
+            if all(isinstance(word, str) for word in words):
+                text = " ".join(words)
+        if not isinstance(text, (str, bytes)):
+            raise DataError(
+                f"{what}: {found.at(number)} is {a_kind(text)}: expected a text, or a list of words"
+            )
+        yield line_of(text)
 
 
 def line_of(text: Any) -> str | bytes:

@@ -7,6 +7,7 @@ Standard output is not written.  rich is imported when a bar is shown.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 BAR_STEPS = 1000
+NOTEBOOK_CHARS = 30
 
 
 def display_of(verbose: object, title: str) -> Display:
@@ -26,21 +28,41 @@ def display_of(verbose: object, title: str) -> Display:
     Raises
     ------
     ParameterError
-        It is none of "auto", True and False.
+        As `check_verbose`.
     """
-    if verbose not in ("auto", True, False):  # 0 and 1 are equal to these
-        raise ParameterError(f"verbose: expected True, False or 'auto'; got {verbose!r:.80}")
-    notebook = in_notebook()
-    if verbose and (notebook or sys.stderr.isatty()):
-        return BarDisplay(title, notebook=notebook)
-    return LineDisplay(title, sys.stderr) if verbose is not False and verbose != "auto" else Quiet()
+    check_verbose(verbose)
+    is_auto = isinstance(verbose, str)
+    if not is_auto and not verbose:
+        return Quiet()
+    if in_notebook():
+        return NotebookDisplay(title)
+    if sys.stderr.isatty():
+        return BarDisplay(title)
+    return Quiet() if is_auto else LineDisplay(title, sys.stderr)
+
+
+def check_verbose(verbose: object) -> None:
+    """Refuses what is neither "auto" nor a truth value nor a whole number from 0 on.
+
+    Raises
+    ------
+    ParameterError
+    """
+    item = getattr(verbose, "item", None)
+    value = item() if item is not None and getattr(verbose, "ndim", None) == 0 else verbose
+    if value == "auto" if isinstance(value, str) else isinstance(value, int) and value >= 0:
+        return
+    raise ParameterError(
+        f"verbose: expected True, False, 'auto' or a number from 0 on; got {verbose!r:.80}"
+    )
 
 
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     shell = sys.modules.get("IPython")
     current = shell.get_ipython() if shell is not None else None
-    return type(current).__name__ == "ZMQInteractiveShell"
+    # Colab's and Databricks' shells are subclasses.
+    return any(cls.__name__ == "ZMQInteractiveShell" for cls in type(current).__mro__)
 
 
 class Quiet:
@@ -72,11 +94,36 @@ class LineDisplay:
         """Does nothing: lines stay."""
 
 
+class NotebookDisplay:
+    """A line of text in the cell's output, drawn again in its place; needs no widgets."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._handle: Any = None
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Draws it."""
+        done = report["phase"] == "done"
+        share = 1.0 if done else report["progress"]
+        filled = round(NOTEBOOK_CHARS * share)
+        phase = "" if done else f" {report['phase']}"
+        bar = "█" * filled + "░" * (NOTEBOOK_CHARS - filled)
+        text = {"text/plain": f"{self._title}{phase} {bar} {share:4.0%} {line_of(report)}"}
+        if self._handle is None:
+            display = importlib.import_module("IPython.display").display
+            self._handle = display(text, raw=True, display_id=True)
+        else:
+            self._handle.update(text, raw=True)
+
+    def close(self) -> None:
+        """Does nothing: the last line stays."""
+
+
 class BarDisplay:
     """A bar with the loss, the speed and the time left."""
 
-    def __init__(self, title: str, *, notebook: bool) -> None:
-        self._title, self._notebook = title, notebook
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._bar: Progress | None = None
 
     def show(self, report: Mapping[str, Any]) -> None:
@@ -103,7 +150,7 @@ class BarDisplay:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(force_jupyter=True) if self._notebook else Console(stderr=True)
+        console = Console(stderr=True)
         bar = Progress(
             TextColumn("{task.description} {task.fields[phase]}", markup=False),
             BarColumn(30),

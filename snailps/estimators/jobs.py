@@ -14,12 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.results import Results
 from snailps.api.worker import load_class
 from snailps.data.spool import Spooled
 from snailps.errors import ClusterError, ParameterError
 from snailps.estimators.monitor import Monitor
 from snailps.local.cluster import default_cluster
-from snailps.local.session import Cluster
+from snailps.local.session import Cluster, within
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Rows with the state of their optimizer: keys uint64 (n,), rows float32 (n, dim + state)."""
+
+    keys: NDArray[np.uint64]
+    rows: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +43,13 @@ class Finished:
     figures : dict
     files : list of Path
         What its export wrote; they are gone when the context ends.
+    packed : Packed or None
+        Rows of the table that was asked for.
     """
 
     figures: dict[str, Any]
     files: list[Path]
+    packed: Packed | None = None
 
 
 @contextlib.contextmanager
@@ -44,8 +59,9 @@ def run_job(
     given: Spooled | list[str],
     monitor: Monitor,
     *,
-    cluster: Any,
+    cluster: Cluster | None,
     workers: int | None,
+    packed: str = "",
 ) -> Iterator[Finished]:
     """Trains a model, and writes its files into a folder that lasts as long as the context.
 
@@ -62,13 +78,16 @@ def run_job(
         Where to train; None: the cluster of the innermost ``with`` block, or this process's own.
     workers : int or None
         Of the latter.
+    packed : str
+        Table whose rows are kept with their state; empty: none.
 
     Raises
     ------
     SnailError
         The job failed.
     """
-    where = _cluster_of(cluster, workers)
+    check_cluster(cluster, workers)
+    where = default_cluster(workers) if cluster is None else cluster
     if "continue_from" in settings and not where.is_local:
         raise ClusterError(
             "partial_fit needs a cluster of this machine: one on other hosts cannot read a model "
@@ -79,21 +98,37 @@ def run_job(
             job = where.run(worker_class, settings, input=given, on_status=monitor.update)
             with job.results(output=str(Path(folder, "model"))) as results:
                 figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
+                kept = _packed(results, packed) if packed else None
         files = [Path(path) for path in figures.pop("files")]
         monitor.finish(figures, job.history)
-        yield Finished(figures, files)
+        yield Finished(figures, files, kept)
 
 
-def _cluster_of(cluster: Any, workers: int | None) -> Cluster:
-    if cluster is None:
-        return default_cluster(workers)
-    if not isinstance(cluster, Cluster):
+def _packed(results: Results, table: str) -> Packed:
+    """All rows of a table with their state, keys ascending."""
+    pieces = list(results.packed(table))
+    if not pieces:
+        declared = results.tables[table]
+        none = np.empty((0, declared.dim + declared.state_floats), np.float32)
+        return Packed(np.empty(0, np.uint64), none)
+    keys = np.concatenate([keys for keys, _ in pieces])
+    order = np.argsort(keys)
+    return Packed(keys[order], np.concatenate([rows for _, rows in pieces])[order])
+
+
+def check_cluster(cluster: Any, workers: int | None) -> None:
+    """Refuses what is no cluster, and a number of workers for one that has its own.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if cluster is not None and not isinstance(cluster, Cluster):
         raise ParameterError(
             "cluster: expected one of snailps.cluster, connect or local_cluster; got "
             f"{cluster!r:.80}"
         )
-    if workers is not None:
+    if workers is not None and (cluster is not None or within() is not None):
         raise ParameterError(
             f"workers: expected none with a cluster, which has its own; got {workers!r:.80}"
         )
-    return cluster

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind, elements_of, is_missing
+from snailps.data.label_words import label_of
 from snailps.errors import DataError
 
 
@@ -47,6 +48,8 @@ def values_of(y: Any, X: Any = None) -> list[Any]:
                 f"y: {found.at(number)} is {a_kind(value)}: expected one label a text, a str or a "
                 "number"
             )
+        if isinstance(value, str) and value.endswith("\0"):
+            raise DataError(f"y: {found.at(number)} ends with a zero byte: {value!r:.60}")
         values.append(value)
     kinds = {str if isinstance(value, str) else float for value in values}
     if len(kinds) > 1:
@@ -64,27 +67,69 @@ def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]
     DataError
         New labels are of another kind than the known ones.
     """
-    every = {*values, *known}
+    new = dict.fromkeys(values)
+    every = [*dict.fromkeys(known), *new]
     if len({isinstance(value, str) for value in every}) > 1:
+        like = known[0] if known else every[0]
+        other = next(value for value in every if isinstance(value, str) != isinstance(like, str))
         raise DataError(
-            f"y: expected labels like {known[0]!r}, which the model has; got "
-            f"{next(v for v in every if isinstance(v, str) != isinstance(known[0], str))!r:.60}"
+            f"y: expected labels like {like!r:.60}"
+            f"{', which the model has' if known else ''}; got {other!r:.60}"
         )
-    return np.array(sorted(every))
+    return np.array(sorted(set(every)))
 
 
-def numbered(y: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """The different labels, sorted, and the number among them of each label.
+def accuracy(said: Sequence[Any], values: Sequence[Any], weights: Any = None) -> float:
+    """The share of labels that are said right, 0 to 1.
+
+    Parameters
+    ----------
+    said, values : sequence
+        Labels of a model, and those that are right, as Python values.
+    weights : float64 array, optional
+        Of each.
 
     Raises
     ------
     DataError
-        As `values_of`.
+        They are not equally many, there is none, or some are str and some are not.
     """
-    if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "biuU":  # none is missing
-        classes, numbers = np.unique(y, return_inverse=True)
-        return classes, numbers.astype(np.float32)
-    values = values_of(y)
-    classes = classes_of(values)
-    places = {label: place for place, label in enumerate(classes.tolist())}
-    return classes, np.array([places[value] for value in values], np.float32)
+    if len(said) != len(values):
+        raise DataError(f"y: expected {len(said):,} labels, one a text; got {len(values):,}")
+    if not values:
+        raise DataError("score: expected some examples, got none")
+    if isinstance(said[0], str) != isinstance(values[0], str):
+        raise DataError(
+            f"y: expected labels like {said[0]!r:.60}, which the model has; got "
+            f"{values[0]!r:.60}. A model that was loaded has str, unless load(..., classes=...) "
+            "said what they are"
+        )
+    right = np.array([bool(a == b) for a, b in zip(said, values, strict=True)])
+    return float(np.average(right, weights=weights))
+
+
+def known_label(word: str, kind: type) -> Any:
+    """The label of a kind that a word of a model stands for.
+
+    Parameters
+    ----------
+    word : str
+    kind : type
+        str, int, float or bool.
+
+    Raises
+    ------
+    DataError
+        It stands for none of that kind.
+    """
+    text = label_of(word)
+    if kind is str:
+        return text
+    if kind is bool and text in ("True", "False"):
+        return text == "True"
+    try:
+        return kind(text) if kind is not bool else int(text)
+    except ValueError:
+        raise DataError(
+            f"y: expected labels of the kind {kind.__name__}, which the model has; got {text!r:.60}"
+        ) from None

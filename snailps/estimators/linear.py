@@ -1,94 +1,153 @@
 """Linear models as estimators: `LogisticRegression`, `LinearRegression`.
 
-    CSR or dense array, y -> spool_matrix -> a job -> .npz -> coef_, intercept_
-    X -> X @ coef_.T + intercept_ -> decision_function, predict, predict_proba
+    X, y -> fit -> a job -> weights by column: coef_, intercept_       more -> partial_fit
+    weights and state (FTRL's sums) -> .npz -> continue_from of the next job
 
-Columns of X are the features.  What training means is `models.sparse`'; how X becomes a file,
-`data.matrix_writer`'s.
+What training means is `models.sparse`'; how X becomes a file and is predicted, `sparse`'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.matrix_writer import spool_matrix
-from snailps.errors import DataError
-from snailps.estimators.base import Estimator
-from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import numbered, values_of
+from snailps.errors import DataError, NotFitted, ParameterError
+from snailps.estimators.jobs import Packed
+from snailps.estimators.labels import classes_of
+from snailps.estimators.sparse import (
+    CLASS_WEIGHT,
+    NO_PARAMETERS,
+    SparseClassifier,
+    SparseEstimator,
+    SparseRegressor,
+    centre_of,
+    model_path,
+)
+from snailps.estimators.validation import (
+    Matrix,
+    check_columns,
+    labels_of,
+    matrix_of,
+    targets_of,
+    weights_of,
+)
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.export import read_npz
+from snailps.models.sparse.export import write_packed
 from snailps.models.sparse.linear import LinearSettings
+from snailps.models.sparse.worker import TABLE
+from snailps.vectors.extras import optional_module
 
 Floats = NDArray[np.float32]
-_NO_PARAMETERS = (
-    "format", "columns", "hash_bits", "on_bad_line", "expire_after", "formats", "loss", "classes",
-)  # fmt: skip
+T = TypeVar("T", bound="LinearEstimator")
+L = TypeVar("L", bound="LogisticRegression")
+R = TypeVar("R", bound="LinearRegression")
+DENSE_MAX = 1 << 28
+"""Weights that `coef_` has at most; more are sparse."""
+ONE_PASS = MappingProxyType({"epochs": 1})
 
 
-class LinearEstimator(Estimator):
-    """A linear model of the columns of a matrix.
+class LinearEstimator(SparseEstimator):
+    """A linear model of the columns of a matrix, or of features by name.
 
     Attributes
     ----------
     coef_ : float32 (outputs, features)
-    intercept_ : float32 (outputs,)
-    n_features_in_ : int
+        Weights of the columns; none where features have names (tables with texts, and dicts).
+    intercept_ : float64 (outputs,)
     """
 
     worker_class = "snailps.models.sparse.linear:Linear"
-    coef_: Floats
-    intercept_: Floats
-    n_features_in_: int
+    _kept_table = TABLE
+    _is_sparse = False
 
-    def _train_on(self, X: Any, y: NDArray[np.float32], settings: Mapping[str, Any]) -> None:
-        """Trains; X is checked by what writes it."""
-        shape = _shape_of(X)
-        with spool_matrix(X, y) as given:
-            self._columns = shape[1]
-            self._fit(given, settings)
-
-    def _take(self, done: Finished) -> None:
-        saved = read_npz(done.files[0])
-        bias = saved.keys == np.uint64(BIAS_KEY)
-        outputs = saved.rows.shape[1]
-        coef = np.zeros((outputs, self._columns), np.float32)
-        coef[:, saved.keys[~bias].astype(np.int64)] = saved.rows[~bias].T
-        self.coef_, self.n_features_in_ = coef, self._columns
-        found: Floats = saved.rows[bias].sum(axis=0, dtype=np.float32)
-        self.intercept_ = found
-
-    def _scores(self, X: Any) -> Floats:
-        """Scores, float32 (n, outputs)."""
-        self._refuse_unfitted("predict")
-        columns = _shape_of(X)[1]
-        if columns != self.n_features_in_:
+    @property
+    def coef_(self) -> Any:
+        """Weights, float32 (outputs, features); after `sparsify` a CSR matrix."""
+        self._refuse_unfitted("coef_")
+        columns = self.__dict__.get("n_features_in_", -1)
+        if self._hashed or columns < 0:
+            raise NotFitted(f"{type(self).__name__}: coef_: features have names, not columns")
+        model = self._model
+        is_column = model.keys != np.uint64(BIAS_KEY)
+        keys, rows = model.keys[is_column].astype(np.int64), model.rows[is_column]
+        outputs = rows.shape[1]
+        if self._is_sparse:
+            return _csr(keys, rows, columns)
+        if outputs * columns > DENSE_MAX:
             raise DataError(
-                f"X: expected {self.n_features_in_:,} columns, as in fit; got {columns:,}"
+                f"coef_: {outputs:,} x {columns:,} are {4 * outputs * columns >> 30:,} GiB:"
+                " call sparsify() first"
             )
-        scores: Floats = np.asarray(X @ self.coef_.T, np.float32) + self.intercept_
-        return scores
+        coef = np.zeros((outputs, columns), np.float32)
+        coef[:, keys] = rows.T
+        return coef
 
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.two_d_array = False, True
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        return tags
+    @property
+    def intercept_(self) -> NDArray[np.float64]:
+        """The constant of each output, (outputs,)."""
+        self._refuse_unfitted("intercept_")
+        of_bias = self._model.rows[self._model.keys == np.uint64(BIAS_KEY)]
+        return np.asarray(of_bias.sum(axis=0, dtype=np.float64) + getattr(self, "_offset", 0.0))
+
+    def sparsify(self: T) -> T:
+        """Makes `coef_` a CSR matrix of `scipy.sparse`, which it must be of very many columns."""
+        self._refuse_unfitted("sparsify")
+        self._is_sparse = True
+        return self
+
+    def densify(self: T) -> T:
+        """Makes `coef_` an array again."""
+        self._refuse_unfitted("densify")
+        self._is_sparse = False
+        return self
+
+    def _refuse_other_rows(self, matrix: Matrix) -> None:
+        """Refuses to go on with other columns, optimizer or bias than the model has."""
+        check_columns(matrix, self)
+        before = self._model.settings
+        for name in ("optimizer", "bias"):
+            if (now := self._parameter(name)) != getattr(before, name):
+                raise ParameterError(
+                    f"{type(self).__name__}: {name}: the fitted model has "
+                    f"{getattr(before, name)!r}, got {now!r:.80}: partial_fit goes on with that "
+                    "model; call fit for another one"
+                )
+        if self._packed is None:
+            raise NotFitted(
+                f"{type(self).__name__}: the model was loaded from a file of weights alone, "
+                "without the optimizer's state: call fit"
+            )
 
 
-class LogisticRegression(LinearEstimator, settings=LinearSettings, without=_NO_PARAMETERS):
+def _csr(keys: NDArray[np.int64], rows: Floats, columns: int) -> Any:
+    """Weights of some columns as a CSR matrix (outputs, columns)."""
+    sparse = optional_module("scipy.sparse", "sparsify", "scipy")
+    outputs = rows.shape[1]
+    ptr = np.arange(outputs + 1) * len(keys)
+    return sparse.csr_matrix(
+        (rows.T.ravel(), np.tile(keys, outputs), ptr), shape=(outputs, columns)
+    )
+
+
+class LogisticRegression(
+    LinearEstimator,
+    SparseClassifier,
+    settings=LinearSettings,
+    without=NO_PARAMETERS,
+    extra=CLASS_WEIGHT,
+):
     """Logistic regression, of more than two classes multinomial, on sparse or dense matrices.
 
     Parameters
     ----------
-    lr, l1, l2, beta, bias, class_weights, min_count, optimizer, epochs, ...
+    lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
+    class_weight : mapping, "balanced" or None
+        Weight of the examples of each label; "balanced": inverse to their number.
     cluster, workers, callbacks, verbose
         As of `FastText`.
 
@@ -105,87 +164,88 @@ class LogisticRegression(LinearEstimator, settings=LinearSettings, without=_NO_P
     array(['a', 'b'], dtype='<U1')
     """
 
-    _estimator_type = "classifier"
-    classes_: NDArray[Any]
-
-    def fit(self: L, X: Any, y: Any) -> L:
-        """Learns weights of the columns; forgets what was learnt before.
+    def partial_fit(self: L, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> L:
+        """Goes on with other examples: one pass over X, with the steps that the model is at.
 
         Parameters
         ----------
-        X : scipy.sparse matrix or array of two axes
-            n examples.  A CSR matrix is written as it is.
-        y : sequence or array of str, int, bool or float
-            A label for each example; two different ones at least.
+        X, y, sample_weight
+            As of `fit`; y may have one class only.
+        classes : sequence, optional
+            All labels, known at the first call: columns of `predict_proba` then stay.  New labels
+            may come later, too.
 
         Raises
         ------
-        ParameterError
-            A parameter is wrong.
-        DataError
-            X or y have another form, or are not finite.
-        ClusterError
-            The job failed; the estimator is what it was before.
+        ParameterError, DataError, ClusterError
+            As of `fit`; or X has other columns, or the optimizer was changed.
         """
-        classes, numbers = numbered(y)
-        if len(classes) < 2:
+        self._checked(ONE_PASS)
+        matrix = matrix_of(X)
+        name = type(self).__name__
+        goes_on = self._is_fitted
+        if goes_on:
+            self._refuse_other_rows(matrix)
+        found, numbers = labels_of(y, name, matrix.rows)
+        known = self.classes_ if goes_on else np.empty(0)
+        every = classes_of(found.tolist(), known.tolist())
+        if classes is not None:
+            every = classes_of(every.tolist(), list(np.asarray(classes).tolist()))
+        if len(every) < 2:
             raise DataError(
-                f"y: expected two different labels at least, got {len(classes)}: "
-                f"{classes.tolist()!r:.60}"
+                f"y: expected labels of two classes at least, got one class: {every.tolist()!r:.60}"
+                ". Name those that come later: partial_fit(X, y, classes=[...])"
             )
-        several = {"loss": "multinomial", "classes": len(classes)} if len(classes) > 2 else {}
-        self._train_on(X, numbers, several)
-        self.classes_ = classes
+        numbers = np.searchsorted(every, found)[numbers]
+        weights = self._weights(sample_weight, every, numbers, matrix.rows)
+        settings = {**ONE_PASS, **self._of_classes(len(every))}
+        if not goes_on:
+            self._train_on(matrix, numbers, weights, settings)
+            self._keep_shape(matrix)
+        else:
+            packed = grown(self._packed, known, every)
+            with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+                settings["continue_from"] = _written(folder, self._model.settings, packed, every)
+                self._train_on(matrix, numbers, weights, settings, first=False)
+        self.classes_ = every
         return self
 
-    def decision_function(self, X: Any) -> Floats:
-        """Scores: (n,) of the second class if there are two, else (n, classes)."""
-        scores = self._scores(X)
-        found: Floats = scores[:, 0] if scores.shape[1] == 1 else scores
-        return found
 
-    def predict_proba(self, X: Any) -> Floats:
-        """The probability of each of `classes_`, float32 (n, classes)."""
-        scores = self._scores(X)
-        if scores.shape[1] == 1:
-            scores = np.concatenate((np.zeros_like(scores), scores), axis=1)
-        chances: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
-        return chances
+def grown(packed: Packed | None, known: NDArray[Any], every: NDArray[Any]) -> Packed:
+    """Rows with state of a model of more classes: those that are new begin with zeros.
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each example, (n,)."""
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
-        found: NDArray[Any] = self.classes_[best]
-        return found
+    Two classes have one output, the second's; more have one each.
+    """
+    assert packed is not None
+    if len(known) == len(every):
+        return packed
+    outputs = 1 if len(known) == 2 else len(known)
+    count = len(packed.rows)
+    parts = packed.rows.shape[1] // outputs
+    wide = packed.rows.reshape(count, parts, outputs)
+    places = np.searchsorted(every, known)[-outputs:]
+    made = np.zeros((count, parts, len(every)), np.float32)
+    made[:, :, places] = wide
+    return Packed(packed.keys, made.reshape(count, parts * len(every)))
 
-    def score(self, X: Any, y: Any) -> float:
-        """The share of examples whose class is predicted right, 0 to 1."""
-        said, values = self.predict(X).tolist(), values_of(y)
-        if len(said) != len(values) or not said:
-            raise DataError(
-                f"y: expected {len(said):,} labels, one an example; got {len(values):,}"
-            )
-        right = sum(bool(one == other) for one, other in zip(said, values, strict=True))
-        return right / len(said)
 
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        from sklearn.utils import ClassifierTags
-
-        tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
-        return tags
+def _written(folder: str, settings: Any, packed: Packed, classes: NDArray[Any]) -> str:
+    """A file for a job that goes on with these rows."""
+    outputs = 1 if len(classes) <= 2 else len(classes)
+    return write_packed(model_path(folder), settings, packed.keys, packed.rows, outputs)
 
 
 class LinearRegression(
     LinearEstimator,
+    SparseRegressor,
     settings=LinearSettings,
     fixed={"loss": "squared"},
-    without=(*_NO_PARAMETERS, "class_weights"),
+    without=NO_PARAMETERS,
 ):
     """Linear regression with the squared loss, on sparse or dense matrices.
+
+    It learns ``(y - mean) / deviation`` and scales the weights back; `l1` and `l2` apply to the
+    scaled ones.  Columns should have similar scales.
 
     Parameters
     ----------
@@ -193,64 +253,43 @@ class LinearRegression(
         Of the training; docs/settings.md says what they do, and what the others are for.
     cluster, workers, callbacks, verbose
         As of `FastText`.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(1).normal(size=(1000, 3))
+    >>> y = X @ [1, 2, 3] + 100
+    >>> model = LinearRegression(epochs=20).fit(X, y)  # doctest: +SKIP
+    >>> model.score(X, y) > 0.99  # doctest: +SKIP
+    True
     """
 
-    _estimator_type = "regressor"
-
-    def fit(self: R, X: Any, y: Any) -> R:
-        """Learns weights of the columns; forgets what was learnt before.
+    def partial_fit(self: R, X: Any, y: Any, sample_weight: Any = None) -> R:
+        """Goes on with other examples: one pass over X, with the steps that the model is at.
 
         Parameters
         ----------
-        X : scipy.sparse matrix or array of two axes
-            n examples.  A CSR matrix is written as it is.
-        y : array of n numbers
+        X, y, sample_weight
+            As of `fit`.  Mean and deviation of y are those of the first call.
 
         Raises
         ------
         ParameterError, DataError, ClusterError
-            As `LogisticRegression.fit`.
+            As of `fit`; or X has other columns, or the optimizer was changed.
         """
-        self._train_on(X, np.asarray(y, np.float32), {})
+        self._checked(ONE_PASS)
+        matrix = matrix_of(X)
+        goes_on = self._is_fitted
+        if goes_on:
+            self._refuse_other_rows(matrix)
+        targets = targets_of(y, type(self).__name__, matrix.rows)
+        weights = weights_of(sample_weight, matrix.rows)
+        if not goes_on:
+            centre = centre_of(targets, weights, self._has_bias())
+            self._learn(matrix, targets, weights, centre, settings=ONE_PASS)
+            return self
+        assert self._packed is not None
+        with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+            before = _written(folder, self._model.settings, self._packed, np.empty(0))
+            settings = {**ONE_PASS, "continue_from": before}
+            self._learn(matrix, targets, weights, self._centre, settings=settings, first=False)
         return self
-
-    def predict(self, X: Any) -> Floats:
-        """A number for each example, float32 (n,)."""
-        found: Floats = self._scores(X)[:, 0]
-        return found
-
-    def score(self, X: Any, y: Any) -> float:
-        """The coefficient of determination, R^2: at most 1."""
-        wanted = np.asarray(y, np.float64)
-        left = wanted - self.predict(X)
-        spread = float(((wanted - wanted.mean()) ** 2).sum())
-        return 1.0 - float((left**2).sum()) / spread if spread else 0.0
-
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        from sklearn.utils import RegressorTags
-
-        tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
-        return tags
-
-
-L = TypeVar("L", bound=LogisticRegression)
-R = TypeVar("R", bound=LinearRegression)
-
-
-def _shape_of(X: Any) -> tuple[int, int]:
-    """Rows and columns.
-
-    Raises
-    ------
-    DataError
-        It is no matrix.
-    """
-    shape: tuple[int, ...] = getattr(X, "shape", ())
-    if len(shape) != 2 or not hasattr(X, "dtype"):
-        raise DataError(
-            "X: expected a matrix of scipy.sparse or a NumPy array of two axes, got "
-            f"{type(X).__name__}{list(shape) if shape else ''}: convert tables by .to_numpy()"
-        )
-    return int(shape[0]), int(shape[1])

@@ -38,6 +38,28 @@ class Display(Protocol):
         """Leaves the screen as it is; nothing is shown after it."""
 
 
+def callbacks_of(callbacks: Any) -> tuple[Callback, ...]:
+    """The callbacks, of which there may be one.
+
+    Raises
+    ------
+    ParameterError
+        One cannot be called.
+    """
+    if callable(callbacks):
+        return (callbacks,)
+    try:
+        found = tuple(callbacks or ())
+    except TypeError:
+        found = (callbacks,)
+    for callback in found:
+        if not callable(callback):
+            raise ParameterError(
+                f"callbacks: expected functions that take a dict, got {callback!r:.80}"
+            )
+    return found
+
+
 class Monitor:
     """Follows one job.
 
@@ -68,15 +90,10 @@ class Monitor:
         epochs: int,
         first: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        loss_factor: float = 1.0,
     ) -> None:
-        if callable(callbacks):
-            callbacks = (callbacks,)
-        self._callbacks = tuple(callbacks or ())
-        for callback in self._callbacks:
-            if not callable(callback):
-                raise ParameterError(
-                    f"callbacks: expected functions that take a dict, got {callback!r:.80}"
-                )
+        self._callbacks = callbacks_of(callbacks)
+        self._loss_factor = loss_factor
         self._display, self._epochs, self._first, self._clock = display, epochs, first, clock
         self._begun: float | None = None
         self._told, self._last = -math.inf, ("", 0.0, 0)
@@ -102,7 +119,7 @@ class Monitor:
                 "epoch": self._first + epoch,
                 "epochs": self._first + self._epochs,
                 "progress": status["progress"],
-                "loss": status["loss"],
+                "loss": self._loss(status["loss"]),
                 "lr": status["lr"],
                 unit: status["units"],
                 f"{unit}_per_s": status["units_per_s"],
@@ -115,7 +132,10 @@ class Monitor:
         """Takes figures and history of the job, which is done; makes a last report."""
         # Epochs that were not begun, because the training ended early, have no loss.
         history = [one for one in history if one["loss"] is not None]
-        self.history = [{**one, "epoch": self._first + one["epoch"]} for one in history]
+        self.history = [
+            {**one, "epoch": self._first + one["epoch"], "loss": self._loss(one["loss"])}
+            for one in history
+        ]
         unit = "words" if "words" in figures else "examples"
         speed = f"{unit}_per_s"
         self._tell(
@@ -124,13 +144,17 @@ class Monitor:
                 "epoch": self._first + len(history),
                 "epochs": self._first + self._epochs,
                 "progress": 1.0,
-                "loss": figures.get("train_loss"),
+                "loss": self._loss(figures.get("train_loss")),
                 "lr": None,
                 unit: figures.get(unit, 0),
                 speed: figures.get(speed),
                 "seconds": self._seconds(self._clock()),
             }
         )
+
+    def _loss(self, told: float | None) -> float | None:
+        """Of a job, in the units of the user's data."""
+        return None if told is None else told * self._loss_factor
 
     def _seconds(self, now: float) -> float:
         """Since the job was first heard of."""

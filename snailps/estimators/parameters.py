@@ -32,15 +32,20 @@ _ELSEWHERE = {
     "mincountlabel": "min_count_label", "wordngrams": "word_ngrams", "t": "sample",
     "max_final_vocab": "max_vocab", "buckets": "bucket", "random_state": "seed",
     "thread": "workers", "n_jobs": "workers", "min_n": "minn", "max_n": "maxn",
+    "hidden_layer_sizes": "hidden", "n_factors": "factors", "rank": "factors", "k": "factors",
+    "penalty": "l2", "fit_intercept": "bias", "class_weights": "class_weight", "tol": "target_loss",
+    "reg_alpha": "l1", "reg_lambda": "l2", "n_iter": "epochs",
 }  # fmt: skip
 """Names that other libraries use, in small letters."""
+_NOT_LR = {"alpha": "l2", "c": "l2"}
+"""The same of models with `l2`: scikit-learn's `alpha` is a penalty, and C the inverse of one."""
 
 OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
     {
         "cluster": ("Cluster | None", None),
         "workers": ("int | None", None),
         "callbacks": ("Sequence[Callable[[dict[str, Any]], object]]", ()),
-        "verbose": ('bool | Literal["auto"]', "auto"),
+        "verbose": ('bool | int | Literal["auto"]', "auto"),
     }
 )
 """Parameters that every estimator has beside those of its model: type and default."""
@@ -59,6 +64,9 @@ class Parameters:
         Settings that the estimator decides: no parameters.
     without : iterable of str
         Other settings that are no parameters.
+    extra : mapping
+        Parameters that are no settings, by name: type, as text, and default.  The estimator makes
+        settings of them.
 
     Attributes
     ----------
@@ -76,8 +84,10 @@ class Parameters:
         defaults: Mapping[str, Any] = MappingProxyType({}),
         fixed: Mapping[str, Any] = MappingProxyType({}),
         without: Iterable[str] = (),
+        extra: Mapping[str, tuple[str, Any]] = MappingProxyType({}),
     ) -> None:
-        left_out = {*_OF_THE_JOB, *fixed, *without}
+        left_out = {*_OF_THE_JOB, *fixed, *without, *extra}
+        self.extra = extra
         self._settings, self.fixed = settings, fixed
         every = settings_of(settings)
         self.by_name: Mapping[str, Setting] = {
@@ -87,18 +97,20 @@ class Parameters:
         }
         self.defaults: Mapping[str, Any] = {
             **{name: one.default for name, one in self.by_name.items()},
+            **{name: default for name, (_, default) in extra.items()},
             **{name: default for name, (_, default) in OWN.items()},
         }
 
     def signature(self) -> inspect.Signature:
         """Of the estimator's constructor; all parameters by keyword."""
+        own = {**self.extra, **OWN}
         return inspect.Signature(
             [
                 inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,
                     default=default,
-                    annotation=OWN[name][0] if name in OWN else type_of(self.by_name[name]),
+                    annotation=own[name][0] if name in own else type_of(self.by_name[name]),
                 )
                 for name, default in self.defaults.items()
             ]
@@ -109,11 +121,19 @@ class Parameters:
         known = list(self.defaults)
         small = name.lower()
         meant = _ELSEWHERE.get(small.replace("_", ""), _ELSEWHERE.get(small, ""))
+        if "l2" in known:
+            meant = _NOT_LR.get(small, meant)
         near = [meant] if meant in known else difflib.get_close_matches(small, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
         return ParameterError(f"{who}: unknown parameter {name!r}; {hint}")
 
-    def settings(self, values: Mapping[str, Any], who: str) -> dict[str, Any]:
+    def settings(
+        self,
+        values: Mapping[str, Any],
+        who: str,
+        also: Mapping[str, Any] = MappingProxyType({}),
+        left_out: Iterable[str] = (),
+    ) -> dict[str, Any]:
         """Settings of a job that differ from the defaults of its model, checked.
 
         Parameters
@@ -122,29 +142,38 @@ class Parameters:
             Of all parameters; those of `OWN` are not looked at.
         who : str
             Name of the estimator, for messages.
+        also : mapping
+            Settings of this job, which go before `values`.
+        left_out : iterable of str
+            Parameters that do not go with this job.
 
         Raises
         ------
         ParameterError
             A value has the wrong type or is out of range, or two contradict each other.
         """
+        leave = {*left_out, *also}
         given = {name: _plain(values[name]) for name in self.by_name}
         for name, value in given.items():
             _check_type(self.by_name[name], value, who)
         normal = settings_of(self._settings)
-        every = {**given, **self.fixed}
+        every = {name: value for name, value in given.items() if name not in leave}
+        fixed = {name: value for name, value in self.fixed.items() if name not in leave}
+        every = {**every, **fixed, **also}
         changed = {name: value for name, value in every.items() if value != normal[name].default}
         try:
             built = RawConfig.from_mapping(changed, who).build(self._settings)
         except ConfigError as error:
             raise ParameterError(str(error)) from None
-        return {name: getattr(built, name) for name in changed}
+        return {**{name: getattr(built, name) for name in changed}, **also}
 
 
 def type_of(setting: Setting) -> Any:
     """The type of a parameter's values."""
     if setting.choices:
         return Literal[setting.choices]
+    if setting.kind == "list" and setting.unit == "numbers":
+        return Sequence[float]
     return int | str if setting.unit == "bytes" else _TYPES[setting.kind]
 
 

@@ -21,7 +21,7 @@ _HEAD = '''\
 Written by `python -m snailps.estimators.stub`; a test checks that it is current.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 '''
@@ -31,16 +31,17 @@ def stub(classes: Iterable[type[Estimator]]) -> str:
     """The text of ``__init__.pyi``."""
     found = sorted(classes, key=lambda cls: (cls.__module__, cls.__name__))
     homes = sorted({cls.__module__.rpartition(".")[2] for cls in found})
-    names = ", ".join(f'"{name}"' for name in sorted(cls.__name__ for cls in found))
+    names = "".join(f'    "{name}",\n' for name in sorted(cls.__name__ for cls in found))
     head = _HEAD + "".join(f"from snailps.estimators import {home} as _{home}\n" for home in homes)
     head += "from snailps.local.session import Cluster\n"
-    head += f"\n__all__ = [{names}]\n"
+    head += f"\n__all__ = [\n{names}]\n"
     return head + "".join(f"\n{_class(cls)}" for cls in found)
 
 
 def _class(cls: type[Estimator]) -> str:
     types = {name: _text(type_of(one)) for name, one in cls.parameters.by_name.items()}
-    types |= {name: str(getattr(kind, "__name__", kind)) for name, (kind, _) in OWN.items()}
+    own = {**cls.parameters.extra, **OWN}
+    types |= {name: str(getattr(kind, "__name__", kind)) for name, (kind, _) in own.items()}
     home = cls.__module__.rpartition(".")[2]
     lines = [f"class {cls.__name__}(_{home}.{cls.__name__}):"]
     lines += [f"    {name}: {text}" for name, text in types.items()]

@@ -7,20 +7,24 @@ What training means is `models.classifier`'s; how a line is classified, `vectors
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import elements_of
-from snailps.data.label_words import label_of, word_of
+from snailps.data.elements import a_kind
+from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
-from snailps.estimators.corpus import columns_of, corpus, is_path, line_of
-from snailps.estimators.labels import classes_of, values_of
-from snailps.estimators.text_base import TextEstimator
+from snailps.estimators.base import ClassifierEstimator
+from snailps.estimators.corpus import columns_of, corpus, is_path, lines_of
+from snailps.estimators.jobs import Finished
+from snailps.estimators.labels import classes_of, known_label, values_of
+from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.vectors import BinHeader, Vectors
 from snailps.vectors.label_prediction import LabelModel
@@ -28,15 +32,25 @@ from snailps.vectors.words import to_text
 
 C = TypeVar("C", bound="TextClassifier")
 _PREFIX = LABEL_PREFIX.decode()
+CHANCES = 1 << 22
+"""Probabilities that a prediction has in memory."""
 
 
-class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label",)):
+class TextClassifier(
+    TextEstimator,
+    ClassifierEstimator,
+    settings=ClassifierSettings,
+    without=("label",),
+    extra=COLUMN,
+):
     """Labels of texts, from the mean of the vectors of their words: fast, for very many labels.
 
     Parameters
     ----------
     dim, loss, lr, word_ngrams, minn, maxn, bucket, negatives, min_count, min_count_label, epochs
         Of the training; docs/settings.md says what they do, and what the others are for.
+    column : str
+        Which column has the texts, if data is a table.
     cluster, workers, callbacks, verbose
         As of `FastText`.
 
@@ -54,11 +68,11 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
     """
 
     worker_class = "snailps.models.classifier:Classifier"
-    _estimator_type = "classifier"
     _opened = ("_labels",)
-    classes_: NDArray[Any]
     _labels: LabelModel
     _words: dict[Any, str]
+    _known: Mapping[Any, str] = MappingProxyType({})
+    """Labels of a job under way, with their words."""
     _columns: NDArray[np.int64]
 
     def fit(self: C, X: Any, y: Any = None, *, column: str = "") -> C:
@@ -84,10 +98,16 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        return self._learn(X, y, column, goes_on=False)
+        return self._learn(X, y, column, None, goes_on=False)
 
     def partial_fit(
-        self: C, X: Any, y: Any = None, classes: object = None, *, column: str = ""
+        self: C,
+        X: Any,
+        y: Any = None,
+        classes: object = None,
+        *,
+        column: str = "",
+        epochs: int | None = None,
     ) -> C:
         """Goes on with other texts: words and labels keep their rows, new ones are added.
 
@@ -97,51 +117,94 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
             As of `fit`.
         classes : None
             Has no effect; scikit-learn's `partial_fit` must know all labels at first.
+        epochs : int, optional
+            Passes over X, instead of the parameter: 1 for small batches of a stream.
 
         Notes
         -----
-        Trains `epochs` times over X, with a learning rate that falls from `lr` to 0.  Not fitted
-        yet, it does what `fit` does.
+        Each call has a learning rate that falls from `lr` to 0, and writes and reads the whole
+        model: batches of some megabytes pay.  Not fitted yet, it does what `fit` does.
 
         Raises
         ------
         ParameterError
             dim, loss or n-grams were changed since the last fit.
         """
-        return self._learn(X, y, column, goes_on=self._is_fitted)
+        return self._learn(X, y, column, epochs, goes_on=self._is_fitted)
 
-    def _learn(self: C, X: Any, y: Any, column: str, *, goes_on: bool) -> C:
+    def _learn(self: C, X: Any, y: Any, column: str, epochs: int | None, *, goes_on: bool) -> C:
+        settings = self._check(goes_on=goes_on, epochs=epochs)
         known = self._words if goes_on else {}
-        if is_path(X):
-            columns = columns_of(X, column, y)
-            with corpus(X, labels=None if columns else y) as given:
-                self._train(given, goes_on=goes_on, columns=columns)
-            self._name_classes(known)
-            return self
+        column = self._column(X, column, goes_on=goes_on)
+        try:
+            if is_path(X):
+                self._known = known
+                columns = columns_of(X, column, y)
+                with corpus(X, labels=None if columns else y) as given:
+                    self._train(given, {**settings, **columns}, goes_on=goes_on)
+            else:
+                self._learn_texts(X, y, column, settings, known, goes_on=goes_on)
+        finally:
+            self.__dict__.pop("_known", None)
+        self._fitted_column = column
+        return self
+
+    def _learn_texts(
+        self,
+        X: Any,
+        y: Any,
+        column: str,
+        settings: Mapping[str, Any],
+        known: Mapping[Any, str],
+        *,
+        goes_on: bool,
+    ) -> None:
+        if isinstance(y, str) and (isinstance(X, Iterator) or hasattr(X, "read_next_batch")):
+            raise DataError(
+                f"y: {a_kind(X)} can be read only once, for its texts: give the labels as a list, "
+                f"or a table that has column {y!r:.60}"
+            )
         values = values_of(y, X)
         words = {label: _PREFIX + word_of(label) for label in classes_of(values, [*known]).tolist()}
         words |= known
         bare = {label: word.removeprefix(_PREFIX) for label, word in words.items()}
+        self._known = words
         with corpus(X, labels=[bare[value] for value in values], column=column) as given:
-            self._train(given, goes_on=goes_on, columns={})
-        self._name_classes(words)
-        return self
+            self._train(given, settings, goes_on=goes_on)
 
-    def _name_classes(self, known: Mapping[Any, str]) -> None:
-        """Sets `classes_`: the labels that the model has learnt.
+    def _take(self, done: Finished) -> None:
+        """Takes model and labels together: neither if a label is of another kind."""
+        named = self._named(LabelModel(done.files[0]), self._known)
+        super()._take(done)
+        self.classes_, self._words, self._columns = named
+
+    @staticmethod
+    def _named(
+        model: LabelModel, known: Mapping[Any, str]
+    ) -> tuple[NDArray[Any], dict[Any, str], NDArray[np.int64]]:
+        """Labels that a model has learnt: sorted, with their words, and with their places.
 
         Parameters
         ----------
+        model : LabelModel
         known : mapping
-            Label -> its word in the model; the label of any other word is a str.
+            Label -> its word in the model; the label of any other word is of the same kind.
+
+        Raises
+        ------
+        DataError
+            A new label is of another kind.
         """
         labels = {word: label for label, word in known.items()}
-        learnt = [to_text(word) for word in self._labels.labels]
-        of_words = {labels.get(word, label_of(word)): word for word in learnt}
+        kind = type(next(iter(known), ""))
+        learnt = [to_text(word) for word in model.labels]
+        of_words = {
+            labels[word] if word in labels else known_label(word, kind): word for word in learnt
+        }
         places = {word: place for place, word in enumerate(learnt)}
-        self.classes_ = classes_of(of_words)
-        self._words = {label: of_words[label] for label in self.classes_.tolist()}
-        self._columns = np.array([places[word] for word in self._words.values()], np.int64)
+        classes = classes_of(of_words)
+        words = {label: of_words[label] for label in classes.tolist()}
+        return classes, words, np.array([places[word] for word in words.values()], np.int64)
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """The probability of each class.
@@ -157,32 +220,29 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
             In the order of `classes_`; rows sum up to 1.  A text without a known word gets the
             shares of the labels in the training text.
         """
-        self._refuse_unfitted("predict_proba")
-        if isinstance(X, (str, bytes)):
-            raise DataError(f"predict: expected a list of texts, got one: [{X!r:.60}]")
-        lines = [line_of(text) for text in elements_of(X, what="X").values]
-        chances = self._labels.probabilities(lines)[:, self._columns]
+        found = list(self._pieces_of_chances(X, "predict_proba"))
+        if not found:
+            return np.empty((0, len(self.classes_)), np.float32)
+        return np.concatenate(found) if len(found) > 1 else found[0]
+
+    def _pieces_of_chances(self, X: Any, what: str) -> Iterator[NDArray[np.float32]]:
+        """The same for some texts at a time: there may be very many classes."""
+        self._refuse_unfitted(what)
         counts = self._labels.label_counts[self._columns].astype(np.float32)
-        chances[np.isnan(chances).any(axis=1)] = counts
-        chances /= np.maximum(chances.sum(axis=1, keepdims=True), np.float32(1e-30))
-        return chances
+        counts /= max(1.0, float(counts.sum()))
+        lines = lines_of(X, self._column(X), what)
+        step = max(1, CHANCES // max(1, len(counts)))
+        while some := list(itertools.islice(lines, step)):
+            chances = self._labels.probabilities(some)[:, self._columns]
+            chances[np.isnan(chances[:, :1]).any(axis=1)] = counts
+            chances /= np.maximum(chances.sum(axis=1, keepdims=True), np.float32(1e-30))
+            yield chances
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each text, (n,)."""
-        best = self.predict_proba(X).argmax(axis=1)
-        classes: NDArray[Any] = self.classes_[best]
+        best = [chances.argmax(axis=1) for chances in self._pieces_of_chances(X, "predict")]
+        classes: NDArray[Any] = self.classes_[np.concatenate([np.empty(0, np.int64), *best])]
         return classes
-
-    def score(self, X: Any, y: Any) -> float:
-        """The share of texts whose class is predicted right, 0 to 1."""
-        values = values_of(y, X)
-        said = self.predict(X).tolist()
-        if len(said) != len(values):
-            raise DataError(f"y: expected {len(said):,} labels, one a text; got {len(values):,}")
-        if not values:
-            raise DataError("score: expected some texts, got none")
-        right = sum(bool(one == other) for one, other in zip(said, values, strict=True))
-        return right / len(said)
 
     @property
     def wv(self) -> Vectors:
@@ -192,9 +252,31 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
 
     @classmethod
     def load(cls: type[C], path: str | os.PathLike[str], **parameters: Any) -> C:
-        """An estimator of a .bin file, as `FastText.load`; its classes are str."""
+        """An estimator of a .bin file, as `FastText.load`.
+
+        Parameters
+        ----------
+        path : path
+        **parameters
+            Those that the file does not decide; and ``classes``, the labels as they were in `fit`,
+            for the file has only text: without, they are str.
+
+        Raises
+        ------
+        ModelFileError, ParameterError
+            As of `FastText.load`.
+        DataError
+            A label of the file is not among `classes`.
+        """
+        classes = parameters.pop("classes", None)
         estimator = super().load(path, **parameters)
-        estimator._name_classes({})
+        given = [] if classes is None else np.asarray(classes).tolist()
+        known = {label: _PREFIX + word_of(label) for label in given}
+        named = cls._named(estimator._labels, known)
+        if classes is not None and not set(named[0].tolist()) <= set(given):
+            other = next(label for label in named[0].tolist() if label not in given)
+            raise DataError(f"{path}: has the label {other!r:.60}, which is not among classes")
+        estimator.classes_, estimator._words, estimator._columns = named
         return estimator
 
     def _open(self, path: str | os.PathLike[str]) -> None:
@@ -215,13 +297,3 @@ class TextClassifier(TextEstimator, settings=ClassifierSettings, without=("label
         else:
             shape |= {"minn": max(header.minn, 1), "maxn": header.maxn}
         return shape if header.bucket == 0 else {**shape, "bucket": header.bucket}
-
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        from sklearn.utils import ClassifierTags
-
-        tags = super().__sklearn_tags__()
-        tags.estimator_type = "classifier"
-        tags.classifier_tags = ClassifierTags()
-        tags.target_tags.required = True
-        return tags

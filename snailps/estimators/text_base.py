@@ -18,10 +18,13 @@ from typing import Any, ClassVar, TypeVar
 from snailps.data.spool import Spooled
 from snailps.errors import ParameterError
 from snailps.estimators.base import Estimator
+from snailps.estimators.corpus import is_path, is_table
 from snailps.estimators.jobs import Finished
 from snailps.vectors import BinHeader, read_header
 
 T = TypeVar("T", bound="TextEstimator")
+COLUMN: Mapping[str, tuple[str, Any]] = MappingProxyType({"column": ("str", "")})
+"""Parameter of estimators of text: which column of a table has the texts."""
 
 
 class TextEstimator(Estimator):
@@ -30,6 +33,8 @@ class TextEstimator(Estimator):
     job_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Settings of every job."""
 
+    column: str
+    _fitted_column: str = ""
     _header: BinHeader
 
     @abstractmethod
@@ -92,28 +97,52 @@ class TextEstimator(Estimator):
         estimator.history_, estimator.figures_ = [], {}
         return estimator
 
-    def _train(
-        self, given: Spooled | list[str], *, goes_on: bool, columns: Mapping[str, str]
-    ) -> None:
-        """Trains; a model that `goes_on` keeps its rows.
+    def _column(self, data: Any, given: str = "", *, goes_on: bool = True) -> str:
+        """Which column of a table: that of the call, the parameter's, or that of the last fit."""
+        own = self._parameter("column")
+        if not isinstance(own, str):
+            raise ParameterError(f"{type(self).__name__}: column: expected a str, got {own!r:.80}")
+        if is_path(data):  # of text, or of tables
+            return given or own
+        last = self._fitted_column if goes_on else ""
+        return given or ((own or last) if is_table(data) else "")
+
+    def _check(self, *, goes_on: bool, epochs: int | None = None) -> dict[str, Any]:
+        """Refuses wrong parameters, before data is read; the settings of this job.
 
         `columns` are the settings that name those of files that are tables.
 
         Raises
         ------
         ParameterError
-            It goes on, but parameters that decide its shape were changed.
+        """
+        own = {**self.job_settings, **({} if epochs is None else {"epochs": epochs})}
+        self._checked(own, self._shape_of(self._header) if goes_on else ())
+        if goes_on:
+            self._refuse_other_shape()
+        return own
+
+    def _train(
+        self, given: Spooled | list[str], settings: Mapping[str, Any], *, goes_on: bool
+    ) -> None:
+        """Trains; a model that `goes_on` keeps its rows.
+
+        Parameters
+        ----------
+        given : Spooled or list of str
+        settings : mapping
+            Result of `_check`.
+        goes_on : bool
         """
         if not goes_on:
-            self._fit(given, {**self.job_settings, **columns})
+            self._fit(given, settings)
             return
-        self._refuse_other_shape()
         with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
             before = os.path.join(folder, "before.bin")  # noqa: PTH118
             self._write(before)
             self._fit(
                 given,
-                {**self.job_settings, **columns, "continue_from": before},
+                {**settings, "continue_from": before},
                 without=self._shape_of(self._header),
                 first=False,
             )
@@ -142,7 +171,8 @@ class TextEstimator(Estimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: a fitted model as the bytes of its .bin."""
-        state = {name: value for name, value in self.__dict__.items() if name not in self._opened}
+        state = super().__getstate__()
+        state = {name: value for name, value in state.items() if name not in self._opened}
         if self._is_fitted:
             with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
                 path = Path(folder, "model.bin")

@@ -9,18 +9,20 @@ What training means is `models.word_vectors`'; what vectors can do, `vectors`'.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.errors import DataError, ModelFileError
-from snailps.estimators.corpus import columns_of, corpus, line_of
-from snailps.estimators.text_base import TextEstimator
+from snailps.data.elements import a_kind
+from snailps.errors import DataError, ModelFileError, ParameterError
+from snailps.estimators.corpus import columns_of, corpus, lines_of
+from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import BinHeader, Vectors, read_bin
+from snailps.vectors.extras import optional_module
 
 W = TypeVar("W", bound="WordEstimator")
 _NO_PARAMETERS = ("formats", "validation_words")
@@ -39,6 +41,7 @@ class WordEstimator(TextEstimator):
     job_settings = MappingProxyType({"formats": ("bin",)})
     _opened = ("_wv",)
     _wv: Vectors
+    _output: str | None = None
 
     def fit(self: W, X: Any, y: object = None, *, column: str = "") -> W:
         """Learns the vectors of the words of a text; forgets what was learnt before.
@@ -62,30 +65,42 @@ class WordEstimator(TextEstimator):
         ClusterError
             The job failed; the estimator is what it was before.
         """
+        settings = self._check(goes_on=False)
+        column = self._column(X, column, goes_on=False)
         with corpus(X, column=column) as given:
-            self._train(given, goes_on=False, columns=columns_of(X, column))
+            self._train(given, {**settings, **columns_of(X, column)}, goes_on=False)
+        self._fitted_column = column
         return self
 
-    def partial_fit(self: W, X: Any, y: object = None, *, column: str = "") -> W:
+    def partial_fit(
+        self: W, X: Any, y: object = None, *, column: str = "", epochs: int | None = None
+    ) -> W:
         """Goes on with another text: words keep their rows and counts, new ones are added.
 
         Parameters
         ----------
         X, y, column
             As of `fit`.
+        epochs : int, optional
+            Passes over X, instead of the parameter: 1 for small batches of a stream.
 
         Notes
         -----
-        Trains `epochs` times over X, with a learning rate that falls from `lr` to 0.  New words
-        need `min_count` occurrences in X.  Not fitted yet, it does what `fit` does.
+        Each call has a learning rate that falls from `lr` to 0, and writes and reads the whole
+        model: batches of some megabytes pay.  New words need `min_count` occurrences in X.  Not
+        fitted yet, it does what `fit` does.
 
         Raises
         ------
         ParameterError
             dim, model or subwords were changed since the last fit.
         """
+        goes_on = self._is_fitted
+        settings = self._check(goes_on=goes_on, epochs=epochs)
+        column = self._column(X, column, goes_on=goes_on)
         with corpus(X, column=column) as given:
-            self._train(given, goes_on=self._is_fitted, columns=columns_of(X, column))
+            self._train(given, {**settings, **columns_of(X, column)}, goes_on=goes_on)
+        self._fitted_column = column
         return self
 
     @property
@@ -94,27 +109,79 @@ class WordEstimator(TextEstimator):
         self._refuse_unfitted("wv")
         return self._wv
 
-    def transform(self, X: Iterable[Any]) -> NDArray[np.float32]:
+    def transform(self, X: Any) -> Any:
         """Sentence vectors: means of the unit vectors of each sentence's words.
 
         Parameters
         ----------
-        X : iterable of str or of lists of str
+        X : iterable of str or of lists of str, or a table with the column of `fit`
             n sentences.
 
         Returns
         -------
         float32 (n, dim)
-            Zeros where no word is known.
+            Zeros where no word is known.  After `set_output` a DataFrame.
+
+        Raises
+        ------
+        DataError
+            It is one sentence, or an element is missing or is no text.
         """
         self._refuse_unfitted("transform")
-        if isinstance(X, (str, bytes)):
-            raise DataError(f"transform: expected a list of sentences, got one: [{X!r:.60}]")
-        return self._wv.sentence_vectors(line_of(sentence) for sentence in X)
+        found = self._wv.sentence_vectors(lines_of(X, self._column(X), "transform"))
+        if self._output in (None, "default"):
+            return found
+        library = optional_module(self._output, "set_output", self._output)
+        names = self.get_feature_names_out().tolist()
+        if self._output == "polars":
+            return library.DataFrame(found, schema=names)
+        return library.DataFrame(found, columns=names, index=getattr(X, "index", None))
 
-    def fit_transform(self, X: Any, y: object = None) -> NDArray[np.float32]:
-        """`fit`, then `transform` of the same sentences, which must not be a generator."""
+    def fit_transform(self, X: Any, y: object = None) -> Any:
+        """`fit`, then `transform` of the same sentences.
+
+        Raises
+        ------
+        DataError
+            X can be read only once.
+        """
+        if isinstance(X, Iterator) or hasattr(X, "read_next_batch"):
+            raise DataError(
+                f"fit_transform: {a_kind(X)} can be read only once: give a list, list(X), or call "
+                "fit and transform"
+            )
         return self.fit(X, y).transform(X)
+
+    def set_output(self: W, *, transform: str | None = None) -> W:
+        """What `transform` returns: "default" (an array), "pandas" or "polars"; None: as before.
+
+        Raises
+        ------
+        ParameterError
+            It is none of these.
+        """
+        if transform not in (None, "default", "pandas", "polars"):
+            raise ParameterError(
+                f"{type(self).__name__}: set_output: expected 'default', 'pandas' or 'polars', got "
+                f"{transform!r:.80}"
+            )
+        self._output = transform or self._output
+        return self
+
+    def __sklearn_clone__(self: W) -> W:
+        """For `sklearn.clone`, which keeps what `set_output` said."""
+        made = super().__sklearn_clone__()
+        if self._output is not None:
+            made._output = self._output
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
+        from sklearn.utils import TransformerTags
+
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags = TransformerTags(preserves_dtype=[])
+        return tags
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
         """Names of the columns of `transform`."""
@@ -147,20 +214,22 @@ class WordEstimator(TextEstimator):
         }
 
 
-class FastText(WordEstimator, settings=WordVectorSettings, without=_NO_PARAMETERS):
+class FastText(WordEstimator, settings=WordVectorSettings, without=_NO_PARAMETERS, extra=COLUMN):
     """Word vectors with subwords: unknown words have vectors, too.
 
     Parameters
     ----------
     dim, model, loss, window, negatives, lr, sample, min_count, minn, maxn, bucket, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
+    column : str
+        Which column has the texts, if data is a table.
     cluster : Cluster, optional
         Where to train; by default that of the innermost ``with`` block, or one of this process.
     workers : int, optional
         Of the latter.
     callbacks : sequence of callables
         Each is given a dict during the training; False ends it early, an error ends the job.
-    verbose : bool or "auto"
+    verbose : bool, int or "auto"
         "auto": a progress bar on terminals and in notebooks; True: elsewhere, lines; False: none.
 
     Examples
@@ -177,6 +246,7 @@ class Word2Vec(
     settings=WordVectorSettings,
     fixed={"maxn": 0},
     without=("minn", "bucket", *_NO_PARAMETERS),
+    extra=COLUMN,
 ):
     """Word vectors without subwords.
 
@@ -184,7 +254,7 @@ class Word2Vec(
     ----------
     dim, model, loss, window, negatives, lr, sample, min_count, max_vocab, epochs
         Of the training, as of `FastText`.
-    cluster, workers, callbacks, verbose
+    column, cluster, workers, callbacks, verbose
         As of `FastText`.
 
     Examples

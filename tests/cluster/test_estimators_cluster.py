@@ -183,3 +183,86 @@ def test_linear_models_learn_weights(cluster):
     assert model.score(X, labels) > 0.95
     parts = np.digitize(wanted, [0.5, 1.5])
     assert snailps.LogisticRegression(cluster=cluster).fit(dense, parts).score(X, parts) > 0.85
+
+
+def test_regression_of_numbers_far_from_zero(cluster):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(2000, 5))
+    y = X @ [3, -2, 1, 0, 5] * 40 + 1500
+    model = snailps.LinearRegression(epochs=10, cluster=cluster).fit(X, y)
+    assert model.score(X, y) > 0.98
+    assert model.history_[-1]["loss"] < y.var()
+    machine = snailps.FMRegressor(factors=2, epochs=10, cluster=cluster).fit(X, y)
+    assert machine.score(X, y) > 0.9
+
+
+def test_linear_models_go_on_with_batches(cluster, tmp_path):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(4000, 5))
+    y = np.where(X @ [3, -2, 1, 0, 5] > 0, "yes", "no")
+    parts = np.array_split(np.arange(len(X)), 4)
+    model = snailps.LogisticRegression(cluster=cluster)
+    for part in parts:
+        model.partial_fit(X[part], y[part], classes=["no", "yes"])
+    whole = snailps.LogisticRegression(epochs=1, cluster=cluster).fit(X, y)
+    assert model.score(X, y) > whole.score(X, y) - 0.02
+    assert model.coef_ == pytest.approx(whole.coef_, rel=0.3, abs=0.1)
+    model.save(tmp_path / "m.npz")
+    loaded = snailps.LogisticRegression.load(tmp_path / "m.npz", cluster=cluster)
+    assert loaded.predict(X).tolist() == model.predict(X).tolist()
+    loaded.partial_fit(X[:100] + 20, ["maybe"] * 100)
+    assert loaded.classes_.tolist() == ["maybe", "no", "yes"]
+    assert loaded.predict_proba(X).shape == (4000, 3)
+    steps = snailps.LogisticRegression(optimizer="adagrad", cluster=cluster)
+    assert steps.partial_fit(X, y).partial_fit(X, y).score(X, y) > 0.9
+
+
+def test_machine_of_dicts_learns_pairs(cluster):
+    rng = np.random.default_rng(4)
+    users, films = rng.integers(0, 8, 4000), rng.integers(0, 8, 4000)
+    rows = [{"user": f"u{u}", "film": f"f{f}"} for u, f in zip(users, films, strict=True)]
+    likes = (users + films) % 2
+    model = snailps.FMClassifier(epochs=20, cluster=cluster).fit(rows, likes)
+    assert model.score(rows, likes) > 0.95
+    fields = snailps.FMClassifier(epochs=20, fields="columns", cluster=cluster)
+    one_hot = np.hstack([np.eye(8)[users], np.eye(8)[films]])
+    fields.set_params(fields=[0] * 8 + [1] * 8).fit(one_hot, likes)
+    assert fields.score(one_hot, likes) > 0.95
+
+
+def test_networks_learn_what_is_not_linear(cluster):
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(3000, 2)).astype(np.float32)
+    y = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+    model = snailps.MLPClassifier(
+        hidden=(30, 10), epochs=40, batch_size=64, lr=0.01, cluster=cluster
+    ).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.score(sparse.csr_matrix(X), y) == model.score(X, y)
+    rows = [{"a": str(a > 0), "b": str(b > 0)} for a, b in X.tolist()]
+    net = snailps.SparseNetClassifier(hidden=(20, 10), epochs=20, batch_size=64, cluster=cluster)
+    assert net.fit(rows, y).score(rows, y) > 0.9
+
+
+def test_weights_of_zero_leave_examples_out(cluster):
+    X = np.vstack([np.eye(2)] * 200)
+    y = np.array([0, 1] * 200)
+    wrong = 1 - y
+    both, labels = np.vstack([X, X]), np.concatenate([y, wrong])
+    weights = np.concatenate([np.ones(len(y)), np.zeros(len(y))])
+    for cls in (snailps.LogisticRegression, snailps.FMClassifier, snailps.MLPClassifier):
+        model = cls(epochs=20, cluster=cluster).fit(both, labels, sample_weight=weights)
+        assert model.score(X, y) == 1, cls
+
+
+def test_threads_of_one_cluster_keep_their_models(cluster):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def fit(n):
+        X = np.eye(n + 2)[np.arange(400) % (n + 2)]
+        model = snailps.LogisticRegression(epochs=2, cluster=cluster)
+        return model.fit(X, np.arange(400) % (n + 2)).coef_.shape
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(fit, range(1, 5))) == [(n + 2, n + 2) for n in range(1, 5)]

@@ -100,7 +100,10 @@ def test_unknown_parameter_is_refused_with_the_one_that_is_meant(name, meant):
         ),
         ({"workers": 0}, "workers: expected a whole number of at least 1, or None; got 0"),
         ({"callbacks": [3]}, "callbacks: expected functions that take a dict, got 3"),
-        ({"verbose": "loud"}, "verbose: expected True, False or 'auto'; got 'loud'"),
+        (
+            {"verbose": "loud"},
+            "verbose: expected True, False, 'auto' or a number from 0 on; got 'loud'",
+        ),
     ],
 )
 def test_values_are_checked_when_fit_is_called(given, text):
@@ -208,7 +211,7 @@ class Jobs:
         self.fails = False
 
     @contextlib.contextmanager
-    def __call__(self, worker_class, settings, given, monitor, *, cluster, workers):
+    def __call__(self, worker_class, settings, given, monitor, *, cluster, workers, packed):
         text = Path(given.path).read_text().split()
         self.asked.append((worker_class, settings, cluster, workers))
         if self.fails:
@@ -348,7 +351,7 @@ def test_partial_fit_on_other_hosts_is_refused(jobs, monkeypatch):
 
 
 def test_transform_of_one_sentence_is_refused(jobs):
-    with pytest.raises(DataError, match=r"expected a list of sentences, got one: \['north'\]"):
+    with pytest.raises(DataError, match=r"expected a list of texts, got one: \['north'\]"):
         FastText(dim=4, bucket=7).fit(SENTENCES).transform("north")
 
 
@@ -475,7 +478,7 @@ def test_bar_display_draws_on_a_terminal(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    shown = display.BarDisplay("FastText", notebook=False)
+    shown = display.BarDisplay("FastText")
     monitor = Monitor((), shown, 2, clock=lambda: 0.0)
     monitor.update(status(0.5))
     monitor.finish(FIGURES, HISTORY)
@@ -505,3 +508,84 @@ def test_plot_without_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.pyplot", None)
     with pytest.raises(ConfigError, match=r"snailps\[plot\]"):
         history_plot.plot_history([], "FastText")
+
+
+# --- conventions of others ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verbose", "kind"), [(0, "Quiet"), (np.False_, "Quiet"), (2, "LineDisplay")]
+)
+def test_numbers_are_degrees_of_verbosity(monkeypatch, verbose, kind):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert type(display.display_of(verbose, "FastText")).__name__ == kind
+
+
+def test_wrong_parameters_are_told_before_data_is_read(jobs):
+    sentences = iter(SENTENCES)
+    for wrong in ({"dim": "3"}, {"cluster": 3}, {"callbacks": 3}, {"verbose": -1}, {"workers": 0}):
+        with pytest.raises(ParameterError):
+            FastText(**wrong).fit(sentences)
+    assert next(sentences) == SENTENCES[0]
+
+
+def test_data_in_the_constructor_is_told_to_go_to_fit():
+    with pytest.raises(ParameterError, match=r"FastText: expected parameters by name, got list"):
+        FastText(SENTENCES)
+
+
+def test_generator_is_not_read_twice(jobs):
+    with pytest.raises(DataError, match="can be read only once"):
+        FastText(dim=4, bucket=7).fit_transform(iter(SENTENCES))
+
+
+def test_pickle_and_copies_leave_cluster_and_callbacks_here(jobs):
+    lock = __import__("threading").Lock()
+    model = FastText(dim=4, bucket=7, callbacks=[lambda _: lock]).fit(SENTENCES)
+    model.cluster = lock
+    other = pickle.loads(pickle.dumps(model))
+    assert (other.cluster, other.callbacks) == (None, ())
+    assert model.cluster is lock
+
+
+def test_column_of_a_table_is_a_parameter(jobs):
+    table = {"text": ["north wind", "south"], "other": ["a", "b"]}
+    model = FastText(dim=4, bucket=7, column="text").fit(table)
+    assert list(model.wv) == ["north", "south", "wind"]
+    assert model.transform(table).shape == (2, 4)
+    model = FastText(dim=4, bucket=7).fit(table, column="text")
+    assert model.transform(table).shape == (2, 4)
+    assert model.transform(["north"]).shape == (1, 4)
+    for missing in (None, float("nan")):
+        with pytest.raises(DataError, match=r"transform: element 1 of .* is missing"):
+            model.transform(["north", missing])
+    with pytest.raises(DataError, match=r"element 0 of .* is an int"):
+        model.transform([3])
+
+
+def test_set_output_gives_frames(jobs):
+    pandas = pytest.importorskip("pandas")
+    model = FastText(dim=2, bucket=7).fit(SENTENCES)
+    found = model.set_output(transform="pandas").transform(pandas.Series(["north"], index=[7]))
+    assert (list(found.columns), list(found.index)) == (["fasttext0", "fasttext1"], [7])
+    with pytest.raises(ParameterError, match="set_output"):
+        model.set_output(transform="arrow")
+
+
+def test_epochs_of_a_partial_fit_go_before_the_parameter(jobs):
+    FastText(dim=4, bucket=7, epochs=3).partial_fit(SENTENCES, epochs=1)
+    assert jobs.asked[0][1]["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "meant"),
+    [
+        ("LogisticRegression", "alpha", "l2"), ("LogisticRegression", "C", "l2"),
+        ("LogisticRegression", "fit_intercept", "bias"), ("FastText", "alpha", "lr"),
+        ("MLPClassifier", "hidden_layer_sizes", "hidden"), ("FMRegressor", "n_factors", "factors"),
+        ("LogisticRegression", "class_weights", "class_weight"),
+    ],
+)  # fmt: skip
+def test_names_of_other_libraries_lead_to_ours(cls, name, meant):
+    with pytest.raises(ParameterError, match=f"did you mean '{meant}'"):
+        getattr(snailps, cls)(**{name: 1})

@@ -1,46 +1,74 @@
-"""`LogisticRegression` and `LinearRegression` without a cluster; jobs are made up."""
+"""Estimators of rows of matrices and tables, without a cluster; jobs are made up."""
 
 import contextlib
+import copy
 import pickle
 
 import numpy as np
 import pytest
 
 import snailps
-from snailps.errors import DataError, NotFitted, ParameterError
-from snailps.estimators import base, linear
-from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import numbered
+from snailps.data.matrix_file import read_header
+from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
+from snailps.estimators import base, mlp, sparse
+from snailps.estimators.jobs import Finished, Packed
+from snailps.estimators.linear import grown
+from snailps.models.mlp import MlpSettings
+from snailps.models.mlp.files import SavedNet
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.export import SavedModel
+from snailps.models.sparse.export import SavedModel, read_npz, read_packed
+from snailps.models.sparse.fm import FactorizationMachine, FmSettings
+from snailps.models.sparse.linear import Linear, LinearSettings
 
 X = np.array([[1, 0], [0, 2], [1, 1], [0, 0]], np.float32)
 
 
-@pytest.fixture
-def jobs(monkeypatch):
-    """Models whose weights are 0 and 2, with a bias of 0.5, negative for odd classes."""
-    asked = []
+class Jobs:
+    """In the place of `run_job`: weights are 0 and 2, with a bias of 0.5, negative for odd ones."""
+
+    def __init__(self):
+        self.asked, self.labels, self.weights, self.before = [], [], [], []
 
     @contextlib.contextmanager
-    def run(worker_class, settings, given, monitor, **_):
-        asked.append((settings, given.units))
+    def __call__(self, worker_class, settings, given, monitor, *, packed, **_):
+        with open(given.path, "rb") as file:
+            data = file.read()
+        header = read_header(data, len(data), given.path)
+        self.labels.append(header.array(data, "labels").tolist())
+        self.weights.append(header.array(data, "weights").tolist())
+        if "continue_from" in settings:
+            self.before.append(read_packed(settings["continue_from"]))
+        self.asked.append((worker_class, dict(settings)))
         outputs = settings.get("classes", 1)
         signs = np.where(np.arange(outputs) % 2, -1, 1)
         keys = np.array([1, BIAS_KEY], np.uint64)  # a row of zeros is left out
         rows = (np.array([[2], [0.5]]) * signs).astype(np.float32)
-        saved = SavedModel(None, None, keys, rows, {})
-        monkeypatch.setattr(linear, "read_npz", lambda path: saved)
-        monitor.finish({}, [{"epoch": 1, "loss": 1.0, "examples_per_s": 1.0}])
-        yield Finished({}, ["model.npz"])
+        known = {k: v for k, v in settings.items() if k not in ("continue_from", "epochs")}
+        self.saved = self.model(known, keys, rows)
+        monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0, "examples_per_s": 1.0}])
+        state = Packed(keys, np.hstack([rows, rows + 10, rows + 20])) if packed else None
+        yield Finished({"train_loss": 1.0}, ["model.npz"], state)
 
-    monkeypatch.setattr(base, "run_job", run)
-    return asked
+    def model(self, settings, keys, rows):
+        name = "snailps.models.sparse.linear:Linear"
+        return SavedModel(Linear, LinearSettings(worker_class=name, **settings), keys, rows, {})
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    made = Jobs()
+    monkeypatch.setattr(base, "run_job", made)
+    monkeypatch.setattr(sparse, "read_npz", lambda path: made.saved)
+    return made
+
+
+# --- linear models --------------------------------------------------------------------------------
 
 
 def test_fit_gives_weights_by_column(jobs):
     model = snailps.LogisticRegression(l2=0.5).fit(X, ["no", "yes", "yes", "no"])
-    assert jobs == [({"l2": 0.5}, 4)]
+    assert jobs.asked == [("snailps.models.sparse.linear:Linear", {"l2": 0.5})]
+    assert jobs.labels == [[0, 1, 1, 0]]
     assert model.coef_.tolist() == [[0, 2]]
     assert model.intercept_.tolist() == [0.5]
     assert model.n_features_in_ == 2
@@ -49,13 +77,16 @@ def test_fit_gives_weights_by_column(jobs):
     assert model.decision_function(X).tolist() == scores
     assert model.predict(X).tolist() == ["yes"] * 4
     assert model.predict_proba(X)[:, 1] == pytest.approx(1 / (1 + np.exp(-np.array(scores))))
+    assert np.exp(model.predict_log_proba(X)) == pytest.approx(model.predict_proba(X))
     assert model.score(X, ["yes", "yes", "no", "yes"]) == 0.75
-    assert pickle.loads(pickle.dumps(model)).predict(X).tolist() == ["yes"] * 4
+    assert model.score(X, ["yes", "yes", "no", "yes"], sample_weight=[1, 1, 0, 1]) == 1
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert other.predict(X).tolist() == ["yes"] * 4
 
 
 def test_several_classes_are_multinomial(jobs):
     model = snailps.LogisticRegression().fit(X, [3, 1, 2, 1])
-    assert jobs[0][0] == {"loss": "multinomial", "classes": 3}
+    assert jobs.asked[0][1] == {"loss": "multinomial", "classes": 3}
     assert model.coef_.shape == (3, 2)
     chances = model.predict_proba(X)
     assert chances.shape == (4, 3)
@@ -63,52 +94,285 @@ def test_several_classes_are_multinomial(jobs):
     assert model.predict(X).tolist() == [1] * 4
 
 
-def test_linear_regression_predicts_numbers(jobs):
-    model = snailps.LinearRegression().fit(X, [0.5, 4.5, 2.5, 0.5])
-    assert jobs[0][0] == {"loss": "squared"}
-    assert model.predict(X).tolist() == [0.5, 4.5, 2.5, 0.5]
-    assert model.score(X, [0.5, 4.5, 2.5, 0.5]) == 1.0
+def test_weights_of_examples_and_of_classes_are_multiplied(jobs):
+    model = snailps.LogisticRegression(class_weight={1: 2.0, 3: 10})
+    model.fit(X, [3, 1, 2, 1], sample_weight=[1, 2, 3, 0.5])
+    assert jobs.weights[-1] == [10, 4, 3, 1]
+    model.set_params(class_weight="balanced").fit(X, [3, 1, 3, 3])
+    assert jobs.weights[-1] == pytest.approx([4 / 6, 2, 4 / 6, 4 / 6])
+    model.set_params(class_weight=None).fit(X, [3, 1, 2, 1])
+    assert jobs.weights[-1] == []
+    for wrong in ({9: 1}, 3, "even", {1: -1}, {1: "x"}):
+        with pytest.raises(DataError, match="class_weight"):
+            model.set_params(class_weight=wrong).fit(X, [3, 1, 2, 1])
 
 
-def test_csr_is_read_as_arrays_are(jobs):
-    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
-    model = snailps.LinearRegression().fit(sparse.csr_matrix(X), [0.5, 4.5, 2.5, 0.5])
-    assert model.predict(sparse.csr_matrix(X)).tolist() == model.predict(X).tolist()
+def test_linear_regression_learns_scaled_numbers_and_scales_back(jobs):
+    y = np.array([100.0, 300, 100, 300])
+    model = snailps.LinearRegression().fit(X, y)
+    assert jobs.asked[0][1] == {"loss": "squared"}
+    assert jobs.labels[0] == [-1, 1, -1, 1]
+    assert model.coef_.tolist() == [[0, 200]]
+    assert model.intercept_.tolist() == [250]
+    assert model.predict(X).tolist() == [250, 650, 450, 250]
+    assert model.history_[0]["loss"] == model.figures_["train_loss"] == 10_000
+    snailps.LinearRegression(bias=False).fit(X, [3.0, 3, 3, 3])
+    assert jobs.labels[1] == [1, 1, 1, 1]
+
+
+def test_numbers_far_from_zero_keep_their_digits(jobs):
+    y = 1.7e9 + np.array([0.0, 4, 0, 4])
+    model = snailps.LinearRegression().fit(X, y)
+    assert model.predict(X) - 1.7e9 == pytest.approx([3, 11, 7, 3])
+
+
+def test_score_of_a_regression_takes_columns_and_constants(jobs):
+    model = snailps.LinearRegression().fit(X, [1, 3, 1, 3])
+    said = model.predict(X)
+    assert model.score(X, said[:, None]) == 1
+    assert model.score(X[:1], said[:1]) == 1
+    assert model.score(X[:1], said[:1] + 1) == 0
+    with pytest.raises(DataError, match="expected 4 labels"):
+        model.score(X, said[:1])
+    with pytest.raises(DataError, match="expected numbers"):
+        model.fit(X, ["a", "b", "c", "d"])
+
+
+def test_partial_fit_goes_on_with_weights_and_state(jobs):
+    model = snailps.LogisticRegression()
+    assert model.partial_fit(X, [0, 0, 0, 0], classes=[0, 1]).classes_.tolist() == [0, 1]
+    model.partial_fit(X, [1, 1, 1, 1])
+    assert [settings.get("epochs") for _, settings in jobs.asked] == [1, 1]
+    keys, rows = jobs.before[0]
+    assert keys.tolist() == [1, BIAS_KEY]
+    assert rows.tolist() == [[2, 12, 22], [0.5, 10.5, 20.5]]
+    assert jobs.labels == [[0] * 4, [1] * 4]
+    assert [one["epoch"] for one in model.history_] == [1, 2]
+    with pytest.raises(DataError, match="X has 1 features, but LogisticRegression is expecting 2"):
+        model.partial_fit(X[:, :1], [1, 1, 1, 1])
+    with pytest.raises(ParameterError, match="optimizer: the fitted model has 'auto'"):
+        model.set_params(optimizer="sgd").partial_fit(X, [0, 1, 0, 1])
+    with pytest.raises(DataError, match=r"got one class.*classes="):
+        snailps.LogisticRegression().partial_fit(X, [1, 1, 1, 1])
+
+
+def test_partial_fit_adds_classes(jobs):
+    model = snailps.LogisticRegression().fit(X, ["b", "d", "b", "d"])
+    model.partial_fit(X, ["a", "b", "c", "d"])
+    assert model.classes_.tolist() == ["a", "b", "c", "d"]
+    assert jobs.asked[1][1]["classes"] == 4
+    assert jobs.before[0][1].shape == (2, 12)
+    assert jobs.before[0][1][0].tolist() == [0, 0, 0, 2, 0, 0, 0, 12, 0, 0, 0, 22]
+
+
+def test_grown_keeps_places_of_several_classes():
+    before = Packed(np.array([7], np.uint64), np.arange(1, 10, dtype=np.float32).reshape(1, 9))
+    after = grown(before, np.array([1, 3, 5]), np.array([1, 2, 3, 5]))
+    assert after.rows.tolist() == [[1, 0, 2, 3, 4, 0, 5, 6, 7, 0, 8, 9]]
+    assert grown(before, np.array([1, 3, 5]), np.array([1, 3, 5])) is before
+
+
+def test_partial_fit_of_a_regression_keeps_its_scale(jobs):
+    model = snailps.LinearRegression().partial_fit(X, [100.0, 300, 100, 300])
+    model.partial_fit(X, [500.0, 500, 500, 500])
+    assert jobs.labels == [[-1, 1, -1, 1], [3, 3, 3, 3]]
+    assert model.coef_.tolist() == [[0, 200]]
+
+
+def test_sparsify_gives_weights_of_any_number_of_columns(jobs):
+    scipy = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    wide = scipy.csr_matrix(([1.0, 2.0], [1, 1 << 30], [0, 1, 2]), shape=(2, 1 << 31))
+    model = snailps.LogisticRegression().fit(wide, [0, 1])
+    with pytest.raises(DataError, match="sparsify"):
+        model.coef_  # noqa: B018
+    assert model.sparsify().coef_.nnz == 1
+    assert model.decision_function(wide).tolist() == [2.5, 0.5]
+
+
+def test_files_keep_classes_names_and_state(jobs, tmp_path, monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=["a", "b"])
+    model = snailps.LogisticRegression(l2=0.5).fit(frame, [3, 1, 2, 1])
+    model.save(tmp_path / "m.npz")
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    loaded = snailps.LogisticRegression.load(tmp_path / "m.npz", lr=0.2)
+    assert (loaded.l2, loaded.lr) == (0.5, 0.2)
+    assert loaded.classes_.tolist() == [1, 2, 3]
+    assert loaded.predict(frame).tolist() == model.predict(frame).tolist()
+    assert loaded.score(frame, [1, 1, 1, 1]) == 1
+    assert loaded._packed.rows.tolist() == model._packed.rows.tolist()
+    with pytest.raises(DataError, match="feature names should match"):
+        loaded.predict(frame[["b", "a"]])
+    with pytest.raises(ModelFileError, match="it is one of LogisticRegression"):
+        snailps.LinearRegression.load(tmp_path / "m.npz")
+    monkeypatch.setattr(sparse, "read_npz", lambda path: jobs.saved)
+    regression = snailps.LinearRegression().fit(X, [100.0, 300, 100, 300])
+    regression.save(tmp_path / "r.npz")
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    loaded = snailps.LinearRegression.load(tmp_path / "r.npz")
+    assert loaded.predict(X).tolist() == regression.predict(X).tolist()
+
+
+def test_score_with_labels_of_another_kind_is_refused(jobs):
+    model = snailps.LogisticRegression().fit(X, ["0", "1", "1", "0"])
+    with pytest.raises(DataError, match="expected labels like '1'"):
+        model.score(X, [0, 1, 1, 0])
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_kinds_of_matrices_are_read_alike(jobs):
+    scipy = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    model = snailps.LogisticRegression().fit(X, [0, 1, 1, 0])
+    expected = model.decision_function(X).tolist()
+    more = [X.tolist(), X.astype(object), X.copy("F")]
+    for given in (scipy.csr_matrix(X), scipy.coo_array(X), *more):
+        model.fit(given, [0, 1, 1, 0])
+        assert model.decision_function(given).tolist() == expected
+
+
+def test_tables_with_texts_and_dicts_are_known_by_name(jobs):
+    rows = [{"city": "Berlin"}, {"city": "Rome", "age": 3}]
+    model = snailps.LogisticRegression().fit(rows, [0, 1])
+    assert model.decision_function(rows).tolist() == [0.5, 0.5]
+    assert not hasattr(model, "coef_")
+    assert not hasattr(model, "n_features_in_")
+    with pytest.raises(DataError, match="was fitted on features by name"):
+        model.predict(X)
 
 
 @pytest.mark.parametrize(
     ("given", "labels", "text"),
     [
-        (
-            [[1, 2], [3, 4]],
-            [1, 0],
-            "X: expected a matrix of scipy.sparse or a NumPy array of two axes",
-        ),
-        (X[0], [1, 0], "X: expected a matrix .* got ndarray"),
-        (X, [1, 1, 1, 1], r"y: expected two different labels at least, got 1: \[1\]"),
-        (X, [1, 0], "4"),
-        (X * np.nan, [1, 0, 1, 0], "nan|finite"),
-        (X, None, "y: expected a label for each"),
+        (X[0], [1, 0], "Reshape your data"),
+        (X[None], [1, 0], "Expected 2D array"),
+        (X, [1, 1, 1, 1], "y: expected labels of two classes at least .* got one class"),
+        (X, [1, 0], "y: expected 4 labels, one for each row of X; got 2"),
+        (X * np.nan, [1, 0, 1, 0], "NaN"),
+        (X + np.inf, [1, 0, 1, 0], "NaN|inf"),
+        (X, None, "requires y to be passed, but the target y is None"),
+        (X, [0.5, 1.5, 2.5, 3.5], "Unknown label type: continuous"),
+        (X, [np.nan, 1, 0, 1], "NaN|missing"),
+        (X[:, :0], [1, 0, 1, 0], r"0 feature\(s\) \(shape=\(4, 0\)\) while a minimum of 1 is"),
+        (X[:0], [], "0 sample"),
+        (X * 1j, [1, 0, 1, 0], "Complex data not supported"),
+        ([[1, 2], [3]], [1, 0], "equally many"),
+        (np.array([["a", "b"]]), [1], "expected numbers"),
+        ("a.svm", [1], "got a str"),
+        (X, np.eye(4), "y should be a 1d array"),
     ],
 )
 def test_wrong_data_is_refused(jobs, given, labels, text):
-    with pytest.raises(DataError, match=text):
+    with pytest.raises(DataError, match=text) as caught:
         snailps.LogisticRegression().fit(given, labels)
+    assert isinstance(caught.value, ValueError)
+    assert jobs.asked == []
+
+
+def test_elements_that_are_no_numbers_are_a_type_error(jobs):
+    given = X.astype(object)
+    given[0, 0] = {"foo": "bar"}
+    with pytest.raises(TypeError, match=r"argument must be .* string.* number"):
+        snailps.LogisticRegression().fit(given, [1, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [([1, 1], "shape"), (np.ones((4, 2)), "shape"), ([0] * 4, "all weights are zero"),
+     ([1, 1, 1, -1], "at least 0"), ([1, 0, 0, 1], "one class"), (["a"] * 4, "numbers")],
+)  # fmt: skip
+def test_wrong_weights_are_refused(jobs, weights, text):
+    with pytest.raises(DataError, match=text):
+        snailps.LogisticRegression().fit(X, [1, 0, 0, 1], sample_weight=weights)
 
 
 def test_wrong_use_is_refused(jobs):
     model = snailps.LogisticRegression()
-    with pytest.raises(NotFitted, match="call fit first"):
+    with pytest.raises(NotFitted, match="call fit first") as caught:
         model.predict(X)
-    with pytest.raises(DataError, match="expected 2 columns, as in fit; got 1"):
-        model.fit(X, [1, 0, 1, 0]).predict(X[:, :1])
+    assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+    model.fit(X, [1, 0, 1, 0])
+    with pytest.raises(DataError, match="X has 1 features, but LogisticRegression is expecting 2"):
+        model.predict(X[:, :1])
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(DataError, match=r"NaN|inf"):
+            model.predict(X * 0 + wrong)
     with pytest.raises(ParameterError, match="unknown parameter 'loss'"):
         snailps.LogisticRegression(loss="squared")
+    with pytest.raises(ParameterError, match="lr"):
+        snailps.LogisticRegression(lr=-1).fit(X, [1, 0, 1, 0])
 
 
-@pytest.mark.parametrize("labels", [["b", "a", "b"], [3, -1, 3], [True, False, True]])
-def test_labels_of_arrays_are_numbered_as_those_of_lists(labels):
-    for given in (labels, np.array(labels)):
-        classes, numbers = numbered(given)
-        assert classes.tolist() == sorted(set(labels))
-        assert numbers.tolist() == [1, 0, 1]
+@pytest.mark.parametrize("labels", [["b", "a", "b", "a"], [3, -1, 3, 3], [True, False, True, True]])
+def test_labels_of_arrays_are_numbered_as_those_of_lists(jobs, labels):
+    pandas = pytest.importorskip("pandas")
+    for given in (labels, np.array(labels), np.array(labels, object), pandas.Series(labels)):
+        model = snailps.LogisticRegression().fit(X, given)
+        assert model.classes_.tolist() == sorted(set(labels))
+        assert jobs.labels[-1] == [sorted(set(labels)).index(label) for label in labels]
+
+
+# --- the other models -----------------------------------------------------------------------------
+
+
+def test_machine_for_numbers_scales_weights_and_factors(jobs, monkeypatch):
+    def model(settings, keys, rows):
+        s = FmSettings(worker_class="snailps.models.sparse.fm:FactorizationMachine", **settings)
+        rows = np.array([[1, 0.5], [2, 1], [0.5, 0]], np.float32)
+        return SavedModel(FactorizationMachine, s, np.array([0, 1, BIAS_KEY], np.uint64), rows, {})
+
+    monkeypatch.setattr(jobs, "model", model)
+    y = np.array([100.0, 300, 100, 300])
+    found = snailps.FMRegressor(factors=1).fit(X, y)
+    assert jobs.asked[0][1] == {"loss": "squared", "factors": 1}
+    # (bias + w x + v0 v1 x0 x1) * 100 + 200
+    assert found.predict(X) == pytest.approx([350, 650, 600, 250])
+
+
+def test_fields_of_columns_give_their_number(jobs):
+    with pytest.raises(ParameterError, match="fields: expected a number"):
+        snailps.FMClassifier(fields=[0]).fit(X, [1, 0, 1, 0])
+    assert jobs.asked == []
+    fields = snailps.FMClassifier.parameters
+    assert "fields" in fields.defaults
+    assert "fields" not in fields.by_name
+    with contextlib.suppress(TypeError, AttributeError):  # of the made-up model
+        snailps.FMClassifier(fields=[0, 2]).fit(X, [1, 0, 1, 0])
+    assert jobs.asked[-1][1]["fields"] == 3
+
+
+def test_machine_refuses_three_classes(jobs):
+    with pytest.raises(DataError, match="Only binary classification is supported"):
+        snailps.FMClassifier().fit(X, [1, 2, 3, 1])
+
+
+@pytest.mark.parametrize("hidden", [(3, 2), [3, 2], np.array([3, 2])])
+def test_widths_are_numbers(jobs, hidden):
+    model = snailps.SparseNetClassifier(hidden=hidden)
+    assert model._checked()["hidden"] == ("3", "2")
+    assert snailps.MLPClassifier(hidden=7)._checked()["hidden"] == ("7",)
+    for wrong in ((), 0, "x", (3, 1.5), True, None):
+        with pytest.raises(ParameterError, match="hidden: expected a width"):
+            snailps.MLPClassifier(hidden=wrong).fit(X, [1, 0, 1, 0])
+
+
+def test_perceptron_predicts_by_its_layers_and_goes_through_files(jobs, monkeypatch, tmp_path):
+    settings = MlpSettings(hidden=("2",), inputs=2, classes=2)
+    arrays = {tensor.name: np.ones(tensor.shape, np.float32) for tensor in settings.tensors}
+    arrays["dense1"] = np.array([[0, 1], [0, 1]], np.float32)
+    net = SavedNet(settings, arrays)
+    monkeypatch.setattr(mlp, "read_npz", lambda path: net)
+    monkeypatch.setattr(jobs, "model", lambda *_: None)
+    bytes_ = X.astype(np.uint8)
+    model = snailps.MLPClassifier(hidden=2).fit(bytes_, ["a", "b", "a", "b"])
+    assert jobs.asked[0][1] == {"hidden": ("2",), "classes": 2, "inputs": 2}
+    assert model.decision_function(X).tolist() == model.decision_function(bytes_).tolist()
+    assert model.predict(X).tolist() == ["b"] * 4
+    monkeypatch.undo()
+    model.save(tmp_path / "m.npz")
+    loaded = snailps.MLPClassifier.load(tmp_path / "m.npz")
+    assert loaded.hidden == (2,)
+    assert loaded.predict_proba(X).tolist() == model.predict_proba(X).tolist()
+    with pytest.raises(DataError, match="takes no texts and no dicts"):
+        snailps.MLPClassifier().fit([{"a": 1}, {"a": 2}], [0, 1])

@@ -137,6 +137,7 @@ def test_partial_fit_adds_labels_and_keeps_the_words_of_the_others(jobs):
     settings = jobs.asked[1][1]
     assert set(settings) == {"continue_from"}
     assert [one["epoch"] for one in model.history_] == [1, 2]
+    model.set_params(dim=3)  # as the job that is made up has it
     with pytest.raises(DataError, match="expected labels like"):
         model.partial_fit(["odd"], ["seven"])
     model.set_params(dim=9)

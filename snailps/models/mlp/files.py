@@ -8,7 +8,7 @@ An ``.npz`` holds the arrays of the net by the names of their tensors, ``global_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,8 +75,8 @@ def write_npz(
     )
 
 
-def read_npz(path: str | Path) -> SavedNet:
-    """Reads a net.
+def read_npz(path: str | Path, also: Sequence[str] = ()) -> SavedNet:
+    """Reads a net; the file may have the arrays `also`, which are none of layers.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def read_npz(path: str | Path) -> SavedNet:
         del arrays["global_step"]
         settings = RawConfig.from_mapping(kept, str(path)).build(MlpSettings)
         expected = {tensor.name: tensor.shape for tensor in settings.tensors}
-        found = {name: array.shape for name, array in arrays.items()}
+        found = {name: array.shape for name, array in arrays.items() if name not in also}
         if found != expected or BIASES not in found:
             raise ValueError(f"expected arrays {expected}, got {found}")
     except (KeyError, TypeError, ValueError, SnailError) as error:

@@ -1,0 +1,171 @@
+"""Factorization machines as estimators: `FMClassifier`, `FMRegressor`.
+
+    X, y [, fields of the columns] -> fit -> a job -> weights and factors by feature -> predict
+
+What training means is `models.sparse.fm`'s; how X becomes a file and is predicted, `sparse`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.errors import ParameterError
+from snailps.estimators.sparse import (
+    CLASS_WEIGHT,
+    NO_PARAMETERS,
+    SparseClassifier,
+    SparseEstimator,
+    SparseRegressor,
+)
+from snailps.estimators.validation import Matrix
+from snailps.models.sparse.fm import FmSettings
+
+FIELDS: Mapping[str, tuple[str, Any]] = {
+    "fields": ('Sequence[int] | Literal["columns"] | None', None)
+}
+
+
+class FactorizationEstimator(SparseEstimator):
+    """A factorization machine, plain or field-aware."""
+
+    worker_class = "snailps.models.sparse.fm:FactorizationMachine"
+    fields: Any
+    _fitted_fields: NDArray[np.int64] | None = None
+
+    def _of_fields(self, matrix: Matrix) -> dict[str, Any]:
+        """The number of fields."""
+        fields = self._fields(matrix)
+        if fields is None:
+            return {}
+        return {"fields": matrix.columns if matrix.hashed else int(fields.max()) + 1}
+
+    def _options(self, matrix: Matrix) -> dict[str, Any]:
+        """The field of each column; tables with texts have their own."""
+        fields = self._fields(matrix)
+        return {} if fields is None or matrix.hashed else {"fields": fields}
+
+    def _predict_options(self, matrix: Matrix) -> dict[str, Any]:
+        """The fields with which the model was fitted."""
+        fields = self._fitted_fields
+        return {} if fields is None or matrix.hashed else {"fields": fields}
+
+    def _keep_shape(self, matrix: Matrix) -> None:
+        super()._keep_shape(matrix)
+        self._fitted_fields = self._fields(matrix)
+
+    def _about(self) -> dict[str, Any]:
+        fields = self._fitted_fields
+        return {**super()._about(), **({} if fields is None else {"fields": fields.tolist()})}
+
+    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
+        super()._adopt(model, about, classes)
+        if "fields" in about:
+            self._fitted_fields = np.array(about["fields"], np.int64)
+            self.fields = "columns" if self._hashed else self._fitted_fields.tolist()
+
+    def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:
+        """The field of each column; None: a plain machine.
+
+        Raises
+        ------
+        ParameterError
+            `fields` is not a number from 0 on for each column.
+        """
+        fields, name = self._parameter("fields"), type(self).__name__
+        if fields is None:
+            return None
+        if isinstance(fields, str) and fields == "columns":
+            if matrix.columns < 0:
+                raise ParameterError(f"{name}: fields: dicts have no columns: give a table")
+            return np.arange(matrix.columns)
+        if matrix.hashed:
+            raise ParameterError(
+                f"{name}: fields: expected 'columns' or None with tables that have texts and with "
+                f"dicts; got {fields!r:.80}"
+            )
+        try:
+            found = np.asarray(fields)
+        except ValueError:
+            found = np.empty(0)
+        if found.shape != (matrix.columns,) or found.dtype.kind not in "iu" or found.min() < 0:
+            raise ParameterError(
+                f"{name}: fields: expected a number from 0 on for each of {matrix.columns:,} "
+                f"columns, 'columns' or None; got {fields!r:.80}"
+            )
+        return found.astype(np.int64)
+
+
+class FMClassifier(
+    FactorizationEstimator,
+    SparseClassifier,
+    settings=FmSettings,
+    without=NO_PARAMETERS,
+    extra={**FIELDS, **CLASS_WEIGHT},
+):
+    """A factorization machine for two classes: a weight a feature, a product a pair of features.
+
+    Parameters
+    ----------
+    factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
+        Of the training; docs/settings.md says what they do, and what the others are for.
+    fields : sequence of int, "columns" or None
+        Field of each column: the machine is field-aware.  "columns": each is a field of its own.
+    class_weight : mapping, "balanced" or None
+        Weight of the examples of each label; "balanced": inverse to their number.
+    cluster, workers, callbacks, verbose
+        As of `FastText`.
+
+    Attributes
+    ----------
+    classes_ : array
+        The two labels, sorted.
+
+    Examples
+    --------
+    >>> X = [{"user": "ann", "film": "jaws"}, {"user": "bob", "film": "jaws"}] * 200
+    >>> model = FMClassifier(factors=4).fit(X, [1, 0] * 200)  # doctest: +SKIP
+    >>> model.predict([{"user": "ann", "film": "jaws"}])  # doctest: +SKIP
+    array([1])
+    """
+
+    _multiclass = False
+
+
+class FMRegressor(
+    FactorizationEstimator,
+    SparseRegressor,
+    settings=FmSettings,
+    fixed={"loss": "squared"},
+    without=NO_PARAMETERS,
+    extra=FIELDS,
+):
+    """A factorization machine for numbers: a weight a feature, a product a pair of features.
+
+    It learns ``(y - mean) / deviation`` and scales weights and factors back.
+
+    Parameters
+    ----------
+    factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
+        Of the training; docs/settings.md says what they do, and what the others are for.
+    fields
+        As of `FMClassifier`.
+    cluster, workers, callbacks, verbose
+        As of `FastText`.
+
+    Examples
+    --------
+    >>> X = [{"user": "ann", "film": "jaws"}, {"user": "bob", "film": "jaws"}] * 200
+    >>> model = FMRegressor(factors=4).fit(X, [5.0, 1.0] * 200)  # doctest: +SKIP
+    >>> model.predict(X[:1]).round()  # doctest: +SKIP
+    array([5.])
+    """
+
+    def _rows_scaled(self, rows: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
+        """Weights by the factor, factors by its root: their products then scale by it."""
+        rows[:, 0] *= deviation
+        rows[:, 1:] *= np.sqrt(deviation)
+        return rows

@@ -1,0 +1,111 @@
+"""A multilayer perceptron as an estimator: `MLPClassifier`.
+
+    X (dense, or sparse and written with its zeros), y -> fit -> a job -> arrays of the layers
+    X -> pieces of rows -> the layers, in NumPy -> predict
+
+What training means is `models.mlp`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.matrix_writer import rows_source
+from snailps.estimators.jobs import Finished
+from snailps.estimators.net import hidden_of, widths_of
+from snailps.estimators.sparse import CLASS_WEIGHT, SparseClassifier
+from snailps.estimators.validation import Matrix
+from snailps.models.mlp import MlpSettings, read_npz
+from snailps.models.mlp.files import SavedNet
+from snailps.models.mlp.files import write_npz as write_net
+
+
+class MLPClassifier(
+    SparseClassifier,
+    settings=MlpSettings,
+    without=("hidden", "inputs", "classes"),
+    extra={**hidden_of(100), **CLASS_WEIGHT},
+):
+    """A multilayer perceptron on dense examples.
+
+    Columns should have similar scales, about 1: divide bytes of images by 255.
+
+    Parameters
+    ----------
+    hidden : int or sequence of int
+        Widths of the hidden layers.
+    activation, lr, batch_size, momentum, optimizer, epochs, ...
+        Of the training; docs/settings.md says what they do, and what the others are for.
+    class_weight : mapping, "balanced" or None
+        Weight of the examples of each label; "balanced": inverse to their number.
+    cluster, workers, callbacks, verbose
+        As of `FastText`.
+
+    Attributes
+    ----------
+    classes_ : array
+        The labels, sorted.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(1).normal(size=(2000, 2)).astype(np.float32)
+    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)
+    >>> model = MLPClassifier(hidden=(30, 10), epochs=40).fit(X, y)  # doctest: +SKIP
+    >>> model.score(X, y) > 0.9  # doctest: +SKIP
+    True
+    """
+
+    worker_class = "snailps.models.mlp:Mlp"
+    _numeric = True
+    _model: SavedNet
+
+    def _translated(self) -> dict[str, Any]:
+        return {"hidden": widths_of(self._parameter("hidden"), type(self).__name__)}
+
+    def _of_classes(self, count: int) -> dict[str, Any]:
+        """An output for each class, of two classes, too."""
+        return {"classes": count}
+
+    def _of_fields(self, matrix: Matrix) -> dict[str, Any]:
+        """Width of the first layer."""
+        return {"inputs": matrix.columns}
+
+    def _options(self, matrix: Matrix) -> dict[str, Any]:
+        """All values; bytes are numbers like others, here and in training."""
+        return {"dense": True, "keep_bytes": False}
+
+    def _take(self, done: Finished) -> None:
+        self._model = read_npz(done.files[0])
+
+    def _pieces_of_scores(self, matrix: Matrix) -> Iterator[NDArray[np.float32]]:
+        for piece in rows_source(matrix.data, **self._predict_options(matrix)).pieces():
+            assert piece.values is not None
+            yield self._model.scores(piece.values.reshape(piece.rows, matrix.columns))
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """Scores: of two classes (n,), the second's less the first's; else (n, classes)."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
+        steps = int(self.figures_.get("global_step", 0))
+        write_net(path, self._model.settings, {**self._model.arrays, **more}, steps)
+
+    @classmethod
+    def _read(cls, path: str | os.PathLike[str]) -> tuple[SavedNet, dict[str, Any]]:
+        model = read_npz(os.fspath(path), also=("estimator",))
+        return model, {name: model.arrays[name] for name in ("estimator",) if name in model.arrays}
+
+    @classmethod
+    def _with(cls, model: SavedNet, extras: Mapping[str, Any]) -> SavedNet:
+        kept = {name: array for name, array in model.arrays.items() if name != "estimator"}
+        return replace(model, arrays=kept)
+
+    def _adopt(self, model: SavedNet, about: Mapping[str, Any], classes: Any) -> None:
+        super()._adopt(model, {"columns": model.settings.inputs, **about}, classes)

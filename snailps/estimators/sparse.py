@@ -1,0 +1,499 @@
+"""Estimators of examples that are rows of a matrix or table: what all of them are.
+
+    X, y -> validation -> spool_matrix -> a job -> .npz -> SavedModel
+    X -> rows_source -> pieces -> Batch -> scores of the model's class, in this process
+    SavedModel, classes, state -> save -> .npz -> load
+
+A fitted model is rows by key, as its file has it: of 2^31 possible columns only those that came.
+Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.matrix_writer import examples_of_piece, rows_source, spool_matrix
+from snailps.errors import DataError, ModelFileError
+from snailps.estimators.base import ClassifierEstimator, Estimator
+from snailps.estimators.jobs import Finished, Packed
+from snailps.estimators.validation import (
+    Matrix,
+    check_columns,
+    class_weights_of,
+    labels_of,
+    matrix_of,
+    targets_of,
+    weights_of,
+)
+from snailps.models.sparse.batch import BIAS_KEY, batch_reader
+from snailps.models.sparse.export import SavedModel, read_npz, write_saved
+from snailps.models.sparse.metrics import probabilities
+from snailps.models.sparse.settings import SparseSettings
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+M = TypeVar("M", bound="SparseEstimator")
+C = TypeVar("C", bound="SparseClassifier")
+R = TypeVar("R", bound="SparseRegressor")
+
+NO_PARAMETERS = (
+    "format", "columns", "hash_bits", "on_bad_line", "expire_after", "formats", "loss", "classes",
+    "class_weights",
+)  # fmt: skip
+"""Settings that the data or the class decides."""
+CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
+    "class_weight": ('Mapping[Any, float] | Literal["balanced"] | None', None)
+}
+_ABOUT, _STATE_KEYS, _STATE = "estimator", "state_keys", "state_rows"
+
+
+class SparseEstimator(Estimator):
+    """A model of examples that are rows of a matrix or table.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Columns of X; there is none after dicts.
+    feature_names_in_ : array of str
+        Names of the columns, after a table.
+    """
+
+    n_features_in_: int
+    feature_names_in_: NDArray[np.object_]
+    _numeric: ClassVar[bool] = False
+    """Whether X must be numbers."""
+    _model: Any
+    _packed: Packed | None = None
+    _hashed: bool = False
+
+    def _train_on(
+        self,
+        matrix: Matrix,
+        y: NDArray[Any],
+        weights: Doubles | None,
+        settings: Mapping[str, Any],
+        **others: Any,
+    ) -> None:
+        """Trains, after all parameters have been checked; others as of `_fit`."""
+        settings = {**settings, **self._of_fields(matrix)}
+        self._checked(settings, others.get("without", ()))
+        numbers, options = y.astype(np.float32), self._options(matrix)
+        with spool_matrix(matrix.data, numbers, sample_weight=weights, **options) as given:
+            self._fit(given, settings, **others)
+
+    def _of_fields(self, matrix: Matrix) -> dict[str, Any]:
+        """Settings that follow from the columns."""
+        return {}
+
+    def _options(self, matrix: Matrix) -> dict[str, Any]:
+        """How the rows are written: options of `rows_source`."""
+        return {}
+
+    def _predict_options(self, matrix: Matrix) -> dict[str, Any]:
+        """The same for predictions."""
+        return self._options(matrix)
+
+    def _take(self, done: Finished) -> None:
+        self._model, self._packed = read_npz(done.files[0]), done.packed
+
+    def _keep_shape(self, matrix: Matrix) -> None:
+        """Takes number and names of the columns, when the model is fitted."""
+        self._hashed = matrix.hashed
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+        if matrix.columns >= 0:
+            self.n_features_in_ = matrix.columns
+        if matrix.names is not None:
+            self.feature_names_in_ = matrix.names
+
+    def _matrix_to_predict(self, X: Any, what: str) -> Matrix:
+        self._refuse_unfitted(what)
+        matrix = matrix_of(X, numeric=self._numeric)
+        check_columns(matrix, self)
+        return matrix
+
+    def _scores(self, X: Any) -> Floats:
+        """Scores, float32 (n, outputs), before any link function."""
+        matrix = self._matrix_to_predict(X, "predict")
+        found = list(self._pieces_of_scores(matrix))
+        return np.concatenate(found) if len(found) > 1 else found[0]
+
+    def _pieces_of_scores(self, matrix: Matrix) -> Iterator[Floats]:
+        """Scores of some rows at a time."""
+        model: SavedModel = self._model
+        assert isinstance(model.settings, SparseSettings)
+        reader = batch_reader(
+            model.settings, bias=model.cls.has_bias(model.settings), needs_labels=False
+        )
+        source = rows_source(matrix.data, **self._predict_options(matrix))
+        for piece in source.pieces():
+            examples = examples_of_piece(piece, source, model.settings.hash_bits)
+            batch = reader.numbered(examples, "X")
+            rows = model.rows_of(batch.keys)
+            yield model.cls.scores(model.settings, rows, batch, model.extras)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model as an ``.npz``, which `load` and ``snailps predict`` read.
+
+        Raises
+        ------
+        ModelFileError
+            A folder that is missing or full.
+        """
+        self._refuse_unfitted("save")
+        about = {**self._about(), "class": type(self).__name__, "hashed": self._hashed}
+        if "n_features_in_" in self.__dict__:
+            about["columns"] = self.n_features_in_
+        if "feature_names_in_" in self.__dict__:
+            about["names"] = list(self.feature_names_in_)
+        more: dict[str, NDArray[Any]] = {
+            _ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)
+        }
+        if self._packed is not None:
+            more |= {_STATE_KEYS: self._packed.keys, _STATE: self._packed.rows}
+        self._write(os.fspath(path), more)
+
+    def _about(self) -> dict[str, Any]:
+        """What a file says of the estimator, as values of JSON."""
+        return {}
+
+    def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
+        write_saved(path, self._model, more)
+
+    @classmethod
+    def load(cls: type[M], path: str | os.PathLike[str], **parameters: Any) -> M:
+        """An estimator of an ``.npz`` that `save` or ``snailps train`` wrote.
+
+        Parameters
+        ----------
+        path : path
+        **parameters
+            Others than the file's.  Of classifiers also ``classes``: the labels of a file of
+            ``snailps train``, which has numbers, in their order.
+
+        Raises
+        ------
+        ModelFileError
+            It is no such file, or one of another model.
+        """
+        classes = parameters.pop("classes", None)
+        estimator = cls(**parameters)
+        model, extras = cls._read(path)
+        packed = None
+        if _STATE in extras and _STATE_KEYS in extras:
+            packed = Packed(extras.pop(_STATE_KEYS), extras.pop(_STATE))
+        try:
+            about = json.loads(extras.pop(_ABOUT).tobytes()) if _ABOUT in extras else {}
+            estimator._adopt(model, about, classes)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path}: no model of {cls.__name__}: {error!r:.200}") from None
+        settings = model.settings
+        for name in cls.parameters.by_name:
+            if name not in parameters and hasattr(settings, name):
+                setattr(estimator, name, getattr(settings, name))
+        if "hidden" in cls.parameters.extra and "hidden" not in parameters:
+            setattr(estimator, "hidden", tuple(map(int, settings.hidden)))  # noqa: B010
+        estimator._model, estimator._packed = cls._with(model, extras), packed
+        estimator.history_, estimator.figures_ = [], {}
+        return estimator
+
+    @classmethod
+    def _read(cls, path: str | os.PathLike[str]) -> tuple[Any, dict[str, Any]]:
+        """A model, and the arrays of its file besides its rows."""
+        model = read_npz(os.fspath(path))
+        name = f"{model.cls.__module__}:{model.cls.__qualname__}"
+        if name != cls.worker_class:
+            raise ModelFileError(f"{path}: holds a {model.cls.__name__}, not a {cls.__name__}")
+        return model, dict(model.extras)
+
+    @classmethod
+    def _with(cls, model: Any, extras: Mapping[str, Any]) -> Any:
+        """The model with these arrays only."""
+        return replace(model, extras=extras)
+
+    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
+        """Takes what a file says of the estimator."""
+        if about.get("class", type(self).__name__) != type(self).__name__:
+            raise ValueError(f"it is one of {about['class']}")
+        settings = model.settings
+        self._hashed = bool(about.get("hashed", getattr(settings, "columns", ())))
+        keys = model.keys[model.keys != np.uint64(BIAS_KEY)] if hasattr(model, "keys") else []
+        has_none = about or self._hashed or getattr(settings, "hash_bits", False) or not len(keys)
+        columns = about.get("columns", -1 if has_none else int(keys[-1]) + 1)
+        if columns >= 0:
+            self.n_features_in_ = columns
+        if "names" in about:
+            self.feature_names_in_ = np.array(about["names"], object)
+
+    def __sklearn_tags__(self) -> Any:
+        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = False, True
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        return tags
+
+
+class SparseClassifier(SparseEstimator, ClassifierEstimator):
+    """A classifier of rows of a matrix or table."""
+
+    _multiclass: ClassVar[bool] = True
+
+    def fit(self: C, X: Any, y: Any, sample_weight: Any = None) -> C:
+        """Learns labels of the rows; forgets what was learnt before.
+
+        Parameters
+        ----------
+        X : matrix of `scipy.sparse`, array of two axes, nested list, table, or list of dicts
+            n examples.  A CSR matrix is written as it is.
+        y : sequence or array of str, int, bool or whole floats
+            A label for each example; two different ones at least.
+        sample_weight : array-like, optional
+            Of each example: 2 counts as an example that comes twice.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is wrong.
+        DataError
+            X, y or weights have another form, or are not finite.
+        ClusterError
+            The job failed; the estimator is what it was before.
+        """
+        self._checked()
+        matrix = matrix_of(X, numeric=self._numeric)
+        name = type(self).__name__
+        classes, numbers = labels_of(y, name, matrix.rows)
+        weights = self._weights(sample_weight, classes, numbers, matrix.rows)
+        _check_two(classes if weights is None else classes[np.unique(numbers[weights > 0])])
+        self._check_classes(classes)
+        self._train_on(matrix, numbers, weights, self._of_classes(len(classes)))
+        self._keep_shape(matrix)
+        self.classes_ = classes
+        return self
+
+    def _weights(
+        self, sample_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64], rows: int
+    ) -> Doubles | None:
+        """Weights of examples, those of their classes included."""
+        own = weights_of(sample_weight, rows)
+        of_class = class_weights_of(
+            self._parameter("class_weight"), classes, numbers, type(self).__name__
+        )
+        if own is None or of_class is None:
+            return own if of_class is None else of_class
+        return np.asarray(own * of_class)
+
+    def _check_classes(self, classes: NDArray[Any]) -> None:
+        """Refuses more classes than the model has."""
+        if len(classes) > 2 and not self._multiclass:
+            raise DataError(
+                "Only binary classification is supported. The type of the target is multiclass: "
+                f"y has {len(classes):,} classes. LogisticRegression takes any number"
+            )
+
+    def _of_classes(self, count: int) -> dict[str, Any]:
+        """Settings that follow from the number of classes."""
+        return {"loss": "multinomial", "classes": count} if count > 2 else {}
+
+    def decision_function(self, X: Any) -> Floats:
+        """Scores: (n,) of the second class if there are two, else (n, classes)."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_proba(self, X: Any) -> Doubles:
+        """The probability of each of `classes_`, (n, classes)."""
+        scores = self._scores(X)
+        if scores.shape[1] > 1:
+            return probabilities("multinomial", scores)
+        yes = probabilities("logistic", scores)
+        return np.stack((1 - yes, yes), axis=1)
+
+    def predict_log_proba(self, X: Any) -> Doubles:
+        """Logarithms of `predict_proba`."""
+        return np.asarray(np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny)))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each example, (n,)."""
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def _about(self) -> dict[str, Any]:
+        return {"classes": self.classes_.tolist()}
+
+    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
+        super()._adopt(model, about, classes)
+        if getattr(model.settings, "loss", "") == "squared":
+            raise ValueError("its loss is squared")
+        count = max(2, getattr(model.settings, "classes", 0))
+        found = about.get("classes", range(count)) if classes is None else classes
+        self.classes_ = np.array(list(found))
+        if len(self.classes_) != count:
+            raise ValueError(f"classes: expected {count}, got {len(self.classes_)}")
+
+    def __sklearn_tags__(self) -> Any:
+        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = self._multiclass
+        return tags
+
+
+def _check_two(classes: NDArray[Any]) -> None:
+    """Refuses less than two classes with a weight."""
+    if len(classes) < 2:
+        raise DataError(
+            "y: expected labels of two classes at least (with a weight above 0), got "
+            f"{'one class' if len(classes) else 'no class'}: {classes.tolist()!r:.60}"
+        )
+
+
+class SparseRegressor(SparseEstimator):
+    """A regression on rows of a matrix or table.
+
+    It is trained on ``(y - mean) / deviation``, and what was learnt is scaled back: steps have the
+    length that suits numbers near 1, whatever y is.  Penalties apply to the scaled numbers.
+    """
+
+    _estimator_type = "regressor"
+    _centre: tuple[float, float] = (0.0, 1.0)
+    """Mean and deviation of y, for which the state of the optimizer is."""
+    _offset: float = 0.0
+    """What is added to the model's scores: a mean may be larger than float32 can hold well."""
+
+    def fit(self: R, X: Any, y: Any, sample_weight: Any = None) -> R:
+        """Learns numbers of the rows; forgets what was learnt before.
+
+        Parameters
+        ----------
+        X : matrix of `scipy.sparse`, array of two axes, nested list, table, or list of dicts
+            n examples.  A CSR matrix is written as it is.  Columns should have similar scales:
+            scikit-learn's `MaxAbsScaler` keeps zeros.
+        y : array of n numbers
+        sample_weight : array-like, optional
+            Of each example: 2 counts as an example that comes twice.
+
+        Raises
+        ------
+        ParameterError, DataError, ClusterError
+            As `LogisticRegression.fit`.
+        """
+        self._checked()
+        matrix = matrix_of(X, numeric=self._numeric)
+        targets = targets_of(y, type(self).__name__, matrix.rows)
+        weights = weights_of(sample_weight, matrix.rows)
+        self._learn(matrix, targets, weights, centre_of(targets, weights, self._has_bias()))
+        return self
+
+    def _learn(
+        self,
+        matrix: Matrix,
+        targets: Doubles,
+        weights: Doubles | None,
+        centre: tuple[float, float],
+        **others: Any,
+    ) -> None:
+        """Trains on scaled numbers, and scales the model back."""
+        mean, deviation = centre
+        scaled = (targets - mean) / deviation
+        before = self._centre
+        self._centre = centre  # `_take` needs it
+        try:
+            settings = dict(others.pop("settings", {}))
+            self._train_on(matrix, scaled, weights, settings, loss_factor=deviation**2, **others)
+        except BaseException:
+            self._centre = before
+            raise
+        self._keep_shape(matrix)
+
+    def _has_bias(self) -> bool:
+        """Whether the model has a constant, so that y may be shifted."""
+        return bool(getattr(self, "bias", True))
+
+    def _take(self, done: Finished) -> None:
+        super()._take(done)
+        mean, deviation = self._centre
+        rows = self._rows_scaled(self._model.rows.astype(np.float64), deviation)
+        self._model = replace(self._model, rows=rows.astype(np.float32))
+        self._offset = mean
+
+    def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
+        """With the mean in the row of the bias, where other programs expect it."""
+        model, bias = self._model, np.uint64(BIAS_KEY)
+        keys, rows = model.keys, model.rows.copy()
+        if self._offset and bias not in keys:  # a row of zeros is left out
+            keys = np.append(keys, bias)
+            rows = np.concatenate((rows, np.zeros((1, rows.shape[1]), np.float32)))
+        rows[keys == bias, 0] += np.float32(self._offset)
+        write_saved(path, replace(model, keys=keys, rows=rows), more)
+
+    def _rows_scaled(self, rows: Doubles, deviation: float) -> Doubles:
+        """Weights of a model whose output is multiplied."""
+        return rows * deviation
+
+    def predict(self, X: Any) -> Doubles:
+        """A number for each example, (n,)."""
+        return self._scores(X)[:, 0].astype(np.float64) + self._offset
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The coefficient of determination, R^2: at most 1; with a constant y 1 or 0.
+
+        Raises
+        ------
+        DataError
+            y has other than one number an example.
+        """
+        said = self.predict(X)
+        wanted = targets_of(y, type(self).__name__, len(said))
+        weights = weights_of(sample_weight, len(said))
+        left = float(np.average((wanted - said) ** 2, weights=weights))
+        mean = np.average(wanted, weights=weights)
+        spread = float(np.average((wanted - mean) ** 2, weights=weights))
+        if spread == 0:
+            return 1.0 if left == 0 else 0.0
+        return 1.0 - left / spread
+
+    def _about(self) -> dict[str, Any]:
+        return {"centre": list(self._centre)}
+
+    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
+        super()._adopt(model, about, classes)
+        if classes is not None:
+            raise ValueError("classes are of classifiers")
+        if model.settings.loss != "squared":
+            raise ValueError(f"its loss is {model.settings.loss}")
+        mean, deviation = map(float, about.get("centre", (0.0, 1.0)))
+        self._centre = mean, deviation
+
+    def __sklearn_tags__(self) -> Any:
+        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
+        from sklearn.utils import RegressorTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        return tags
+
+
+def centre_of(targets: Doubles, weights: Doubles | None, bias: bool) -> tuple[float, float]:
+    """Mean and standard deviation of numbers; without a bias their mean stays: 0, root of squares.
+
+    A deviation of 0, that of equal numbers, is taken for 1.
+    """
+    mean = float(np.average(targets, weights=weights)) if bias else 0.0
+    deviation = float(np.sqrt(np.average((targets - mean) ** 2, weights=weights)))
+    return mean, deviation if deviation > 0 else 1.0
+
+
+def model_path(folder: str) -> str:
+    """Where a model is written for a job that goes on with it."""
+    return str(Path(folder, "before.npz"))

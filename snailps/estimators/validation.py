@@ -1,0 +1,403 @@
+"""Data of scikit-learn's users: what X, y and weights may be, and scikit-learn's words otherwise.
+
+    X -> matrix_of -> Matrix, which `matrix_writer` takes      matrix, estimator -> check_columns
+    y -> labels_of -> classes, numbers    y -> targets_of -> float64    sample_weight -> weights_of
+
+`sklearn.utils.estimator_checks` looks for these words in errors; scikit-learn itself is only used
+where it is loaded already.  Whether numbers are finite is checked where they are written or scored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.feature_rows import LIBRARIES, Table, table_of
+from snailps.errors import DataError, NotFitted
+from snailps.estimators.labels import classes_of, values_of
+
+_CONTINUOUS = (
+    "Unknown label type: continuous. Labels of a classifier are str, bool or whole numbers; a "
+    "regressor learns numbers such as {0!r}"
+)
+
+
+class NotNumbers(DataError, TypeError):
+    """X has elements that cannot be numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Examples as `matrix_writer` takes them.
+
+    Attributes
+    ----------
+    data : object
+        A sparse matrix, an array of two axes, a table, or a list of dicts.
+    rows, columns : int
+        Columns of a list of dicts: -1.
+    names : numpy.ndarray or None
+        Of columns, if they are str: object (columns,).
+    hashed : bool
+        Features are known by name, not by number: tables with texts, and dicts.
+    """
+
+    data: Any
+    rows: int
+    columns: int
+    names: NDArray[np.object_] | None = None
+    hashed: bool = False
+
+
+def matrix_of(X: Any, *, numeric: bool = False) -> Matrix:
+    """X as examples; a sparse matrix or an array of numbers is not copied.
+
+    Parameters
+    ----------
+    X : object
+        A sparse matrix, array, nested list, table (pandas, polars, pyarrow) or list of dicts.
+    numeric : bool
+        Whether tables with texts, and dicts, are refused.
+
+    Raises
+    ------
+    DataError
+        It is none of these, is empty, or has other than two axes.
+    """
+    modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
+    found = _known(X, modules)
+    if found is None:
+        found = _of_array(_array(X))
+    if numeric and found.hashed:
+        raise DataError(
+            "X: expected numbers: this estimator takes no texts and no dicts. Encode them, for "
+            "example with sklearn.feature_extraction.DictVectorizer"
+        )
+    if found.rows == 0:
+        raise DataError(
+            f"X: Found array with 0 sample(s) (shape=(0, {found.columns})) while a minimum of 1 is "
+            "required."
+        )
+    if found.columns == 0:
+        raise DataError(
+            f"X: Found array with 0 feature(s) (shape=({found.rows}, 0)) while a minimum of 1 is "
+            "required."
+        )
+    return found
+
+
+def _known(X: Any, modules: set[str]) -> Matrix | None:
+    """X as it is, if it is sparse, a table or a list of dicts."""
+    if "scipy" in modules and hasattr(X, "tocsr"):
+        _check_axes(X.shape)
+        if X.dtype.kind == "c":
+            raise DataError(f"X: Complex data not supported: {X.dtype}")
+        return Matrix(X, int(X.shape[0]), int(X.shape[1]))
+    for library, kind in LIBRARIES.items():
+        if library in modules and type(X).__name__ == kind:
+            return _of_table(X, table_of(library, X))
+    if isinstance(X, (str, bytes, Mapping)):
+        raise DataError(
+            f"X: expected a matrix, an array of two axes, a table or a list of dicts, got a "
+            f"{type(X).__name__}"
+        )
+    if isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+        return Matrix(X, len(X), -1, hashed=True)
+    return None
+
+
+def _of_table(X: Any, table: Table) -> Matrix:
+    """A table of numbers as an array; one with texts as it is."""
+    twice = [name for name, count in Counter(table.columns).items() if count > 1]
+    if twice:
+        raise DataError(f"X: expected every column once, got {twice[0]!r:.80} more than once")
+    names = None
+    if table.columns and all(isinstance(name, str) for name in table.columns):
+        names = np.array(table.columns, object)
+    if not all(table.is_numeric(name) for name in table.columns):
+        return Matrix(X, table.rows, len(table.columns), names, hashed=True)
+    made = np.empty((table.rows, len(table.columns)), np.float64)
+    for at, name in enumerate(table.columns):
+        made[:, at] = table.numbers(name, 0, table.rows)
+    return Matrix(made, table.rows, len(table.columns), names)
+
+
+def _array(X: Any) -> NDArray[Any]:
+    """X as an array of numbers."""
+    try:
+        found = np.asarray(X)
+    except ValueError as error:  # lists of different lengths
+        raise DataError(f"X: expected rows of equally many numbers: {error}") from None
+    if found.dtype.kind == "c":
+        raise DataError(f"X: Complex data not supported: {found.dtype}")
+    if found.dtype.kind == "O":
+        try:
+            found = found.astype(np.float64)
+        except TypeError as error:
+            raise NotNumbers(f"X: {error}") from None
+        except ValueError as error:
+            raise DataError(f"X: expected numbers: {error}") from None
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"X: expected numbers, got an array of {found.dtype}")
+    return found
+
+
+def _of_array(X: NDArray[Any]) -> Matrix:
+    _check_axes(X.shape)
+    return Matrix(X, int(X.shape[0]), int(X.shape[1]))
+
+
+def _check_axes(shape: Sequence[int]) -> None:
+    if len(shape) == 1:
+        raise DataError(
+            f"X: Expected 2D array, got 1D array of shape {tuple(shape)} instead. Reshape your "
+            "data either using array.reshape(-1, 1) if your data has a single feature or "
+            "array.reshape(1, -1) if it contains a single sample."
+        )
+    if len(shape) != 2:
+        raise DataError(f"X: Expected 2D array, got an array of shape {tuple(shape)} instead.")
+
+
+def check_columns(matrix: Matrix, estimator: Any) -> None:
+    """Refuses other columns than those that an estimator was fitted with.
+
+    Parameters
+    ----------
+    matrix : Matrix
+    estimator : object
+        Has `n_features_in_` and `feature_names_in_` where they are known.
+
+    Raises
+    ------
+    DataError
+    """
+    name = type(estimator).__name__
+    if matrix.hashed != estimator._hashed:
+        kinds = ("columns by number", "features by name (a table with texts, or dicts)")
+        raise DataError(
+            f"X: {name} was fitted on {kinds[estimator._hashed]}, and X has {kinds[matrix.hashed]}"
+        )
+    expected = getattr(estimator, "n_features_in_", -1)
+    if -1 not in (expected, matrix.columns) and matrix.columns != expected:
+        raise DataError(
+            f"X has {matrix.columns} features, but {name} is expecting {expected} features as input"
+        )
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None and matrix.names is not None and list(names) != list(matrix.names):
+        wrong = next(one for one, other in zip(matrix.names, names, strict=False) if one != other)
+        raise DataError(
+            "The feature names should match those that were passed during fit, in their order; got "
+            f"{wrong!r:.80} in the place of another one"
+        )
+
+
+# --- y and weights --------------------------------------------------------------------------------
+
+
+def one_axis(y: Any, who: str, rows: int = -1) -> Any:
+    """y as an array of one axis where it is or gives an array, else as it is.
+
+    Parameters
+    ----------
+    y : object
+    who : str
+        Name of the estimator.
+    rows : int
+        Of X; -1: not known.
+
+    Raises
+    ------
+    DataError
+        There is none, it has several columns, or other than as many elements as X has rows.
+    """
+    if y is None:
+        raise DataError(f"This {who} requires y to be passed, but the target y is None")
+    if hasattr(y, "to_numpy"):
+        with contextlib.suppress(TypeError, ValueError):  # of pyarrow, where it needs a copy
+            y = y.to_numpy()
+    elif hasattr(y, "__array__") and not isinstance(y, np.ndarray):
+        y = np.asarray(y)
+    if isinstance(y, np.ndarray):
+        if y.ndim == 2 and y.shape[1] == 1:
+            _warn_of_column()
+            y = y.ravel()
+        if y.ndim != 1:
+            raise DataError(f"y should be a 1d array, got an array of shape {y.shape} instead.")
+        if y.dtype.kind == "c":
+            raise DataError(f"y: Complex data not supported: {y.dtype}")
+    if rows >= 0 and hasattr(y, "__len__") and len(y) != rows:
+        raise DataError(
+            f"y: expected {rows:,} labels, one for each row of X; got {len(y):,} (inconsistent "
+            "numbers of samples)"
+        )
+    return y
+
+
+def _warn_of_column() -> None:
+    """As scikit-learn does, if it is there."""
+    found = sys.modules.get("sklearn.exceptions")
+    if found is not None:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected. Please change the shape of "
+            "y to (n_samples, ), for example using ravel().",
+            found.DataConversionWarning,
+            stacklevel=4,
+        )
+
+
+def labels_of(y: Any, who: str, rows: int = -1) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The different labels, sorted, and the number among them of each label.
+
+    Raises
+    ------
+    DataError
+        As `one_axis`; a label is missing or no whole number, or they are of several kinds.
+    """
+    y = one_axis(y, who, rows)
+    if isinstance(y, np.ndarray) and y.dtype.kind in "biuUf":
+        if y.dtype.kind == "f":
+            _check_whole(y)
+        classes, numbers = np.unique(y, return_inverse=True)
+        return classes, numbers.astype(np.int64)
+    values = values_of(y)
+    if rows >= 0 and len(values) != rows:
+        raise DataError(f"y: expected {rows:,} labels, one for each row of X; got {len(values):,}")
+    if any(isinstance(value, float) for value in values):
+        _check_whole(np.array(values, np.float64))
+    classes = classes_of(values)
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    return classes, np.array([places[value] for value in values], np.int64)
+
+
+def _check_whole(y: NDArray[Any]) -> None:
+    _check_finite(y)
+    odd = y[y != np.floor(y)]
+    if len(odd):
+        raise DataError(_CONTINUOUS.format(float(odd[0])))
+
+
+def _check_finite(y: NDArray[Any]) -> None:
+    if np.isnan(y).any():
+        raise DataError("Input y contains NaN: leave such rows out, or fill them")
+    if np.isinf(y).any():
+        raise DataError("Input y contains infinity or a value too large for dtype('float64').")
+
+
+def targets_of(y: Any, who: str, rows: int = -1) -> NDArray[np.float64]:
+    """Numbers to learn, float64 (n,).
+
+    Raises
+    ------
+    DataError
+        As `one_axis`; one is no finite number.
+    """
+    y = one_axis(y, who, rows)
+    if not isinstance(y, np.ndarray):
+        y = one_axis(np.asarray(y if hasattr(y, "__len__") else list(y)), who, rows)
+    if y.dtype.kind not in "biufO":
+        raise DataError(f"y: expected numbers, got {y.dtype}: a classifier learns labels")
+    try:
+        found = y.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"y: expected numbers: {error}") from None
+    _check_finite(found)
+    return np.asarray(found)
+
+
+def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
+    """Weights of examples, float64 (rows,); None: 1.
+
+    Raises
+    ------
+    DataError
+        They are not as many as rows, negative or not finite, or all are zero.
+    """
+    if sample_weight is None:
+        return None
+    try:
+        found = np.asarray(sample_weight, np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"sample_weight: expected numbers: {error}") from None
+    if found.ndim == 0:
+        found = np.full(rows, float(found))
+    if found.shape != (rows,):
+        raise DataError(f"sample_weight: expected shape ({rows},), got {found.shape}")
+    if not np.isfinite(found).all() or found.min(initial=0) < 0:
+        raise DataError("sample_weight: expected finite numbers of at least 0")
+    if not found.any():
+        raise DataError("sample_weight: all weights are zero: there is nothing to learn from")
+    return found
+
+
+def class_weights_of(
+    class_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64], who: str
+) -> NDArray[np.float64] | None:
+    """Weight of each example by its class; None: 1.
+
+    Parameters
+    ----------
+    class_weight : mapping, "balanced" or None
+        Label -> weight, 1 for those that are left out; "balanced": inverse to the class's size.
+    classes, numbers : numpy.ndarray
+        As `labels_of` gives them.
+    who : str
+
+    Raises
+    ------
+    DataError
+        It is none of these, or has a label that there is not.
+    """
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        counts = np.bincount(numbers, minlength=len(classes))
+        return np.asarray((len(numbers) / (len(classes) * np.maximum(counts, 1)))[numbers])
+    if not isinstance(class_weight, Mapping):
+        raise DataError(
+            f"{who}: class_weight: expected a dict from labels to numbers, 'balanced' or None; got "
+            f"{class_weight!r:.80}"
+        )
+    known = classes.tolist()
+    unknown = [label for label in class_weight if label not in known]
+    if len(unknown) == len(class_weight) and unknown:
+        raise DataError(
+            f"{who}: class_weight: no class {unknown[0]!r:.60} in y, which has {known!r:.120}"
+        )
+    try:
+        by_class = np.array([float(class_weight.get(label, 1.0)) for label in known])
+    except (TypeError, ValueError):
+        by_class = np.array([-1.0])
+    if not np.isfinite(by_class).all() or by_class.min() < 0:
+        raise DataError(f"{who}: class_weight: expected finite numbers of at least 0")
+    return np.asarray(by_class[numbers])
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+class _Both:
+    """How an error of a class that is made here travels: by its text."""
+
+    args: tuple[Any, ...]
+
+    def __reduce__(self) -> Any:
+        """For pickle."""
+        return not_fitted, self.args
+
+
+def not_fitted(text: str) -> NotFitted:
+    """The error for an estimator that is not fitted; scikit-learn's, too, if that is loaded."""
+    found = sys.modules.get("sklearn.exceptions")
+    if found is None:
+        return NotFitted(text)
+    both = type("NotFitted", (_Both, NotFitted, found.NotFittedError), {"__module__": __name__})
+    made: NotFitted = both(text)
+    return made
