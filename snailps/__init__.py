@@ -37,12 +37,12 @@ if TYPE_CHECKING:
         TextClassifier,
         Word2Vec,
     )
+    from snailps.estimators.loading import load
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
     from snailps.local.session import Cluster
     from snailps.local.session import Cluster as LocalCluster
     from snailps.models.parameters import Parameters
     from snailps.vectors.label_prediction import LabelModel
-    from snailps.vectors.loading import load
     from snailps.vectors.query import Vectors
 
 __all__ = [
@@ -96,6 +96,7 @@ _HOMES = {
         "TextClassifier",
         "Word2Vec",
     ),
+    "estimators.loading": ("load",),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
     "local.cluster": ("LocalCluster", "cluster", "connect", "default_cluster", "local_cluster"),
@@ -104,7 +105,6 @@ _HOMES = {
     "api.tables": ("Table", "Tensor"),
     "api.worker": ("Block", "Results", "Worker"),
     "vectors.label_prediction": ("LabelModel",),
-    "vectors.loading": ("load",),
     "vectors.query": ("Vectors",),
 }
 

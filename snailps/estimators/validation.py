@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.feature_rows import LIBRARIES, Table, table_of
+from snailps.data.feature_rows import LIBRARIES, Table, arrow_of, table_of
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
 
@@ -101,6 +101,8 @@ def _known(X: Any, modules: set[str]) -> Matrix | None:
         if X.dtype.kind == "c":
             raise DataError(f"X: Complex data not supported: {X.dtype}")
         return Matrix(X, int(X.shape[0]), int(X.shape[1]))
+    if "datasets" in modules:
+        X, modules = arrow_of(X), {"pyarrow"}
     for library, kind in LIBRARIES.items():
         if library in modules and type(X).__name__ == kind:
             return _of_table(X, table_of(library, X))

@@ -201,6 +201,9 @@ def test_files_keep_classes_names_and_state(jobs, tmp_path, monkeypatch):
     assert loaded.predict(frame).tolist() == model.predict(frame).tolist()
     assert loaded.score(frame, [1, 1, 1, 1]) == 1
     assert loaded._packed.rows.tolist() == model._packed.rows.tolist()
+    again = snailps.load(tmp_path / "m.npz")
+    assert type(again) is snailps.LogisticRegression
+    assert again.predict(frame).tolist() == model.predict(frame).tolist()
     with pytest.raises(DataError, match="feature names should match"):
         loaded.predict(frame[["b", "a"]])
     with pytest.raises(ModelFileError, match="it is one of LogisticRegression"):
@@ -209,6 +212,7 @@ def test_files_keep_classes_names_and_state(jobs, tmp_path, monkeypatch):
     regression = snailps.LinearRegression().fit(X, [100.0, 300, 100, 300])
     regression.save(tmp_path / "r.npz")
     monkeypatch.setattr(sparse, "read_npz", read_npz)
+    assert type(snailps.load(tmp_path / "r.npz")) is snailps.LinearRegression
     loaded = snailps.LinearRegression.load(tmp_path / "r.npz")
     assert loaded.predict(X).tolist() == regression.predict(X).tolist()
 
@@ -371,6 +375,7 @@ def test_perceptron_predicts_by_its_layers_and_goes_through_files(jobs, monkeypa
     assert model.predict(X).tolist() == ["b"] * 4
     monkeypatch.undo()
     model.save(tmp_path / "m.npz")
+    assert type(snailps.load(tmp_path / "m.npz")) is snailps.MLPClassifier
     loaded = snailps.MLPClassifier.load(tmp_path / "m.npz")
     assert loaded.hidden == (2,)
     assert loaded.predict_proba(X).tolist() == model.predict_proba(X).tolist()
