@@ -207,6 +207,9 @@ class SharedRows:
         Own steps on a row between two exchanges, at least.
     drift : float
         See `DRIFT`.
+    growth : float
+        Part of the examples so far after which a frequent row is exchanged, whatever its drift: for
+        rows that begin near zero and grow by each other, whose curvature says nothing at first.
     seconds : callable
         Measures how much time exchanges take.
 
@@ -227,6 +230,7 @@ class SharedRows:
         round_blocks: int = 1,
         steps_min: float = STEPS_MIN,
         drift: float = DRIFT,
+        growth: float = np.inf,
         seconds: Callable[[], float] | None = None,
     ) -> None:
         self._sgd, self._table, self.motion = sgd, table, motion
@@ -234,6 +238,7 @@ class SharedRows:
         row_bytes = 4 * (layout.trained_width + layout.width) + KEY_BYTES
         self._room = room or CACHE_BYTES // row_bytes
         self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
+        self._growth = growth
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
@@ -380,7 +385,6 @@ class SharedRows:
             self._round_examples = examples / share * self._blocks_a_round
         if self._now >= self._choose_at:
             self._choose()
-            self._choose_at = self._now + min(self._now / CHOOSE, self._round_examples / CHOOSE)
 
     def _choose(self) -> None:
         """Chooses the rows that are exchanged between rounds, and when."""
@@ -394,10 +398,14 @@ class SharedRows:
         interval, last = known.intervals(
             self.motion, hot, workers=self.workers, drift=self._drift, steps_min=self._steps_min
         )
+        if self._growth < np.inf:
+            at_least = self._steps_min * known.examples / known.counted(hot)
+            interval = np.minimum(interval, np.maximum(self._now * self._growth, at_least))
         few = interval < self._round_examples / 2
         self._hot, self._interval = hot[few], interval[few]
         self._due = last[few] + self._interval
         self._shortest = float(self._interval.min()) if len(self._hot) else 0.0
+        self._choose_at = self._now + min(self._now / CHOOSE, self._round_examples / CHOOSE)
 
     def span(self) -> int:
         """Number of examples to train before the next `exchange`."""
@@ -418,6 +426,8 @@ class SharedRows:
             return
         if self._left_at is not None and examples:
             self._example_s = _mean(self._example_s, (begin - self._left_at) / examples)
+        if self._growth < np.inf and examples and self._now >= self._choose_at:
+            self._choose()
         self._waited += 1
         self._settle(wait=self._waited >= LATE)
         if not self._on_way and len(self._hot):

@@ -85,13 +85,13 @@ def keys_of(ids):
 class Worker:
     """A worker that adds numbers to rows."""
 
-    def __init__(self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0):
+    def __init__(self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0, growth=np.inf):
         self.client = Client(store, workers)
         self.sgd = LocalSgd(self.client, RowLayout.padded(DIM))
         motion = of_curvature(DIM)
         motion.a_step = a_step
         self.shared = SharedRows(
-            self.sgd, "a", motion, room=room, round_blocks=round_blocks,
+            self.sgd, "a", motion, room=room, round_blocks=round_blocks, growth=growth,
             seconds=lambda: 0.0,
         )  # fmt: skip
 
@@ -242,6 +242,24 @@ def test_intervals_grow_as_steps_get_shorter():
         worker.train(worker.ask([1]), 1, spans=10, examples=10)
         spans.append(worker.shared.span())
     assert spans == [SPAN_MIN, *(pytest.approx(DRIFT / step / 4, abs=1) for step in (0.01, 0.001))]
+
+
+def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part():
+    worker = Worker(Store(), workers=4, round_blocks=1000, growth=0.25)
+    exchanged = []
+    for number in range(200):
+        before = len(worker.client.pushes)
+        worker.train(worker.ask([1]), 1, examples=16)
+        if len(worker.client.pushes) > before:
+            exchanged.append(number + 1)
+        worker.client.serve(9)
+    apart = np.diff(exchanged) / exchanged[:-1]
+    assert exchanged[:4] == [1, 2, 3, 4]  # four steps at least, a span at least
+    assert apart[8:].min() > 0.1
+    assert apart[8:].max() < 0.4
+    worker = Worker(Store(), workers=4, round_blocks=1000)
+    worker.train(worker.ask([1]), 1, spans=200, examples=16)
+    assert worker.client.pushes == []
 
 
 def test_row_of_a_round_is_pulled_again_by_the_block_that_uses_it():

@@ -34,6 +34,7 @@ from snailps.data._text import WordCounter
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier import warm_start
+from snailps.models.classifier.curvature import Curvature
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
@@ -52,17 +53,17 @@ SEEN_BYTES_MAX = 128 << 20
 """Features kept as numbers from epoch to epoch, the first blocks' until it is full: 4 bytes for
 each feature of the text, against 0.02 us for reading it again."""
 CURVATURE = 2.0
-"""Of an input row's loss, a gradient; see `local_sgd.share_of_delta`.  8 workers, package
-descriptions, rates .1 and 1: accuracy .693 and divergence without scaling, .696 and .699 (with a
-loss of 1e18) at 0.1, .700 and .804 at 1, .698 and .807 at 3; one worker .709 and .808."""
-LABEL_CURVATURE = 0.002
-"""The same of a label row's loss, a line.  It is small, so that label rows are exchanged with each
-block: 4 workers, rate .1, two epochs, training loss 2.16 at .002, 2.42 at .01, with rows of both
-tables exchanged every four blocks; one worker 1.93."""
-ROUND_BLOCKS = 1
-"""Blocks after which all kept rows are pushed.  4 workers, package descriptions, rates .1 and 1:
-accuracy .710 and .812 at 1 with 124 bytes a word, .706 and .806 at 2 with 96, .701 at 4 with 75;
-one worker .709 and .812."""
+"""Of an input row's loss, a gradient, where copies are trained (ssp, bsp); see
+`local_sgd.share_of_delta`.  Kept rows have it measured."""
+ROUND_BLOCKS = 10
+"""Blocks after which all kept rows of one of several workers are pushed, at most."""
+ROUND_GROWTH = 8
+"""Part of a worker's blocks so far that such a round may be."""
+STEPS_MIN = (0.4, 4.0)
+"""Own steps on a row between two exchanges, at least, of words and labels; a word's step is one
+divided by the length of its line."""
+GROWTH = (1 / 8, 1 / 256)
+"""`SharedRows.growth` of words and labels."""
 SAMPLE = 1 << 18
 """Features of a block whose steps are counted, at most."""
 EXCHANGE_LINES = 64
@@ -194,10 +195,14 @@ class Classifier(TextModel):
         if s.consistency == "async":
             self._motions = of_curvature(s.dim), of_curvature(s.dim)
             inputs, outputs = (
-                SharedRows(self.sgd, table, motion, round_blocks=ROUND_BLOCKS)
-                for table, motion in zip(("input", "output"), self._motions, strict=True)
+                SharedRows(self.sgd, table, motion, steps_min=steps_min, growth=growth)
+                for table, motion, steps_min, growth in zip(
+                    ("input", "output"), self._motions, STEPS_MIN, GROWTH, strict=True
+                )
             )
             self._shared = inputs, outputs
+            self._curvature = Curvature(s.loss, s.dim)
+            self._blocks = 0
 
     def _input_keys(self, features: Ints) -> Keys:
         """Keys of words and buckets."""
@@ -221,8 +226,9 @@ class Classifier(TextModel):
             shared.find(keys)
             for shared, keys in zip(self._shared, (input_keys, output_keys), strict=True)
         ]
+        part = self._round_part()
         inputs, outputs = (
-            shared.ask([one]) for shared, one in zip(self._shared, found, strict=True)
+            shared.ask([one], part) for shared, one in zip(self._shared, found, strict=True)
         )
         at, label_at = (one.places for one in found)
         placed = lines._replace(features=at[lines.features], labels=label_at[labels])
@@ -233,6 +239,13 @@ class Classifier(TextModel):
             kept=(inputs, outputs),
             label_places=label_at,
         )
+
+    def _round_part(self) -> float:
+        """Part of a round that the block being prepared is: the first rounds are short."""
+        self._blocks += 1
+        if self.workers == 1:
+            return 1.0
+        return max(1 / ROUND_BLOCKS, ROUND_GROWTH / self._blocks)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on kept rows or local copies, and pushes what changed."""
@@ -291,15 +304,24 @@ class Classifier(TextModel):
         inputs, outputs = of_input.ready(kept[0]), of_output.ready(kept[1])
         line_num = len(batch.examples.lines.label_ptr) - 1
         if self.workers > 1:
-            self._count(batch, rates[0])
+            self._begin(batch, inputs, outputs, rates[0])
         loss, examples, first = 0.0, 0, 0
         while first < line_num:
             last = min(line_num, first + min(of_input.span(), of_output.span()))
             span_rates = np.interp((first, last), (0, line_num), rates).tolist()
+            if self.workers > 1:
+                self._curvature.begin_span(outputs)
             done = self._train_lines(
                 batch.examples, inputs, outputs, (first, last), span_rates, seed
             )
             loss, examples = loss + done[0], examples + done[1]
+            if self.workers > 1:
+                if self._curvature.trained(last - first):
+                    lines = batch.examples.lines
+                    self._curvature.measure(
+                        inputs, outputs, lines.feature_ptr[first:], lines.features
+                    )
+                self._set_steps(outputs, span_rates[1])
             for shared in self._shared:
                 shared.exchange(last - first)
             first = last
@@ -308,26 +330,34 @@ class Classifier(TextModel):
                 shared.close_round()
         return loss, examples
 
-    def _count(self, batch: _Batch, rate: float) -> None:
-        """Counts steps on rows in a sample of a block: its first lines."""
+    def _begin(self, batch: _Batch, inputs: Floats, outputs: Floats, rate: float) -> None:
+        """Measures how steep the loss is; counts steps on rows in a block's first lines."""
         assert self._shared is not None
         assert batch.label_places is not None
         of_input, of_output = self._shared
-        of_rows, of_labels = self._motions
-        of_rows.a_step, of_labels.a_step = rate * CURVATURE, rate * LABEL_CURVATURE
         lines, noise = batch.examples
         line_num = len(lines.label_ptr) - 1
+        met = np.concatenate((lines.labels, noise)) if len(noise) else lines.labels
+        self._curvature.begin(met, line_num, len(outputs))
+        self._curvature.measure(inputs, outputs, lines.feature_ptr, lines.features)
+        self._curvature.begin_span(outputs)
+        self._set_steps(outputs, rate)
         some = max(1, min(line_num, line_num * SAMPLE // max(1, len(lines.features))))
         share = some / line_num
         lengths = np.diff(lines.feature_ptr[: some + 1])
         weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
         of_input.saw(lines.features[: len(weights)], some, share, weights)
         if self.settings.loss == "ns":
-            met = lines.labels[: lines.label_ptr[some]], noise[: int(len(noise) * share)]
-            of_output.saw(np.concatenate(met), some, share)
+            counted = lines.labels[: lines.label_ptr[some]], noise[: int(len(noise) * share)]
+            of_output.saw(np.concatenate(counted), some, share)
         else:
             every = np.full(len(batch.label_places), some, np.float32)
             of_output.saw(batch.label_places, some, share, every)
+
+    def _set_steps(self, outputs: Floats, rate: float) -> None:
+        """Tells how far steps go, with the label rows as they are."""
+        of_rows, of_labels = self._motions
+        of_rows.a_step, of_labels.a_step = self._curvature.steps(rate, outputs, self.workers - 1)
 
     def _train_exchanging(
         self,

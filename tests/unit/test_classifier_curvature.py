@@ -1,0 +1,115 @@
+"""models.classifier.curvature: how steep the loss is in word rows and in label rows."""
+
+import numpy as np
+import pytest
+
+from snailps.models.classifier.curvature import LINES, OF_LABELS, STEP_MAX, Curvature
+
+DIM, STRIDE = 4, 8
+
+
+def rows_of(rng, n, scale=1.0):
+    rows = np.zeros((n, STRIDE), np.float32)
+    rows[:, :DIM] = scale * rng.normal(size=(n, DIM))
+    return rows
+
+
+def measured(loss, inputs, outputs, ptr, features, labels=()):
+    curvature = Curvature(loss, DIM)
+    curvature.begin(np.asarray(labels, np.int32), len(ptr) - 1, len(outputs))
+    curvature.begin_span(outputs)
+    curvature.measure(inputs, outputs, np.asarray(ptr), np.asarray(features, np.int32))
+    return curvature
+
+
+def probabilities(loss, scores):
+    if loss == "softmax":
+        p = np.exp(scores - scores.max())
+        return p / p.sum()
+    return 1 / (1 + np.exp(-scores))
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova"])
+def test_steps_are_the_rates_and_the_curvatures_of_the_steepest_label(loss):
+    rng = np.random.default_rng(0)
+    inputs, outputs = rows_of(rng, 6), rows_of(rng, 3)
+    ptr, features = [0, 2, 2, 5], [0, 1, 3, 3, 5]  # the second line is empty
+    of_input, of_label = np.zeros(3), np.zeros(3)
+    for words in ([0, 1], [3, 3, 5]):
+        hidden = inputs[words, :DIM].mean(0)
+        p = probabilities(loss, outputs[:, :DIM] @ hidden)
+        of_input += p * (1 - p) * (outputs**2).sum(1) / 2
+        of_label += p * (1 - p) * (hidden**2).sum() / 2
+    got = measured(loss, inputs, outputs, ptr, features).steps(0.5, outputs, 0)
+    np.testing.assert_allclose(
+        got, (0.5 * of_input.max(), 0.5 * OF_LABELS * of_label.max()), rtol=1e-5
+    )
+
+
+def test_steps_on_one_label_are_the_second_derivative_of_the_loss():
+    rng = np.random.default_rng(1)
+    inputs, outputs = rows_of(rng, 1), rows_of(rng, 1)
+    hidden, label = inputs[0, :DIM].astype(float), outputs[0, :DIM].astype(float)
+    along, by = label / np.linalg.norm(label), 1e-3
+    loss = [np.log1p(np.exp(-label @ (hidden + by * step * along))) for step in (-1, 0, 1)]
+    curvature = measured("ova", inputs, outputs, [0, 1], [0])
+    expected = (loss[0] - 2 * loss[1] + loss[2]) / by**2
+    assert curvature.steps(1.0, outputs, 0)[0] == pytest.approx(expected, rel=1e-3)
+
+
+def test_label_rows_at_zero_are_not_steep_for_words():
+    inputs, outputs = rows_of(np.random.default_rng(2), 5), np.zeros((3, STRIDE), np.float32)
+    curvature = measured("softmax", inputs, outputs, [0, 3, 5], np.arange(5))
+    of_input, of_label = curvature.steps(0.1, outputs, 7)
+    assert of_input == 0
+    assert of_label > 0
+
+
+def test_steps_reckon_with_workers_that_have_moved_label_rows_as_far():
+    inputs, outputs = rows_of(np.random.default_rng(3), 5), rows_of(np.random.default_rng(4), 3)
+    curvature = measured("softmax", inputs, outputs, [0, 3, 5], np.arange(5))
+    resting = curvature.steps(0.1, outputs, 7)
+    assert resting == pytest.approx(curvature.steps(0.1, outputs, 0))
+    curvature.begin_span(0 * outputs)  # all of it is of this span
+    np.testing.assert_allclose(
+        curvature.steps(0.1, outputs, 7), [64 * step for step in resting], rtol=1e-4
+    )
+
+
+def test_labels_that_few_lines_sample_are_as_steep_as_often_as_they_are():
+    inputs, outputs = rows_of(np.random.default_rng(5), 5), rows_of(np.random.default_rng(6), 2)
+    outputs[1] = outputs[0]
+    ptr, features = np.arange(6), np.arange(5)
+    often = measured("ns", inputs, outputs, ptr, features, [0] * 5 + [1] * 5)
+    rarely = measured("ns", inputs, outputs, ptr, features, [0, 1])
+    assert rarely.steps(1.0, outputs, 0)[0] == pytest.approx(often.steps(1.0, outputs, 0)[0] / 5)
+
+
+def test_it_is_measured_again_after_a_part_of_the_lines_so_far_and_in_each_block():
+    inputs, outputs = rows_of(np.random.default_rng(7), 5), rows_of(np.random.default_rng(8), 2)
+    curvature = Curvature("softmax", DIM)
+    ptr, features = np.arange(6), np.arange(5, dtype=np.int32)
+    again = []
+    for span in range(64):
+        if curvature.trained(LINES):
+            again.append(span)
+            curvature.measure(inputs, outputs, ptr, features)
+    assert again[:8] == list(range(8))
+    assert 15 < len(again) < 32
+    curvature.begin(np.zeros(0, np.int32), 5, 2)
+    assert curvature.trained(0)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e30])
+def test_steps_of_rows_that_have_diverged_are_bounded(value):
+    inputs, outputs = rows_of(np.random.default_rng(9), 5), rows_of(np.random.default_rng(10), 3)
+    inputs[:, :DIM] *= 1e20
+    outputs[1, 0] = value
+    curvature = measured("softmax", inputs, outputs, [0, 3, 5], np.arange(5))
+    for step in curvature.steps(0.1, outputs, 7):
+        assert 0 <= step <= STEP_MAX
+
+
+def test_block_without_features_is_not_measured():
+    inputs, outputs = rows_of(np.random.default_rng(11), 5), rows_of(np.random.default_rng(12), 3)
+    assert measured("softmax", inputs, outputs, [0, 0], []).steps(0.1, outputs, 1) == (0, 0)
