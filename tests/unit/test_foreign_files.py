@@ -270,7 +270,7 @@ def zip_of(name):
             npz_of(about=about({"worker_class": "snailps.models.sparse.fm:FM"})),
             r"a sparse model \(snailps.models.sparse.fm:FM\): snailps predict MODEL\.npz",
         ),
-        (npz_of(about=about({"worker_class": "snailps.models.mlp:Mlp"})), "a net of .*read_npz"),
+        (npz_of(about=about({"worker_class": "snailps.models.mlp:Mlp"})), "expected .* a net, as"),
         (zip_of("archive/data.pkl"), "one of PyTorch"),
         (npz_of(x=ROWS), "expected arrays 'words'"),
         (b"", "empty"),
