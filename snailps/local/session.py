@@ -33,7 +33,8 @@ from snailps.local.launcher import Launcher
 from snailps.local.setting_texts import setting_texts
 from snailps.node.status import Status
 
-LOOK_S = 0.05
+LOOK_FIRST_S, LOOK_S = 0.002, 0.05
+"""Between two looks at the status, the first ones and the later ones: small jobs end soon."""
 HANG_S = 1.0
 """How long a job waits for a worker of this machine that is still busy with the one before."""
 ENDING_S = 1.0
@@ -543,7 +544,8 @@ class Cluster:
         ClusterError
             The cluster has ended.
         """
-        while not self._driver.ended.wait(LOOK_S):
+        wait_s = 0.0
+        while not self._driver.ended.wait(wait_s):
             try:
                 status = self.status()
             except SnailError:
@@ -553,6 +555,7 @@ class Cluster:
             yield status
             if time.monotonic() > until:
                 return
+            wait_s = min(LOOK_S, 2 * wait_s or LOOK_FIRST_S)
         raise ClusterError(self._driver.verdict.text or "the cluster has ended")
 
     def _check_open(self) -> None:

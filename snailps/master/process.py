@@ -69,8 +69,6 @@ FOLDER_S = 10.0
 """How long it waits until the folder of checkpoints says that the run is over."""
 WORKS_END_S = 1.0
 """How long the end of the master waits for work beside its loop."""
-_QUICK = ("fetch", "survey")
-"""Lanes of work that a worker waits for and that ends soon."""
 _PROBES = (messages.Examine, messages.Probe, messages.Examined)
 
 
@@ -159,7 +157,7 @@ class Master:
         self._replies: dict[int, Reply] = {}  # by call
         self._calls: dict[int, set[int]] = {}  # not answered yet, by peer
         self._next = 1
-        self._works = Works()
+        self._works = Works(self._wake)
         self._diagnosis: threading.Timer | None = None
         self._status_at = self._heartbeats_at = 0.0
         self._performers = self._effect_table()
@@ -319,11 +317,14 @@ class Master:
 
     # --- the loop ------------------------------------------------------------------------------
 
+    def _wake(self) -> None:
+        """Work beside the loop is done: the loop need not wait."""
+        self._server.wake()
+
     def _turn(self) -> None:
         """One turn: what peers say, what has ended beside the loop, what time has brought."""
         server, core = self._server, self.core
-        haste = core.job_controller.in_haste or any(map(self._works.has, _QUICK))
-        server.step(HASTE_S if haste else STEP_S)
+        server.step(HASTE_S if core.job_controller.in_haste else STEP_S)
         for ended in self._works.ended():
             self._feed(ended)
         now = time.monotonic()

@@ -18,9 +18,16 @@ from snailps.node.effects import Work, WorkDone
 
 
 class Works:
-    """The work beside the loop that is under way."""
+    """The work beside the loop that is under way.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    wake : callable
+        Called, by any thread, when there is something for `ended`.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._wake = wake
         self._running: dict[int, Future[Any]] = {}
         self._lanes: dict[str, deque[Work]] = {}  # those that wait behind a running one
         self._lane_of: dict[int, str] = {}
@@ -36,7 +43,8 @@ class Works:
         self._run(work.number, work.run)
 
     def _run(self, number: int, run: Callable[[], Any]) -> None:
-        self._running[number] = in_thread(f"snailps-work-{number}", run)
+        self._running[number] = future = in_thread(f"snailps-work-{number}", run)
+        future.add_done_callback(lambda _: self._wake())
 
     def ended(self) -> list[WorkDone]:
         """What has come to its end since the last time."""

@@ -5,6 +5,7 @@ import queue
 import random
 import socket
 import threading
+import time
 import tracemalloc
 from concurrent.futures import Future
 
@@ -24,8 +25,10 @@ from snailps.errors import (
 from snailps.transport import messages
 from snailps.transport.control import (
     ControlClient,
+    ControlServer,
     dial,
     encoded,
+    listen,
 )
 from snailps.transport.control import server as control_server
 from snailps.transport.control.encoded import Encoded
@@ -739,3 +742,23 @@ def test_dial_leaves_what_follows_ready_in_the_socket(master):
         got += sock.recv(100)
     assert got == beat
     sock.close()
+
+
+def test_wake_ends_the_wait_of_a_step_from_any_thread():
+    server = ControlServer(
+        listen("127.0.0.1", 0),
+        role=Role.MASTER,
+        job=7,
+        on_message=lambda *_: None,
+        on_lost=lambda *_: None,
+        on_pulse=lambda *_: None,
+    )
+    begun = time.monotonic()
+    server.wake()
+    server.step(LIMIT_S)  # the one before it
+    threading.Timer(0.01, server.wake).start()
+    server.step(LIMIT_S)  # the one in it
+    assert time.monotonic() - begun < LIMIT_S / 2
+    server.close()
+    server.wake()  # work that ends later
+    server.close()

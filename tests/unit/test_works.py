@@ -62,3 +62,11 @@ def test_end_waits_for_a_whole_lane_and_for_no_hanging_work():
     go_on.set()
     works.wait_all(LIMIT_S)
     assert not works.ended()
+
+
+def test_end_of_a_work_wakes_the_loop():
+    awake = threading.Event()
+    works = Works(awake.set)
+    works.begin(Work(1, lambda: 5, ""))
+    assert awake.wait(LIMIT_S)
+    assert [one.result for one in works.ended()] == [5]

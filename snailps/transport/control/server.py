@@ -16,6 +16,7 @@ import logging
 import os
 import selectors
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -167,6 +168,9 @@ class ControlServer:
         """What the thread had used of the processor then, seconds."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, None)
+        self._wake_lock = threading.Lock()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake_fd, selectors.EVENT_READ, self)
 
     @property
     def peers(self) -> set[Peer]:
@@ -203,7 +207,16 @@ class ControlServer:
             self._accept_at = None
             self._selector.register(self._listener, selectors.EVENT_READ, None)
 
+    def wake(self) -> None:
+        """Ends the wait of a step, or of the next one; any thread may call it, at any time."""
+        with self._wake_lock:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
+
     def _handle(self, key: selectors.SelectorKey, events: int) -> None:
+        if key.data is self:
+            os.eventfd_read(self._wake_fd)
+            return
         if key.data is None:
             for count in range(ACCEPTS):
                 # Beyond that one by one: peers finish their handshakes and need not make room.
@@ -265,6 +278,10 @@ class ControlServer:
             self._forget(peer)
         self._listener.close()
         self._selector.close()
+        with self._wake_lock:
+            if self._wake_fd >= 0:
+                os.close(self._wake_fd)
+            self._wake_fd = -1
 
     def _accept(self) -> bool:
         """Takes in the next connection; False: there is none just now."""
