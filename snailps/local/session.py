@@ -555,7 +555,7 @@ class Cluster:
             yield status
             if time.monotonic() > until:
                 return
-            wait_s = min(LOOK_S, 2 * wait_s or LOOK_FIRST_S)
+            wait_s = min(LOOK_S, 1.5 * wait_s or LOOK_FIRST_S)
         raise ClusterError(self._driver.verdict.text or "the cluster has ended")
 
     def _check_open(self) -> None:
