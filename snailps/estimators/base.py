@@ -55,8 +55,8 @@ class Estimator:
 
     worker_class: ClassVar[str]
     """The model that trains it, ``package.module:Class``."""
-    _kept_table: ClassVar[str] = ""
-    """Table whose rows a job leaves with their state, to go on with."""
+    _keeps_state: ClassVar[bool] = False
+    """Whether a job leaves its rows with the state of their optimizer, to go on with."""
     parameters: ClassVar[Parameters]
     __signature__: ClassVar[inspect.Signature]
 
@@ -184,7 +184,7 @@ class Estimator:
                 monitor,
                 cluster=self._parameter("cluster"),
                 workers=self._workers(),
-                packed=self._kept_table,
+                packed=self._keeps_state,
             ) as done:
                 self._take(done)
         finally:

@@ -1,6 +1,7 @@
 """Factorization machines as estimators: `FMClassifier`, `FMRegressor`.
 
-    X, y [, fields of the columns] -> fit -> a job -> weights and factors by feature -> predict
+    X, y [, fields of the columns] -> fit, partial_fit -> a job -> weights and factors by feature
+        -> predict
 
 What training means is `models.sparse.fm`'s; how X becomes a file and is predicted, `sparse`'.
 """
@@ -17,7 +18,7 @@ from snailps.errors import ParameterError
 from snailps.estimators.sparse import (
     CLASS_WEIGHT,
     NO_PARAMETERS,
-    SparseClassifier,
+    ContinuedClassifier,
     SparseEstimator,
     SparseRegressor,
 )
@@ -33,6 +34,7 @@ class FactorizationEstimator(SparseEstimator):
     """A factorization machine, plain or field-aware."""
 
     worker_class = "snailps.models.sparse.fm:FactorizationMachine"
+    _same = ("optimizer", "factors")
     fields: Any
     _fitted_fields: NDArray[np.int64] | None = None
 
@@ -52,6 +54,14 @@ class FactorizationEstimator(SparseEstimator):
         """The fields with which the model was fitted."""
         fields = self._fitted_fields
         return {} if fields is None or matrix.hashed else {"fields": fields}
+
+    def _refuse_other_model(self, matrix: Matrix) -> None:
+        super()._refuse_other_model(matrix)
+        if not np.array_equal(_numbers(self._fields(matrix)), _numbers(self._fitted_fields)):
+            raise ParameterError(
+                f"{type(self).__name__}: fields: the fitted model has others: partial_fit goes on "
+                "with that model; call fit for another one"
+            )
 
     def _keep_shape(self, matrix: Matrix) -> None:
         super()._keep_shape(matrix)
@@ -99,9 +109,14 @@ class FactorizationEstimator(SparseEstimator):
         return found.astype(np.int64)
 
 
+def _numbers(fields: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Fields of columns; of a plain machine none."""
+    return np.empty(0, np.int64) if fields is None else fields
+
+
 class FMClassifier(
     FactorizationEstimator,
-    SparseClassifier,
+    ContinuedClassifier,
     settings=FmSettings,
     without=NO_PARAMETERS,
     extra={**FIELDS, **CLASS_WEIGHT},

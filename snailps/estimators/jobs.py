@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps.api.results import Results
 from snailps.api.worker import load_class
@@ -24,14 +23,7 @@ from snailps.errors import ClusterError, ParameterError
 from snailps.estimators.monitor import Monitor
 from snailps.local.cluster import default_cluster
 from snailps.local.session import Cluster, within
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Rows with the state of their optimizer: keys uint64 (n,), rows float32 (n, dim + state)."""
-
-    keys: NDArray[np.uint64]
-    rows: NDArray[np.float32]
+from snailps.models.packed_tables import Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +35,13 @@ class Finished:
     figures : dict
     files : list of Path
         What its export wrote; they are gone when the context ends.
-    packed : Packed or None
-        Rows of the table that was asked for.
+    packed : mapping
+        Rows of all tables by name, if they were asked for.
     """
 
     figures: dict[str, Any]
     files: list[Path]
-    packed: Packed | None = None
+    packed: Mapping[str, Packed] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -61,7 +53,7 @@ def run_job(
     *,
     cluster: Cluster | None,
     workers: int | None,
-    packed: str = "",
+    packed: bool = False,
 ) -> Iterator[Finished]:
     """Trains a model, and writes its files into a folder that lasts as long as the context.
 
@@ -78,8 +70,8 @@ def run_job(
         Where to train; None: the cluster of the innermost ``with`` block, or this process's own.
     workers : int or None
         Of the latter.
-    packed : str
-        Table whose rows are kept with their state; empty: none.
+    packed : bool
+        Whether the rows of all tables are kept with their state.
 
     Raises
     ------
@@ -98,7 +90,8 @@ def run_job(
             job = where.run(worker_class, settings, input=given, on_status=monitor.update)
             with job.results(output=str(Path(folder, "model"))) as results:
                 figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
-                kept = _packed(results, packed) if packed else None
+                names = results.tables if packed else ()
+                kept = {name: _packed(results, name) for name in names}
         files = [Path(path) for path in figures.pop("files")]
         monitor.finish(figures, job.history)
         yield Finished(figures, files, kept)

@@ -3,6 +3,7 @@
     X, y -> validation -> spool_matrix -> a job -> .npz -> SavedModel
     X -> rows_source -> pieces -> Batch -> scores of the model's class, in this process
     SavedModel, classes, state -> save -> .npz -> load
+    more -> partial_fit -> state -> a file -> continue_from of the next job
 
 A fitted model is rows by key, as its file has it: of 2^31 possible columns only those that came.
 Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.
@@ -10,20 +11,24 @@ Predictions are the kernels' own arithmetic.  What training means is `models.spa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.matrix_writer import examples_of_piece, rows_source, spool_matrix
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators.base import ClassifierEstimator, Estimator
-from snailps.estimators.jobs import Finished, Packed
+from snailps.estimators.jobs import Finished
+from snailps.estimators.labels import classes_of
 from snailps.estimators.validation import (
     Matrix,
     check_columns,
@@ -33,15 +38,18 @@ from snailps.estimators.validation import (
     targets_of,
     weights_of,
 )
+from snailps.models.packed_tables import Packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.metrics import probabilities
 from snailps.models.sparse.settings import SparseSettings
+from snailps.models.sparse.worker import TABLE
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 M = TypeVar("M", bound="SparseEstimator")
 C = TypeVar("C", bound="SparseClassifier")
+G = TypeVar("G", bound="ContinuedClassifier")
 R = TypeVar("R", bound="SparseRegressor")
 
 NO_PARAMETERS = (
@@ -52,7 +60,9 @@ NO_PARAMETERS = (
 CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
     "class_weight": ('Mapping[Any, float] | Literal["balanced"] | None', None)
 }
+ONE_PASS = MappingProxyType({"epochs": 1})
 _ABOUT, _STATE_KEYS, _STATE = "estimator", "state_keys", "state_rows"
+"""Arrays of a file; those of other tables than `TABLE` have the table's name behind a dot."""
 
 
 class SparseEstimator(Estimator):
@@ -70,8 +80,11 @@ class SparseEstimator(Estimator):
     feature_names_in_: NDArray[np.object_]
     _numeric: ClassVar[bool] = False
     """Whether X must be numbers."""
+    _same: ClassVar[tuple[str, ...]] = ("optimizer",)
+    """Parameters that must be as they were to go on with a model."""
     _model: Any
-    _packed: Packed | None = None
+    _packed: Mapping[str, Packed] = MappingProxyType({})
+    """Rows of the job's tables with the state of their optimizer; none if that is not known."""
     _hashed: bool = False
 
     def _train_on(
@@ -103,6 +116,26 @@ class SparseEstimator(Estimator):
 
     def _take(self, done: Finished) -> None:
         self._model, self._packed = read_npz(done.files[0]), done.packed
+
+    # --- going on --------------------------------------------------------------------------------
+
+    def _refuse_other_model(self, matrix: Matrix) -> None:
+        """Refuses to go on with other columns, or with parameters that make another model."""
+        name, before = type(self).__name__, self._model.settings
+        check_columns(matrix, self)
+        translated = self._translated()
+        for one in self._same:
+            if translated.get(one, self._parameter(one)) != getattr(before, one):
+                raise ParameterError(
+                    f"{name}: {one}: the fitted model has {getattr(before, one)!r:.80}, got "
+                    f"{self._parameter(one)!r:.80}: partial_fit goes on with that model; call fit "
+                    "for another one"
+                )
+        if not self._packed:
+            raise NotFitted(
+                f"{name}: the model was loaded from a file of weights alone, without the "
+                "optimizer's state: call fit"
+            )
 
     def _keep_shape(self, matrix: Matrix) -> None:
         """Takes number and names of the columns, when the model is fitted."""
@@ -159,8 +192,9 @@ class SparseEstimator(Estimator):
         more: dict[str, NDArray[Any]] = {
             _ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)
         }
-        if self._packed is not None:
-            more |= {_STATE_KEYS: self._packed.keys, _STATE: self._packed.rows}
+        for name, packed in self._packed.items():
+            behind = "" if name == TABLE else f".{name}"
+            more |= {_STATE_KEYS + behind: packed.keys, _STATE + behind: packed.rows}
         self._write(os.fspath(path), more)
 
     def _about(self) -> dict[str, Any]:
@@ -189,10 +223,8 @@ class SparseEstimator(Estimator):
         classes = parameters.pop("classes", None)
         estimator = cls(**parameters)
         model, extras = cls._read(path)
-        packed = None
-        if _STATE in extras and _STATE_KEYS in extras:
-            packed = Packed(extras.pop(_STATE_KEYS), extras.pop(_STATE))
         try:
+            packed = _state_of(extras)
             about = json.loads(extras.pop(_ABOUT).tobytes()) if _ABOUT in extras else {}
             estimator._adopt(model, about, classes)
         except (KeyError, TypeError, ValueError) as error:
@@ -227,11 +259,8 @@ class SparseEstimator(Estimator):
             raise ValueError(f"it is one of {about['class']}")
         settings = model.settings
         self._hashed = bool(about.get("hashed", getattr(settings, "columns", ())))
-        keys = model.keys[model.keys != np.uint64(BIAS_KEY)] if hasattr(model, "keys") else []
-        has_none = about or self._hashed or getattr(settings, "hash_bits", False) or not len(keys)
-        columns = about.get("columns", -1 if has_none else int(keys[-1]) + 1)
-        if columns >= 0:
-            self.n_features_in_ = columns
+        if "columns" in about:  # those of `snailps train` do not tell the number
+            self.n_features_in_ = int(about["columns"])
         if "names" in about:
             self.feature_names_in_ = np.array(about["names"], object)
 
@@ -349,6 +378,68 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         return tags
 
 
+class ContinuedClassifier(SparseClassifier):
+    """A classifier that goes on with other examples."""
+
+    _keeps_state = True
+
+    def partial_fit(self: G, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> G:
+        """Goes on with other examples: one pass over X, with the optimizer's state as it is.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`; y may have one class only.
+        classes : sequence, optional
+            All labels, known at the first call: columns of `predict_proba` then stay.  New labels
+            may come later, too, where a model has any number of classes.
+
+        Raises
+        ------
+        ParameterError, DataError, ClusterError
+            As of `fit`; or X has other columns, or a parameter makes another model.
+        """
+        self._checked(ONE_PASS)
+        matrix = matrix_of(X, numeric=self._numeric)
+        name = type(self).__name__
+        goes_on = self._is_fitted
+        if goes_on:
+            self._refuse_other_model(matrix)
+        found, numbers = labels_of(y, name, matrix.rows)
+        known = self.classes_ if goes_on else np.empty(0)
+        every = classes_of(found.tolist(), known.tolist())
+        if classes is not None:
+            every = classes_of(every.tolist(), list(np.asarray(classes).tolist()))
+        if len(every) < 2:
+            raise DataError(
+                f"y: expected labels of two classes at least, got one class: {every.tolist()!r:.60}"
+                ". Name those that come later: partial_fit(X, y, classes=[...])"
+            )
+        self._check_classes(every)
+        numbers = np.searchsorted(every, found)[numbers]
+        weights = self._weights(sample_weight, every, numbers, matrix.rows)
+        settings = {**ONE_PASS, **self._of_classes(len(every))}
+        if not goes_on:
+            self._train_on(matrix, numbers, weights, settings)
+            self._keep_shape(matrix)
+        else:
+            packed = self._packed
+            if len(every) > len(known):
+                packed = self._grown(known, every)
+            with _before(packed) as path:
+                settings["continue_from"] = path
+                self._train_on(matrix, numbers, weights, settings, first=False)
+        self.classes_ = every
+        return self
+
+    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
+        """Rows with state of a model of more classes: those that are new begin with zeros.
+
+        Two classes have one output, the second's, or two; more have one each.
+        """
+        raise NotImplementedError
+
+
 def _check_two(classes: NDArray[Any]) -> None:
     """Refuses less than two classes with a weight."""
     if len(classes) < 2:
@@ -366,6 +457,7 @@ class SparseRegressor(SparseEstimator):
     """
 
     _estimator_type = "regressor"
+    _keeps_state = True
     _centre: tuple[float, float] = (0.0, 1.0)
     """Mean and deviation of y, for which the state of the optimizer is."""
     _offset: float = 0.0
@@ -393,6 +485,35 @@ class SparseRegressor(SparseEstimator):
         targets = targets_of(y, type(self).__name__, matrix.rows)
         weights = weights_of(sample_weight, matrix.rows)
         self._learn(matrix, targets, weights, centre_of(targets, weights, self._has_bias()))
+        return self
+
+    def partial_fit(self: R, X: Any, y: Any, sample_weight: Any = None) -> R:
+        """Goes on with other examples: one pass over X, with the optimizer's state as it is.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`.  Mean and deviation of y are those of the first call.
+
+        Raises
+        ------
+        ParameterError, DataError, ClusterError
+            As of `fit`; or X has other columns, or a parameter makes another model.
+        """
+        self._checked(ONE_PASS)
+        matrix = matrix_of(X, numeric=self._numeric)
+        goes_on = self._is_fitted
+        if goes_on:
+            self._refuse_other_model(matrix)
+        targets = targets_of(y, type(self).__name__, matrix.rows)
+        weights = weights_of(sample_weight, matrix.rows)
+        if not goes_on:
+            centre = centre_of(targets, weights, self._has_bias())
+            self._learn(matrix, targets, weights, centre, settings=ONE_PASS)
+            return self
+        with _before(self._packed) as path:
+            settings = {**ONE_PASS, "continue_from": path}
+            self._learn(matrix, targets, weights, self._centre, settings=settings, first=False)
         return self
 
     def _learn(
@@ -494,6 +615,18 @@ def centre_of(targets: Doubles, weights: Doubles | None, bias: bool) -> tuple[fl
     return mean, deviation if deviation > 0 else 1.0
 
 
-def model_path(folder: str) -> str:
-    """Where a model is written for a job that goes on with it."""
-    return str(Path(folder, "before.npz"))
+@contextlib.contextmanager
+def _before(packed: Mapping[str, Packed]) -> Iterator[str]:
+    """Path of a file of rows with state, for a job that goes on with them."""
+    with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+        yield write_packed(str(Path(folder, "before.npz")), packed)
+
+
+def _state_of(extras: dict[str, NDArray[Any]]) -> dict[str, Packed]:
+    """Takes the rows with state out of the arrays of a file, by table."""
+    found = {}
+    for name in [name for name in extras if name.split(".")[0] == _STATE_KEYS]:
+        behind = name.removeprefix(_STATE_KEYS)
+        table = behind.removeprefix(".") or TABLE
+        found[table] = Packed(extras.pop(name), extras.pop(_STATE + behind))
+    return found

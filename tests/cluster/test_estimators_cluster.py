@@ -230,6 +230,38 @@ def test_machine_of_dicts_learns_pairs(cluster):
     assert fields.score(one_hot, likes) > 0.95
 
 
+def test_machines_go_on_with_batches(cluster, tmp_path):
+    rng = np.random.default_rng(6)
+    users, films = rng.integers(0, 8, 4000), rng.integers(0, 8, 4000)
+    rows = [{"user": f"u{u}", "film": f"f{f}"} for u, f in zip(users, films, strict=True)]
+    likes = (users + films) % 2
+    for optimizer in ("adagrad", "ftrl"):
+        model = snailps.FMClassifier(optimizer=optimizer, cluster=cluster)
+        for _ in range(2):
+            model.partial_fit(rows[:2000], likes[:2000], classes=[0, 1])
+        model.save(tmp_path / "m.npz")
+        loaded = snailps.FMClassifier.load(tmp_path / "m.npz", cluster=cluster)
+        before = dict(_rows(loaded._packed["weights"]))
+        loaded.partial_fit([{"other": "o1"}] * 20, [1] * 20)
+        after = dict(_rows(loaded._packed["weights"]))
+        changed = [key for key in before if before[key] != after[key]]
+        assert len(changed) == 1, optimizer  # the bias
+        assert len(after) == len(before) + 1
+    for _ in range(12):
+        loaded.partial_fit(rows[2000:], likes[2000:])
+    assert loaded.score(rows, likes) > 0.95
+    X = rng.normal(size=(2000, 5))
+    y = X @ [3, -2, 1, 0, 5] * 40 + 1500
+    machine = snailps.FMRegressor(factors=2, cluster=cluster)
+    for part in np.array_split(np.arange(2000), 4) * 5:
+        machine.partial_fit(X[part], y[part])
+    assert machine.score(X, y) > 0.9
+
+
+def _rows(packed):
+    return zip(packed.keys.tolist(), packed.rows.tolist(), strict=True)
+
+
 def test_networks_learn_what_is_not_linear(cluster):
     sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
     rng = np.random.default_rng(5)

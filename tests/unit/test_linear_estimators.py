@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 
 import snailps
+from snailps.api.results import Results
+from snailps.api.tables import Table
 from snailps.data.matrix_file import read_header
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators import base, mlp, sparse
-from snailps.estimators.jobs import Finished, Packed
+from snailps.estimators.jobs import Finished
 from snailps.estimators.linear import grown
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
+from snailps.models.packed_tables import Packed, put_tables, read_packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.export import SavedModel, read_npz, read_packed
+from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
+from snailps.models.sparse.settings import SparseSettings
 
 X = np.array([[1, 0], [0, 2], [1, 1], [0, 0]], np.float32)
 
@@ -47,8 +51,8 @@ class Jobs:
         known = {k: v for k, v in settings.items() if k not in ("continue_from", "epochs")}
         self.saved = self.model(known, keys, rows)
         monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0, "examples_per_s": 1.0}])
-        state = Packed(keys, np.hstack([rows, rows + 10, rows + 20])) if packed else None
-        yield Finished({"train_loss": 1.0}, ["model.npz"], state)
+        state = Packed(keys, np.hstack([rows, rows + 10, rows + 20]))
+        yield Finished({"train_loss": 1.0}, ["model.npz"], {"weights": state})
 
     def model(self, settings, keys, rows):
         name = "snailps.models.sparse.linear:Linear"
@@ -146,9 +150,9 @@ def test_partial_fit_goes_on_with_weights_and_state(jobs):
     assert model.partial_fit(X, [0, 0, 0, 0], classes=[0, 1]).classes_.tolist() == [0, 1]
     model.partial_fit(X, [1, 1, 1, 1])
     assert [settings.get("epochs") for _, settings in jobs.asked] == [1, 1]
-    keys, rows = jobs.before[0]
-    assert keys.tolist() == [1, BIAS_KEY]
-    assert rows.tolist() == [[2, 12, 22], [0.5, 10.5, 20.5]]
+    before = jobs.before[0]["weights"]
+    assert before.keys.tolist() == [1, BIAS_KEY]
+    assert before.rows.tolist() == [[2, 12, 22], [0.5, 10.5, 20.5]]
     assert jobs.labels == [[0] * 4, [1] * 4]
     assert [one["epoch"] for one in model.history_] == [1, 2]
     with pytest.raises(DataError, match="X has 1 features, but LogisticRegression is expecting 2"):
@@ -164,15 +168,15 @@ def test_partial_fit_adds_classes(jobs):
     model.partial_fit(X, ["a", "b", "c", "d"])
     assert model.classes_.tolist() == ["a", "b", "c", "d"]
     assert jobs.asked[1][1]["classes"] == 4
-    assert jobs.before[0][1].shape == (2, 12)
-    assert jobs.before[0][1][0].tolist() == [0, 0, 0, 2, 0, 0, 0, 12, 0, 0, 0, 22]
+    rows = jobs.before[0]["weights"].rows
+    assert rows.shape == (2, 12)
+    assert rows[0].tolist() == [0, 0, 0, 2, 0, 0, 0, 12, 0, 0, 0, 22]
 
 
 def test_grown_keeps_places_of_several_classes():
     before = Packed(np.array([7], np.uint64), np.arange(1, 10, dtype=np.float32).reshape(1, 9))
     after = grown(before, np.array([1, 3, 5]), np.array([1, 2, 3, 5]))
     assert after.rows.tolist() == [[1, 0, 2, 3, 4, 0, 5, 6, 7, 0, 8, 9]]
-    assert grown(before, np.array([1, 3, 5]), np.array([1, 3, 5])) is before
 
 
 def test_partial_fit_of_a_regression_keeps_its_scale(jobs):
@@ -203,7 +207,8 @@ def test_files_keep_classes_names_and_state(jobs, tmp_path, monkeypatch):
     assert loaded.classes_.tolist() == [1, 2, 3]
     assert loaded.predict(frame).tolist() == model.predict(frame).tolist()
     assert loaded.score(frame, [1, 1, 1, 1]) == 1
-    assert loaded._packed.rows.tolist() == model._packed.rows.tolist()
+    states = [one._packed["weights"].rows.tolist() for one in (loaded, model)]
+    assert states[0] == states[1]
     again = snailps.load(tmp_path / "m.npz")
     assert type(again) is snailps.LogisticRegression
     assert again.predict(frame).tolist() == model.predict(frame).tolist()
@@ -352,6 +357,88 @@ def test_fields_of_columns_give_their_number(jobs):
 def test_machine_refuses_three_classes(jobs):
     with pytest.raises(DataError, match="Only binary classification is supported"):
         snailps.FMClassifier().fit(X, [1, 2, 3, 1])
+    for given in ({"y": [1, 2, 1, 1], "classes": [1, 2, 3]}, {"y": [1, 2, 3, 1]}):
+        with pytest.raises(DataError, match="Only binary classification is supported"):
+            snailps.FMClassifier().partial_fit(X, **given)
+    assert jobs.asked == []
+
+
+@pytest.fixture
+def machines(jobs, monkeypatch):
+    def model(settings, keys, rows):
+        s = FmSettings(worker_class="snailps.models.sparse.fm:FactorizationMachine", **settings)
+        return SavedModel(FactorizationMachine, s, keys, np.hstack([rows, rows]), {})
+
+    monkeypatch.setattr(jobs, "model", model)
+    return jobs
+
+
+def test_machine_goes_on_with_weights_factors_and_state(machines, monkeypatch, tmp_path):
+    def load(**parameters):
+        with monkeypatch.context() as real:
+            real.setattr(sparse, "read_npz", read_npz)
+            return snailps.FMClassifier.load(tmp_path / "m.npz", **parameters)
+
+    model = snailps.FMClassifier(factors=1).partial_fit(X, [0, 0, 0, 0], classes=[0, 1])
+    model.save(tmp_path / "m.npz")
+    for goes_on in (model, load()):
+        goes_on.partial_fit(X, [1, 0, 1, 1])
+        assert machines.before[-1]["weights"].rows.tolist() == [[2, 12, 22], [0.5, 10.5, 20.5]]
+        assert machines.labels[-1] == [1, 0, 1, 1]
+        assert goes_on.classes_.tolist() == [0, 1]
+    for name, value in {"factors": 2, "optimizer": "sgd"}.items():
+        with pytest.raises(ParameterError, match=f"{name}: the fitted model has"):
+            load(**{name: value}).partial_fit(X, [1] * 4)
+    with pytest.raises(DataError, match="X has 1 features, but FMClassifier is expecting 2"):
+        model.partial_fit(X[:, :1], [1, 1, 1, 1])
+
+
+def test_machine_goes_on_with_the_fields_that_it_has(machines):
+    model = snailps.FMClassifier(factors=1, fields=[0, 1]).partial_fit(X, [1, 0, 1, 0])
+    assert model.partial_fit(X, [1, 0, 1, 0]) is model
+    for other in ([1, 0], None):
+        with pytest.raises(ParameterError, match="fields: the fitted model has others"):
+            model.set_params(fields=other).partial_fit(X, [1, 0, 1, 0])
+
+
+def test_machine_for_numbers_goes_on_with_its_scale(machines):
+    model = snailps.FMRegressor(factors=1).partial_fit(X, [100.0, 300, 100, 300])
+    model.partial_fit(X, [500.0, 500, 500, 500])
+    assert machines.labels == [[-1, 1, -1, 1], [3, 3, 3, 3]]
+    # what the next job goes on with is not scaled back
+    assert machines.before[0]["weights"].rows[0].tolist() == [2, 12, 22]
+
+
+def test_rows_of_a_file_to_go_on_with_are_checked(tmp_path):
+    table = Table("weights", 2, access="ftrl", lr=0.1)
+    results = Results(
+        SparseSettings(continue_from=str(tmp_path / "m.npz")),
+        b"", {}, None, {"weights": 0}, {"weights": table}, [],
+    )  # fmt: skip
+    keys = np.array([3, 5], np.uint64)
+    rows = np.ones((2, 5), np.float32)
+    write_packed(str(tmp_path / "m.npz"), {"weights": Packed(keys, rows)})
+    with pytest.raises(ModelFileError, match=r"weights: expected rows of 6 numbers.* got 5"):
+        put_tables(results)
+    write_packed(str(tmp_path / "m.npz"), {"bias": Packed(keys, rows)})
+    with pytest.raises(ModelFileError, match=r"table bias: expected tables \['weights'\]"):
+        put_tables(results)
+    np.savez(tmp_path / "m.npz", keys=keys, rows=rows)
+    with pytest.raises(ModelFileError, match="got other arrays"):
+        put_tables(results)
+
+
+def test_file_of_a_command_does_not_tell_the_number_of_columns(jobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    keys, rows = np.array([1, BIAS_KEY], np.uint64), np.array([[2], [0.5]], np.float32)
+    write_saved(tmp_path / "m.npz", jobs.model({}, keys, rows), {})
+    model = snailps.load(tmp_path / "m.npz")
+    assert not hasattr(model, "n_features_in_")
+    wide = np.hstack([X, np.ones((4, 9), np.float32)])
+    assert model.decision_function(wide).tolist() == model.decision_function(X).tolist()
+    assert model.coef_.tolist() == [[0, 2]]
+    with pytest.raises(NotFitted, match=r"without the optimizer's state: call fit"):
+        model.partial_fit(X, [0, 1, 1, 0])
 
 
 @pytest.mark.parametrize("hidden", [(3, 2), [3, 2], np.array([3, 2])])

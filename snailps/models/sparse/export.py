@@ -186,36 +186,6 @@ def read_npz(path: str | Path) -> SavedModel:
     return SavedModel(cls, settings, keys, rows, arrays)  # type: ignore[arg-type]
 
 
-def write_packed(path: str, settings: JobSettings, keys: Keys, rows: Floats, dim: int) -> str:
-    """Writes rows with the state of their optimizer behind `dim` weights; returns the path.
-
-    Raises
-    ------
-    ModelFileError
-        As `write_npz`.
-    """
-    kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
-    arrays: dict[str, NDArray[Any]] = {"about": about(kept), "keys": keys}
-    return write_arrays(path, {**arrays, "rows": rows[:, :dim], "state": rows[:, dim:]})
-
-
-def read_packed(path: str) -> tuple[Keys, Floats]:
-    """Keys and rows with their state, as `write_packed` wrote them.
-
-    Raises
-    ------
-    ModelFileError
-        It is no such file.
-    """
-    saved = read_npz(path)
-    state = saved.extras.get("state")
-    if state is None or state.shape[:1] != saved.keys.shape or state.dtype != np.float32:
-        raise ModelFileError(
-            f"{path}: has weights only: training goes on from files with the optimizer's state"
-        )
-    return saved.keys, np.concatenate((saved.rows, state), axis=1)
-
-
 def write_saved(path: str | Path, model: SavedModel, extras: Mapping[str, NDArray[Any]]) -> str:
     """Writes a model that is in memory, with further arrays; returns the path.
 

@@ -19,18 +19,16 @@ from typing import Any
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.api.worker import Block, Results, Surveyor
+from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
-from snailps.errors import ConfigError, ModelFileError
+from snailps.errors import ConfigError
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, ClassesSettings
-from snailps.models.sparse.worker import EPS, TABLE, SparseWorker
+from snailps.models.sparse.worker import EPS, SparseWorker
 
 LOSSES = {"logistic": 0, "squared": 1, "multinomial": 2}
 """Numbers of the losses in `kernels.train_linear`."""
-PUT_FLOATS = 1 << 20
-"""Floats that are pushed at a time before a training that continues another one."""
 HOT_FLOATS = 64
 """Weights and states of the rows that each thread has a copy of."""
 
@@ -48,14 +46,6 @@ class LinearSettings(ClassesSettings):
         ("npz",),
         help="Result files: `npz`, and `liblinear` (a text of weights by index).",
         when="Another program reads the model.",
-    )
-    continue_from: str = setting(
-        "",
-        help="A file of weights with the state of their optimizer, from which training continues; "
-        "of `partial_fit` of the estimators. Features that it lacks are added; loss, classes and "
-        "optimizer are those of the file.",
-        when="Never; estimators fill it in.",
-        unit="path",
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
@@ -119,22 +109,6 @@ class Linear(SparseWorker):
         )
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """As of all sparse models; rows are set after a survey, so one without a result does."""
-        assert isinstance(settings, LinearSettings)
-        return super().surveyor(settings) or (_Nothing() if settings.continue_from else None)
-
-    def survey(self, block: Block) -> bytes:
-        """Features of a block with their counts, if they are needed."""
-        return super().survey(block) if self.settings.min_count > 1 else b""
-
-    @classmethod
-    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        """Sets the rows of `continue_from`."""
-        assert isinstance(settings, LinearSettings)
-        return _put_rows if settings.continue_from else None
-
-    @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
         """As the settings say."""
         assert isinstance(settings, LinearSettings)
@@ -167,37 +141,3 @@ class Linear(SparseWorker):
             if "liblinear" in s.formats:
                 files.append(export.write_liblinear(f"{s.output}.liblinear", s, stored))
         return {"files": files, "features": stored.features}
-
-
-class _Nothing:
-    """A survey that asks for nothing."""
-
-    def add(self, part: bytes) -> None:
-        """Does nothing."""
-
-    def result(self) -> bytes:
-        """Nothing."""
-        return b""
-
-
-def _put_rows(results: Results) -> None:
-    """Sets rows and state from the file.
-
-    Raises
-    ------
-    ModelFileError
-        It is no such file, or of another shape.
-    """
-    s = results.settings
-    assert isinstance(s, LinearSettings)
-    keys, rows = export.read_packed(s.continue_from)
-    table = results.tables[TABLE]
-    width = table.dim + table.state_floats
-    if rows.shape[1] != width:
-        raise ModelFileError(
-            f"{s.continue_from}: expected rows of {width} numbers with optimizer {s.method} and "
-            f"{s.outputs} outputs, got {rows.shape[1]}"
-        )
-    step = max(1, PUT_FLOATS // width)
-    pieces = ((keys[at : at + step], rows[at : at + step]) for at in range(0, len(keys), step))
-    results.put_packed(TABLE, pieces)

@@ -17,6 +17,7 @@ from snailps.data.columns import columns_by_name
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
 from snailps.data.reading import ENDINGS, Reading
 from snailps.errors import ConfigError
+from snailps.models.packed_tables import CONTINUE_FROM
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
@@ -136,6 +137,8 @@ class SparseSettings(JobSettings):
         "class numbers from 0.",
         when="Labels are numbers, or more than two classes.",
     )
+
+    continue_from: str = setting("", **CONTINUE_FROM)
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse a format without its columns, and invalid class weights."""

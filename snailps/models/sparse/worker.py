@@ -35,6 +35,7 @@ from snailps.data._key_numbering import number_keys
 from snailps.data.reading import Reading
 from snailps.errors import DataError
 from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
+from snailps.models.packed_tables import NoSurvey, put_tables
 from snailps.models.shared_rows import DRIFT, STEPS_MIN, Found, KeptRows, SharedRows
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
@@ -260,7 +261,15 @@ class SparseWorker(Worker):
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
         """Counts features if `min_count` is above 1."""
         assert isinstance(settings, SparseSettings)
-        return _Counting(settings) if settings.min_count > 1 else None
+        if settings.min_count > 1:
+            return _Counting(settings)
+        return NoSurvey() if settings.continue_from else None
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Sets the rows of `continue_from`."""
+        assert isinstance(settings, SparseSettings)
+        return put_tables if settings.continue_from else None
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
@@ -288,7 +297,9 @@ class SparseWorker(Worker):
         return Table(TABLE, dim, **own | options)
 
     def survey(self, block: Block) -> bytes:
-        """Features of a block with their counts."""
+        """Features of a block with their counts, if they are needed."""
+        if self.settings.min_count == 1:
+            return b""
         reader = batch_reader(self.settings)
         examples = reader.parse(block.data, block.path, block.start)
         keys, places = number_keys(examples.keys)

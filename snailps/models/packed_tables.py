@@ -1,0 +1,117 @@
+"""Rows of all tables of a model with the state of their optimizer, with which a training goes on.
+
+    a finished job -> Results.packed -> Packed -> write_packed -> a file
+    `continue_from` of the next job -> put_tables -> Results.put_packed -> tables
+
+The file has two arrays a table, ``NAME.keys`` (uint64) and ``NAME.rows`` (float32, weights and
+state).  Result files hold weights only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.worker import Results
+from snailps.errors import ModelFileError
+from snailps.vectors.npz import read_arrays, write_arrays
+
+CONTINUE_FROM: Mapping[str, Any] = {
+    "help": "A file of weights with the state of their optimizer, from which training continues; "
+    "of `partial_fit` of the estimators. Features that it lacks are added; shapes, classes and "
+    "optimizer are those of the file.",
+    "when": "Never; estimators fill it in.",
+    "unit": "path",
+}
+"""The setting of models that go on with such a file."""
+_KEYS, _ROWS = ".keys", ".rows"
+_PUT_FLOATS = 1 << 20
+"""Floats that are pushed at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Rows with the state of their optimizer: keys uint64 (n,), rows float32 (n, dim + state)."""
+
+    keys: NDArray[np.uint64]
+    rows: NDArray[np.float32]
+
+
+def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
+    """Writes rows of tables by name; returns the path.
+
+    Raises
+    ------
+    ModelFileError
+        As `write_arrays`.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, table in tables.items():
+        arrays |= {name + _KEYS: table.keys, name + _ROWS: table.rows}
+    return write_arrays(path, arrays)
+
+
+def read_packed(path: str) -> dict[str, Packed]:
+    """Rows of tables by name, as `write_packed` wrote them.
+
+    Raises
+    ------
+    ModelFileError
+        It is no such file.
+    """
+    arrays = read_arrays(path, "weights with the state of their optimizer", ())
+    names = [name.removesuffix(_KEYS) for name in arrays if name.endswith(_KEYS)]
+    found = {}
+    for name in names:
+        keys, rows = arrays[name + _KEYS], arrays.get(name + _ROWS)
+        if rows is None or keys.dtype != np.uint64 or keys.ndim != 1 or rows.ndim != 2:
+            break
+        if rows.dtype != np.float32 or len(rows) != len(keys):
+            break
+        found[name] = Packed(keys, rows)
+    if not names or 2 * len(found) != len(arrays):
+        raise ModelFileError(
+            f"{path}: continue_from: expected weights with the state of their optimizer, as "
+            "partial_fit writes them, got other arrays"
+        )
+    return found
+
+
+def put_tables(results: Results) -> None:
+    """Sets rows and state from the file that `continue_from` names.
+
+    Raises
+    ------
+    ModelFileError
+        It is no such file, or of a model of other tables.
+    """
+    path: str = results.settings.continue_from  # type: ignore[attr-defined]
+    for name, packed in read_packed(path).items():
+        table = results.tables.get(name)
+        width = -1 if table is None else table.dim + table.state_floats
+        if packed.rows.shape[1] != width:
+            expected = f"rows of {width} numbers" if table else f"tables {sorted(results.tables)}"
+            raise ModelFileError(
+                f"{path}: continue_from: table {name}: expected {expected}, as the settings have "
+                f"it, got {packed.rows.shape[1]} numbers a row"
+            )
+        step = max(1, _PUT_FLOATS // width)
+        edges = range(0, len(packed.keys), step)
+        results.put_packed(
+            name, ((packed.keys[at : at + step], packed.rows[at : at + step]) for at in edges)
+        )
+
+
+class NoSurvey:
+    """A survey that asks for nothing: rows are set after a survey."""
+
+    def add(self, part: bytes) -> None:
+        """Does nothing."""
+
+    def result(self) -> bytes:
+        """Nothing."""
+        return b""
