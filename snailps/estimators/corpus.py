@@ -108,7 +108,10 @@ def _paths(data: Any) -> list[str]:
 def is_table(data: Any) -> bool:
     """Whether data has columns by name."""
     names = ("columns", "column_names", "schema")
-    return isinstance(data, Mapping) or any(hasattr(data, name) for name in names)
+    # Asked of the class first: of an object of polars' lazy kind the question is work, and warns.
+    return isinstance(data, Mapping) or any(
+        hasattr(type(data), name) or hasattr(data, name) for name in names
+    )
 
 
 def lines_of(data: Any, column: str, what: str) -> Iterator[str | bytes]:

@@ -172,6 +172,8 @@ def line_of(report: Mapping[str, Any]) -> str:
     for unit in ("words", "examples"):
         if report.get(f"{unit}_per_s"):
             parts.append(f"{report[f'{unit}_per_s']:,.0f} {unit}/s")
+    if report.get("bytes_per_s"):
+        parts.append(f"{report['bytes_per_s'] / 1e6:,.1f} MB/s")
     if report["phase"] == "done":
         parts.append(f"{report['seconds']:.1f} s")
     return ", ".join(parts)

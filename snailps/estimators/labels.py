@@ -131,5 +131,6 @@ def known_label(word: str, kind: type) -> Any:
         return kind(text) if kind is not bool else int(text)
     except ValueError:
         raise DataError(
-            f"y: expected labels of the kind {kind.__name__}, which the model has; got {text!r:.60}"
+            f"the model has a label {text!r:.60}, which is no {kind.__name__}, as its other labels "
+            "or the given classes are"
         ) from None

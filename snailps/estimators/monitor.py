@@ -24,7 +24,7 @@ _PASS = re.compile(r"(?:epoch|round) (\d+) of (\d+)")
 
 Report = dict[str, Any]
 """phase, epoch, epochs, progress (0 to 1, of the phase), loss, lr, words and words_per_s (or
-examples), seconds."""
+examples), seconds; while reading also bytes and bytes_per_s."""
 Callback = Callable[[Report], object]
 
 
@@ -106,8 +106,7 @@ class Monitor:
         if phase is None:
             return not self.stopped
         found = _PASS.match(status["pass_"])
-        epoch = int(found[1]) if found else min(1, self._last[2])
-        unit = status["unit"]
+        epoch = int(found[1]) if found else self._last[2]
         now, state = self._clock(), (phase, status["progress"], epoch)
         soon = now - self._told < INTERVAL_S and (phase, epoch) == (self._last[0], self._last[2])
         if state == self._last or soon:
@@ -121,8 +120,7 @@ class Monitor:
                 "progress": status["progress"],
                 "loss": self._loss(status["loss"]),
                 "lr": status["lr"],
-                unit: status["units"],
-                f"{unit}_per_s": status["units_per_s"],
+                **self._speed(phase, status),
                 "seconds": self._seconds(now),
             }
         )
@@ -151,6 +149,14 @@ class Monitor:
                 "seconds": self._seconds(self._clock()),
             }
         )
+
+    @staticmethod
+    def _speed(phase: str, status: Status) -> Report:
+        """Units so far, and a second."""
+        unit, units, speed = status["unit"], status["units"], status["units_per_s"]
+        if phase == "reading":  # which counts bytes
+            return {unit: 0, f"{unit}_per_s": 0.0, "bytes": units, "bytes_per_s": speed}
+        return {unit: units, f"{unit}_per_s": speed}
 
     def _loss(self, told: float | None) -> float | None:
         """Of a job, in the units of the user's data."""

@@ -10,20 +10,23 @@ where it is loaded already.  Whether numbers are finite is checked where they ar
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.elements import a_kind
 from snailps.data.feature_rows import LIBRARIES, Table, arrow_of, table_of
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
 
+_KINDS = "X: expected a matrix, an array of two axes, a table or a list of dicts"
 _CONTINUOUS = (
     "Unknown label type: continuous. Labels of a classifier are str, bool or whole numbers; a "
     "regressor learns numbers such as {0!r}"
@@ -106,10 +109,15 @@ def _known(X: Any, modules: set[str]) -> Matrix | None:
     for library, kind in LIBRARIES.items():
         if library in modules and type(X).__name__ == kind:
             return _of_table(X, table_of(library, X))
-    if isinstance(X, (str, bytes, Mapping)):
+    if isinstance(X, (str, bytes, os.PathLike)):
         raise DataError(
-            f"X: expected a matrix, an array of two axes, a table or a list of dicts, got a "
-            f"{type(X).__name__}"
+            f"{_KINDS}, got a {type(X).__name__}. A file is read by pandas, polars or pyarrow "
+            "first, or trained on by train(..., input=path) of snailps.cluster()"
+        )
+    if isinstance(X, (Mapping, Iterator)):
+        raise DataError(
+            f"{_KINDS}, got {a_kind(X)}: give "
+            f"{'a DataFrame of it' if isinstance(X, Mapping) else 'list(X)'}"
         )
     if isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
         return Matrix(X, len(X), -1, hashed=True)
@@ -194,10 +202,12 @@ def check_columns(matrix: Matrix, estimator: Any) -> None:
         )
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and matrix.names is not None and list(names) != list(matrix.names):
-        wrong = next(one for one, other in zip(matrix.names, names, strict=False) if one != other)
+        wrong, expected = next(
+            pair for pair in zip(matrix.names, names, strict=False) if pair[0] != pair[1]
+        )
         raise DataError(
             "The feature names should match those that were passed during fit, in their order; got "
-            f"{wrong!r:.80} in the place of another one"
+            f"{wrong!r:.80} in the place of {expected!r:.80}"
         )
 
 
@@ -222,6 +232,11 @@ def one_axis(y: Any, who: str, rows: int = -1) -> Any:
     """
     if y is None:
         raise DataError(f"This {who} requires y to be passed, but the target y is None")
+    if isinstance(y, str):
+        raise DataError(
+            f"y: expected a value for each row of X, got the str {y!r:.80}. If it names a column "
+            "of X, give that column as y, and X without it"
+        )
     if hasattr(y, "to_numpy"):
         with contextlib.suppress(TypeError, ValueError):  # of pyarrow, where it needs a copy
             y = y.to_numpy()

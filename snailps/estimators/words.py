@@ -135,7 +135,8 @@ class WordEstimator(TextEstimator):
         names = self.get_feature_names_out().tolist()
         if self._output == "polars":
             return library.DataFrame(found, schema=names)
-        return library.DataFrame(found, columns=names, index=getattr(X, "index", None))
+        index = getattr(X, "index", None)  # of a frame; a list has a method of that name
+        return library.DataFrame(found, columns=names, index=None if callable(index) else index)
 
     def fit_transform(self, X: Any, y: object = None) -> Any:
         """`fit`, then `transform` of the same sentences.

@@ -75,7 +75,10 @@ def checked_bytes(found: object) -> bytes:
 def numbers_of(result: object) -> dict[str, float]:
     """The metrics that `Worker.train` returned, validated."""
     if not isinstance(result, Mapping):
-        raise TypeError(f"expected a mapping with 'units', got {result!r:.80}")
+        raise TypeError(
+            "expected a mapping with the number of examples or words, and metrics if any, such as "
+            f"{{'units': 100, 'loss': 0.5}}; got {result!r:.80}"
+        )
     numbers = {}
     for key, value in result.items():
         try:

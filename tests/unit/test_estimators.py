@@ -412,6 +412,25 @@ def test_monitor_tells_of_news_a_few_times_a_second():
     assert len(heard) == 4
 
 
+def test_monitor_counts_bytes_while_reading():
+    stream = io.StringIO()
+    heard = []
+    monitor = Monitor((heard.append,), display.LineDisplay("FastText", stream), 2)
+    monitor.update(status(0.5, phase="survey", units=4_000_000, units_per_s=2_500_000.0))
+    assert (heard[0]["words"], heard[0]["words_per_s"]) == (0, 0)
+    assert (heard[0]["bytes"], heard[0]["bytes_per_s"]) == (4_000_000, 2_500_000)
+    assert display.line_of(heard[0]) == "loss 2.0000, 2.5 MB/s"
+
+
+def test_monitor_keeps_the_epoch_while_saving():
+    heard = []
+    monitor, _, now = monitor_of(heard.append)
+    monitor.update(status(0.9, epoch=2))
+    now[0] += 1
+    monitor.update(status(0.1, phase="exporting"))
+    assert (heard[-1]["phase"], heard[-1]["epoch"]) == ("saving", 2)
+
+
 def test_monitor_counts_epochs_on():
     heard = []
     monitor, _, _ = monitor_of(heard.append, first=3)
@@ -568,6 +587,7 @@ def test_set_output_gives_frames(jobs):
     model = FastText(dim=2, bucket=7).fit(SENTENCES)
     found = model.set_output(transform="pandas").transform(pandas.Series(["north"], index=[7]))
     assert (list(found.columns), list(found.index)) == (["fasttext0", "fasttext1"], [7])
+    assert list(model.transform(["north", "south"]).index) == [0, 1]  # lists have a method `index`
     with pytest.raises(ParameterError, match="set_output"):
         model.set_output(transform="arrow")
 

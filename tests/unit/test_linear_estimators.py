@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import pathlib
 import pickle
 import warnings
 
@@ -212,7 +213,7 @@ def test_files_keep_classes_names_and_state(jobs, tmp_path, monkeypatch):
     again = snailps.load(tmp_path / "m.npz")
     assert type(again) is snailps.LogisticRegression
     assert again.predict(frame).tolist() == model.predict(frame).tolist()
-    with pytest.raises(DataError, match="feature names should match"):
+    with pytest.raises(DataError, match=r"names should match.* got 'b' in the place of 'a'"):
         loaded.predict(frame[["b", "a"]])
     with pytest.raises(ModelFileError, match="it is one of LogisticRegression"):
         snailps.LinearRegression.load(tmp_path / "m.npz")
@@ -471,3 +472,18 @@ def test_perceptron_predicts_by_its_layers_and_goes_through_files(jobs, monkeypa
     assert loaded.predict_proba(X).tolist() == model.predict_proba(X).tolist()
     with pytest.raises(DataError, match="takes no texts and no dicts"):
         snailps.MLPClassifier().fit([{"a": 1}, {"a": 2}], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "text"),
+    [
+        ("clicks.parquet", [0, 1], r"got a str. A file is read by pandas, polars or pyarrow"),
+        (pathlib.Path("clicks.csv"), [0, 1], r"A file is read by .*train\(\.\.\., input=path\)"),
+        ((row for row in X), [0, 1], r"got a generator: give list\(X\)"),
+        ({"a": [1.0, 2.0]}, [0, 1], "got a dict: give a DataFrame of it"),
+        (X, "clicked", r"got the str 'clicked'. If it names a column of X"),
+    ],
+)
+def test_data_of_other_kinds_is_refused_with_what_to_give(x, y, text):
+    with pytest.raises(DataError, match=text):
+        snailps.LogisticRegression().fit(x, y)
