@@ -1,9 +1,12 @@
-"""scikit-learn's own checks of estimators, on a cluster of one thread, so that jobs repeat."""
+"""scikit-learn's own checks of what estimators learn, on a cluster of one thread, so jobs repeat.
+
+The other checks run in tests/unit/test_estimator_checks.py, without a cluster.
+"""
 
 import io
 import pickle
-import warnings
 
+import learners
 import numpy as np
 import pytest
 
@@ -12,61 +15,33 @@ import snailps
 checks = pytest.importorskip(
     "sklearn.utils.estimator_checks", reason="scikit-learn is not installed"
 )
-if not hasattr(checks, "estimator_checks_generator"):  # before 1.6
-    pytest.skip("this scikit-learn cannot say which checks may fail", allow_module_level=True)
+if not learners.can_say_cases():
+    pytest.skip("this scikit-learn cannot say its checks one by one", allow_module_level=True)
 
-pytestmark = [
-    # Estimators are none of BaseEstimator's: scikit-learn is no dependency.
-    pytest.mark.filterwarnings("ignore:Estimator .* does not inherit from:UserWarning"),
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in learners.WARNINGS]
 
-ESTIMATORS = [
-    snailps.LogisticRegression(epochs=20),
-    snailps.LinearRegression(epochs=20),
-    snailps.FMClassifier(epochs=20),
-    snailps.FMRegressor(epochs=20),
-    snailps.SparseNetClassifier(hidden=20, epochs=40, batch_size=64),
-    snailps.MLPClassifier(hidden=20, epochs=40, batch_size=32, lr=0.01),
-]
-STEPS = (
-    "an example is a step: one of weight 2 is a longer step, two of weight 1 are two shorter ones"
-)
-EXCEPTIONS = {
-    "check_sample_weight_equivalence_on_dense_data": STEPS,
-    "check_sample_weight_equivalence_on_sparse_data": STEPS,
-    "check_array_api_input": "arrays of other namespaces are converted by NumPy",
-}
-"""Checks that may fail, with the reason."""
-NETWORKS = ("SparseNetClassifier", "MLPClassifier")
-UNREPEATABLE = {
-    "check_fit_idempotent": "batches in flight at once see each other's steps or not, as they come",
-    "check_supervised_y_2d": "batches in flight at once see each other's steps or not",
-    "check_estimator_sparse_array": "compares predictions of two fits",
-    "check_estimator_sparse_matrix": "compares predictions of two fits",
-    "check_classifier_data_not_an_array": "compares predictions of two fits",
-    "check_sample_weights_not_an_array": "compares predictions of two fits",
-    "check_pipeline_consistency": "compares predictions of two fits",
-}
-"""The same of networks, whose optimizer runs at the server."""
+REAL = (*learners.JUDGED, "check_fit2d_1sample", "check_fit2d_1feature")
+"""Checks of what was learnt, and of the least data that a job can have."""
+MORE = {
+    "LogisticRegression": (
+        "check_classifiers_classes", "check_estimators_dtypes", "check_fit_idempotent",
+    ),
+    "FMRegressor": ("check_regressors_int", "check_fit_idempotent"),
+    "MLPClassifier": ("check_classifiers_classes",),
+}  # fmt: skip
+"""Others, and on whom.  None repeats fits of networks: batches in flight see each other's steps or
+not, as they come."""
 
 
 def cases():
-    """Estimator and check of each test; names of both."""
-    found = []
-    for estimator in ESTIMATORS:
-        name = type(estimator).__name__
-        may_fail = EXCEPTIONS | (UNREPEATABLE if name in NETWORKS else {})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for one, check in checks.estimator_checks_generator(estimator):
-                function = check
-                while hasattr(function, "func"):  # partial
-                    function = function.func
-                what = function.__name__
-                marks = [pytest.mark.xfail(reason=may_fail[what])] if what in may_fail else []
-                found.append(pytest.param(one, check, id=f"{name}-{what}", marks=marks))
-    return found
+    """Estimator and check of each test."""
+    for name, what, estimator, check in learners.cases():
+        marks = [] if name in MORE else [pytest.mark.long]
+        if learners.EXCEPTIONS.get(what) == learners.STEPS and name == "LogisticRegression":
+            marks.append(pytest.mark.xfail(reason=learners.STEPS, strict=True))
+        elif what not in REAL and what not in MORE.get(name, ()):
+            continue
+        yield pytest.param(estimator, check, id=f"{name}-{what}", marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +51,7 @@ def cluster():
         yield made
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("estimator", "check"), cases())
+@pytest.mark.parametrize(("estimator", "check"), list(cases()))
 def test_check_of_scikit_learn_passes(cluster, estimator, check):
     check(estimator)
 
