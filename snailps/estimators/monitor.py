@@ -128,7 +128,8 @@ class Monitor:
 
     def finish(self, figures: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
         """Takes figures and history of the job, which is done; makes a last report."""
-        # Epochs that were not begun, because the training ended early, have no loss.
+        # Epochs that were not begun, as the training ended early, have no loss; nor have those of a
+        # text so small that none of its words was drawn.
         history = [one for one in history if one["loss"] is not None]
         self.history = [
             {**one, "epoch": self._first + one["epoch"], "loss": self._loss(one["loss"])}
@@ -139,7 +140,7 @@ class Monitor:
         self._tell(
             {
                 "phase": "done",
-                "epoch": self._first + len(history),
+                "epoch": self.history[-1]["epoch"] if history else self._first,
                 "epochs": self._first + self._epochs,
                 "progress": 1.0,
                 "loss": self._loss(figures.get("train_loss")),

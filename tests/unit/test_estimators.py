@@ -450,6 +450,15 @@ def test_monitor_leaves_out_epochs_that_were_not_begun():
     assert monitor.history == HISTORY
 
 
+def test_monitor_leaves_out_epochs_that_drew_no_word_and_counts_them():
+    heard = []
+    monitor, _, _ = monitor_of(heard.append)
+    without = {"epoch": 2, "loss": None, "words_per_s": 7.0}
+    monitor.finish(FIGURES, [HISTORY[0], without, {**HISTORY[1], "epoch": 3}])
+    assert [one["epoch"] for one in monitor.history] == [1, 3]
+    assert heard[-1]["epoch"] == 3
+
+
 def test_callback_that_returns_false_ends_the_training():
     monitor, _, now = monitor_of(lambda report: report["progress"] < 0.5)
     assert monitor.update(status(0.1))

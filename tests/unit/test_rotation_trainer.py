@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from threading import Event
+from threading import Barrier, Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -163,8 +163,16 @@ def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
 ) -> None:
     settings = replace(SMALL, model="cbow", lr=0.1)
     in_turns = last_loss(settings, at_once=False)
+    all_trained, close = Barrier(4, timeout=60), InputExchange.close
+
+    def close_when_all_have_trained(self: InputExchange) -> None:
+        all_trained.wait()  # threads that run one after the other would see each other's rows
+        close(self)
+
     monkeypatch.setattr(InputExchange, "exchange", lambda self, number: None)
-    assert last_loss(settings, at_once=True) > 1.2 * in_turns  # 1.35 to 1.48
+    monkeypatch.setattr(InputExchange, "settle", lambda self: pytest.fail("sends rows"))
+    monkeypatch.setattr(InputExchange, "close", close_when_all_have_trained)
+    assert last_loss(settings, at_once=True) > 1.2 * in_turns  # 1.29 to 1.50, on busy cores, too
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
