@@ -594,10 +594,17 @@ os.register_at_fork(after_in_child=_within.clear)
 
 
 def within() -> Cluster | None:
-    """The cluster of this thread's innermost ``with`` block; without one, of the main thread's."""
+    """The cluster of this thread's innermost ``with`` block; without one, of the main thread's.
+
+    Raises
+    ------
+    ClusterError
+        It has ended, or is closed.
+    """
     for thread in (threading.get_ident(), threading.main_thread().ident):
         for owner, made in reversed(_within):
-            if owner == thread and made.is_open:
+            if owner == thread and made._driver.is_ours:
+                made._check_open()
                 return made
     return None
 

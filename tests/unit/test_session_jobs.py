@@ -169,6 +169,14 @@ def test_cluster_of_a_parent_process_is_neither_used_nor_ended():
     assert not driver.closed
 
 
+def test_block_whose_cluster_has_ended_is_not_left_for_another_cluster():
+    outer, inner = Cluster(None, Driver([status()])), Cluster(None, Driver([status()]))
+    with outer, inner:
+        inner.close()
+        with pytest.raises(ClusterError, match="this cluster is closed"):
+            within()
+
+
 def test_block_of_another_thread_is_not_within_and_the_main_threads_is():
     mine, other = Cluster(None, Driver([status()])), Cluster(None, Driver([status()]))
     found = []
