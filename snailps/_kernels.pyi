@@ -1,5 +1,7 @@
 """Types of the compiled kernels; `snailps.kernels` re-exports the build chosen for this CPU."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -181,6 +183,7 @@ class Kernels:
         self, tokens: Ints, window: int, seed: int, most: int = 12, *,
         resident: NDArray[np.integer] | None = None, part: int = 0,
         visiting: NDArray[np.integer] | None = None, parts: int = 1,
+        without: Sequence[int] = (), pairs: Longs | None = None,
     ) -> tuple[Ints, Longs, Ints, Longs]:  # fmt: skip
         """Sort the skip-gram pairs of a text into bundles: a centre word and a few of its contexts.
 
@@ -201,6 +204,11 @@ class Kernels:
             None: all are.  Arrays of uint16 are not copied.
         visiting, parts
             Part of each word as a context, below `parts`.  None: there is one part.
+        without
+            Visiting parts whose pairs are left out; those of the others, and their order, are the
+            same without them.
+        pairs
+            int64[parts], set to the pairs of each visiting part, left out or not.
 
         Returns
         -------
@@ -211,7 +219,7 @@ class Kernels:
         contexts : int32[pairs]
         bounds : int64[parts + 1]
             The contexts of bundles ``bounds[j]`` to ``bounds[j + 1] - 1`` are in visiting part j.
-            Inside a part the bundles are in a random order.
+            Inside a part the bundles are in a random order, one of `seed` and the part.
 
         Raises
         ------

@@ -393,7 +393,8 @@ cdef class Kernels:
         return loss, examples
 
     def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
-                   resident=None, int part=0, visiting=None, int parts=1):
+                   resident=None, int part=0, visiting=None, int parts=1, without=(),
+                   int64_t[::1] pairs=None):
         cdef Py_ssize_t word_num = -1
         if not 1 <= window <= C_WINDOW_MAX:
             raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
@@ -403,6 +404,15 @@ cdef class Kernels:
             raise ValueError(f"parts must be 1 to {C_PARTS_MAX}, got {parts}")
         if visiting is None and parts > 1:
             raise ValueError(f"visiting must have the part of each word where there are {parts}")
+        if len(without) and parts == 1:
+            raise ValueError("without must be empty where there is one part")
+        if pairs is None:
+            pairs = np.empty(parts, np.int64)
+        if pairs.shape[0] != parts:
+            raise ValueError(f"pairs must have room for {parts} parts, got {pairs.shape[0]}")
+        if len(without) and not 0 <= min(without) <= max(without) < parts:
+            raise ValueError(f"without must lie in 0..{parts - 1}, got {min(without)} to "
+                             f"{max(without)}")
         if tokens.shape[0] > 0x7fffffff:
             raise ValueError(f"tokens must be fewer than 2^31, got {tokens.shape[0]}")
         cdef const uint16_t[::1] of_centre
@@ -426,6 +436,11 @@ cdef class Kernels:
         job.word_num = word_num
         job.part = part
         job.parts = parts
+        cdef uint32_t[::1] kept = np.ones(parts, np.uint32)
+        for one in without:
+            kept[one] = 0
+        job.kept = &kept[0]
+        job.pairs = &pairs[0]
         job.window = window
         job.most = most
         job.stream = hash_key(seed)
@@ -444,14 +459,15 @@ cdef class Kernels:
         cdef uint32_t[::1] counts = np.zeros(max(1, resident_num * parts), np.uint32)
         job.counts = &counts[0]
         with nogil:
-            pair_num = self.table.count_pairs(&job, centre_num)
-        if pair_num > 0x7fffffff:
-            raise ValueError(f"tokens make {pair_num} pairs, and must make fewer than 2^31; take "
-                             "less of the text")
+            self.table.count_pairs(&job, centre_num)
         bounds = np.zeros(parts + 1, np.int64)
         job.bounds = &bounds[0]
         with nogil:
             self.table.bound_bundles(&job, resident_num)
+        pair_num = int(np.dot(pairs, kept))
+        if pair_num > 0x7fffffff:
+            raise ValueError(f"tokens make {pair_num} pairs, and must make fewer than 2^31; take "
+                             "less of the text")
         bundle_num = bounds[parts]
         cdef int32_t[:, ::1] bundles = np.empty((bundle_num + 1, 2), np.int32)
         job.bundles = <SortedBundle *>&bundles[0, 0]

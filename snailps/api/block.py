@@ -61,6 +61,8 @@ class Block:
     had : int
         Of a tenancy: how many of these a lost worker had trained and settled: `visits` lends the
         others.
+    settled : tuple of int
+        These visiting parts, ascending.
     visits : Visits
         Of a tenancy: lends the visiting parts.
     """
@@ -85,6 +87,7 @@ class Block:
     parts: int = 0
     visiting: int = 0
     had: int = 0
+    settled: tuple[int, ...] = ()
     visits: Visits = field(default_factory=NoVisits)
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)

@@ -63,12 +63,14 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     int window;
     int most; /* contexts of a bundle */
     uint64_t stream;
+    const uint32_t *kept;         /* [parts] 1, or 0: the pairs of this part are left out */
     int32_t *numbers;             /* scratch: [word_num] of residents, or NULL */
     int32_t *places;              /* scratch: [token_num] of resident centres */
     uint32_t *counts;             /* scratch: [residents, parts] zeros; pairs */
     snail_sorted_bundle *bundles; /* scratch: [bundles + 1] */
     int32_t *sorted;              /* scratch: [pairs + BUNDLE_COPY] contexts */
     int32_t *order;               /* scratch: [bundles] */
+    int64_t *pairs;               /* [parts] of each part, those that are left out, too */
     int64_t *bounds;              /* [parts + 1]: bundles of each part */
     int32_t *centres;             /* [bundles] */
     int64_t *starts;              /* [bundles + 1] */
@@ -169,7 +171,7 @@ typedef struct {
     void (*words)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*number_residents)(const snail_sort_job *job);
     int64_t (*find_centres)(const snail_sort_job *job);
-    int64_t (*count_pairs)(const snail_sort_job *job, int64_t centre_num);
+    void (*count_pairs)(const snail_sort_job *job, int64_t centre_num);
     void (*bound_bundles)(const snail_sort_job *job, int64_t resident_num);
     void (*place_pairs)(const snail_sort_job *job, int64_t centre_num);
     void (*order_bundles)(const snail_sort_job *job);

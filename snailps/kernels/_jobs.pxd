@@ -59,12 +59,14 @@ cdef extern from "kernels/_jobs.h" nogil:
         int window
         int most
         uint64_t stream
+        const uint32_t *kept
         int32_t *numbers
         int32_t *places
         uint32_t *counts
         SortedBundle *bundles
         int32_t *sorted
         int32_t *order
+        int64_t *pairs
         int64_t *bounds
         int32_t *centres
         int64_t *starts
@@ -171,7 +173,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         void (*words)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
         int64_t (*number_residents)(const SortJob *job) noexcept nogil
         int64_t (*find_centres)(const SortJob *job) noexcept nogil
-        int64_t (*count_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
+        void (*count_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
         void (*bound_bundles)(const SortJob *job, int64_t resident_num) noexcept nogil
         void (*place_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
         void (*order_bundles)(const SortJob *job) noexcept nogil

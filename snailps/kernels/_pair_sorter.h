@@ -6,7 +6,8 @@
  *
  * A counting sort.  A *key* is a visiting part of contexts and a centre word that is resident here.
  * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
- * part has the same windows.
+ * part has the same windows.  The order in a visiting part is one of (seed, part) alone: it is the same
+ * where pairs of other parts are left out.
  */
 #ifndef SNAILPS_PAIR_SORTER_H
 #define SNAILPS_PAIR_SORTER_H
@@ -19,8 +20,10 @@
 
 enum { SNAIL_PAIRS_AHEAD = 8 }; /* centres or bundles whose places are asked for ahead */
 
-/* Where the draws of the order of bundles begin: behind those of all places of a text. */
+/* Where the draws of the order of bundles begin: behind those of all places of a text; and those of
+ * each part, behind those of all bundles of the one before. */
 #define SNAIL_ORDER_DRAWS (UINT64_C(1) << 40)
+#define SNAIL_ORDER_DRAWS_OF_PART (UINT64_C(1) << 31)
 
 SNAIL_INLINE int snail_reach_at(const snail_sort_job *job, int64_t at) {
     return 1 + (int)snail_below(snail_draw(job->stream, (uint64_t)at), (uint64_t)job->window);
@@ -78,15 +81,13 @@ static int64_t snail_find_centres(const snail_sort_job *job) {
     return found;
 }
 
-/* Pairs of each key into `counts`, zeros before; returns their sum. */
-static int64_t snail_count_pairs(const snail_sort_job *job, int64_t centre_num) {
+/* Pairs of each key into `counts`, zeros before; those that are left out, too. */
+static void snail_count_pairs(const snail_sort_job *job, int64_t centre_num) {
     snail_window w = {0};
-    int64_t total = 0;
     for (int64_t c = 0; c < centre_num; c++) {
         const int64_t at = job->places[c];
         uint32_t *counts = job->counts + snail_number_of(job, job->tokens[at]) * job->parts;
         snail_slide(job, at, &w);
-        total += w.end - w.begin - 1;
         if (job->parts == 1) {
             counts[0] += (uint32_t)(w.end - w.begin - 1);
             continue;
@@ -94,25 +95,31 @@ static int64_t snail_count_pairs(const snail_sort_job *job, int64_t centre_num) 
         for (int64_t i = w.begin; i < at; i++) counts[job->visiting[job->tokens[i]]]++;
         for (int64_t i = at + 1; i < w.end; i++) counts[job->visiting[job->tokens[i]]]++;
     }
-    return total;
 }
 
-/* Bundles of each visiting part: `bounds`, parts + 1 of them. */
+/* Pairs of each visiting part, and its bundles: `bounds`, parts + 1 of them. */
 static void snail_bound_bundles(const snail_sort_job *job, int64_t resident_num) {
     const uint32_t most = (uint32_t)job->most;
     memset(job->bounds, 0, (size_t)(job->parts + 1) * sizeof *job->bounds);
+    memset(job->pairs, 0, (size_t)job->parts * sizeof *job->pairs);
     for (int64_t n = 0; n < resident_num; n++)
-        for (int j = 0; j < job->parts; j++)
-            job->bounds[j + 1] += (job->counts[n * job->parts + j] + most - 1) / most;
+        for (int j = 0; j < job->parts; j++) {
+            uint32_t *count = job->counts + n * job->parts + j;
+            job->pairs[j] += *count;
+            *count *= job->kept[j];
+            job->bounds[j + 1] += (*count + most - 1) / most;
+        }
     for (int j = 0; j < job->parts; j++) job->bounds[j + 1] += job->bounds[j];
 }
 
 /* Gives each key its place among the sorted contexts, and its bundles, of sizes as equal as can be.
- * Counts become cursors: where the next context of a key goes. */
+ * Counts become cursors: where the next context of a key goes; all that are left out go behind the
+ * last one. */
 static void snail_lay_out_bundles(const snail_sort_job *job) {
     const uint32_t most = (uint32_t)job->most;
     snail_sorted_bundle *next = job->bundles;
-    uint32_t first = 0;
+    uint32_t first = 0, all = 0;
+    for (int j = 0; j < job->parts; j++) all += (uint32_t)job->pairs[j] * job->kept[j];
     for (int j = 0; j < job->parts; j++) {
         uint32_t *key = job->counts + j;
         for (int64_t w = 0; w < job->word_num; w++) {
@@ -122,12 +129,19 @@ static void snail_lay_out_bundles(const snail_sort_job *job) {
                 next->first = (int32_t)(first + pairs * b / num);
                 next->centre = (int32_t)w;
             }
-            *key = first;
+            *key = job->kept[j] ? first : all;
             first += (uint32_t)pairs;
             key += job->parts;
         }
     }
     next->first = (int32_t)first;
+}
+
+/* Puts a context where its key's next one goes; one that is left out is written over. */
+SNAIL_INLINE void snail_place(const snail_sort_job *job, uint32_t *cursors, int32_t word) {
+    const int part = job->visiting[word];
+    job->sorted[cursors[part]] = word;
+    cursors[part] += job->kept[part];
 }
 
 /* Puts each context where its key's next one goes. */
@@ -156,19 +170,18 @@ static void snail_place_pairs(const snail_sort_job *job, int64_t centre_num) {
             }
             continue;
         }
-        for (int64_t i = w.begin; i < at; i++)
-            job->sorted[cursors[job->visiting[tokens[i]]]++] = tokens[i];
-        for (int64_t i = at + 1; i < w.end; i++)
-            job->sorted[cursors[job->visiting[tokens[i]]]++] = tokens[i];
+        for (int64_t i = w.begin; i < at; i++) snail_place(job, cursors, tokens[i]);
+        for (int64_t i = at + 1; i < w.end; i++) snail_place(job, cursors, tokens[i]);
     }
 }
 
 /* The order in which the bundles of a part are trained: first..last-1 at random. */
-static void snail_shuffle_bundles(const snail_sort_job *job, int64_t first, int64_t last) {
+static void snail_shuffle_bundles(const snail_sort_job *job, int part, int64_t first, int64_t last) {
+    const uint64_t draws = SNAIL_ORDER_DRAWS + SNAIL_ORDER_DRAWS_OF_PART * (uint64_t)part;
     int32_t *order = job->order;
     for (int64_t b = first; b < last; b++) order[b] = (int32_t)b;
     for (int64_t b = last - 1; b > first; b--) {
-        const uint64_t draw = snail_draw(job->stream, SNAIL_ORDER_DRAWS + (uint64_t)b);
+        const uint64_t draw = snail_draw(job->stream, draws + (uint64_t)(b - first));
         const int64_t other = first + (int64_t)snail_below(draw, (uint64_t)(b - first + 1));
         const int32_t swap = order[b];
         order[b] = order[other];
@@ -182,7 +195,7 @@ static void snail_order_bundles(const snail_sort_job *job) {
     const int32_t *order = job->order;
     int32_t *to = job->contexts;
     for (int j = 0; j < job->parts; j++)
-        snail_shuffle_bundles(job, job->bounds[j], job->bounds[j + 1]);
+        snail_shuffle_bundles(job, j, job->bounds[j], job->bounds[j + 1]);
     for (int64_t b = 0; b < num; b++) {
         if (b + 2 * SNAIL_PAIRS_AHEAD < num) {
             __builtin_prefetch(job->bundles + order[b + 2 * SNAIL_PAIRS_AHEAD], 0, 3);

@@ -574,6 +574,7 @@ class WorkerProcess(Node):
             parts=lease.parts,
             visiting=lease.visiting,
             had=len(lease.had),
+            settled=tuple(lease.had),
             visits=visits,
         )
 

@@ -67,7 +67,10 @@ def test_sort_pairs_any_text_equals_twin(
         "visiting": rng.integers(0, parts, words),
         "parts": parts,
     }
-    for more in ({}, parted):
+    some = parted | {
+        "without": rng.permutation(parts)[: (parts > 1) * rng.integers(0, parts + 1)].tolist()
+    }
+    for more in ({}, parted, some):
         got = bundles_of(*kernels.load(build).sort_pairs(made, window, seed, most, **more))
         assert got == twin.sort_pairs(made, window, seed, most, **more)
 
@@ -101,6 +104,18 @@ def test_sort_pairs_of_all_parts_are_disjoint_and_whole(build, kind):
             assert all(visiting[word] == number for _, around in bundles for word in around)
             found += pairs_of(bundles)
     assert found == whole
+
+
+def test_sort_pairs_tells_how_many_pairs_a_part_has_that_is_left_out():
+    made, visiting = text(tokens=3000), np.arange(40) % 4
+    found = np.zeros((2, 4), np.int64)
+    whole = kernels.sort_pairs(made, 5, 3, visiting=visiting, parts=4, pairs=found[0])
+    rest = kernels.sort_pairs(
+        made, 5, 3, visiting=visiting, parts=4, without=[3, 0], pairs=found[1]
+    )
+    assert found[0].tolist() == found[1].tolist() == np.diff(whole[1][whole[3]]).tolist()
+    assert bundles_of(*rest)[1:3] == bundles_of(*whole)[1:3]
+    assert len(rest[2]) == found[0, 1:3].sum()
 
 
 @builds
@@ -178,6 +193,12 @@ def test_sort_pairs_centres_that_are_nobodys_are_left_out():
         ({"resident": np.zeros((40, 1), int)}, "whole numbers"),
         ({"resident": np.full(40, -1)}, r"0\.\.65535"),
         ({"visiting": np.full(40, 4), "parts": 4}, r"0\.\.3"),
+        ({"without": [0]}, "without must be empty"),
+        ({"pairs": np.zeros(2, np.int64)}, "room for 1 parts"),
+        (
+            {"visiting": np.zeros(40, int), "parts": 4, "without": [1, 4]},
+            r"without must lie in 0\.\.3",
+        ),
     ],
 )
 def test_sort_pairs_argument_that_does_not_fit_is_refused(changed, words):

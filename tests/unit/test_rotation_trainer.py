@@ -34,6 +34,7 @@ from snailps.models.word_vectors import (
 from snailps.models.word_vectors.cbow import CbowTenancy
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.input_exchange import InputExchange
+from snailps.models.word_vectors.rotation import SkipGramTenancy
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
@@ -359,8 +360,8 @@ def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_n
             worker._rotating.close()  # type: ignore[union-attr]
             assert lent.settled == list(range(1, lost_after + 1))
             lent._lent.lost_after = 4
+            block.had, block.settled = lost_after, tuple(sorted(lent.had))
             lent.had.clear()
-            block.had = lost_after
             (worker,) = workers_of_tables(worker)
         block.prepared = worker.prepare(block)
         figures = worker.train(block)
@@ -371,6 +372,33 @@ def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_n
         np.testing.assert_allclose(rest[table], whole[table], atol=1e-5)
     assert 0 < some["units"] < all_["units"]
     assert some["lr"] == all_["lr"]
+
+
+def test_pairs_of_settled_visits_are_not_sorted_again() -> None:
+    worker = workers_of(SMALL, 1, ALL)[0]
+    block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
+    whole = worker._rotating.prepare(block)
+    block.had, block.settled = 2, (0, 2)
+    rest = worker._rotating.prepare(block)
+    assert isinstance(whole, SkipGramTenancy)
+    assert isinstance(rest, SkipGramTenancy)
+    of = whole.parts.visiting
+    kept = whole.contexts[np.isin(of[whole.contexts], (1, 3))]
+    np.testing.assert_array_equal(rest.contexts, kept)
+    assert (np.diff(rest.bounds) > 0).tolist() == [False, True, False, True]
+    assert [rest.words_of(part) for part in range(4)] == [whole.words_of(part) for part in range(4)]
+    assert sum(whole.words_of(part) for part in range(4)) == whole.words
+
+
+def test_tenancy_whose_visits_are_all_settled_trains_nothing() -> None:
+    worker = workers_of(SMALL, 1, ALL)[0]
+    block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
+    lent = block.visits
+    assert isinstance(lent, LentVisits)
+    block.had, block.settled = 4, (0, 1, 2, 3)
+    lent._left.clear()
+    block.prepared = worker.prepare(block)
+    assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,12 @@ class Parts:
     sharers: Ints
 
 
+def words_between(words: int, ends: NDArray[np.int64], part: int) -> int:
+    """The share of so many words that lies between two of these ends."""
+    before, after = (int(words * end / max(1, ends[-1])) for end in ends[part : part + 2])
+    return after - before
+
+
 @dataclass(slots=True, kw_only=True)
 class Tenancy:
     """A prepared tenancy: which rows it trains; its groups of pairs or targets are of the model.
@@ -103,7 +109,7 @@ class Tenancy:
     keys, rows : arrays
         Of all input rows that are trained, words first: their keys, and their places.
     words : int
-        Words of the text that count as this tenancy's.
+        Words of the text that count as this tenancy's, settled visits or not.
     """
 
     parts: Parts
@@ -117,9 +123,9 @@ class Tenancy:
     rows: NDArray[np.int64]
     words: int
 
-    def words_before(self, group: int) -> int:
-        """Words that count as trained when so many groups are."""
-        return int(self.words * group // max(1, self.bounds[-1]))
+    def words_of(self, part: int) -> int:
+        """Words that count as trained by the visit of a part."""
+        return words_between(self.words, self.bounds, part)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,15 +136,18 @@ class SkipGramTenancy(Tenancy):
     ----------
     centres, starts, contexts
         As `kernels.sort_pairs` returns them; centres are numbered among `present`.
+    pairs_before : int64 array
+        Pairs of the visiting parts before each one, settled or not; at the end of all.
     """
 
     centres: Ints
     starts: NDArray[np.int64]
     contexts: Ints
+    pairs_before: NDArray[np.int64]
 
-    def words_before(self, group: int) -> int:
-        """By the pairs of the groups."""
-        return int(self.words * self.starts[group] / max(1, self.starts[-1]))
+    def words_of(self, part: int) -> int:
+        """By the pairs."""
+        return words_between(self.words, self.pairs_before, part)
 
 
 @dataclass(slots=True)
@@ -346,7 +355,7 @@ class RotationTrainer(ABC, Generic[T]):
             results += self._train_groups(tenancy, visit, inputs.local, a, b, lr, seed)
             inputs.exchange(number * inputs.turns + turn + 1)
         visit.figures = {
-            "units": float(tenancy.words_before(last) - tenancy.words_before(first)),
+            "units": float(tenancy.words_of(visit.part)),
             "lr": rates[1],
             **self._model.judged(results, are_finite(visit.local[0])),
         }
@@ -402,9 +411,12 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
     """Skip-gram: a tenancy has the pairs whose centre is in its resident part."""
 
     def prepare(self, block: Block) -> SkipGramTenancy:
-        """Reads the chunk and sorts the pairs of this part."""
+        """Reads the chunk and sorts the pairs of this part, without those of settled visits."""
         s, parts = self._model.settings, self._parts_of(block.parts, block.visiting)
         ids, words = shared_text.get_chunk(self._model, block.chunk, block.slices)
+        # How often rows of n-grams travel follows from all groups of a tenancy.
+        without = () if s.maxn else block.settled
+        pairs = np.empty(block.visiting, np.int64)
         centres, starts, contexts, bounds = kernels.sort_pairs(
             ids,
             s.window,
@@ -414,6 +426,8 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
             part=block.part,
             visiting=parts.visiting,
             parts=block.visiting,
+            without=without,
+            pairs=pairs,
         )
         del ids
         seen = np.zeros(len(self._vocabulary), np.bool_)
@@ -439,6 +453,7 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
             centres=place[centres],
             starts=starts,
             contexts=contexts,
+            pairs_before=np.concatenate(([0], pairs.cumsum())),
         )
 
     def _sharers(self, resident: Ints, parts: int) -> Ints:

@@ -271,7 +271,8 @@ def windows(tokens, window: int, seed: int):
         yield int(centre), left[::-1] + right
 
 
-def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting=None, parts=1):
+def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting=None, parts=1,
+               without=()):  # fmt: skip
     """Lists of (centre, contexts) for each visiting part, in the order of training."""
     pairs = [{} for _ in range(parts)]
     for centre, around in windows(tokens, window, seed):
@@ -279,8 +280,10 @@ def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting
             for context in around:
                 of = pairs[0 if visiting is None else visiting[context]]
                 of.setdefault(centre, []).append(context)
-    found, first = [], 0
-    for of in pairs:
+    found = []
+    for number, of in enumerate(pairs):
+        if number in without:
+            of.clear()
         bundles = []
         for centre in sorted(of):
             around = of[centre]
@@ -289,10 +292,9 @@ def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting
             bundles += [(centre, around[a:b]) for a, b in pairwise(cuts)]
         order = list(range(len(bundles)))
         for k in reversed(range(1, len(bundles))):
-            other = draw(seed, ORDER_DRAWS + first + k, k + 1)
+            other = draw(seed, ORDER_DRAWS + (number << 31) + k, k + 1)
             order[k], order[other] = order[other], order[k]
         found.append([bundles[at] for at in order])
-        first += len(bundles)
     return found
 
 
