@@ -155,13 +155,14 @@ class Results:
         Parameters
         ----------
         table : str
-            Of an access method whose pushes add up with their state: adagrad, ftrl, sgd.
+            Of any access method of the servers' own but ``average``.
         pieces : iterable of (keys, rows)
             Each key once in all of them.
 
         Notes
         -----
-        As in `put`, what is there is taken away first, which gives exactly 0.
+        As in `put`, what is there is taken away first, which gives exactly 0.  Moments do not add
+        up, so that workers may not push those of momentum and adam; nobody else pushes here.
         """
         declared, number = self.tables[table], self._numbers[table]
         width = declared.dim + declared.state_floats

@@ -18,7 +18,7 @@ from snailps.errors import ParameterError
 from snailps.estimators.sparse import (
     CLASS_WEIGHT,
     NO_PARAMETERS,
-    ContinuedClassifier,
+    SparseClassifier,
     SparseEstimator,
     SparseRegressor,
 )
@@ -116,7 +116,7 @@ def _numbers(fields: NDArray[np.int64] | None) -> NDArray[np.int64]:
 
 class FMClassifier(
     FactorizationEstimator,
-    ContinuedClassifier,
+    SparseClassifier,
     settings=FmSettings,
     without=NO_PARAMETERS,
     extra={**FIELDS, **CLASS_WEIGHT},

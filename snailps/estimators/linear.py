@@ -17,7 +17,7 @@ from snailps.errors import DataError, NotFitted
 from snailps.estimators.sparse import (
     CLASS_WEIGHT,
     NO_PARAMETERS,
-    ContinuedClassifier,
+    SparseClassifier,
     SparseEstimator,
     SparseRegressor,
 )
@@ -101,7 +101,7 @@ def _csr(keys: NDArray[np.int64], rows: Floats, columns: int) -> Any:
 
 class LogisticRegression(
     LinearEstimator,
-    ContinuedClassifier,
+    SparseClassifier,
     settings=LinearSettings,
     without=NO_PARAMETERS,
     extra=CLASS_WEIGHT,

@@ -1,6 +1,7 @@
 """A multilayer perceptron as an estimator: `MLPClassifier`.
 
-    X (dense, or sparse and written with its zeros), y -> fit -> a job -> arrays of the layers
+    X (dense, or sparse and written with its zeros), y -> fit, partial_fit -> a job
+        -> arrays of the layers
     X -> pieces of rows -> the layers, in NumPy -> predict
 
 What training means is `models.mlp`'s.
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 
 from snailps.data.matrix_writer import rows_source
 from snailps.estimators.jobs import Finished
-from snailps.estimators.net import hidden_of, widths_of
+from snailps.estimators.net import grown_layers, hidden_of, widths_of
 from snailps.estimators.sparse import CLASS_WEIGHT, SparseClassifier
 from snailps.estimators.validation import Matrix
 from snailps.models.mlp import MlpSettings, read_npz
 from snailps.models.mlp.files import SavedNet
 from snailps.models.mlp.files import write_npz as write_net
+from snailps.models.packed_tables import Packed
 
 
 class MLPClassifier(
@@ -63,6 +65,7 @@ class MLPClassifier(
 
     worker_class = "snailps.models.mlp:Mlp"
     _numeric = True
+    _same = ("optimizer", "hidden", "activation")
     _model: SavedNet
 
     def _translated(self) -> dict[str, Any]:
@@ -81,7 +84,13 @@ class MLPClassifier(
         return {"dense": True, "keep_bytes": False}
 
     def _take(self, done: Finished) -> None:
-        self._model = read_npz(done.files[0])
+        self._model, self._packed = read_npz(done.files[0]), done.packed
+
+    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
+        before = self._model.settings
+        after = replace(before, **self._of_classes(len(every)))
+        places = np.searchsorted(every, known)
+        return grown_layers(self._packed, before.tensors, after.tensors, places)
 
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[NDArray[np.float32]]:
         for piece in rows_source(matrix.data, **self._predict_options(matrix)).pieces():
@@ -99,13 +108,8 @@ class MLPClassifier(
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> tuple[SavedNet, dict[str, Any]]:
-        model = read_npz(os.fspath(path), also=("estimator",))
-        return model, {name: model.arrays[name] for name in ("estimator",) if name in model.arrays}
-
-    @classmethod
-    def _with(cls, model: SavedNet, extras: Mapping[str, Any]) -> SavedNet:
-        kept = {name: array for name, array in model.arrays.items() if name != "estimator"}
-        return replace(model, arrays=kept)
+        model = read_npz(os.fspath(path))
+        return model, dict(model.extras)
 
     def _adopt(self, model: SavedNet, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, {"columns": model.settings.inputs, **about}, classes)

@@ -1,19 +1,23 @@
 """A network with a sparse first layer as an estimator: `SparseNetClassifier`.
 
-    X, y -> fit -> a job -> rows of the first layer by feature, dense layers -> predict
+    X, y -> fit, partial_fit -> a job -> rows of the first layer by feature, dense layers -> predict
 
 What training means is `models.sparse.net`'s; how X becomes a file and is predicted, `sparse`'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from snailps.api.tables import Tensor
 from snailps.errors import ParameterError
 from snailps.estimators.sparse import CLASS_WEIGHT, NO_PARAMETERS, SparseClassifier
+from snailps.models.packed_tables import Packed, widened
 from snailps.models.sparse.net import NetSettings
 
 
@@ -39,6 +43,20 @@ def widths_of(hidden: Any, who: str) -> tuple[str, ...]:
             f"got {hidden!r:.80}"
         )
     return tuple(map(str, numbers))
+
+
+def grown_layers(
+    packed: Mapping[str, Packed],
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    places: NDArray[np.int64],
+) -> dict[str, Packed]:
+    """Tables with state of a network of more outputs: those that it had are at `places`."""
+    made = dict(packed)
+    for old, new in zip(before, after, strict=True):
+        if old.shape != new.shape:
+            made[old.name] = widened(packed[old.name], old, new, places)
+    return made
 
 
 class SparseNetClassifier(
@@ -74,6 +92,18 @@ class SparseNetClassifier(
     """
 
     worker_class = "snailps.models.sparse.net:Net"
+    _same = ("optimizer", "hidden", "activation")
 
     def _translated(self) -> dict[str, Any]:
         return {"hidden": widths_of(self._parameter("hidden"), type(self).__name__)}
+
+    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
+        before = self._model.settings
+        after = replace(before, **self._of_classes(len(every)))
+        places = np.searchsorted(every, known)[-before.outputs :]
+        return grown_layers(self._packed, _dense(before), _dense(after), places)
+
+
+def _dense(settings: NetSettings) -> list[Tensor]:
+    """The dense layers of a network."""
+    return settings.layers.tensors(access=settings.method, lr=settings.lr)

@@ -49,7 +49,6 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 M = TypeVar("M", bound="SparseEstimator")
 C = TypeVar("C", bound="SparseClassifier")
-G = TypeVar("G", bound="ContinuedClassifier")
 R = TypeVar("R", bound="SparseRegressor")
 
 NO_PARAMETERS = (
@@ -80,6 +79,7 @@ class SparseEstimator(Estimator):
     feature_names_in_: NDArray[np.object_]
     _numeric: ClassVar[bool] = False
     """Whether X must be numbers."""
+    _keeps_state = True
     _same: ClassVar[tuple[str, ...]] = ("optimizer",)
     """Parameters that must be as they were to go on with a model."""
     _model: Any
@@ -311,6 +311,62 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         self.classes_ = classes
         return self
 
+    def partial_fit(self: C, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> C:
+        """Goes on with other examples: one pass over X, with the optimizer's state as it is.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`; y may have one class only.
+        classes : sequence, optional
+            All labels, known at the first call: columns of `predict_proba` then stay.  New labels
+            may come later, too, where a model has any number of classes.
+
+        Raises
+        ------
+        ParameterError, DataError, ClusterError
+            As of `fit`; or X has other columns, or a parameter makes another model.
+        """
+        self._checked(ONE_PASS)
+        matrix = matrix_of(X, numeric=self._numeric)
+        name = type(self).__name__
+        goes_on = self._is_fitted
+        if goes_on:
+            self._refuse_other_model(matrix)
+        found, numbers = labels_of(y, name, matrix.rows)
+        known = self.classes_ if goes_on else np.empty(0)
+        every = classes_of(found.tolist(), known.tolist())
+        if classes is not None:
+            every = classes_of(every.tolist(), list(np.asarray(classes).tolist()))
+        if len(every) < 2:
+            raise DataError(
+                f"y: expected labels of two classes at least, got one class: {every.tolist()!r:.60}"
+                ". Name those that come later: partial_fit(X, y, classes=[...])"
+            )
+        self._check_classes(every)
+        numbers = np.searchsorted(every, found)[numbers]
+        weights = self._weights(sample_weight, every, numbers, matrix.rows)
+        settings = {**ONE_PASS, **self._of_classes(len(every))}
+        if not goes_on:
+            self._train_on(matrix, numbers, weights, settings)
+            self._keep_shape(matrix)
+        else:
+            packed = self._packed
+            if len(every) > len(known):
+                packed = self._grown(known, every)
+            with _before(packed) as path:
+                settings["continue_from"] = path
+                self._train_on(matrix, numbers, weights, settings, first=False)
+        self.classes_ = every
+        return self
+
+    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
+        """Rows with state of a model of more classes: those that are new begin with zeros.
+
+        Two classes have one output, the second's, or two; more have one each.
+        """
+        raise NotImplementedError
+
     def _weights(
         self, sample_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64], rows: int
     ) -> Doubles | None:
@@ -378,68 +434,6 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         return tags
 
 
-class ContinuedClassifier(SparseClassifier):
-    """A classifier that goes on with other examples."""
-
-    _keeps_state = True
-
-    def partial_fit(self: G, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> G:
-        """Goes on with other examples: one pass over X, with the optimizer's state as it is.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As of `fit`; y may have one class only.
-        classes : sequence, optional
-            All labels, known at the first call: columns of `predict_proba` then stay.  New labels
-            may come later, too, where a model has any number of classes.
-
-        Raises
-        ------
-        ParameterError, DataError, ClusterError
-            As of `fit`; or X has other columns, or a parameter makes another model.
-        """
-        self._checked(ONE_PASS)
-        matrix = matrix_of(X, numeric=self._numeric)
-        name = type(self).__name__
-        goes_on = self._is_fitted
-        if goes_on:
-            self._refuse_other_model(matrix)
-        found, numbers = labels_of(y, name, matrix.rows)
-        known = self.classes_ if goes_on else np.empty(0)
-        every = classes_of(found.tolist(), known.tolist())
-        if classes is not None:
-            every = classes_of(every.tolist(), list(np.asarray(classes).tolist()))
-        if len(every) < 2:
-            raise DataError(
-                f"y: expected labels of two classes at least, got one class: {every.tolist()!r:.60}"
-                ". Name those that come later: partial_fit(X, y, classes=[...])"
-            )
-        self._check_classes(every)
-        numbers = np.searchsorted(every, found)[numbers]
-        weights = self._weights(sample_weight, every, numbers, matrix.rows)
-        settings = {**ONE_PASS, **self._of_classes(len(every))}
-        if not goes_on:
-            self._train_on(matrix, numbers, weights, settings)
-            self._keep_shape(matrix)
-        else:
-            packed = self._packed
-            if len(every) > len(known):
-                packed = self._grown(known, every)
-            with _before(packed) as path:
-                settings["continue_from"] = path
-                self._train_on(matrix, numbers, weights, settings, first=False)
-        self.classes_ = every
-        return self
-
-    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
-        """Rows with state of a model of more classes: those that are new begin with zeros.
-
-        Two classes have one output, the second's, or two; more have one each.
-        """
-        raise NotImplementedError
-
-
 def _check_two(classes: NDArray[Any]) -> None:
     """Refuses less than two classes with a weight."""
     if len(classes) < 2:
@@ -457,7 +451,6 @@ class SparseRegressor(SparseEstimator):
     """
 
     _estimator_type = "regressor"
-    _keeps_state = True
     _centre: tuple[float, float] = (0.0, 1.0)
     """Mean and deviation of y, for which the state of the optimizer is."""
     _offset: float = 0.0

@@ -148,6 +148,15 @@ static void snail_merge_adagrad(const float *hyper, float *row, const float *del
     snail_step_add(hyper, row, delta, 2 * dim);
 }
 
+static void snail_merge_momentum(const float *hyper, float *row, const float *delta,
+                                 uint32_t dim) {
+    snail_step_add(hyper, row, delta, 2 * dim);
+}
+
+static void snail_merge_adam(const float *hyper, float *row, const float *delta, uint32_t dim) {
+    snail_step_add(hyper, row, delta, 3 * dim + 1);
+}
+
 static void snail_merge_ftrl(const float *hyper, float *row, const float *restrict delta,
                              uint32_t dim) {
     const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[5], hyper[6]);

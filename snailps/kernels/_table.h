@@ -26,10 +26,12 @@ static snail_kernels snail_table = {
             [SNAIL_FTRL] = snail_step_ftrl, [SNAIL_AVERAGE] = snail_step_average,
             [SNAIL_MOMENTUM] = snail_step_momentum,
         },
-        /* Moments decay, so those of two workers do not add up; of averages the values do. */
+        /* Moments decay, so those of two workers do not add up (`Table.check_push` refuses them):
+         * these set rows before a training.  Of averages the values add up. */
         .add_state = {
             [SNAIL_ADD] = snail_step_add, [SNAIL_SGD] = snail_step_add,
-            [SNAIL_ADAGRAD] = snail_merge_adagrad, [SNAIL_FTRL] = snail_merge_ftrl,
+            [SNAIL_ADAGRAD] = snail_merge_adagrad, [SNAIL_ADAM] = snail_merge_adam,
+            [SNAIL_FTRL] = snail_merge_ftrl, [SNAIL_MOMENTUM] = snail_merge_momentum,
         },
         .sum = snail_csr_sum,
     },

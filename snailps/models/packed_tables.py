@@ -1,6 +1,6 @@
 """Rows of all tables of a model with the state of their optimizer, with which a training goes on.
 
-    a finished job -> Results.packed -> Packed -> write_packed -> a file
+    a finished job -> Results.packed -> Packed [-> widened] -> write_packed -> a file
     `continue_from` of the next job -> put_tables -> Results.put_packed -> tables
 
 The file has two arrays a table, ``NAME.keys`` (uint64) and ``NAME.rows`` (float32, weights and
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.tables import Tensor
 from snailps.api.worker import Results
 from snailps.errors import ModelFileError
 from snailps.vectors.npz import read_arrays, write_arrays
@@ -79,6 +80,44 @@ def read_packed(path: str) -> dict[str, Packed]:
             "partial_fit writes them, got other arrays"
         )
     return found
+
+
+def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.int64]) -> Packed:
+    """Rows of a tensor whose last axis has grown; what is new begins with zeros.
+
+    Parameters
+    ----------
+    packed : Packed
+        All of its chunks, keys ascending.
+    before, after : Tensor
+        The same but for the shape.
+    places : numpy.ndarray
+        int64, ascending: where those that were last on the axis are now, counted from the place
+        of the first of them.
+
+    Raises
+    ------
+    ModelFileError
+        A chunk is missing.
+    """
+    table = before.table()
+    steps = int(table.access == "adam")  # a number of a chunk; all chunks take every step
+    if packed.rows.shape != (len(before.keys()), table.dim + table.state_floats):
+        raise ModelFileError(
+            f"tensor {before.name}: expected {len(before.keys())} rows of "
+            f"{table.dim + table.state_floats} numbers, got {packed.rows.shape}"
+        )
+    kept = before.shape[-1] - len(places)
+    at = np.concatenate((np.arange(kept), kept + places))
+    parts = []
+    for first in range(0, packed.rows.shape[1] - steps, table.dim):
+        made = np.zeros(after.shape, np.float32)
+        part = np.ascontiguousarray(packed.rows[:, first : first + table.dim])
+        made[..., at] = before.from_rows(part)
+        parts.append(after.to_rows(made))
+    if steps:
+        parts.append(np.full((len(after.keys()), 1), packed.rows[:, -1].max(), np.float32))
+    return Packed(after.keys(), np.hstack(parts))
 
 
 def put_tables(results: Results) -> None:

@@ -400,9 +400,8 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
                       &asked, out, reply):
         return OUTCOME_REPLY
     if state and not store_adds_state(table):
-        return refuse(out, reply, b"state", b"the state of table %llu does not add up: only add, "
-                      b"sgd, adagrad and ftrl take differences of rows. Push gradients (adam), "
-                      b"weighted values (average) or what the Python method expects",
+        return refuse(out, reply, b"state", b"table %llu takes no differences of rows with their "
+                      b"state: push weighted values (average) or what the Python method expects",
                       head.table, 0)
     if asked.seq == 0 or head.incarnation == 0:
         return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)

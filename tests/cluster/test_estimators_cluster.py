@@ -278,6 +278,56 @@ def test_networks_learn_what_is_not_linear(cluster):
     assert net.fit(rows, y).score(rows, y) > 0.9
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_perceptrons_go_on_with_batches(cluster, optimizer, tmp_path):
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(2000, 2)).astype(np.float32)
+    y = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+    rate = {"adam": 0.01, "momentum": 0.05}[optimizer]
+    shape = {"hidden": (30, 10), "batch_size": 64, "lr": rate, "optimizer": optimizer}
+    model = snailps.MLPClassifier(**shape, cluster=cluster)
+    for part in np.array_split(np.arange(2000), 2) * 6:
+        model.partial_fit(X[part], y[part], classes=["other", "same"])
+    model.save(tmp_path / "m.npz")
+    loaded = snailps.MLPClassifier.load(tmp_path / "m.npz", cluster=cluster)
+    assert loaded.score(X, y) == model.score(X, y)
+    before = loaded._packed
+    loaded.partial_fit(X[:1], y[:1], sample_weight=[1e-20])
+    steps = [tables["global_step"].rows[0, 0] for tables in (before, loaded._packed)]
+    assert steps == [12 * 16, 12 * 16 + 1]
+    for _ in range(6):
+        loaded.partial_fit(X, y)
+    assert loaded.score(X, y) > 0.9
+    far = X[X[:, 0] > 1]
+    loaded.partial_fit(far, ["far"] * len(far))
+    assert loaded.classes_.tolist() == ["far", "other", "same"]
+    near = X[:, 0] < 0
+    assert (loaded.predict(X[near]) == y[near]).mean() > 0.5
+
+
+@pytest.mark.parametrize("optimizer", ["auto", "adam", "ftrl"])
+def test_sparse_networks_go_on_with_batches(cluster, optimizer):
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(2000, 2))
+    y = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+    rows = [{"a": str(a > 0), "b": str(b > 0)} for a, b in X.tolist()]
+    rate = {"adam": 0.01}.get(optimizer, 0.05)
+    net = snailps.SparseNetClassifier(
+        hidden=(20, 10), batch_size=64, lr=rate, optimizer=optimizer, cluster=cluster
+    )
+    for _ in range(10):
+        net.partial_fit(rows, y)
+    score = net.score(rows, y)
+    assert score > 0.9
+    if optimizer == "auto":
+        more = [{"a": "none"}] * 200 + rows[:1000]
+        labels = ["none"] * 200 + y[:1000].tolist()
+        order = rng.permutation(1200)
+        net.partial_fit([more[at] for at in order], [labels[at] for at in order])
+        assert net.classes_.tolist() == ["none", "other", "same"]
+        assert net.score(more, labels) > 0.9
+
+
 def test_weights_of_zero_leave_examples_out(cluster):
     X = np.vstack([np.eye(2)] * 200)
     y = np.array([0, 1] * 200)

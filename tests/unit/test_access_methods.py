@@ -7,6 +7,9 @@ from twins import kernels as twin
 from twins.store import state_floats
 
 from snailps import kernels
+from snailps.api.results import Results
+from snailps.api.tables import Table
+from snailps.config import JobSettings
 from snailps.errors import MisuseError, RemoteError
 
 HYPER = (0.1, 1e-8, 0.9, 0.99, 0.02, 0.1, 1.0, 0.0)
@@ -86,12 +89,29 @@ def test_differences_of_two_workers_add_up_and_ftrl_weighs_anew():
     assert row[1] == 0
 
 
-@pytest.mark.parametrize(("access", "width"), [(ADAM, 10), (AVERAGE, 7), (MOMENTUM, 6)])
-def test_push_of_state_that_does_not_add_up_is_refused_and_changes_nothing(access, width):
+@pytest.mark.parametrize(("access", "name"), [(ADAM, "adam"), (MOMENTUM, "momentum")])
+def test_rows_with_moments_are_set_exactly_and_step_on(access, name):
+    keys, table = u64(range(20)), Table(name, 3, access=name, lr=0.1)
+    width = table.dim + table.state_floats
     with made(access) as cluster:
+        cluster.add_table(2, 3, access, UNIFORM, hyper=HYPER)
         client = cluster.client()
-        rows = pull(client, u64([1]), width, state=True)
-        with pytest.raises(RemoteError, match=r"does not add up.*gradients") as caught:
+        for seed in range(3):
+            client.push_async(1, keys, gradients(20, 3, seed)).wait()
+        client.push_async(2, keys[:5], gradients(5, 3, 9)).wait()
+        results = Results(JobSettings(), b"", {}, client, {name: 2}, {name: table}, [])
+        results.put_packed(name, [(keys, pull(client, keys, width, state=True))])
+        for number in (1, 2):
+            client.push_async(number, keys, gradients(20, 3, 4)).wait()
+        found = [client.pull(at, keys, np.empty((20, width), np.float32), True) for at in (1, 2)]
+        assert np.array_equal(*found)
+
+
+def test_push_of_state_to_averages_is_refused_and_changes_nothing():
+    with made(AVERAGE) as cluster:
+        client = cluster.client()
+        rows = pull(client, u64([1]), 7, state=True)
+        with pytest.raises(RemoteError, match=r"no differences of rows.*weighted") as caught:
             client.push_async(1, u64([1]), rows, state=True).wait()
         assert caught.value.code == "state"
         assert cluster.stats("rows") == 0

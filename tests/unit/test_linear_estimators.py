@@ -11,7 +11,7 @@ import pytest
 
 import snailps
 from snailps.api.results import Results
-from snailps.api.tables import Table
+from snailps.api.tables import Table, Tensor
 from snailps.data.matrix_file import read_header
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators import base, mlp, sparse
@@ -19,7 +19,7 @@ from snailps.estimators.jobs import Finished
 from snailps.estimators.linear import grown
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
-from snailps.models.packed_tables import Packed, put_tables, read_packed, write_packed
+from snailps.models.packed_tables import Packed, put_tables, read_packed, widened, write_packed
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
@@ -52,8 +52,12 @@ class Jobs:
         known = {k: v for k, v in settings.items() if k not in ("continue_from", "epochs")}
         self.saved = self.model(known, keys, rows)
         monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0, "examples_per_s": 1.0}])
+        assert packed
         state = Packed(keys, np.hstack([rows, rows + 10, rows + 20]))
-        yield Finished({"train_loss": 1.0}, ["model.npz"], {"weights": state})
+        yield Finished({"train_loss": 1.0}, ["model.npz"], self.tables(state))
+
+    def tables(self, state):
+        return {"weights": state}
 
     def model(self, settings, keys, rows):
         name = "snailps.models.sparse.linear:Linear"
@@ -468,6 +472,7 @@ def test_perceptron_predicts_by_its_layers_and_goes_through_files(jobs, monkeypa
     model.save(tmp_path / "m.npz")
     assert type(snailps.load(tmp_path / "m.npz")) is snailps.MLPClassifier
     loaded = snailps.MLPClassifier.load(tmp_path / "m.npz")
+    assert sorted(mlp.read_npz(tmp_path / "m.npz").arrays) == sorted(arrays)
     assert loaded.hidden == (2,)
     assert loaded.predict_proba(X).tolist() == model.predict_proba(X).tolist()
     with pytest.raises(DataError, match="takes no texts and no dicts"):
@@ -487,3 +492,63 @@ def test_perceptron_predicts_by_its_layers_and_goes_through_files(jobs, monkeypa
 def test_data_of_other_kinds_is_refused_with_what_to_give(x, y, text):
     with pytest.raises(DataError, match=text):
         snailps.LogisticRegression().fit(x, y)
+
+
+@pytest.mark.parametrize("access", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("rows", [2, 700])
+def test_widened_keeps_weights_and_state_by_place(access, rows):
+    before, after = (Tensor("t", (rows, n), access=access, lr=0.1) for n in (2, 4))
+    rng = np.random.default_rng(rows)
+    parts = {"sgd": 1, "momentum": 2, "adam": 3}[access]
+    arrays = [rng.normal(size=before.shape).astype(np.float32) for _ in range(parts)]
+    counts = [np.full((len(before.keys()), 1), 7, np.float32)] * (access == "adam")
+    packed = Packed(before.keys(), np.hstack([before.to_rows(one) for one in arrays] + counts))
+    found = widened(packed, before, after, np.array([1, 3]))
+    dim = after.table().dim
+    assert found.rows.shape == (len(after.keys()), dim + after.table().state_floats)
+    for number, array in enumerate(arrays):
+        made = after.from_rows(np.ascontiguousarray(found.rows[:, number * dim :][:, :dim]))
+        assert np.array_equal(made[:, [1, 3]], array)
+        assert not made[:, [0, 2]].any()
+    assert (found.rows[:, dim * parts :] == 7).all()
+    with pytest.raises(ModelFileError, match="tensor t: expected"):
+        widened(Packed(packed.keys[1:], packed.rows[1:]), before, after, np.array([1, 3]))
+
+
+def test_perceptron_goes_on_with_state_and_new_classes(jobs, monkeypatch, tmp_path):
+    def tensors(classes):
+        return MlpSettings(hidden=("2",), inputs=2, classes=classes).tensors
+
+    def read(path):
+        classes = jobs.asked[-1][1]["classes"]
+        settings = MlpSettings(hidden=("2",), inputs=2, classes=classes)
+        return SavedNet(settings, {t.name: np.ones(t.shape, np.float32) for t in tensors(classes)})
+
+    def tables(_):
+        return {
+            t.name: Packed(t.keys(), np.full((len(t.keys()), 3 * t.size + 1), 5, np.float32))
+            for t in tensors(jobs.asked[-1][1]["classes"])
+        }
+
+    monkeypatch.setattr(jobs, "tables", tables)
+    monkeypatch.setattr(jobs, "model", lambda *_: None)
+    with monkeypatch.context() as made_up:
+        made_up.setattr(mlp, "read_npz", read)
+        model = snailps.MLPClassifier(hidden=2).partial_fit(X, ["a", "c", "a", "c"])
+        model.save(tmp_path / "m.npz")
+    loaded = snailps.MLPClassifier.load(tmp_path / "m.npz")
+    assert loaded.hidden == (2,)
+    monkeypatch.setattr(mlp, "read_npz", read)
+    loaded.partial_fit(X, ["a", "b", "a", "b"])
+    assert jobs.asked[-1][1]["classes"] == 3
+    assert loaded.classes_.tolist() == ["a", "b", "c"]
+    before = jobs.before[-1]
+    assert before["dense1"].rows[0].tolist() == [5, 0, 5, 5, 0, 5] * 3 + [5]
+    assert before["biases"].rows[0].tolist() == [5, 5, 5, 0, 5] * 3 + [5]
+    assert before["dense0"].rows[0].tolist() == [5] * 13
+    loaded.partial_fit(X, ["a"] * 4)
+    assert jobs.before[-1]["dense1"].rows[0].tolist() == [5] * 19
+    for name, value in {"hidden": 3, "activation": "sigmoid", "optimizer": "sgd"}.items():
+        other = copy.deepcopy(loaded).set_params(**{name: value})
+        with pytest.raises(ParameterError, match=f"{name}: the fitted model has"):
+            other.partial_fit(X, ["a"] * 4)

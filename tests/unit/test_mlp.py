@@ -16,6 +16,7 @@ from snailps.config import JobSettings
 from snailps.data.array_files import order
 from snailps.data.blocks import Source
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import _judged
 from snailps.models.mlp.settings import FIRST, adopted
@@ -374,3 +375,14 @@ def test_look_takes_some_test_examples_evenly(settings, tmp_path, monkeypatch, m
     arrays = {one.name: rng.normal(size=one.shape).astype(np.float32) for one in s.tensors}
     monkeypatch.setattr("snailps.models.mlp.model.pulled", lambda results, tensors: arrays)
     assert _judged(SimpleNamespace(settings=s), most)["examples"] == examples
+
+
+def test_pieces_of_the_model_stay_after_a_survey_of_nothing(monkeypatch, tmp_path):
+    (tmp_path / "x").write_bytes(bytes(10))
+    monkeypatch.setattr(Mlp, "pieces", lambda *_: [(str(tmp_path / "x"), 0, 10)])
+    found = JobInput(Mlp, MlpSettings(input=(str(tmp_path / "x"),), continue_from="before.npz"))
+    found.find(1, 1)
+    blocks = list(found.blocks)
+    found.fit(b"")
+    found.close()
+    assert found.blocks == blocks

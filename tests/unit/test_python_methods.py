@@ -50,7 +50,7 @@ def test_python_method_does_what_it_says(count):
         }
         assert found == dict(zip(KEYS.tolist(), (2 * weights).tolist(), strict=True))
         assert client.pull_async(1, KEYS[:0], np.empty((0, 3), np.float32)).wait().shape == (0, 3)
-        with pytest.raises(RemoteError, match="does not add up"):
+        with pytest.raises(RemoteError, match="takes no differences"):
             client.push_async(1, KEYS, both, state=True).wait()
 
 

@@ -138,7 +138,7 @@ def test_store_what_a_table_does_not_have_is_refused():
     with pytest.raises(SnailError, match="does not track"):
         store.expire(0, 1)
     with pytest.raises(SnailError, match="takes no differences"):
-        make_store(access=twin.ADAM).push(0, 1, 1, keys_of(1), np.zeros((1, 13)), state=True)
+        make_store(access=twin.AVERAGE).push(0, 1, 1, keys_of(1), np.zeros((1, 9)), state=True)
 
 
 def test_store_clock_ends_the_round_of_its_average_tables_alone():

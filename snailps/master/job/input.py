@@ -70,7 +70,12 @@ class JobInput:
             self.blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
 
     def fit(self, summary: bytes) -> None:
-        """Cuts the files anew, now that the survey is known: no block gets larger."""
+        """Cuts the files anew, now that the survey is known: no block gets larger.
+
+        Pieces of the model's own stay.
+        """
+        if not self.block_bytes:
+            return
         size = self._cls.fit_block(self._settings, self.block_bytes, self.total_bytes, summary)
         self._cut(max(1, min(size, self.block_bytes)))
 

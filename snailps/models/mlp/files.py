@@ -8,11 +8,13 @@ An ``.npz`` holds the arrays of the net by the names of their tensors, ``global_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.config import RawConfig, to_mapping
 from snailps.errors import ModelFileError, SnailError
@@ -20,7 +22,12 @@ from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
 from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
 
-_KEPT = ("worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr")
+_KEPT = {
+    "worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr",
+    "momentum", "batch_size",
+}  # fmt: skip
+_EXTRAS = {"estimator", "state_keys", "state_rows"}
+"""Arrays of an estimator's file; those of state have the name of a table behind a dot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +39,13 @@ class SavedNet:
     settings : MlpSettings
     arrays : dict of numpy.ndarray
         float32, by name of tensor.
+    extras : dict of numpy.ndarray
+        What an estimator's `save` adds: about itself, and the state of the optimizer.
     """
 
     settings: MlpSettings
     arrays: Mapping[str, Floats]
+    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def scores(self, examples: Floats) -> Floats:
         """Scores of examples, float32 (n, classes), before the softmax.
@@ -75,8 +85,8 @@ def write_npz(
     )
 
 
-def read_npz(path: str | Path, also: Sequence[str] = ()) -> SavedNet:
-    """Reads a net; the file may have the arrays `also`, which are none of layers.
+def read_npz(path: str | Path) -> SavedNet:
+    """Reads a net, as ``snailps train`` or an estimator wrote it.
 
     Raises
     ------
@@ -88,10 +98,11 @@ def read_npz(path: str | Path, also: Sequence[str] = ()) -> SavedNet:
         kept = settings_of(arrays.pop("about"))
         del arrays["global_step"]
         settings = RawConfig.from_mapping(kept, str(path)).build(MlpSettings)
+        extras = {name: arrays.pop(name) for name in [*arrays] if name.split(".")[0] in _EXTRAS}
         expected = {tensor.name: tensor.shape for tensor in settings.tensors}
-        found = {name: array.shape for name, array in arrays.items() if name not in also}
+        found = {name: array.shape for name, array in arrays.items()}
         if found != expected or BIASES not in found:
             raise ValueError(f"expected arrays {expected}, got {found}")
     except (KeyError, TypeError, ValueError, SnailError) as error:
         raise ModelFileError(f"{path}: cannot be read as a net: {error!r:.200}") from None
-    return SavedNet(settings, arrays)
+    return SavedNet(settings, arrays, extras)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Tensor
-from snailps.api.worker import Block, Results, Worker
+from snailps.api.worker import Block, Results, Surveyor, Worker
 from snailps.config import JobSettings
 from snailps.data.array_files import Header, Labelled, order, read_header
 from snailps.data.blocks import Source
@@ -28,6 +28,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats
 from snailps.models.mlp import files
 from snailps.models.mlp.settings import FIRST, METHODS, STEP, MlpSettings, adopted, pairs_of
+from snailps.models.packed_tables import NoSurvey, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.sparse import metrics
 
@@ -93,6 +94,18 @@ class Mlp(Worker):
         ]
 
     @classmethod
+    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+        """Rows are set after a survey, so one without a result does."""
+        assert isinstance(settings, MlpSettings)
+        return NoSurvey() if settings.continue_from else None
+
+    @classmethod
+    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+        """Sets the layers of `continue_from`."""
+        assert isinstance(settings, MlpSettings)
+        return put_tables if settings.continue_from else None
+
+    @classmethod
     def inspector(
         cls, settings: JobSettings
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
@@ -142,6 +155,10 @@ class Mlp(Worker):
         }
         self._part_counts = [count for n in counts for _, count in _parts(n, s.part_size)]
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
+
+    def survey(self, block: Block) -> bytes:
+        """Nothing."""
+        return b""
 
     def prepare(self, block: Block) -> Ready:
         """Reads the block's examples; with clocks, starts to pull the parameters of its clock."""

@@ -18,6 +18,7 @@ from snailps.data.blocks import expand
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers, check_widths
+from snailps.models.packed_tables import CONTINUE_FROM
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
@@ -101,6 +102,7 @@ class MlpSettings(JobSettings):
         low=0,
         high=DIM_MAX,
     )
+    continue_from: str = setting("", **CONTINUE_FROM)
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse invalid widths, and micro-batches without examples."""
