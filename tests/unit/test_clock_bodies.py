@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 from cases import seeds
-from shards import ADAM, ADD, AVERAGE, JOB, ZEROS, Raw, Shards, error_of, pull_frame, push_frame
+from shards import ADD, AVERAGE, JOB, ZEROS, Raw, Shards, error_of, pull_frame, push_frame
 
 from snailps.transport.frame import SLOTS_MAX, Frame, Kind, Option
 
@@ -106,8 +106,8 @@ def test_bad_request_is_refused_and_the_connection_goes_on(shard, name):
 
 
 def test_differences_of_a_state_that_does_not_add_up_are_refused(shard):
-    shard.add_table(2, 4, ADAM, ZEROS)
-    frame = push_frame({20: [11]}, np.ones((1, 13)), table=2, options=int(Option.STATE))
+    shard.add_table(2, 4, AVERAGE, ZEROS)
+    frame = push_frame({20: [11]}, np.ones((1, 9)), table=2, options=int(Option.STATE))
     with shard.raw() as one:
         assert error_of(one.ask(clocked(frame))).code == "state"
 
