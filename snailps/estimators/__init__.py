@@ -25,17 +25,7 @@ _HOMES = {
     "Word2Vec": "words",
 }
 
-__all__ = [
-    "FMClassifier",
-    "FMRegressor",
-    "FastText",
-    "LinearRegression",
-    "LogisticRegression",
-    "MLPClassifier",
-    "SparseNetClassifier",
-    "TextClassifier",
-    "Word2Vec",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

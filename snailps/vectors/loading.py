@@ -1,4 +1,4 @@
-"""Opens whatever this product, fastText, word2vec or GloVe wrote: ``snailps.load``.
+"""Opens what this product, fastText, word2vec or GloVe wrote: models of words and of texts.
 
 file of word vectors -> load -> Vectors            file of a classifier -> load -> LabelModel
 """
@@ -21,48 +21,13 @@ def load(
     *,
     words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None = None,
 ) -> Vectors | LabelModel:
-    """Open a model's file for queries or predictions.
+    """Opens a model of words or of texts, judged by the first bytes of its file.
 
-    Parameters
-    ----------
-    path : path
-        Judged by its first bytes, not by its name.
-
-        - fastText's .bin or .ftz (quantised, pruned), ours too: word vectors, or a classifier.
-        - .vec, or word2vec's text: a first line ``words dim``.
-        - word2vec's binary; GloVe's text, without a first line.
-        - .npz: our vectors, and federated averaging's OUTPUT.weights.npz.
-        - each of them packed by gzip.
-    words : path or sequence of words, optional
-        For vectors of federated averaging that were saved without words: the job's vocab.txt.
+    Parameters, errors and notes are those of ``snailps.load``, which opens other models, too.
 
     Returns
     -------
     Vectors or LabelModel
-
-    Raises
-    ------
-    ModelFileError
-        Missing, unreadable, damaged, cut short or of another kind: the text says which, and what
-        reads it.
-    DataError
-        `words` were given for a file that has words.
-
-    Notes
-    -----
-    A .bin and a .npz are mapped, not read; a .npz is read through once to compare its checksum.
-    Other files are read into memory, 4 x n x dim bytes.  A .gz is unpacked into a temporary file
-    (in TMPDIR), which is gone with the object.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> _ = Path("compass.vec").write_text("2 3\\nnorth 0 1 0\\neast 1 0 0\\n")
-    >>> wv = load("compass.vec")
-    >>> wv
-    Vectors(2 words, dim 3)
-    >>> wv["east"]
-    array([1., 0., 0.], dtype=float32)
     """
     if words is not None and not words:
         raise DataError("words: expected the words of a file's rows, got none")
