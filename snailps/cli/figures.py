@@ -1,0 +1,85 @@
+"""Figures as people read them: counts, durations, sizes, small curves.
+
+    float -> text        [float, ...] -> ▇▅▃▂▁
+
+No layout and no colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SPARKS = "▁▂▃▄▅▆▇█"
+ASCII_SPARKS = "_.-=*#"
+
+
+def count_text(count: float) -> str:
+    """A count in at most four digits: ``950``, ``12.3 k``, ``1.23 M``, ``4.56 G``."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= limit:
+            scaled = count / limit
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f} {unit}"
+    return f"{count:.0f}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in its two largest units: ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def short_seconds_text(seconds: float) -> str:
+    """As `seconds_text`, with tenths below ten seconds."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else seconds_text(seconds)
+
+
+def size_text(size_bytes: float) -> str:
+    """A size as file managers show it: ``812 bytes``, ``8.2 MB``, ``1.4 GB``."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= limit:
+            scaled = size_bytes / limit
+            return f"{scaled:.{1 if scaled < 100 else 0}f} {unit}"
+    return f"{size_bytes:.0f} bytes"
+
+
+def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str:
+    """The course of some figures in at most `columns` signs; empty for fewer than two."""
+    if len(values) < 2 or columns < 2:
+        return ""
+    width = min(columns, len(values))
+    edges = [at * len(values) // width for at in range(width + 1)]
+    means = [
+        sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)
+    ]
+    low, high = min(means), max(means)
+    scale = (len(signs) - 1) / (high - low) if high > low else 0.0
+    return "".join(signs[round((mean - low) * scale)] for mean in means)
+
+
+class Course:
+    """The course of a figure over a whole run, in bounded memory.
+
+    Parameters
+    ----------
+    points_max : int
+        With so many, every second one is dropped, and from then on every second one is kept.
+    """
+
+    def __init__(self, points_max: int = 256) -> None:
+        self._max, self._every, self._left = points_max, 1, 0
+        self.values: list[float] = []
+
+    def note(self, value: float) -> None:
+        """Adds a value; the same as the last one counts, too: time passes."""
+        if self._left:
+            self._left -= 1
+            return
+        self.values.append(value)
+        self._left = self._every - 1
+        if len(self.values) >= self._max:
+            self.values = self.values[::2]
+            self._every *= 2

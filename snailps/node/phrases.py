@@ -1,0 +1,74 @@
+"""What a user reads of a run's phases and states: one table for terminal, status and page.
+
+    Status.phase, NodeStatus.state -> PHASE_WORDS, STATE_WORDS -> what people read
+
+The words of the program stay in `--json`, `json_log` and with `--verbose`.  No layout here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from snailps.node.status import NodeStatus, Phase, Status
+
+Mood = Literal["good", "idle", "waits", "bad"]
+"""What a state means to a user: the colour of its text."""
+
+PHASE_WORDS: dict[Phase, str] = {
+    "forming": "starting the cluster",
+    "preparing": "opening the input",
+    "ready": "ready",
+    "idle": "waiting for a job",
+    "restoring": "loading the checkpoint",
+    "survey": "counting",
+    "loading": "loading the model",
+    "training": "training",
+    "exporting": "saving the model",
+    "stopping": "ending",
+    "done": "done",
+    "failed": "failed",
+}
+"""Phase -> words; of "survey" what is counted follows, see `phase_words`."""
+
+STATE_WORDS: dict[str, tuple[str, Mood]] = {
+    "registered": ("starting", "idle"),
+    "connecting": ("connecting", "waits"),
+    "ready": ("ready", "good"),
+    "counting": ("counting", "good"),
+    "training": ("training", "good"),
+    "finished": ("finished", "idle"),
+    "waiting for the export": ("done", "idle"),
+    "leaving": ("moving its shards away", "waits"),
+    "back": ("back, was without the master", "waits"),
+    "missed": ("lost", "bad"),
+    "gone": ("lost", "bad"),
+    "lost": ("lost", "bad"),
+    "bye": ("ended", "idle"),
+    "stopping": ("ending", "idle"),
+}
+"""State of a process -> words, and what it means."""
+
+
+def phase_words(status: Status) -> str:
+    """What the run does now: ``training``, ``counting words``."""
+    words = PHASE_WORDS.get(status["phase"], status["phase"])
+    if status["phase"] == "survey":
+        return f"{words} {'words' if status['unit'] == 'words' else 'features'}"
+    if status["phase"] == "exporting" and status["pass_"].startswith(("testing", "reading")):
+        return "finishing"
+    return words
+
+
+def process_name(role: str, number: int) -> str:
+    """A process's name, the same everywhere: ``server 2``; of the master ``the master``."""
+    return "the master" if role == "master" else f"{role} {number}"
+
+
+def state_words(node: NodeStatus) -> tuple[str, Mood]:
+    """What a process does now, and what that means."""
+    words, mood = STATE_WORDS.get(node["state"], (node["state"], "good"))
+    if node["role"] == "server" and node["state"] == "ready":
+        words = "serving"
+    if node["waits"] and mood == "good":
+        mood = "waits"
+    return words, mood
