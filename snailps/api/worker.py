@@ -286,6 +286,11 @@ class Worker(ModelTables):
         return None
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """What a status calls the job; the name of the class, unless overridden."""
+        return cls.__name__
+
+    @classmethod
     def rounds(cls, settings: JobSettings) -> int:
         """Maximum number of rounds; 0 (the default): an ordinary job on blocks of its input.
 

@@ -47,8 +47,8 @@ from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError, SnailErr
 from snailps.kernels import cores
 from snailps.local.launcher import OWN_ERROR, Launcher, MasterEnded
 from snailps.node.limits import END_S
-from snailps.node.process import peak_rss_mb
 from snailps.node.status import Status
+from snailps.node.usage import peak_rss_mb
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit
 

@@ -498,6 +498,8 @@ class CheckpointController:
             number, 100 * share, f"{completed.rows:,}", f"{completed.total_bytes / 1e6:,.1f}",
             now - saving.begun_at, completed.path,
         )  # fmt: skip
+        text = f"checkpoint {number} saved: {share:.0%} of the training"
+        self._out.happened("checkpoint", "", f"{text}, {completed.total_bytes / 1e6:,.1f} MB")
 
     def _save_failed(self, saving: _Saving, error: BaseException, now: float) -> None:
         self._saving = None
@@ -515,6 +517,8 @@ class CheckpointController:
             f"newest good one: {self._newest[0]}" if self._newest else "there is none yet",
             explain(error),
         )
+        text = f"a checkpoint failed: {explain(error)}. The training goes on"
+        self._out.happened("warning", "", text)
 
     def _drop(self, begun: Begun) -> None:
         self._out.work(partial(self._files.drop, begun), _ignored, "checkpoint")
@@ -574,6 +578,8 @@ class CheckpointController:
             candidate.number, candidate.manifest.saved_at, 100 * share,
             f"{sum(part.rows for part in broadcast.told.values()):,}", now - restoring.begun_at,
         )  # fmt: skip
+        text = f"the training goes on from checkpoint {candidate.number}, {share:.0%} of it"
+        self._out.happened("restored", "", text)
         self.continued_from, self._newest = candidate.number, (candidate.number, share)
         self._restoring = None
         self._candidates = []

@@ -12,12 +12,13 @@ Dispatches events and messages to the parts that own them: `lifecycle.py` (phase
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 from snailps.config import MasterSettings
+from snailps.config.origins import Origin
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -32,10 +33,12 @@ from snailps.errors import (
 from snailps.master import events
 from snailps.master.departures import Departures
 from snailps.master.effects import Broken, Effect, Outbox, Record
+from snailps.master.event_log import EventLog
 from snailps.master.events import Event, Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
+from snailps.master.job.history import RunHistory
 from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.recovery import Past
 from snailps.master.lifecycle import Lifecycle
@@ -97,6 +100,10 @@ class MasterCore:
         What an earlier master of this life has left behind.
     address : str
         Where the master listens.
+    settings_told : sequence of (str, str, str)
+        The master's own settings: name, value, and where it comes from.
+    place : (str, int)
+        Host and process number of the master, for the status.
     """
 
     def __init__(
@@ -112,10 +119,13 @@ class MasterCore:
         past: Past | None = None,
         address: str = "",
         lasting: bool = False,
+        settings_told: Sequence[Origin] = (),
+        place: tuple[str, int] = ("", 0),
     ) -> None:
         self._session, self._services = session, services
         self._stats_at = 0.0
         self._own_rss_mb = 0.0
+        self._settings_told = settings_told
         self._loading: _Loading | None = None
         self._submitter = 0  # the driver of the newest submitted job
         self._data_at = ""  # where that has data of its own which the job reads
@@ -140,6 +150,9 @@ class MasterCore:
 
         self.heartbeats = HeartbeatMonitor(settings, self.members, expel)
         facts = past.facts if past is not None else []
+        self.events = EventLog(self.out, now, wall_s, facts)
+        self.history = RunHistory()
+        self._begun = now
         for fact in facts:
             self.members.replay(fact)
         over = any(fact.kind == "exported" for fact in facts)
@@ -191,6 +204,8 @@ class MasterCore:
             times=self.times,
             now=now,
             session=session,
+            events=self.events,
+            place=place,
         )
         self._handlers = self._event_table()
         self._anyones = self._call_table()
@@ -207,6 +222,7 @@ class MasterCore:
         """
         self.lifecycle.now = now
         self._handlers[type(event)](event, now)
+        self.events.take(self.out.take_happened(), now)
         return self.out.take()
 
     def _event_table(self) -> dict[type[Any], Callable[[Any, float], None]]:
@@ -257,6 +273,8 @@ class MasterCore:
 
     def _tick(self, event: events.Tick, now: float) -> None:
         self._own_rss_mb = max(self._own_rss_mb, event.peak_rss_mb)
+        if event.usage is not None:
+            self.status_report.take_usage(event.usage)
         self.interrupts.step(now)
         self.heartbeats.step(now)
         if self._loading is not None and now > self._loading.until:
@@ -285,13 +303,38 @@ class MasterCore:
 
     def _formed(self, now: float) -> None:
         self.lifecycle.go(ClusterPhase.FORMED)
+        self._tell_formed()
         self.replication.formed(now)
         self.job_controller.formed(now)
         early, self._early = self._early, []
         for event in early:
             self._received(event, now)
 
+    def _tell_formed(self) -> None:
+        here = {
+            role: sum(not member.missed for member in self.members.nodes(role))
+            for role in ("server", "worker")
+        }
+        counts = [f"{count} {role}{'s' if count != 1 else ''}" for role, count in here.items()]
+        if self.members.formed_before:
+            text = f"the master was started again; {' and '.join(counts)} came back to it"
+            self.out.happened("master", "the master", text)
+        else:
+            self.out.happened("joined", "", f"the cluster is complete: {' and '.join(counts)}")
+
+    def _note_history(self, now: float) -> None:
+        """Adds a point to the curves of the training."""
+        controller = self.job_controller
+        job, training = controller.job, controller.phase is JobPhase.TRAINING
+        if job is None or job.pass_ != "train" or not (training or self.lifecycle.stopping):
+            return
+        metrics, at_s = job.metrics, now - self._begun
+        self.history.note(controller.jobs, at_s, metrics.units, job.rate(now), metrics.loss)
+
     def _look_around(self, now: float) -> None:
+        self._note_history(now)
+        if not self.lifecycle.stopping and self.members.route is not None:
+            self.members.ask_usage()
         if not self.lifecycle.stopping and self.members.route is not None:
             self.members.ask_stats()
             self.job_controller.check_checkpoint(now)
@@ -415,6 +458,8 @@ class MasterCore:
     def _ready(self, member: Member, now: float) -> None:
         if self.lifecycle.forming:
             return
+        if member.role != "driver":
+            self.out.happened("joined", member.short_name, f"{member.short_name} joined")
         if member.role == "worker":
             self.departures.joined(member)
             self.job_controller.start(member)
@@ -537,7 +582,14 @@ class MasterCore:
         self.lifecycle.stop(EXIT_OK, "ended by the driver")
 
     def _ask(self, event: Received, ask: messages.Ask, call: int, now: float) -> None:
-        self.status_report.ask(call, now)
+        job = self.job_controller.job
+        if ask.what == "history":
+            self.out.reply(call, messages.Report(dict(self.history.told())))
+        elif ask.what == "settings":
+            told = [*(job.settings_told if job is not None else ()), *self._settings_told]
+            self.out.reply(call, messages.Report({"settings": [list(one) for one in told]}))
+        else:
+            self.status_report.ask(call, now)
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
         """The driver gives up its job, whose training is dropped, or ends the training `early`."""

@@ -23,6 +23,7 @@ from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.node.limits import GOODBYE_S, GRACE_S
+from snailps.node.status import EventKind
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -141,6 +142,12 @@ class Departures:
         """A worker has joined: it may be one that began anew."""
         self.coming = max(0, self.coming - 1)
 
+    def _tell(self, kind: EventKind, member: Member, text: str) -> None:
+        """Tells users what became of a member."""
+        if member.role != "driver":
+            name = member.short_name
+            self._out.happened(kind, name, f"{name} {text}")
+
     # --- losses --------------------------------------------------------------------------------
 
     def unready(self, member: Member, text: str, now: float) -> None:
@@ -188,13 +195,16 @@ class Departures:
             self._lose_while_forming(member, why, now, left=left)
         elif not member.joined:
             log.warning("%s is gone while it joined: %s. The job goes on", member.name, why)
+            self._tell("lost", member, f"was lost while it joined ({why}); the others go on")
             self._members.remove(member)
         elif member.role == "worker" and (member.dropped or left):
             self._members.remove(member)
             returned = self._job_controller.released(member, now)
             log.info("%s left, %d blocks returned", member.name, returned)
+            self._tell("left", member, "left; the others go on")
         elif member.role == "server" and left:
             log.info("%s left", member.name)
+            self._tell("left", member, "left; its shards are at other servers")
             self._job_controller.checkpoints.lost(member, "it left", now)
             self._replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
@@ -211,6 +221,7 @@ class Departures:
         if self._session and self._recovers and member.role == "worker":
             rule = "no other worker is left"
         text = f"{member.name} {what}. Its own log may say more; {rule}"
+        self._tell("lost", member, f"{what}; {rule}")
         if member.role == "worker" and self._session:
             self._members.remove(member, lost=True)
             self._members.rows.fence(member.number, now)
@@ -238,6 +249,8 @@ class Departures:
         """Waits for another process, where one may come."""
         if left or self._is_replaced:
             text = "left as asked" if left else f"is lost: {why}"
+            told = "left as asked" if left else f"was lost ({why})"
+            self._tell("left" if left else "lost", member, f"{told}; another one is waited for")
             self._members.lost_while_forming(member, text, now)
         else:
             self._lifecycle.fail(
@@ -267,12 +280,19 @@ class Departures:
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
         log.warning("%s is lost: %s. %s, %s", member.name, why, who, leased)
+        told = "the others go on" if self._members.nodes("worker") else "another one is waited for"
+        if returned:
+            blocks = "1 block of its" if returned == 1 else f"{returned} blocks of its"
+            told += f", {blocks} will be trained again"
+        self._tell("lost", member, f"was lost ({why}); {told}")
         if culprit:
             self._fail_job(culprit)
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
         """Goes on without a server: its standbys, if there are any, serve its shards."""
         log.warning("%s is lost: %s", member.name, why)
+        heirs = self._replication.heirs_text(member.number)
+        self._tell("lost", member, f"was lost ({why}); {heirs}")
         self._job_controller.checkpoints.lost(member, why, now)
         self._replication.lost(member, why, now)
 
@@ -285,6 +305,7 @@ class Departures:
             return
         if member.role == "worker" and self._fails_alone(member):
             log.warning("%s is sent away, the others go on: %s", member.name, text)
+            self._tell("lost", member, f"{text}; the others go on")
             stop = self._stop(member, text)
             if stop.again:
                 self._to_stop.append((now + LATER_S, member.peer, stop))

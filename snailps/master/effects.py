@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.errors import ConnectionLost, SnailError
 from snailps.master.events import Answer
 from snailps.node.effects import EffectQueue, Work
-from snailps.node.status import Status
+from snailps.node.status import EventKind, Status
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
@@ -60,6 +60,15 @@ class Snapshot:
     state: dict[str, Any]
     arrays: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Something that users want to know of their cluster; `who` is a process, as "server 2"."""
+
+    kind: EventKind
+    who: str
+    text: str
 
 
 # --- effects -------------------------------------------------------------------------------------
@@ -204,6 +213,7 @@ class Outbox(EffectQueue[Effect]):
     def __init__(self, *, kept: bool = False) -> None:
         super().__init__()
         self.kept = kept
+        self._happened: list[Happened] = []
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
     # --- peers -----------------------------------------------------------------------------------
@@ -240,6 +250,15 @@ class Outbox(EffectQueue[Effect]):
             on_answer(answer, now)  # not a word of the peer: an error here is ours
         else:
             self.fence(peer, partial(on_answer, answer, now))
+
+    def happened(self, kind: EventKind, who: str, text: str) -> None:
+        """Tells users what has happened; `MasterCore` puts it into its `EventLog`."""
+        self._happened.append(Happened(kind, who, text))
+
+    def take_happened(self) -> list[Happened]:
+        """What has happened since the last time."""
+        happened, self._happened = self._happened, []
+        return happened
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
         """A fact that a master that takes over has to know."""

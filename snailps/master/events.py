@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from snailps.errors import SnailError
 from snailps.node.effects import WorkDone
+from snailps.node.status import Usage
 from snailps.transport import messages
 
 if TYPE_CHECKING:
@@ -85,9 +86,14 @@ class JournalFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: at least every 50 ms.  `peak_rss_mb` is of this process, for the figures."""
+    """Time has passed: at least every 50 ms.
+
+    `peak_rss_mb` is of this process, for the figures; `usage` what it uses, where that was measured
+    anew.
+    """
 
     peak_rss_mb: float = 0.0
+    usage: Usage | None = None
 
 
 Event = (

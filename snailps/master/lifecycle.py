@@ -67,6 +67,8 @@ class Lifecycle:
         """Ends the cluster without a result, with a sentence for its user."""
         if not self.stopping:
             self.failed = code != EXIT_INTERRUPTED
+            if self.failed:
+                self._out.happened("warning", "", text)
             self.stop(code, text, broken=True)
 
     def stop(self, code: int, text: str, *, broken: bool = False) -> None:

@@ -8,6 +8,7 @@ Owns what is known of one process; decides nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +72,8 @@ class Member:
         The `Report` before that one.
     stats_s, stats_at : float
         Seconds between the two, 0 before there are two; when it came, monotonic seconds.
+    usage, usage_before : dict
+        What its process uses, as last told, and the time before.
     done : int
         Its blocks of this job.
     block_since : float
@@ -106,6 +109,8 @@ class Member:
     stats: dict[str, Any] = field(default_factory=dict)
     stats_before: dict[str, Any] = field(default_factory=dict)
     stats_s: float = 0.0
+    usage: dict[str, float] = field(default_factory=dict)
+    usage_before: dict[str, float] = field(default_factory=dict)
     done: int = 0
     block_since: float = 0.0
     fetched: int = 0
@@ -119,6 +124,11 @@ class Member:
     def name(self) -> str:
         """Its name in messages."""
         return f"{self.role} {self.number} ({self.host}, process {self.pid})"
+
+    @property
+    def short_name(self) -> str:
+        """Its name where its host does not matter."""
+        return f"{self.role} {self.number}"
 
     def wait_for(self, what: str, now: float) -> None:
         """Records what it waits for; empty: it does not wait."""
@@ -152,6 +162,12 @@ class Member:
         """Keeps a server's report, and the one before it, for figures a second."""
         self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
         self.stats, self.stats_at = stats, now
+        self.take_usage(stats)
+
+    def take_usage(self, stats: dict[str, Any]) -> None:
+        """Keeps what its process uses, of a report."""
+        if usage := stats.get("usage"):
+            self.usage_before, self.usage = self.usage, usage
 
 
 def names_of(members: list[Member]) -> str:
@@ -160,3 +176,11 @@ def names_of(members: list[Member]) -> str:
     if len(members) > NAMED_MAX:
         names.append(f"{len(members) - NAMED_MAX} more")
     return ", ".join(names)
+
+
+def cpu_share(now: Mapping[str, float], before: Mapping[str, float]) -> float | None:
+    """Share of one core between two reports of a process; None where that is not known."""
+    if not (now and before):
+        return None
+    seconds = now["time_s"] - before["time_s"]
+    return max(0.0, now["cpu_s"] - before["cpu_s"]) / seconds if seconds > 0 else None

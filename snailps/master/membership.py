@@ -34,6 +34,8 @@ LOSSES_PER_NODE = 3
 that is started again and again dies of something that waiting does not cure."""
 SHOWN_MAX = 8
 """Addresses in a message."""
+USAGE_AT_ONCE = 50
+"""Workers that are asked at once for what they use: of a thousand it is known each 20 s."""
 NUMBERS_AHEAD = 1024
 """Numbers that a master that takes over skips, or they might be given twice."""
 
@@ -90,6 +92,7 @@ class Membership:
         self._formed = False
         self._epoch = 0  # of the newest route that a member may have
         self._lost: list[str] = []  # why members were lost while the cluster formed
+        self._usage_at = 0  # the last worker that was asked for it
 
     @property
     def frag_num(self) -> int:
@@ -537,6 +540,19 @@ class Membership:
         """Asks every server for its counters; `Member.stats` gets them."""
         for member in self.nodes("server"):
             self.order(member, messages.Ask("stats"), partial(self.note_stats, member))
+
+    def ask_usage(self) -> None:
+        """Asks some workers, in turn, what they use; servers tell it with their stats."""
+        workers = self.joined("worker")
+        workers.sort(key=lambda worker: (worker.number <= self._usage_at, worker.number))
+        for member in workers[:USAGE_AT_ONCE]:
+            self._usage_at = member.number
+            self.order(member, messages.Ask("stats"), partial(self._note_usage, member))
+
+    def _note_usage(self, member: Member, answer: Answer, now: float) -> None:
+        # Not its waits: of a moment ago, and of a block that may be over.
+        if isinstance(answer, messages.Report):
+            member.take_usage(answer.data)
 
     def shard_sum(self, counter: str) -> int:
         """Sum of a counter over all shards, as last told."""

@@ -25,6 +25,7 @@ from typing import Any
 
 from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
+from snailps.config.origins import with_origins
 from snailps.config.output import check_output
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError
 from snailps.master import effects, events
@@ -39,6 +40,7 @@ from snailps.master.job.recovery import Past
 from snailps.master.job.snapshot import JobSnapshot, pack
 from snailps.master.journal import Journal
 from snailps.master.json_log import PHASES, JsonLog
+from snailps.master.log_tail import LogTail
 from snailps.master.phases import ClusterPhase
 from snailps.master.takeover import journal_path, life_of, unended
 from snailps.master.works import Works
@@ -46,8 +48,9 @@ from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.effects import Work
 from snailps.node.probe_service import ProbeService
-from snailps.node.process import peak_rss_mb, raise_descriptors
-from snailps.node.status import Status
+from snailps.node.process import raise_descriptors
+from snailps.node.status import Status, Usage
+from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
@@ -65,6 +68,8 @@ NODES_PER_S = 1000
 """Of large clusters fewer pictures are drawn: so many nodes a second."""
 HEARTBEATS_S = 0.25
 """Between two looks at heartbeats."""
+USAGE_S = 1.0
+"""Between two measurements of what this process uses."""
 FOLDER_S = 10.0
 """How long it waits until the folder of checkpoints says that the run is over."""
 WORKS_END_S = 1.0
@@ -159,7 +164,8 @@ class Master:
         self._next = 1
         self._works = Works(self._wake)
         self._diagnosis: threading.Timer | None = None
-        self._status_at = self._heartbeats_at = 0.0
+        self._status_at = self._heartbeats_at = self._usage_at = 0.0
+        self._log_tail = LogTail()
         self._performers = self._effect_table()
 
     # --- the life of the process ---------------------------------------------------------------
@@ -235,6 +241,7 @@ class Master:
     def _open(self, listener: Listener, job: Job | None) -> bool:
         """Makes the core and all round it; whether it takes over from an earlier master."""
         settings, now = self._settings, time.monotonic()
+        self._log_tail.open()
         wall_s = time.time() - now
         keeps = job is not None and settings.on_node_loss == "recover"
         self._journal = Journal(journal_path(settings, job) if keeps and job else None)
@@ -262,6 +269,8 @@ class Master:
             kept=self._journal.path is not None,
             past=past,
             address=show(listener.getsockname()[:2]),
+            settings_told=with_origins(settings, self._raw),
+            place=(socket.gethostname(), os.getpid()),
         )
         if job is not None and self._journal.path is not None:
             numbers = Fact(*self.core.members.keep_numbers())
@@ -314,6 +323,7 @@ class Master:
         self._heartbeats.stop()
         self._json_log.close()
         self._trust.close()
+        self._log_tail.close()
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -338,13 +348,20 @@ class Master:
         if self._journal.is_long:
             self._feed(events.JournalGrown())
         forming = core.phase is ClusterPhase.FORMING
-        self._feed(events.Tick(peak_rss_mb()))
+        self._feed(events.Tick(peak_rss_mb(), self._measure(now)))
         if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
         self._probe_service.step()
         self._tell(now)
         server.flush()
         core.times.note(time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at)
+
+    def _measure(self, now: float) -> Usage | None:
+        """What this process uses, once a second."""
+        if now < self._usage_at:
+            return None
+        self._usage_at = now + USAGE_S
+        return usage()
 
     def _tell(self, now: float) -> None:
         """Shows the status, and keeps records of it."""
@@ -385,6 +402,9 @@ class Master:
         if isinstance(message, _PROBES):
             messages.check_speaker(message, self.core.members.role_of(number))
             self._probe_service.handle(peer, message, reply)
+            return
+        if reply is not None and isinstance(message, messages.Ask) and message.what == "log":
+            reply(messages.Report({"lines": self._log_tail.lines()}))
             return
         call = None
         if reply is not None:

@@ -4,7 +4,7 @@
         -> status() -> Report, display, json_log
 
 Reads what the other parts own and changes none of it.  Before an answer, workers that have been at
-a block for long are asked what they wait for; without a request no worker is asked.
+a block for long are asked what they wait for; without a request none is asked for that.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from snailps.config import MasterSettings
 from snailps.config.addresses import format_addr
 from snailps.master.departures import Departures
 from snailps.master.effects import Outbox
+from snailps.master.event_log import EventLog
 from snailps.master.events import Answer
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.job.controller import JobController
 from snailps.master.loop_latency import LoopLatency
-from snailps.master.member import Member
+from snailps.master.member import Member, cpu_share
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.node.status import (
     BlockCounts,
+    MasterStatus,
     NodeStatus,
     Phase,
     SessionStatus,
     ShardStatus,
     Status,
+    Usage,
     WaitStatus,
 )
 from snailps.transport import messages
@@ -69,6 +72,11 @@ class StatusReport:
         Of the master's loop.
     now : float
         Monotonic seconds, as everywhere here.
+    session : bool
+        Jobs are submitted.
+    events : EventLog
+    place : (str, int)
+        Host and process number of the master.
     """
 
     def __init__(
@@ -85,7 +93,11 @@ class StatusReport:
         times: LoopLatency,
         now: float,
         session: bool = False,
+        events: EventLog,
+        place: tuple[str, int] = ("", 0),
     ) -> None:
+        self._events, self._place = events, place
+        self._usage: tuple[Usage, Usage] = ({}, {})
         self._session, self._departures = session, departures
         self._settings, self._out, self._members = settings, out, members
         self._job_controller, self._replication = job_controller, replication
@@ -121,6 +133,10 @@ class StatusReport:
         self._asked.pop(member.number, None)
         if isinstance(answer, messages.Report):
             member.take_stats(answer.data, now)
+
+    def take_usage(self, usage: Usage) -> None:
+        """Keeps what the master's own process uses."""
+        self._usage = (self._usage[1], usage)
 
     def _note_phase(self, phase: Phase, now: float) -> None:
         if phase != self._phase:
@@ -187,6 +203,21 @@ class StatusReport:
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
             "session": self._of_session() if self._session else None,
+            "events": self._events.listed(),
+            "master": self._of_master(),
+            "job_name": job.name if job is not None else "",
+            "output": job.settings.output if job is not None else "",
+            "epochs": job.settings.epochs if job is not None else 0,
+            "total_units": job.total_units if job is not None else None,
+        }
+
+    def _of_master(self) -> MasterStatus:
+        before, now = self._usage
+        return {
+            "host": self._place[0],
+            "pid": self._place[1],
+            "cpu": cpu_share(now, before),
+            "rss_bytes": _bytes(now),
         }
 
     def _of_session(self) -> SessionStatus:
@@ -228,6 +259,8 @@ class StatusReport:
             "block_s": now - member.block_since if busy else None,
             "fetched": member.fetched,
             "lacks": member.lacks,
+            "cpu": cpu_share(member.usage, member.usage_before),
+            "rss_bytes": _bytes(member.usage),
         }
 
     def _shards(self) -> list[ShardStatus]:
@@ -317,6 +350,11 @@ class StatusReport:
                 found.append((who, shard["waits"], 0.0))
         found.sort(key=lambda wait: -wait[2])
         return [{"who": who, "whom": cause, "seconds": seconds} for who, cause, seconds in found]
+
+
+def _bytes(usage: Usage) -> int | None:
+    """Resident memory, where a process has told it."""
+    return int(usage["rss_bytes"]) if usage else None
 
 
 def _rate(kind: str, now: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> float:

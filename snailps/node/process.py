@@ -21,7 +21,6 @@ import time
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
@@ -41,6 +40,7 @@ from snailps.errors import (
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
+from snailps.node.usage import peak_rss_mb
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import (
@@ -73,18 +73,6 @@ class End:
 
     code: int
     text: str
-
-
-def peak_rss_mb() -> float:
-    """Largest resident size of this process so far, MB.
-
-    Not from `getrusage`: its value starts at the size of the parent process.
-    """
-    with contextlib.suppress(OSError):  # no descriptor may be left
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1000
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000  # sandboxes without /proc
 
 
 def raise_descriptors() -> None:

@@ -5,6 +5,7 @@ The master writes it; `snailps.cli.progress` and drivers read it.  Declarations 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 Phase = Literal[
@@ -21,6 +22,38 @@ Phase = Literal[
     "done",
     "failed",
 ]
+
+
+EventKind = Literal[
+    "joined",
+    "lost",
+    "replaced",
+    "left",
+    "moved",
+    "checkpoint",
+    "restored",
+    "master",
+    "warning",
+]
+Usage = Mapping[str, float]
+"""What a process uses, as it tells the master: `cpu_s`, its processor seconds so far; `time_s`, its
+own monotonic time; `rss_bytes`, its resident memory.
+"""
+EVENTS_MAX = 200
+"""So many events the status has at most."""
+
+
+class EventStatus(TypedDict):
+    """Something that happened to the cluster, in words for its user.
+
+    `at_s`: seconds since this master began; what an earlier master of the run saw comes before
+    that, with less than 0.  `who` is the process that it is about, as "server 2", or empty.
+    """
+
+    at_s: float
+    kind: EventKind
+    who: str
+    text: str
 
 
 class BlockCounts(TypedDict):
@@ -41,7 +74,9 @@ class NodeStatus(TypedDict):
     (ssp), its current step or round (bsp, rounds); None without clocks.  `rate` is units per second
     of its last block, `done` its blocks of this job, `leased` those it holds, `block_s` seconds
     since it began the current one, `fetched` those whose bytes the master sent it because it cannot
-    open `lacks`.
+    open `lacks`.  `cpu` is its share of one core since it was last asked (1.0: one core busy), and
+    `rss_bytes` its resident memory, both None before it has told; servers tell each second, workers
+    in turn, fifty a second.
     """
 
     role: str
@@ -62,6 +97,17 @@ class NodeStatus(TypedDict):
     block_s: float | None
     fetched: int
     lacks: str
+    cpu: float | None
+    rss_bytes: int | None
+
+
+class MasterStatus(TypedDict):
+    """The master's own process; it has no row in `nodes`."""
+
+    host: str
+    pid: int
+    cpu: float | None
+    rss_bytes: int | None
 
 
 class ShardStatus(TypedDict):
@@ -155,6 +201,10 @@ class Status(TypedDict):
     `waits` lists all waits, the longest first.  `requests_per_s` counts
     pulls and pushes at all shards.  `checkpoint` is None if the job makes none.
     `session` is None where the cluster runs the one job of its master's file.
+    `events` are the newest ones, the oldest first.  `job_name` is the model's name, or that of the
+    user's class, `output` the path that its files begin with (empty: none), and `epochs` those of
+    the training; empty, "" and 0 without a job.  `total_units` estimates the units of the whole
+    training, None while nothing of it is done.
     `validation` is the last result of the model's inspector (for word vectors: words and their
     neighbours with cosines), empty before the first.  `message` says why the run ended, or, in an
     idle session, why its last job failed; else it is empty.
@@ -186,3 +236,22 @@ class Status(TypedDict):
     validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]
     session: SessionStatus | None
+    events: list[EventStatus]
+    master: MasterStatus
+    job_name: str
+    output: str
+    epochs: int
+    total_units: int | None
+
+
+class History(TypedDict):
+    """The course of the newest job's training: the answer to ``Ask("history")``.
+
+    Points in time, at most 512, the oldest first: seconds since this master began, units done,
+    units per second, and the loss (None: none is known).  In a long job they are further apart.
+    """
+
+    at_s: list[float]
+    units: list[int]
+    units_per_s: list[float]
+    loss: list[float | None]

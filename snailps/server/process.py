@@ -36,7 +36,8 @@ from snailps.kernels import cores
 from snailps.node.background import in_thread
 from snailps.node.effects import Work, WorkDone
 from snailps.node.limits import STOP_S, Limits
-from snailps.node.process import Node, advertised, open_listener, peak_rss_mb, raise_descriptors
+from snailps.node.process import Node, advertised, open_listener, raise_descriptors
+from snailps.node.usage import peak_rss_mb, usage
 from snailps.server import effects, events
 from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
@@ -108,6 +109,7 @@ class Server(Node):
             CheckpointFiles(welcome.job, welcome.frag_num),
             endpoints=[advertised(self._server_settings, one) for one in self._listeners.values()],
             own_rss_mb=peak_rss_mb,
+            own_usage=usage,
             load_method=load_method,
         )
         self._us = welcome

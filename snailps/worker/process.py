@@ -49,10 +49,10 @@ from snailps.node.process import (
     WATCH_S,
     End,
     Node,
-    peak_rss_mb,
     raise_descriptors,
 )
 from snailps.node.shard_connections import RouteFollower, ShardConnections
+from snailps.node.usage import peak_rss_mb, usage
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
@@ -149,7 +149,8 @@ class WorkerProcess(Node):
                 self._model.slowest = message.clock
             return None
         if isinstance(message, messages.Ask):
-            return messages.Report({"waits": self._client.waits() if self._client else []})
+            waits = self._client.waits() if self._client else []
+            return messages.Report({"waits": waits, "usage": dict(usage())})
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         raise ProtocolError(f"a worker does not take {type(message).__name__}")

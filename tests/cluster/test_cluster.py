@@ -53,7 +53,7 @@ def journal_of(folder):
 
 def test_peak_rss_is_of_the_process_and_not_of_the_one_that_started_it():
     """What `getrusage` says of a program begins with the size of the process that started it."""
-    child = "from snailps.node.process import peak_rss_mb; print(peak_rss_mb())"
+    child = "from snailps.node.usage import peak_rss_mb; print(peak_rss_mb())"
     parent = (
         "import subprocess, sys; held = b'1' * 500_000_000;"
         f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from snailps.api.rotation import VISITING_PER_PART, Rotation
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
+from snailps.config.origins import with_origins
 from snailps.config.output import check_output
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.master.job.input import JobInput
@@ -117,6 +118,7 @@ class Job:
             )
         self.cls: type[Worker] = load_class(entry.value, entry.origin)
         self.settings = job_settings(self.cls, raw, also_known)
+        self.settings_told = with_origins(self.settings, raw)
         for notice in without_effect(self.cls, self.settings, raw):
             log.warning("%s", notice)
         self.diverged = ""
@@ -125,6 +127,7 @@ class Job:
         self.source = b""
         """Of the class, where no process can import it."""
         # Asked here, once: the core calls nothing of the model's class.
+        self.name = self.cls.model_name(self.settings)
         self.clocked = self.cls.clocked(self.settings)
         self.rounds = self.cls.rounds(self.settings)
         self.fraction = self.cls.fraction(self.settings) if self.rounds else 1.0
@@ -451,6 +454,12 @@ class Job:
         limit_s = self.settings.max_seconds if self.pass_ == "train" else 0.0
         spent = min(1.0, self.elapsed_s(now) / limit_s) if limit_s else 0.0
         return max(self.ledger.progress, spent)
+
+    @property
+    def total_units(self) -> int | None:
+        """About how many units the whole training has; None while nothing of it is done."""
+        share = self.ledger.progress if self.ledger is not None and self.pass_ == "train" else 0.0
+        return round(self.metrics.units / share) if share and self.metrics.units else None
 
     def elapsed_s(self, now: float) -> float:
         """Seconds of the present pass."""

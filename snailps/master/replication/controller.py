@@ -213,6 +213,7 @@ class ReplicationController:
                 if changes := self.standbys.changes():
                     self._members.shards = with_changes(self._members.shards, changes)
                     self._out.note("shards", changes)
+                self._tell_users()
                 effects = self.standbys.effects()
                 if not effects:
                     return
@@ -220,6 +221,26 @@ class ReplicationController:
                     self._do(effect, now)
         finally:
             self._working = False
+
+    def _tell_users(self) -> None:
+        """Passes on what users want to know of losses and moves."""
+        told = self.standbys.redundancy.told
+        for kind, who, text in told:
+            self._out.happened(kind, who, text)
+        told.clear()
+
+    def heirs_text(self, server: int) -> str:
+        """What becomes of the shards of a server that is lost now, in words for users."""
+        served = [shard for shard in self.status() if shard["primary"] == server]
+        if not served:
+            return "it served no shard"
+        heirs = sorted({shard["standby"] for shard in served} - {0, server})
+        count = f"its {len(served)} shards" if len(served) > 1 else "its shard"
+        if not heirs:
+            return f"no other server has {count}"
+        names = " and ".join(f"server {heir}" for heir in heirs)
+        rule = "no push is lost" if self.standbys.sync else "its last pushes may be lost"
+        return f"{names} take{'s' if len(heirs) == 1 else ''} over {count}, {rule}"
 
     def _do(self, effect: Effect, now: float) -> None:
         if isinstance(effect, Order):
@@ -292,6 +313,8 @@ class ReplicationController:
             return
         text = f"{member.name} cannot leave: {effect.why}"
         log.error("%s", text)
+        name = member.short_name
+        self._out.happened("warning", name, f"{name} cannot leave: {effect.why}")
         self._answer_drains(effect.server, ClusterError(text))
 
     def _answer_drains(self, number: int, error: SnailError | None) -> None:

@@ -465,6 +465,10 @@ class ReplicationPlanner:
                     "shard %d has moved from server %d to server %d",
                     shard.number, former.server, shard.primary,
                 )  # fmt: skip
+                moved = f"shard {shard.number} moved from server {former.server} to server"
+                self.redundancy.told.append(
+                    ("moved", f"server {shard.primary}", f"{moved} {shard.primary}")
+                )
                 if not swapped:
                     self.redundancy.metrics.moves += 1
                     self._order(former.server, messages.DropShard(shard.number), now)

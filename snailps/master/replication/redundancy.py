@@ -14,6 +14,7 @@ from typing import Any
 
 from snailps.master.replication.effects import ReplicationMetrics
 from snailps.master.replication.placement import Placement, Shard
+from snailps.node.status import EventKind
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ class Redundancy:
 
     Attributes
     ----------
+    told : list of (kind, who, text)
+        Events for users, until `ReplicationController` takes them.
     hurt : bool
         A standby was lost, or given up, not only moved; until every shard has one again.
     was_full : bool
@@ -32,6 +35,7 @@ class Redundancy:
 
     places: Placement
     metrics: ReplicationMetrics = field(default_factory=ReplicationMetrics)
+    told: list[tuple[EventKind, str, str]] = field(default_factory=list)
     hurt: bool = False
     was_full: bool = False
     _followed: int = 0
@@ -77,6 +81,12 @@ class Redundancy:
             self.metrics.resume_s_max = max(self.metrics.resume_s_max, took_s)
             names = shards_text(shard.number for shard, _, _ in back)
             log.info("%s in reach again, %.2f s after the loss was noticed", names, took_s)
+            by = " and ".join(
+                f"server {n}" for n in sorted({shard.primary for shard, _, _ in back})
+            )
+            are = "is" if len(back) == 1 else "are"
+            text = f"{by} took over: {names} {are} in reach again after {took_s:.2f} s"
+            self.told.append(("replaced", by, text))
 
     # --- without standby -------------------------------------------------------------------------
 
@@ -100,6 +110,8 @@ class Redundancy:
                 "%d of %d shards have no standby just now: another loss would end the job",
                 len(self.places.bare), len(self.places.shards),
             )  # fmt: skip
+            lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
+            self.told.append(("warning", "", f"{lacking} now: another loss would end the job"))
         if len(self.places.servers) < 2 and not self._alone_told:
             self._alone_told = True
             self.hurt = self._warned = True  # as where one was lost
@@ -121,6 +133,9 @@ class Redundancy:
         elif self._thin_s is not None:
             level = logging.WARNING if self._warned else logging.INFO
             log.log(level, "every shard has its standby again, after %.1f s", self._thin_s)
+            if self._warned:
+                text = f"every shard has its standby again, after {self._thin_s:.1f} s"
+                self.told.append(("replaced", "", text))
         self.was_full, self._thin_s = True, None
         self.hurt = self._warned = False
 

@@ -134,6 +134,11 @@ class Classifier(TextModel):
         )
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "classifier"
+
+    @classmethod
     def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
         """The vocabularies of words and labels."""
         assert isinstance(settings, ClassifierSettings)

@@ -204,6 +204,11 @@ class FedAvg(Worker):
     # --- at the master ---------------------------------------------------------------------
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "fedavg"
+
+    @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         """Takes settings that the user did not set from cfg.json."""
         assert isinstance(settings, FedAvgSettings)

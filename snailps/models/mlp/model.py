@@ -59,6 +59,11 @@ class Mlp(Worker):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "mlp"
+
+    @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         """Takes widths from the files."""
         assert isinstance(settings, MlpSettings)

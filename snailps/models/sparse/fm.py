@@ -188,6 +188,11 @@ class FactorizationMachine(SparseWorker):
         )
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "fm"
+
+    @classmethod
     def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
         """Refuses examples without fields, or with more of them than rows have factors for."""
         assert isinstance(settings, FmSettings)

@@ -109,6 +109,11 @@ class Linear(SparseWorker):
         )
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "logistic"
+
+    @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
         """As the settings say."""
         assert isinstance(settings, LinearSettings)

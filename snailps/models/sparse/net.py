@@ -143,6 +143,11 @@ class Net(SparseWorker):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "sparse_net"
+
+    @classmethod
     def check(cls, settings: JobSettings) -> None:
         """Refuses optimisers that do not run at the servers, and batches too large for these."""
         assert isinstance(settings, NetSettings)

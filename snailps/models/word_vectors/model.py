@@ -136,6 +136,11 @@ class WordVectors(TextModel):
         )
 
     @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "fasttext" if getattr(settings, "maxn", 0) else "word2vec"
+
+    @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A slice to deal for workers that rotate: `SLICES` an epoch and worker.
 

@@ -109,6 +109,7 @@ _STATS = Struct(
         "peak_rss_mb": _AMOUNT,
         "saved_bytes": WORD64,
         "waits": ListOf(Row(Words(), Words(), _AMOUNT), 1024),
+        "usage": Struct({"cpu_s": _AMOUNT, "time_s": _AMOUNT, "rss_bytes": WORD64}, {}, open=True),
     },
     open=True,
 )
@@ -260,7 +261,11 @@ class Ok(Message):
 @message(by="anyone", answers="Report", report=_asked)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """What is going on?  `what` is "status" (master) or "stats" (server, worker)."""
+    """What is going on?
+
+    `what` is "stats" to a server or worker; to the master "status", "history" (of the training),
+    "settings" or "log" (its last lines).
+    """
 
     what: Label
 

@@ -1,0 +1,62 @@
+"""The run's events, in words for its user: who joined, who was lost, what was done about it.
+
+    parts of the core -> Outbox.happened -> EventLog -> the status; facts of the journal
+
+The log of the process says more, to those who operate it; this is the short list that a page or an
+end panel shows.  It has the newest `EVENTS_MAX` events.  `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from snailps.master.effects import Fact, Happened, Outbox
+from snailps.node.status import EVENTS_MAX, EventStatus
+
+_KEPT = {"joined", "lost", "replaced", "left", "moved", "master", "warning"}
+"""Kinds that the journal keeps: checkpoints may be very many, and their folder tells of them."""
+
+
+class EventLog:
+    """Events of one run of a cluster.
+
+    Parameters
+    ----------
+    out : Outbox
+    now : float
+        When this master began.
+    wall_s : float
+        Seconds since 1970 at monotonic time 0.
+    facts : iterable of Fact
+        What an earlier master has noted.
+    """
+
+    def __init__(
+        self, out: Outbox, now: float, wall_s: float = 0.0, facts: Iterable[Fact] = ()
+    ) -> None:
+        self._out, self._begun, self._wall_s = out, now, wall_s
+        self._events: deque[EventStatus] = deque(maxlen=EVENTS_MAX)
+        for fact in facts:
+            if fact.kind == "event":
+                data = fact.data
+                at_s = float(data["at"]) - wall_s - now
+                self._add(at_s, Happened(data["kind"], str(data["who"]), str(data["text"])))
+
+    def take(self, happened: Iterable[Happened], now: float) -> None:
+        """Notes what has happened just now."""
+        for event in happened:
+            self._add(now - self._begun, event)
+            if event.kind in _KEPT:
+                at = round(self._wall_s + now, 3)
+                fact = {"at": at, "kind": event.kind, "who": event.who, "text": event.text}
+                self._out.note("event", fact)
+
+    def _add(self, at_s: float, event: Happened) -> None:
+        self._events.append(
+            {"at_s": round(at_s, 3), "kind": event.kind, "who": event.who, "text": event.text}
+        )
+
+    def listed(self) -> list[EventStatus]:
+        """The newest events, the oldest first."""
+        return list(self._events)

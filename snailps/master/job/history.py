@@ -1,0 +1,62 @@
+"""The course of a training: units, speed and loss at points in time, however long it takes.
+
+    status of the job, once a second -> RunHistory -> at most POINTS_MAX points -> Ask("history")
+
+When it is full, every second point is dropped and the next ones are twice as far apart: the points
+stay evenly spread over the whole training, and their memory is bounded.
+"""
+
+from __future__ import annotations
+
+from snailps.node.status import History
+
+POINTS_MAX = 512
+FIRST_S = 1.0
+"""Between two points of a training that has just begun."""
+
+
+class RunHistory:
+    """Points of the newest job's training."""
+
+    def __init__(self) -> None:
+        self._job = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._points: list[tuple[float, int, float, float | None]] = []
+        self._period_s, self._due = FIRST_S, 0.0
+
+    def note(
+        self,
+        job: int,
+        at_s: float,
+        units: int,
+        rate: float,
+        loss: float | None,
+        *,
+        last: bool = False,
+    ) -> None:
+        """Adds a point if it is time to; another `job` begins anew, the `last` point is kept."""
+        if job != self._job:
+            self._job = job
+            self._clear()
+        if not self._points:
+            self._due = at_s
+        if at_s < self._due and not last:
+            return
+        # From when it was due: looks that come a little late must not stretch the distance.
+        self._due = max(self._due + self._period_s, at_s + self._period_s / 2)
+        self._points.append((round(at_s, 3), units, round(rate, 1), loss))
+        if len(self._points) > POINTS_MAX:
+            # The newest one stays: it is the end of the curve.
+            self._points = [*self._points[:-1:2], self._points[-1]]
+            self._period_s *= 2
+
+    def told(self) -> History:
+        """All points, for `Ask("history")`."""
+        return {
+            "at_s": [point[0] for point in self._points],
+            "units": [point[1] for point in self._points],
+            "units_per_s": [point[2] for point in self._points],
+            "loss": [point[3] for point in self._points],
+        }

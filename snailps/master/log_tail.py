@@ -1,0 +1,44 @@
+"""The last lines of this process's log, for those who ask the master for them.
+
+    logging -> LogTail -> Ask("log") -> Report
+
+Lines as the log has them, whatever its format elsewhere is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+
+LINES_MAX = 200
+LINE_CHARS_MAX = 2000
+"""A longer line, of a user's error, is cut: an answer must stay small."""
+
+
+class LogTail(logging.Handler):
+    """Keeps the newest lines of the package's log, from `open` to `close`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._log = logging.getLogger("snailps")
+
+    def open(self) -> None:
+        """Begins to listen."""
+        self._log.addHandler(self)
+
+    def close(self) -> None:
+        """Listens no more; what it has stays."""
+        self._log.removeHandler(self)
+        super().close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes a record, from any thread."""
+        at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{at} {record.levelname.lower()} {record.getMessage()}"
+        self._lines.append(line[:LINE_CHARS_MAX])
+
+    def lines(self) -> list[str]:
+        """The newest lines, the oldest first: time, level, message."""
+        return list(self._lines)

@@ -1,0 +1,46 @@
+"""What this process uses of its machine: processor time and memory.
+
+    /proc/self/statm, clocks -> usage() -> the report on `Ask("stats")` -> the master's status
+
+Each process measures itself; nothing here is sent or kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from pathlib import Path
+
+from snailps.node.status import Usage
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def usage() -> Usage:
+    """What this process uses now.  Takes some microseconds."""
+    return {
+        "cpu_s": round(time.process_time(), 4),
+        "time_s": round(time.monotonic(), 4),
+        "rss_bytes": rss_bytes(),
+    }
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process, bytes."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # no descriptor may be left
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # sandboxes without /proc
+
+
+def peak_rss_mb() -> float:
+    """Largest resident size of this process so far, MB.
+
+    Not from `getrusage`: its value starts at the size of the parent process.
+    """
+    with contextlib.suppress(OSError):  # no descriptor may be left
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000  # sandboxes without /proc

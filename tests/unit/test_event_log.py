@@ -1,0 +1,196 @@
+"""What the status tells of the run's past: events, the course of the training, settings, usage."""
+
+import itertools
+import logging
+
+import pytest
+
+from snailps.config import MasterSettings, RawConfig
+from snailps.config.origins import HIDDEN, with_origins
+from snailps.master import effects
+from snailps.master.effects import Fact, Outbox
+from snailps.master.event_log import EventLog
+from snailps.master.events import Gone, Tick
+from snailps.master.job.history import POINTS_MAX, RunHistory
+from snailps.master.log_tail import LINE_CHARS_MAX, LINES_MAX, LogTail
+from snailps.master.member import cpu_share
+from snailps.node.status import EVENTS_MAX
+from snailps.node.usage import usage
+from snailps.transport import messages as m
+from tests.support.master_world import World
+
+
+def events_of(world):
+    return [(e["kind"], e["who"], e["text"]) for e in world.core.status(world.now)["events"]]
+
+
+def test_events_of_a_cluster_tell_its_start_and_losses():
+    world = World()
+    world.forms()
+    assert events_of(world) == [
+        ("joined", "", "the cluster is complete: 1 server and 2 workers"),
+    ]
+    worker = world.join("worker")
+    world.tick(times=3)
+    world.handle(Gone(worker, "its connection was closed"))
+    joined, lost = events_of(world)[1:]
+    assert joined == ("joined", "worker 4", "worker 4 joined")
+    text = "worker 4 was lost (its connection was closed); the others go on"
+    assert lost == ("lost", "worker 4", text)
+
+
+def test_events_of_a_lost_server_name_its_successors():
+    world = World(expected_node_num=4, expected_servers=2)
+    world.does = lambda order: (
+        m.Report({"endpoint": ["h", 1]})
+        if isinstance(order, m.HostStandby)
+        else World.does(world, order)
+    )
+    first, second = world.join("server"), world.join("server")
+    for _ in range(2):
+        world.join("worker")
+    placement = world.core.replication.standbys._placement
+    for _ in range(5):
+        world.tick()
+        for shard in placement.shards:
+            if shard.standby is not None:  # as its primary would tell
+                shard.standby.state = "ready"
+                placement.changed(shard)
+    assert {s["standby"] for s in world.core.status(world.now)["shards"]} == {1, 2}
+    world.handle(Gone(second, "no heartbeat for 3 s"))
+    lost = [event for event in events_of(world) if event[0] == "lost"]
+    text = (
+        "server 2 was lost (no heartbeat for 3 s); server 1 takes over its shard, no push is lost"
+    )
+    assert lost == [("lost", "server 2", text)]
+    assert first == 1
+
+
+def test_events_are_bounded_and_the_newest_are_kept():
+    out = Outbox()
+    events = EventLog(out, 5.0)
+    for number in range(EVENTS_MAX + 7):
+        out.happened("joined", f"worker {number}", "text")
+        events.take(out.take_happened(), 6.0 + number)
+    listed = events.listed()
+    assert len(listed) == EVENTS_MAX
+    assert listed[0]["who"] == "worker 7"
+    assert listed[0]["at_s"] == 8.0
+
+
+def test_events_of_an_earlier_master_come_before_the_begin():
+    out = Outbox(kept=True)
+    events = EventLog(out, 5.0, 1000.0)
+    out.happened("lost", "server 2", "server 2 was lost")
+    out.happened("checkpoint", "", "checkpoint 3 saved")
+    events.take(out.take_happened(), 7.0)
+    notes = [effect for effect in out.take() if isinstance(effect, effects.Note)]
+    facts = [Fact(note.kind, note.data) for note in notes]
+    assert [fact.data["kind"] for fact in facts] == ["lost"]  # the folder tells of checkpoints
+    later = EventLog(Outbox(), 50.0, 1000.0, [Fact("life", {}), *facts])
+    assert later.listed() == [
+        {"at_s": -43.0, "kind": "lost", "who": "server 2", "text": "server 2 was lost"}
+    ]
+
+
+def test_history_of_a_short_training_has_a_point_a_second():
+    history = RunHistory()
+    for tenth in range(100):
+        history.note(1, tenth / 10, tenth, 2.0, None)
+    told = history.told()
+    assert told["at_s"] == pytest.approx(range(10))
+    assert told["units"] == list(range(0, 100, 10))
+    assert told["loss"] == [None] * 10
+
+
+def test_history_of_a_long_training_is_bounded_and_even():
+    history = RunHistory()
+    for second in range(10_000):
+        history.note(1, float(second), second, 1.0, 1 / (1 + second))
+    at_s = history.told()["at_s"]
+    assert POINTS_MAX / 2 < len(at_s) <= POINTS_MAX
+    gaps = {later - earlier for earlier, later in itertools.pairwise(at_s[:-1])}
+    assert max(gaps) <= 33
+    assert (at_s[0], at_s[-1] > 9_960) == (0.0, True)
+
+
+def test_history_of_another_job_begins_anew():
+    history = RunHistory()
+    history.note(1, 1.0, 1, 1.0, None)
+    history.note(2, 9.0, 5, 1.0, 0.5)
+    assert history.told() == {"at_s": [9.0], "units": [5], "units_per_s": [1.0], "loss": [0.5]}
+
+
+def test_settings_with_origins_name_file_override_and_default():
+    raw = RawConfig.load(None, environ={"SNAILPS_FRAG_NUM": "64"}, overrides=["init_timeout=7"])
+    told = {name: (value, origin) for name, value, origin in with_origins(_built(raw), raw)}
+    assert told["init_timeout"] == ("7.0", "--set init_timeout")
+    assert told["frag_num"] == ("64", "environment SNAILPS_FRAG_NUM")
+    assert told["request_timeout"] == ("60.0", "default")
+
+
+def test_settings_with_origins_show_no_password(monkeypatch):
+    raw = RawConfig.from_mapping({"journal_dir": "s3://me:pass@host/x"}, "file:1")
+    told = {name: value for name, value, _ in with_origins(_built(raw), raw)}
+    assert told["journal_dir"] == "s3://host/x"
+    monkeypatch.setattr(
+        "snailps.config.origins.to_mapping",
+        lambda settings: {"api_token": "x", "init_timeout": "1"},
+    )
+    assert [value for _, value, _ in with_origins(_built(raw), raw)] == [HIDDEN, "1"]
+
+
+def _built(raw):
+    return raw.build(MasterSettings)
+
+
+def test_log_tail_keeps_the_newest_lines_and_cuts_long_ones():
+    tail, log = LogTail(), logging.getLogger("snailps.test_log_tail")
+    tail.open()
+    try:
+        for number in range(LINES_MAX + 1):
+            log.warning("line %d", number)
+        log.warning("x" * 9999)
+    finally:
+        tail.close()
+    log.warning("after")
+    lines = tail.lines()
+    assert len(lines) == LINES_MAX
+    assert lines[-2].endswith(f"warning line {LINES_MAX}")
+    assert len(lines[-1]) == LINE_CHARS_MAX
+
+
+def test_usage_of_this_process_is_measured():
+    now = usage()
+    assert now["cpu_s"] > 0
+    assert now["rss_bytes"] > 1e6
+    assert cpu_share(now, {}) is None
+    assert cpu_share({"cpu_s": 2.0, "time_s": 9.0}, {"cpu_s": 1.0, "time_s": 7.0}) == 0.5
+    assert cpu_share(now, now) is None
+
+
+def test_usage_of_all_processes_is_in_the_status():
+    world = World()
+    told = {"cpu_s": 1.0, "time_s": 10.0, "rss_bytes": 5_000_000}
+    world.does = lambda order: (
+        m.Report({"shards": [], "standbys": [], "usage": dict(told)})
+        if isinstance(order, m.Ask)
+        else World.does(world, order)
+    )
+    world.forms()
+    world.tick(1.1)
+    told.update(cpu_s=2.5, time_s=11.0)
+    world.tick(1.1)
+    world.handle(Tick(usage={"cpu_s": 1.0, "time_s": 1.0, "rss_bytes": 7}))
+    world.handle(Tick(usage={"cpu_s": 1.5, "time_s": 2.0, "rss_bytes": 8}))
+    status = world.core.status(world.now)
+    assert [(n["cpu"], n["rss_bytes"]) for n in status["nodes"]] == [(1.5, 5_000_000)] * 3
+    assert (status["master"]["cpu"], status["master"]["rss_bytes"]) == (0.5, 8)
+
+
+def test_ask_history_and_settings_are_answered_at_once():
+    world = World()
+    world.forms()
+    history = world.ask(99, m.Ask("history")).data
+    assert history == {"at_s": [], "units": [], "units_per_s": [], "loss": []}
+    assert world.ask(99, m.Ask("settings")).data == {"settings": []}
