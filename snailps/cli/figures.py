@@ -52,9 +52,7 @@ def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str
         return ""
     width = min(columns, len(values))
     edges = [at * len(values) // width for at in range(width + 1)]
-    means = [
-        sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
     low, high = min(means), max(means)
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0
     return "".join(signs[round((mean - low) * scale)] for mean in means)

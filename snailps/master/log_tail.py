@@ -23,14 +23,21 @@ class LogTail(logging.Handler):
         super().__init__(logging.INFO)
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self._log = logging.getLogger("snailps")
+        self._level = self._log.level
 
     def open(self) -> None:
-        """Begins to listen."""
+        """Begins to listen: from INFO on, where the log itself begins at warnings, too."""
+        self._level = self._log.level
+        if self._level > logging.INFO and not self._log.propagate:
+            for handler in self._log.handlers:
+                handler.setLevel(max(handler.level, self._level))
+            self._log.setLevel(logging.INFO)
         self._log.addHandler(self)
 
     def close(self) -> None:
         """Listens no more; what it has stays."""
         self._log.removeHandler(self)
+        self._log.setLevel(self._level)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:

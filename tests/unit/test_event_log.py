@@ -1,5 +1,6 @@
 """What the status tells of the run's past: events, the course of the training, settings, usage."""
 
+import io
 import itertools
 import logging
 
@@ -158,6 +159,20 @@ def test_log_tail_keeps_the_newest_lines_and_cuts_long_ones():
     assert len(lines) == LINES_MAX
     assert lines[-2].endswith(f"warning line {LINES_MAX}")
     assert len(lines[-1]) == LINE_CHARS_MAX
+
+
+def test_log_tail_has_what_a_quiet_log_leaves_out(monkeypatch):
+    package, shown = logging.getLogger("snailps"), logging.StreamHandler(io.StringIO())
+    monkeypatch.setattr(package, "handlers", [shown])
+    monkeypatch.setattr(package, "propagate", False)
+    monkeypatch.setattr(package, "level", logging.WARNING)
+    tail = LogTail()
+    tail.open()
+    logging.getLogger("snailps.test_log_tail").info("the cluster is complete")
+    tail.close()
+    assert tail.lines()[0].endswith("info the cluster is complete")
+    assert shown.stream.getvalue() == ""
+    assert package.level == logging.WARNING
 
 
 def test_usage_of_this_process_is_measured():
