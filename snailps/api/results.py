@@ -162,7 +162,8 @@ class Results:
         Notes
         -----
         As in `put`, what is there is taken away first, which gives exactly 0.  Moments do not add
-        up, so that workers may not push those of momentum and adam; nobody else pushes here.
+        up, so that workers may not push those of momentum and adam; here the driver is the only one
+        that pushes.
         """
         declared, number = self.tables[table], self._numbers[table]
         width = declared.dim + declared.state_floats

@@ -29,8 +29,8 @@ MORE = {
     "FMRegressor": ("check_regressors_int", "check_fit_idempotent"),
     "MLPClassifier": ("check_classifiers_classes",),
 }  # fmt: skip
-"""Others, and on whom.  None repeats fits of networks: batches in flight see each other's steps or
-not, as they come."""
+"""Further checks, by estimator.  No check that repeats a fit is run on networks: whether a
+batch sees the step of the one before it depends on timing."""
 
 
 def cases():

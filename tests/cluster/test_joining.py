@@ -160,7 +160,7 @@ def test_worker_killed_with_kept_rows_leaves_a_model_that_is_as_good(tmp_path, w
 
 
 def gates_of_two(folder):
-    """For two workers: whoever stands at the first has leased one or two of the others at most."""
+    """For two workers: the one that stands at the first has leased at most two of the others."""
     return [Gate(folder / "gates", number) for number in (FIRST, *range(LATER, LATER + 3))]
 
 

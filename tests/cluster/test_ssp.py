@@ -1,4 +1,4 @@
-"""Bounded staleness on clusters of real processes: who waits, for whom, and until when."""
+"""Bounded staleness on clusters of real processes: which worker waits, for which, how long."""
 
 import os
 import signal

@@ -237,7 +237,7 @@ def test_relay_delivers_the_last_words_of_a_peer_that_left_something_unread(door
         theirs = tls.encrypted(socket.create_connection(door.getsockname()), LIMIT_S)
         theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ours = accepted(door)
-        ours.sendall(b"what nobody reads")
+        ours.sendall(b"never read")
         select.select([theirs], [], [], LIMIT_S)
         for word in words:
             theirs.sendall(word)
@@ -249,7 +249,7 @@ def test_relay_delivers_the_last_words_of_a_peer_that_left_something_unread(door
 def test_relay_ends_the_peers_connection_when_its_owner_closes_the_plain_end(door, folders):
     tls = Tls(str(folders["b"]))
     theirs = tls.encrypted(socket.create_connection(door.getsockname()), LIMIT_S)
-    theirs.sendall(b"what nobody reads")
+    theirs.sendall(b"never read")
     ours = accepted(door)
     ours.close()
     assert received(theirs) == b""

@@ -32,7 +32,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 def anyone(hello):
-    """Whom a fault is meant for by default: also those who have not yet said who they are."""
+    """The default of `whom`: all connections, also those whose `Hello` has not come yet."""
     return True
 
 

@@ -52,8 +52,8 @@ PLACES = {
 }
 """Where a process dies by itself (`hurt.py`): in the middle of a frame to the standby; a push
 applied and not yet forwarded; replies gone out; applied at the standby and not acknowledged;
-a primary that has begun to yield, and one that has yielded, of which nobody knows; a fact of the
-journal, a compacted one and a checkpoint about to be given their names, and after."""
+a primary that has begun to yield, and one that has yielded before the master hears of it; a fact of
+the journal, a compacted one and a checkpoint about to be given their names, and after."""
 AIMS = tuple(f"aim server:{place}" for place in list(PLACES)[:4])
 CUT_OVERS = ("aim server:yielding", "aim server:yielded")
 COMPACTIONS = ("aim master:compacting", "aim master:compacted")
@@ -72,12 +72,12 @@ class Fault:
     Attributes
     ----------
     kind : str
-        What and whom.  ``kill``: SIGKILL; ``pause``: SIGSTOP, and SIGCONT soon enough; ``freeze``:
-        SIGSTOP until it is taken for lost, then SIGCONT; ``isolate``: the master does not hear of
-        it until it is taken for lost, all others do; ``cut``: connections are reset; ``tear``:
-        one is closed in the middle of a frame; ``slow``, ``delay``, ``silence``: for a while;
-        ``fill``: the disk is full for a while; ``aim``: dies at one of `PLACES`.  ``data``: all
-        connections into a server.
+        The fault and its target.  ``kill``: SIGKILL; ``pause``: SIGSTOP, and SIGCONT soon enough;
+        ``freeze``: SIGSTOP until it is taken for lost, then SIGCONT; ``isolate``: the master does
+        not hear of it until it is taken for lost, all others do; ``cut``: connections are reset;
+        ``tear``: one is closed in the middle of a frame; ``slow``, ``delay``, ``silence``: for a
+        while; ``fill``: the disk is full for a while; ``aim``: dies at one of `PLACES`.  ``data``:
+        all connections into a server.
     index : int
         Which of those that are alive, modulo their number.
     after : int

@@ -4,8 +4,8 @@
 
 The rules of `snailps/transport/client`: a part is numbered when it is made, belongs to its shard,
 and is sent again on each new connection, in the original order and with its number, before
-anything new; a connection that a shard ends with `stale-route` is made anew to whom the route
-names.
+anything new; a connection that a shard ends with `stale-route` is made anew to the address in the
+route.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class Client:
         return self.flush()
 
     def waits(self):
-        """What is open, for whom, for people."""
+        """Open requests and their shards, for messages."""
         return [
             f"{part.request.what} at shard {link.index}"
             f" ({'no connection' if link.end is None else 'unanswered'})"

@@ -21,7 +21,7 @@ ALL_KILLED = "all processes were killed"
 STANDSTILL_S = 90.0
 """How long the training may stand still while nothing is wrong: longer than any limit of a part."""
 UNNAMED_S = 5.0
-"""How long a worker may wait for a lease before somebody must be named."""
+"""How long a worker may wait for a lease before the status must name what it waits for."""
 
 
 def acknowledgements_hold(cluster):
@@ -200,7 +200,7 @@ def check(cluster):
 
 
 def watch(cluster):
-    """Who waits for a lease has somebody named whom it waits for, while the master runs."""
+    """The status names what each worker without a lease waits for, while the master runs."""
     master, now = cluster.master, cluster.world.now
     if now < cluster.watch_at or master.core.departures.returning:
         return
@@ -228,7 +228,7 @@ def watch(cluster):
             cluster.unnamed.pop(node, None)
         elif now - cluster.unnamed.setdefault(node, (asks, now))[1] > UNNAMED_S:
             raise AssertionError(
-                f"{node.name} waits for a lease for {UNNAMED_S:g} s, and nobody says for whom: "
+                f"{node.name} waits for a lease for {UNNAMED_S:g} s, the status names no cause: "
                 f"{member.name} is {member.state!r}, phase {master.core.told_phase}"
             )
 
@@ -261,7 +261,7 @@ def watch_answer(shard, data, answer):
     cluster = shard.server.cluster
     master = cluster.master
     if master.core is None or shard.server.number not in master.core.members.all:
-        return  # it is lost, and does not know: what it takes is acknowledged to nobody
+        return  # it is lost and has not heard it: no client gets its acknowledgements
     if not cluster.fenced or data[5] != Kind.PUSH or shard.shard.core.role != "primary":
         return
     incarnation = HEADER.unpack_from(data)[7]

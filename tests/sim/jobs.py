@@ -308,7 +308,7 @@ class JobRun:
         self.rows = expected_round(self.rows, parts, self.books.parts)
 
     def _check_lacking(self, clock, parts, cluster):
-        """Whoever is healthy, and has begun with a round, is in it, unless it is too late."""
+        """Each healthy worker that has begun with a round is in it, unless it is too late."""
         plan, now = self.plan, cluster.world.now
         late = plan.deadline and now >= self.begun[clock] + plan.deadline
         if cluster.interrupted or late:

@@ -137,7 +137,7 @@ class MemoryDisk:
         return found
 
     def changes(self):
-        """Something is about to be changed: maybe the last call of somebody."""
+        """Called before each change: counts down to `on_cut`."""
         if self.on_cut is not None:
             self.cut_in -= 1
             if self.cut_in <= 0:
@@ -155,7 +155,7 @@ class MemoryDisk:
         return self._open[descriptor]
 
     def closed(self, descriptor):
-        """Nobody's any more."""
+        """Forgets a descriptor."""
         self._open.pop(descriptor, None)
 
 

@@ -192,7 +192,7 @@ class Books:
             push[key].acked_at = now
 
     def go_on(self, done, clock):
-        """A training begins where these blocks are trained; later clocks are of nobody yet."""
+        """A training begins where these blocks are trained; later clocks have no contributions."""
         self.reported = set(done)
         self.slots = {place: what for place, what in self.slots.items() if place[0] < clock}
 

@@ -3,8 +3,9 @@
     connect(process, address) -> Future of an End         listen(process, address, admit)
     End.send(bytes) -> delay -> the other End's on_data   close, break, partition, death of a host
 
-It owns who can reach whom.  Bytes come in order and whole within a connection, in any order between
-connections; a partition holds them back, and lets them through when it heals, as TCP does.
+It owns which hosts can reach each other.  Bytes come in order and whole within a connection, in any
+order between connections; a partition holds them back, and lets them through when it heals, as TCP
+does.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Link:
 
 
 class Network:
-    """All connections, and who is cut off from whom.
+    """All connections, and the pairs of hosts that are cut off from each other.
 
     Parameters
     ----------
@@ -133,7 +134,7 @@ class Network:
         self.links = {}
         self._listeners, self._reserved = {}, {}
         self._cut = {}  # (host, host) -> until when
-        self.silent = set()  # hosts that lost their power: nobody is told
+        self.silent = set()  # hosts that lost their power: their peers see no end of a connection
 
     def delay(self):
         """Seconds that one piece takes."""
@@ -160,16 +161,16 @@ class Network:
             del self._listeners[address]
 
     def reserve(self, process, addresses):
-        """A process listens there, and serves nobody yet."""
+        """A process listens there, and accepts no connection yet."""
         self._reserved.update(dict.fromkeys(addresses, process))
 
     def is_there(self, address):
-        """Whether somebody listens."""
+        """Whether a process listens at an address."""
         reserved = self._reserved.get(address)
         return address in self._listeners or (reserved is not None and reserved.alive)
 
     def release(self, addresses):
-        """Nobody listens there any more who does not serve."""
+        """Ends the reservations of these addresses."""
         for address in addresses:
             self._reserved.pop(address, None)
 
@@ -240,7 +241,7 @@ class Network:
         if not end.open:
             return
         if end.process.host in self.silent:
-            end.open = False  # its host is gone with it: nobody hears of that
+            end.open = False  # its host is gone with it: the peer sees nothing
         else:
             end.close()
 

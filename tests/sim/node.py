@@ -195,7 +195,7 @@ class Node(Process):
             yield WATCH_S
 
     def _rejoin(self, end, limit_s):
-        """One call on a connection that nobody reads yet."""
+        """One call on a connection that has no reader yet."""
         us = self.welcome
         rejoin = messages.Rejoin(
             us.job, us.node, us.incarnation, self.role.name.lower(), self.host,

@@ -3,9 +3,10 @@
     slice -> row of TEXT -> tenancy: reads them; RESIDENT rows through it, VISITING rows a visit
     what a worker reads twice, with its own push between, must differ by that push alone
 
-So any second writer of a part shows, whoever was lost before, and any slice that a tenancy reads
-before it is dealt, or after a later one has overwritten it.  `jobs.Settled` knows which visits were
-at the servers with all their rows: a tenancy must have each visit settled, or train it itself.
+So any second writer of a part shows, whichever worker was lost before, and any slice that a tenancy
+reads before it is dealt, or after a later one has overwritten it.  `jobs.Settled` knows which
+visits were at the servers with all their rows: a tenancy must have each visit settled, or train it
+itself.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Seams:
     disk : module-like
         In the place of `os` for the journal.
     is_there : callable
-        Whether somebody listens at an address.
+        Whether a process listens at an address.
     model : type
         The class of the job.
     journal_bytes : int
@@ -77,7 +77,7 @@ class Threads:
     Attributes
     ----------
     owner : Process
-        Whose threads are made just now; None: nobody's.
+        The process whose threads are being made; None: no process's.
     """
 
     Event, RLock = threading.Event, threading.RLock

@@ -1,6 +1,6 @@
 """Bounded staleness, checked from outside: who may begin a block, and what its rows must contain.
 
-    Done, as the master hears it -> blocks by worker -> Leased: nobody too far ahead
+    Done, as the master hears it -> blocks by worker -> Leased: none too far ahead
                                                      -> rows of that block: each worker's progress
 
 Every worker adds 1 to a row of its own with each block.  A block is reported when its pushes are

@@ -19,7 +19,8 @@ from snailps.transport import messages as m
 class World:
     """Servers 1 to n with `shards` shards each, obeying a `ReplicationPlanner`.
 
-    `copies[server][shard]` is a dict: role, what it applied, whom it streams to, its held pushes.
+    `copies[server][shard]` is a dict: `role`; `n`, the pushes that it has applied (-1: it has no
+    rows yet); `to`, the server that it streams to (0: none).
     """
 
     def __init__(self, servers=2, shards=1, *, replicated=True, hosts=None, obey=True,
@@ -109,7 +110,7 @@ class World:
         self.obey(next(i for i, o in enumerate(self.orders) if o.server == server))
 
     def hurry(self):
-        """Nobody takes so long that it would be taken for one that hangs."""
+        """Has overdue orders executed, before the plan takes their servers for hung ones."""
         limit_s = SERVE_S - 3.0  # more than two steps of the tests
         while late := [o for o in self.orders if self.now > self.given[o.number] + limit_s]:
             self.obey_next(late[0].server)

@@ -247,7 +247,7 @@ class Gate:
         """Waits until a worker stands at one of some gates; that one."""
         while True:
             for gate in gates:
-                with contextlib.suppress(OSError):  # nobody reads it
+                with contextlib.suppress(OSError):  # its reader is gone
                     gate._file = os.open(gate.path, os.O_WRONLY | os.O_NONBLOCK)
                     return gate
             time.sleep(0.01)

@@ -161,7 +161,7 @@ def test_unclocked_pushes_are_applied_at_once_beside_staged_ones(shard):
 
 
 def test_request_of_a_clock_to_come_waits_however_damaged_the_rest_is(shard):
-    """What is wrong with it is said when it is its turn, and harms nobody meanwhile."""
+    """The error is sent when the clock has come; until then other requests are served."""
     bad = pull(clock=1)
     with shard.raw() as one:
         one.send(with_body(bad, bad.body[:-8]), reach(1))

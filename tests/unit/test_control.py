@@ -430,7 +430,7 @@ def test_garbage_before_the_handshake_is_refused_and_others_are_served(
     one.sock.sendall(data)
     assert refused(one).code == code
     assert client.call(messages.Drain(1), LIMIT_S) == messages.Ok()
-    assert master.lost.empty()  # nobody who had been there
+    assert master.lost.empty()  # no member was lost
 
 
 def broken_json():
@@ -497,7 +497,7 @@ def test_answer_of_another_kind_loses_that_peer_and_fails_its_call(master, raw, 
 
 
 def test_handler_that_fails_loses_that_peer_alone(master, raw, connect, caplog):
-    """A bug here, met by one message: its sender is lost, and the log says of whom and why."""
+    """A bug here, met by one message: its sender is lost, and the log names it and the reason."""
 
     def broken(peer, message, reply):
         if isinstance(message, messages.Lease):

@@ -205,7 +205,7 @@ def test_rejoin_with_another_state_is_refused_at_the_door(state):
 
 @pytest.mark.parametrize("node", [1, 2, 77])
 def test_rejoin_of_another_members_number_is_refused(running, node):
-    """1 is the driver's, 2 and 77 nobody's: whoever took them would be two with the next one."""
+    """1 is the driver's; 2 and 77 are free, but the next member would get the same number."""
     life = int(running.status()["life"], 16)
     with Raw(running.address) as raw:
         raw.say(body(rejoin(job=life, node=node, incarnation=node)))

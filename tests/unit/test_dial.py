@@ -68,7 +68,7 @@ def test_listen_on_a_port_in_use_says_so():
 
 
 def test_listen_again_on_the_port_of_a_server_that_ended():
-    made = Master(listener=listen("127.0.0.1", free_port()))  # which nobody else gets meanwhile
+    made = Master(listener=listen("127.0.0.1", free_port()))  # taken at once
     client = dial(made.address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
     made.close()
     client.close()

@@ -167,7 +167,7 @@ def test_train_fm_decay_spares_factors_of_absent_fields():
     toy = Toy(examples=1, factors=2, field_num=6, method=2, seed=5)
     toy.fields[:] = toy.fields % 3
     got = toy.train(factor_l2=0.5, l2=0.5)[0]
-    columns = slice(1 + 3 * 2, toy.dim)  # of fields 3 to 5, which nobody is in
+    columns = slice(1 + 3 * 2, toy.dim)  # of fields 3 to 5, which no feature is in
     np.testing.assert_array_equal(got[:, columns], toy.rows[:, columns])
     assert (got[toy.places, 0] != toy.rows[toy.places, 0]).all()
 

@@ -179,8 +179,8 @@ def test_member_that_comes_back_with_another_heartbeat_connection_stays(ears):
     again.close()
 
 
-def test_master_that_was_stopped_itself_expels_nobody_at_once():
-    """It has heard nobody meanwhile; a member that is gone has no connection to listen to."""
+def test_master_that_was_stopped_itself_expels_no_member_at_once():
+    """It read no heartbeat while it was stopped; a member that is gone has no connection."""
     member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=0.0)
     members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
     expelled = []

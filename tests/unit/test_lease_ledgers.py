@@ -1,4 +1,4 @@
-"""Books of leases that keep workers in step: each entry once, nobody too far ahead."""
+"""Ledgers of leases that keep workers in step: each entry once, no worker too far ahead."""
 
 import copy
 import random
@@ -135,7 +135,7 @@ def run_to_the_end(book, alive, rng: random.Random):
     done, newest, steps = [], 100, 0
     while not book.over:
         steps += 1
-        assert steps < 20_000, "nobody gets on"
+        assert steps < 20_000, "no worker proceeds"
         action = rng.random()
         if action < 0.03 and len(alive) > 1:
             node = rng.choice(sorted(alive))
@@ -185,8 +185,8 @@ def _books(workers, block_num, micro_batches):
     st.integers(0, 1 << 32),
 )  # fmt: skip
 @examples(15)
-def test_whoever_waits_and_could_go_is_woken(kind, workers, block_num, micro_batches, seed):
-    """Asked only when the book names it, nobody waits who would get an entry if it asked."""
+def test_worker_that_waits_and_could_go_is_woken(kind, workers, block_num, micro_batches, seed):
+    """Workers ask only when the ledger names them; none waits that would get an entry."""
     rng = random.Random(seed)
     book = _books(workers, block_num, micro_batches)[kind]
     alive, waiting, newest = set(range(1, workers + 1)), set(), 100
@@ -483,7 +483,7 @@ def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
 def test_rounds_cut_off_late_ones_and_take_them_back_later():
     book = RoundLedger(3, [1, 2, 3])
     entries = take_all(book, (1, 2, 3))
-    assert book.cut_off() == []  # somebody has to be done
+    assert book.cut_off() == []  # one worker has to be done first
     book.done(entries[1].number, 1)
     book.done(entries[3].number, 3)
     assert book.cut_off() == [2]

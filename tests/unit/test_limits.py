@@ -54,7 +54,7 @@ def test_limits_of_the_end_fall_from_the_outside_in():
 
 
 def test_default_settings_serve_a_request_whose_server_falls_silent():
-    """It is missed, its standby is told to serve, and if that hangs, too, somebody is told."""
+    """It is lost, its standby is promoted; if that hangs, too, the request ends in an error."""
     for settings in (MasterSettings(), ServerSettings(), WorkerSettings()):
         of = Limits.of(settings.request_timeout)
         assert settings.heartbeat_timeout + limits.ORDER_S < of.parked_s

@@ -134,7 +134,7 @@ def test_train_linear_in_two_threads_comes_near_one(method):
     alone, _, _ = toy.train(**rates)
     assert np.isfinite(rows).all()
     assert np.corrcoef(rows[:, 0], alone[:, 0])[0, 1] > 0.95
-    if method == FTRL:  # sums of squared gradients are the same ones, whoever adds them
+    if method == FTRL:  # sums of squared gradients are the same for any number of threads
         assert rows[:, 2].sum() == pytest.approx(alone[:, 2].sum(), rel=0.1)
 
 

@@ -356,7 +356,7 @@ def test_rows_that_others_move_are_pulled_again_before_training():
     model.setup()
     keys = np.array([1, 4, 7], np.uint64)
     copies = model.sgd.pull({"a": keys}, {"a": np.array([0, 2])})
-    model.table("a")[:] += 5  # somebody else
+    model.table("a")[:] += 5  # another worker's push
     ((local,),) = model.sgd.load(copies).values()
     np.testing.assert_array_equal(local[:, 0], [5, 0, 5])
     local[:, :DIM] += 1

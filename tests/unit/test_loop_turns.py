@@ -1,4 +1,4 @@
-"""What a shard's loop decides by time, with the time given: no thread, and nobody sleeps."""
+"""What a shard's loop decides by time, with the time given: no thread, no sleep."""
 
 import socket
 import time

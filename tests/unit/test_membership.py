@@ -1,4 +1,4 @@
-"""Forming and coming back at the master: whom it waits for, whom it drops, when it goes on."""
+"""Forming and coming back at the master: which nodes it waits for and drops, when it goes on."""
 
 import pytest
 from master_parts import TestOutbox

@@ -77,7 +77,7 @@ def test_coming_asks_for_blocks_that_came_back_beside_those_on_their_way():
     waiting = prefetcher.next(1)
     prefetcher.ask_back()
     assert helper.asked[2][0] is True
-    helper.answer(2, None)  # somebody else has it
+    helper.answer(2, None)  # another worker has it
     assert prefetcher.earlier(waiting) is None
     prefetcher.ask_back()
     back = block(1, 0)

@@ -206,8 +206,8 @@ def test_large_fragment_is_copied_in_pieces():
             shard.alone()
 
 
-def test_copying_goes_piece_by_piece_while_others_ask_and_on_when_nobody_does():
-    """The standby here acknowledges nothing: of 8 MB it gets one piece, until nobody has asked."""
+def test_copying_goes_piece_by_piece_beside_requests_and_on_without_them():
+    """The standby here acknowledges nothing: of 8 MB it gets one piece until requests end."""
     with Replicas() as cluster:
         cluster.add_table(1, 100, ADD, ZEROS)
         client, keys = cluster.client(), np.arange(20_000, dtype=np.uint64)
@@ -240,7 +240,7 @@ def rest_beside_pulls(cluster, pull):
             longest_s = max(longest_s, time.monotonic() - before)  # of two pulls, waits between
         got = sink.got
         longest_s = max(longest_s, time.monotonic() - began)
-        if longest_s < 0.9:  # else the shard, after 1 s, has taken us for nobody
+        if longest_s < 0.9:  # else the shard, after 1 s, has taken us for lost
             return sink, got
         cluster.threads[0].alone()
         sink.join()
@@ -272,7 +272,7 @@ def test_rests_end_when_the_shard_is_told():
         client.push(1, keys, np.ones((len(keys), 100), np.float32))
         out = np.zeros((1, 100), np.float32)
         shard = cluster.threads[0]
-        # Nobody acknowledges: one piece comes and no more.
+        # Nothing is acknowledged: one piece comes and no more.
         sink, got = rest_beside_pulls(cluster, lambda: client.pull(1, keys[:1], out))
         assert got < 8_000_000
         shard.pace(False)

@@ -157,7 +157,7 @@ def test_lost_standby_of_a_standby_holds_up_nothing(cluster):
     client.push(1, keys, np.ones((10, 4), np.float32))
     assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
     assert cluster.threads[0].stop()
-    cluster.promote(middle)  # nobody has said that it is alone
+    cluster.promote(middle)  # it has not been told that it has no standby
     client.push(1, keys, np.ones((10, 4), np.float32))
     assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
 

@@ -192,7 +192,7 @@ class Rough(World):
         self.hung[server] = self.now + SILENCE_S
 
     def pass_by(self, seconds):
-        """Time passes; whom nobody has heard for too long is lost."""
+        """Time passes; servers that have been silent for too long are lost."""
         self.now += seconds
         for server in [s for s, until in self.hung.items() if self.now > until]:
             if server in self.alive:

@@ -1,4 +1,4 @@
-"""master.leases.rotation: slices, tenancies and visiting parts, whoever comes, goes or is lost."""
+"""master.leases.rotation: slices, tenancies and visiting parts, with workers that come and go."""
 
 import random
 
@@ -752,7 +752,7 @@ class Site:
         self.check()
 
     def check(self):
-        """Whoever could get something is woken; progress is a share."""
+        """Each worker that could get something is woken; progress is a share."""
         for node in self.ledger.woken(self.refused):
             self.ask(node)
         for node in sorted(self.refused):

@@ -189,7 +189,7 @@ def bad_requests():
         "fragment twice": (corrupt(pull_frame({3: [a], 4: []}), 32, b"\x03"), "order"),
         "fragments out of order": (pull_frame({4: [], 3: [a]}), "order"),
         "push without a number": (push_frame({3: [a]}, np.ones((1, 4)), seq=0), "seq"),
-        "push of nobody": (push_frame({3: [a]}, np.ones((1, 4)), incarnation=0), "seq"),
+        "push of incarnation 0": (push_frame({3: [a]}, np.ones((1, 4)), incarnation=0), "seq"),
         "pull of narrow rows": (pull_frame({3: [a]}, dim=3), "dim"),
         "pull of wide rows": (pull_frame({3: [a]}, dim=2**32 - 1), "dim"),
         "push of narrow rows": (push_frame({3: [a]}, np.ones((1, 3))), "dim"),
@@ -307,7 +307,7 @@ def test_bad_handshake_is_answered_and_closed(shard, data, code):
 
 
 def test_reason_reaches_a_peer_that_goes_on_sending(shard):
-    """Bytes that nobody will read must not reset the connection before the reason is read."""
+    """Bytes that will not be read must not reset the connection before the reason is read."""
     with shard.raw(shake=False) as one:
         one.sock.sendall(b"x" * (1 << 20))
         assert error_of(one.next()).code == "magic"

@@ -285,7 +285,7 @@ def test_parked_pulls_are_all_answered_behind_half_a_push():
 
 
 def make_thread():
-    # Of an address that no other test uses: there nobody else listens at this port afterwards.
+    # An address that no other test uses, so that no other process listens at this port afterwards.
     listener = socket.create_server(("127.0.0.2", 0))
     hello = Hello(Channel.DATA, Role.SERVER, os.urandom(16), job=JOB)
     thread = BlockingShard(

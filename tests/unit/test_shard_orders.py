@@ -1,4 +1,4 @@
-"""`ShardOrders`: each shard does what changes rows, in order, whoever serves it by then."""
+"""`ShardOrders`: each shard does what changes rows, in order, on whichever server it is by then."""
 
 import pytest
 

@@ -48,7 +48,7 @@ def test_servers_make_a_table_once_however_many_workers_declare_it():
     assert len(orders) == len(world.servers)
     assert [number for number, _ in orders[0].tables] == [1, 2]
     assert all(answer == [m.Declared([1, 2])] for answer in answers)
-    assert world.declare("bias") == [m.Declared([2])]  # made: nobody needs to be asked
+    assert world.declare("bias") == [m.Declared([2])]  # it exists: no server is asked
     assert not world.out.orders
 
 

@@ -120,7 +120,7 @@ class Cluster:
             withheld = (self.clock + 1) * book.micro_batches - 1
             assert book.records.last < max(withheld, book.size - (withheld >= book.size))
         for node in self.waiting:
-            assert self.fork().book.take(node) is None, f"nobody wakes worker {node}"
+            assert self.fork().book.take(node) is None, f"worker {node} is not woken"
 
     def fork(self):
         """Another one in the same state."""

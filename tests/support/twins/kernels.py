@@ -204,7 +204,7 @@ def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, 
     """The same with AdaGrad: ..., and the sums of squares of inputs and outputs.
 
     A row takes a step for each place that it has in a group: as each noise word, then for each
-    token that is somebody's target, in the order of the text; then for each token whose bag it is
+    token that is a target, in the order of the text; then for each token whose bag it is
     in.  Gradients are all of the rows as the group found them.
     """
     inputs = inputs[:, :dim].astype(np.float64)
