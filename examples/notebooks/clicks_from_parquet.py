@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import snailps
-from snailps.data.matrix_writer import spool_matrix
 
 scratch = tempfile.TemporaryDirectory(prefix="snailps-")  # removed with this process
 folder = Path(scratch.name)
@@ -44,33 +43,27 @@ pq.write_table(visits(20_000, 5), folder / "train.parquet")
 pq.write_table(visits(4_000, 6), folder / "test.parquet")
 
 # %% [markdown]
-# `write_matrix` and `spool_matrix` write what models of examples read without parsing. The spooled
-# file is gone with its `with` block.
+# Estimators of rows read files themselves, a piece at a time: a path, and the name of the column of
+# labels.
+# What the other columns are is inferred, and can be overridden: `columns=["visitor:ignore"]`.
 
 # %%
-test = pq.read_table(folder / "test.parquet")
-written = snailps.write_matrix(folder / "test.mx", test, label="clicked")
-print(f"{written.units:,} examples with {written.entries:,} entries")
-
-models = {
-    "linear": "snailps.models.sparse.linear:Linear",
-    "factorization machine": "snailps.models.sparse.fm:FactorizationMachine",
-}
-figures = {}
-with (
-    snailps.cluster() as cluster,
-    spool_matrix(pq.read_table(folder / "train.parquet"), label="clicked") as train,
-):
-    for name, model in models.items():
-        settings = {"epochs": 6, "test": str(folder / "test.mx")}
-        if "fm" in model:
-            settings["factors"] = 4
-        figures[name] = cluster.run(model, settings, input=train).figures
+train, test = folder / "train.parquet", folder / "test.parquet"
+with snailps.cluster():
+    linear = snailps.LogisticRegression(epochs=6).fit(train, "clicked")
+    machine = snailps.FMClassifier(factors=4, epochs=6).fit(train, "clicked")
+print(linear.columns_)
 
 # %% [markdown]
-# On visits that neither has seen; a coin has a log loss of 0.69 and an AUC of 0.5.
+# On visits that neither has seen; always "no" is right in half of them.
 
 # %%
-for name, found in figures.items():
-    test_figures = found["test"]
-    print(f"{name}: log loss {test_figures['log_loss']:.3f}, AUC {test_figures['auc']:.3f}")
+for model in (linear, machine):
+    print(f"{type(model).__name__}: accuracy {model.score(test):.3f}")
+
+# %% [markdown]
+# The probability of a click, for a file or for rows in memory.
+
+# %%
+print(machine.predict_proba(test)[:3].round(3))
+print(machine.predict([{"visitor": "visitor 7", "article": "article 3"}]))

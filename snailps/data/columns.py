@@ -51,7 +51,7 @@ class Column:
         return self.kind not in (Kind.IGNORE, Kind.LABEL)
 
 
-def columns_of(declared: str | Sequence[str]) -> tuple[Column, ...]:
+def columns_of(declared: str | Sequence[str], *, needs_label: bool = True) -> tuple[Column, ...]:
     """Reads a declaration.
 
     Parameters
@@ -59,6 +59,8 @@ def columns_of(declared: str | Sequence[str]) -> tuple[Column, ...]:
     declared : str or sequence of str
         ``name:kind`` a column, in the order of the file; a string has commas or newlines between
         them.  ``a1..a9:kind`` stands for nine columns.
+    needs_label : bool
+        False: there may be none.
 
     Raises
     ------
@@ -67,7 +69,7 @@ def columns_of(declared: str | Sequence[str]) -> tuple[Column, ...]:
     """
     columns = _declared(declared)
     labels = [column.name for column in columns if column.kind is Kind.LABEL]
-    if len(labels) != 1:
+    if len(labels) != 1 and (labels or needs_label):
         got = " and ".join(labels) if labels else "none"
         raise ConfigError(f"columns: expected exactly one column of kind label, got {got}")
     return columns

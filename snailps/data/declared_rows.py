@@ -67,6 +67,30 @@ class ListTable(Table):
         return self._columns[column]
 
 
+class SomeRows(Table):
+    """Rows `first` to before `last` of a table."""
+
+    def __init__(self, table: Table, first: int, last: int) -> None:
+        self._table, self._first = table, first
+        self.columns, self.name, self.rows = table.columns, table.name, last - first
+
+    def is_numeric(self, column: Any) -> bool:
+        """As the whole column."""
+        return self._table.is_numeric(column)
+
+    def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
+        """As the table gives them."""
+        return self._table.numbers(column, self._first + first, self._first + last)
+
+    def texts(self, column: Any, first: int, last: int) -> list[Any]:
+        """As the table gives them."""
+        return self._table.texts(column, self._first + first, self._first + last)
+
+    def whole(self, column: Any) -> Any:
+        """A list."""
+        return self.texts(column, 0, self.rows)
+
+
 def piece_of(table: Table, columns: Sequence[Column], first: int, path: str) -> Piece:
     """The examples of all rows of a table.
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader
-from snailps.data.columns import Column, columns_of
+from snailps.data.columns import Column, Kind, columns_of
 from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
@@ -57,7 +57,8 @@ class ExampleReader:
     on_bad_line : {"stop", "skip"}
         Whether a malformed line is an error or left out and counted.
     needs_labels : bool
-        Whether a matrix file without labels is an error; else its labels are 0.
+        Whether a matrix file without labels, or columns without one, are an error; else labels are
+        0.
 
     Attributes
     ----------
@@ -101,7 +102,10 @@ class ExampleReader:
             )
         if format in ("libsvm", "libffm") and declared:
             raise ConfigError(f"columns: expected none with format {format}, which names keys")
-        self.columns: tuple[Column, ...] = columns_of(columns) if declared else ()
+        self.columns: tuple[Column, ...] = ()
+        if declared:
+            self.columns = columns_of(columns, needs_label=needs_labels)
+        self._has_label = any(column.kind is Kind.LABEL for column in self.columns)
         self.field_num = sum(column.is_feature for column in self.columns)
         self.hash_bits = hash_bits
         self.on_bad_line = on_bad_line
@@ -151,6 +155,8 @@ class ExampleReader:
             if found:  # else the next text is asked
                 self.format, self._reader = found, reader
         examples, fault = reader.read(text)
+        if self.columns and not self._has_label:
+            examples.labels[:] = 0
         if fault is not None:
             message = self._message(data, first, fault, path, start)
             if self._reader is None and not self.columns and _SEPARATED.search(text):

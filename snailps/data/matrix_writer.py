@@ -2,6 +2,7 @@
 
     X, y -> rows_source -> pieces of rows -> sections of the file, piece by piece
          -> write_matrix -> Written, a user's file; spool_matrix -> Spooled, a driver's
+    RowsSource -> Draft, then its labels -> Spooled
 
 Memory stays bounded: a piece has about a million entries.  A matrix is not copied where it has the
 file's types.  Where the number of entries is not known beforehand (missing values, dicts), sections
@@ -222,7 +223,12 @@ def rows_source(
     dense: bool = False,
     keep_bytes: bool = True,
 ) -> RowsSource:
-    """What gives the rows of an object in pieces; parameters and errors as of `spool_matrix`."""
+    """What gives the rows of an object in pieces; parameters and errors as of `spool_matrix`.
+
+    A `RowsSource` stays as it is.
+    """
+    if isinstance(X, RowsSource):
+        return X
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
     if "scipy" in modules and hasattr(X, "tocsr"):
         if dense and fields is not None:
@@ -456,47 +462,162 @@ def _write(
     on_progress: Progress | None,
 ) -> Header:
     """Writes all sections, then the header."""
-    rows, labels, kind = max(0, source.rows), content.labels, content.kind
-    of_rows = Flags.WEIGHTS if len(content.weights) else Flags(0)
-    header = Header(source.flags | of_rows, kind, rows, max(0, source.entries), _columns(source))
-    known = source.rows >= 0 and source.entries >= 0
-    done = entries = 0
-    ones = True
-    told: list[NDArray[np.float32]] = []  # labels that come with the rows
-    sections = _Sections(file, header if known else None, make)
-    if not source.dense:
-        sections.write("ptr", np.zeros(1, np.int64))
-    for piece in source.pieces():
-        if piece.labels is not None:
-            told.append(piece.labels)
-        if piece.ptr is not None:
-            sections.write("ptr", piece.ptr[1:] + entries)
-        if piece.keys is not None:
-            sections.write("keys", piece.keys)
-        if piece.values is not None:
-            sections.write("values", piece.values)
-            ones = ones and not known and bool((piece.values == 1).all())
-        if piece.fields is not None:
-            sections.write("fields", piece.fields)
-        done, entries = done + piece.rows, entries + piece.entries
-        if on_progress is not None:
-            on_progress(done, source.rows if source.rows >= 0 else None)
-    if done == 0:
-        raise DataError(f"X: {source.name} has no rows")
-    if known:
-        assert (done, entries) == (header.rows, header.nonzeros)
-    else:
-        if told:
-            labels = np.concatenate(told)
-            kind = _kind_of(labels)
-        flags = (source.flags & ~Flags.VALUES if ones else source.flags) | of_rows
-        header = Header(flags, kind, done, entries, header.columns)
-    if kind:
-        sections.write("labels", labels)
-    if of_rows:
-        sections.write("weights", content.weights)
-    sections.finish(header)
-    return header
+    header = None
+    if source.rows >= 0 and source.entries >= 0:
+        flags = source.flags | _flags_of(content)
+        header = Header(flags, content.kind, source.rows, source.entries, _columns(source))
+    body = _Body(file, make, source, header)
+    body.write(on_progress)
+    return body.finish(content)
+
+
+class _Body:
+    """A file's rows, written before what there is of each besides: labels, weights.
+
+    `known` is the header, if lengths are known beforehand.
+    """
+
+    def __init__(
+        self,
+        file: FileWriter,
+        make: Callable[[str], FileWriter],
+        source: RowsSource,
+        known: Header | None,
+    ) -> None:
+        self._source, self._known = source, known
+        self._sections = _Sections(file, known, make)
+        self.rows = self._entries = 0
+        self._ones = known is None
+        self._told: list[NDArray[np.float32]] = []  # labels that come with the rows
+
+    def write(self, on_progress: Progress | None) -> None:
+        """Writes all rows."""
+        source, sections = self._source, self._sections
+        if not source.dense:
+            sections.write("ptr", np.zeros(1, np.int64))
+        for piece in source.pieces():
+            if piece.labels is not None:
+                self._told.append(piece.labels)
+            if piece.ptr is not None:
+                sections.write("ptr", piece.ptr[1:] + self._entries)
+            if piece.keys is not None:
+                sections.write("keys", piece.keys)
+            if piece.values is not None:
+                sections.write("values", piece.values)
+                self._ones = self._ones and bool((piece.values == 1).all())
+            if piece.fields is not None:
+                sections.write("fields", piece.fields)
+            self.rows, self._entries = self.rows + piece.rows, self._entries + piece.entries
+            if on_progress is not None:
+                on_progress(self.rows, source.rows if source.rows >= 0 else None)
+        if self.rows == 0:
+            raise DataError(f"X: {source.name} has no rows")
+
+    def finish(self, content: _OfRows) -> Header:
+        """Writes labels, weights and the header."""
+        source, header = self._source, self._known
+        labels, kind = content.labels, content.kind
+        if header is not None:
+            assert (self.rows, self._entries) == (header.rows, header.nonzeros)
+        else:
+            if self._told:
+                labels = np.concatenate(self._told)
+                kind = _kind_of(labels)
+            is_plain = self._ones and not source.dense
+            flags = source.flags & ~Flags.VALUES if is_plain else source.flags
+            header = Header(
+                flags | _flags_of(content), kind, self.rows, self._entries, _columns(source)
+            )
+        if kind:
+            self._sections.write("labels", labels)
+        if len(content.weights):
+            self._sections.write("weights", content.weights)
+        self._sections.finish(header)
+        return header
+
+
+def _flags_of(content: _OfRows) -> Flags:
+    return Flags.WEIGHTS if len(content.weights) else Flags(0)
+
+
+class Draft:
+    """A scratch file that has its rows, and gets their labels and weights at the end.
+
+    For rows that can be read only once, or whose labels are numbered when all are known.  A context
+    manager that removes what it has written, unless `finish` gave it away.
+
+    Parameters
+    ----------
+    source : RowsSource
+        Its pieces have no labels; `rows` is set when all are read.
+    folder, bytes_max, on_progress
+        As of `spool_matrix`.
+
+    Attributes
+    ----------
+    rows : int
+
+    Raises
+    ------
+    DataError
+        As `spool_matrix`.
+    """
+
+    def __init__(
+        self,
+        source: RowsSource,
+        folder: str = "",
+        bytes_max: int = 0,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._source, self._parts = source, contextlib.ExitStack()
+        scratch = Scratch(folder, bytes_max)
+
+        def make(name: str) -> ScratchFile:
+            part = scratch.new_file(f"writing {source.name} ({name})")
+            self._parts.callback(part.close)
+            return part
+
+        self._file = scratch.new_file(f"writing {source.name}")
+        self._is_kept = False
+        try:
+            self._body = _Body(self._file, make, source, None)
+            self._body.write(on_progress)
+        except BaseException:
+            self.close()
+            raise
+        self.rows = source.rows = self._body.rows
+
+    def finish(self, y: Any, sample_weight: Any = None) -> Spooled:
+        """The complete file; y and weights are numbers, one a row.
+
+        Raises
+        ------
+        DataError
+            They are not as many as rows, or not finite; or the scratch folder is full.
+        """
+        content = _content_of(self._source, y, "", sample_weight)
+        try:
+            header = self._body.finish(content)
+        except OSError as error:
+            raise DataError(
+                f"cannot write to {self._file.path.parent}: {error.strerror or error}. Make room, "
+                "or choose another scratch folder"
+            ) from error
+        self._is_kept = True
+        return Spooled(self._file, header.rows, self._source.name)
+
+    def close(self) -> None:
+        """Removes what was written and is not given away."""
+        self._parts.close()
+        if not self._is_kept:
+            self._file.close()
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _Sections:

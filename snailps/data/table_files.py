@@ -19,8 +19,9 @@ import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
@@ -114,6 +115,26 @@ class TableFile(ABC):
         first = 1
         for batch in self.batches([c.name for c in columns if c.kind is not Kind.IGNORE]):
             yield piece_of(batch, columns, first, self.path)
+            first += batch.rows
+
+    def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
+        """Examples of all rows, and their labels as the table has them; once.
+
+        Raises
+        ------
+        DataError
+            A value does not fit the kind of its column.
+        """
+        names = [column.name for column in features]
+        first = 1
+        for batch in self.batches([*names, label] if label else names):
+            piece = piece_of(batch, features, first, self.path)
+            labels: Any = []
+            if label and isinstance(batch, ArrowTable) and batch.is_numeric(label):
+                labels = batch.numbers(label, 0, batch.rows)
+            elif label:
+                labels = batch.texts(label, 0, batch.rows)
+            yield piece, labels
             first += batch.rows
 
 
@@ -213,7 +234,7 @@ def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
     declared : sequence of str
         ``name:kind`` of some columns.
     label : str
-        The column of the labels.
+        The column of the labels; empty: there is none.
 
     Returns
     -------
@@ -228,15 +249,17 @@ def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
         The table cannot be read, lacks a column, or a column is of no kind.
     """
     given = {column.name: column for column in columns_by_name(declared, label)}
+    named = [*given, label] if label else [*given]
     with open_table(path) as table, _told(path):
-        _require(table, [*given, label])
-        kinds = table.kinds([*given, label])
+        _require(table, named)
+        kinds = table.kinds(named)
         columns = [
             given.get(name) or Column(name, Kind.LABEL if name == label else kinds[name])
             for name in table.names
         ]
     if not any(column.is_feature for column in columns):
-        raise DataError(f"{path} has no column of features beside the label {label!r}")
+        beside = f" beside the label {label!r}" if label else ""
+        raise DataError(f"{path} has no column of features{beside}")
     return tuple(map(declaration_of, columns))
 
 
@@ -250,6 +273,67 @@ def check_table(path: str, reading: Reading) -> None:
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path) as table:
         _check(table, columns, reading.label_column, reading.needs_labels)
+
+
+def read_rows(
+    path: str, columns: Sequence[Column], label: str = "", *, others: bool = False
+) -> Iterator[tuple[Piece, Any]]:
+    """Examples of a table, whatever its labels are.
+
+    Parameters
+    ----------
+    path : str
+    columns : sequence of Column
+        That of the labels, and columns of kind ignore, have no effect.
+    label : str
+        The column of the labels; empty: none is read.
+    others : bool
+        Whether the table may have other columns.
+
+    Yields
+    ------
+    Piece
+        Some rows, without labels.
+    labels : numpy.ndarray or list
+        Theirs, as the table has them: of CSV texts, "" where one is missing.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    with open_table(path) as table, _told(path):
+        features = [column for column in columns if column.is_feature]
+        is_lenient = isinstance(table, JsonLines)  # whose lines may lack a name
+        needed = [] if is_lenient else [column.name for column in features]
+        _require(table, [*needed, *([label] if label else [])])
+        if not others:
+            _refuse_others(table, {*(column.name for column in columns), label})
+        yield from table.labelled(features, label)
+
+
+def names_of(path: str) -> str:
+    """The names of a table's columns, for messages.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `complete`.
+    """
+    with open_table(path) as table, _told(path):
+        return _shown(table.names)
+
+
+def label_kind(path: str, label: str) -> Kind:
+    """Whether a column of labels has numbers or texts, of CSV by its first rows.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `complete`.
+    """
+    with open_table(path) as table, _told(path):
+        _require(table, [label])
+        return table.kinds([name for name in table.names if name != label])[label]
 
 
 class ParquetFile(TableFile):
@@ -472,7 +556,38 @@ class SeparatedFile(TableFile):
         fields = np.array(
             [declared.index(column.name) for column in own if column.is_feature], np.int32
         )
-        bad, at, rest = 0, self._header_bytes, b""
+        bad = 0
+        for data, at in self._lines():
+            piece, left_out = self._examples(reader, data, at, fields)
+            bad += left_out
+            yield piece
+        if bad:
+            first = reader.first_bad
+            log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
+
+    def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
+        """By `ExampleReader`, the labels by the parser of texts."""
+        by_name = {column.name: column for column in features}
+        own = [by_name.get(name, Column(name, Kind.IGNORE)) for name in self.names]
+        reader = ExampleReader(
+            "csv" if self._separator == "," else "tsv",
+            columns=[declaration_of(column) for column in own],
+            needs_labels=False,
+        )
+        names = list(by_name)
+        fields = np.array([names.index(c.name) for c in own if c.is_feature], np.int32)
+        place = self.names.index(label) if label else -1
+        for data, at in self._lines():
+            piece, _ = self._examples(reader, data, at, fields)
+            labels: list[str] = []
+            if label:
+                cells = self._parsed(io.StringIO(data.decode(*_CODEC), newline=""))
+                labels = [row[place].strip() for row in cells if row]
+            yield replace(piece, labels=None), labels
+
+    def _lines(self) -> Iterator[tuple[bytes, int]]:
+        """Whole lines behind the header, about `BATCH_BYTES`, and where they begin."""
+        at, rest = self._header_bytes, b""
         while data := self._file.read(BATCH_BYTES):
             data = rest + data
             end = data.rfind(b"\n") + 1
@@ -480,16 +595,10 @@ class SeparatedFile(TableFile):
                 raise DataError(f"{self.path} has a line of more than {LINE_BYTES_MAX:,} bytes")
             data, rest = data[:end], data[end:]
             if data:
-                piece, left_out = self._examples(reader, data, at, fields)
-                bad, at = bad + left_out, at + len(data)
-                yield piece
+                yield data, at
+                at += len(data)
         if rest:
-            piece, left_out = self._examples(reader, rest, at, fields)
-            bad += left_out
-            yield piece
-        if bad:
-            first = reader.first_bad
-            log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
+            yield rest, at
 
     def _examples(
         self, reader: ExampleReader, data: bytes, at: int, fields: Any
@@ -609,12 +718,25 @@ def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels
             and (needs_labels if column.kind is Kind.LABEL else not optional)
         ],
     )
-    known = {column.name for column in columns}
-    others = [name for name in table.names if name not in known]
+    others = _others(table, {column.name for column in columns})
     if others:
         raise DataError(
             f"{table.path} has columns that the first file has not: {_shown(others)}. Declare "
             f"{others[0]}:ignore in columns, or another kind; label_column is {label}"
+        )
+
+
+def _others(table: TableFile, known: Collection[str]) -> list[str]:
+    return [name for name in table.names if name not in known]
+
+
+def _refuse_others(table: TableFile, known: Collection[str]) -> None:
+    """Refuses columns that neither the first file nor a fitted model has."""
+    others = _others(table, known)
+    if others:
+        raise DataError(
+            f"{table.path} has columns that the model or the first file has not: {_shown(others)}. "
+            f"Leave them out: columns=['{others[0]}:ignore']"
         )
 
 

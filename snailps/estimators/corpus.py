@@ -45,7 +45,7 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
         with spool_text(data, labels=labels, column=column) as spooled:
             yield spooled
         return
-    paths = _paths(data)
+    paths = paths_of(data)
     if labels is not None:
         raise DataError(
             f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
@@ -90,8 +90,14 @@ def is_path(data: Any) -> bool:
     return isinstance(data, (list, tuple)) and bool(data) and isinstance(data[0], os.PathLike)
 
 
-def _paths(data: Any) -> list[str]:
-    """The paths that `data` names."""
+def paths_of(data: Any) -> list[str]:
+    """The paths that `data` names.
+
+    Raises
+    ------
+    DataError
+        It is none that exists.
+    """
     if not isinstance(data, (str, os.PathLike)):
         return [os.fspath(path) for path in data]
     path = os.fspath(data)

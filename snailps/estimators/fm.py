@@ -8,7 +8,7 @@ What training means is `models.sparse.fm`'s; how X becomes a file and is predict
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,17 +43,23 @@ class FactorizationEstimator(SparseEstimator):
         fields = self._fields(matrix)
         if fields is None:
             return {}
+        if len(fields) == 0:
+            assert matrix.files is not None
+            return {"fields": matrix.files.field_num}
         return {"fields": matrix.columns if matrix.hashed else int(fields.max()) + 1}
 
     def _options(self, matrix: Matrix) -> dict[str, Any]:
         """The field of each column; tables with texts have their own."""
         fields = self._fields(matrix)
-        return {} if fields is None or matrix.hashed else {"fields": fields}
+        return {} if fields is None or matrix.hashed or len(fields) == 0 else {"fields": fields}
+
+    def _needs_width(self) -> bool:
+        return isinstance(self._parameter("fields"), Sequence) and self.fields != "columns"
 
     def _predict_options(self, matrix: Matrix) -> dict[str, Any]:
         """The fields with which the model was fitted."""
         fields = self._fitted_fields
-        return {} if fields is None or matrix.hashed else {"fields": fields}
+        return {} if fields is None or matrix.hashed or len(fields) == 0 else {"fields": fields}
 
     def _refuse_other_model(self, matrix: Matrix) -> None:
         super()._refuse_other_model(matrix)
@@ -78,7 +84,7 @@ class FactorizationEstimator(SparseEstimator):
             self.fields = "columns" if self._hashed else self._fitted_fields.tolist()
 
     def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:
-        """The field of each column; None: a plain machine.
+        """The field of each column; none if files have them; None: a plain machine.
 
         Raises
         ------
@@ -89,8 +95,11 @@ class FactorizationEstimator(SparseEstimator):
         if fields is None:
             return None
         if isinstance(fields, str) and fields == "columns":
+            if matrix.files is not None and matrix.files.has_fields:
+                return np.empty(0, np.int64)  # those of its entries
             if matrix.columns < 0:
-                raise ParameterError(f"{name}: fields: dicts have no columns: give a table")
+                what = "dicts" if matrix.files is None else "lines without fields"
+                raise ParameterError(f"{name}: fields: {what} have no columns: give a table")
             return np.arange(matrix.columns)
         if matrix.hashed:
             raise ParameterError(
@@ -128,7 +137,8 @@ class FMClassifier(
     factors, scale, lr, l2, factor_l2, eps, min_count, optimizer, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     fields : sequence of int, "columns" or None
-        Field of each column: the machine is field-aware.  "columns": each is a field of its own.
+        Field of each column: the machine is field-aware.  "columns": each is a field of its own; of
+        files of LIBFFM those of the file.
     class_weight : mapping, "balanced" or None
         Weight of the examples of each label; "balanced": inverse to their number.
     cluster, workers, callbacks, verbose

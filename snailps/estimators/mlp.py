@@ -97,9 +97,11 @@ class MLPClassifier(
             assert piece.values is not None
             yield self._model.scores(piece.values.reshape(piece.rows, matrix.columns))
 
-    def decision_function(self, X: Any) -> NDArray[np.float32]:
-        """Scores: of two classes (n,), the second's less the first's; else (n, classes)."""
-        scores = self._scores(X)
+    def _needs_width(self) -> bool:
+        return True
+
+    def _decided(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of two classes (n,), the second's less the first's; else (n, classes)."""
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:

@@ -1,6 +1,6 @@
 """Estimators of examples that are rows of a matrix or table: what all of them are.
 
-    X, y -> validation -> spool_matrix -> a job -> .npz -> SavedModel
+    X, y -> given -> validation -> a scratch file -> a job -> .npz -> SavedModel
     X -> rows_source -> pieces -> Batch -> scores of the model's class, in this process
     SavedModel, classes, state -> save -> .npz -> load
     more -> partial_fit -> state -> a file -> continue_from of the next job
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,11 +25,15 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.matrix_writer import examples_of_piece, rows_source, spool_matrix
+from snailps.data.elements import a_kind
+from snailps.data.matrix_writer import Draft, examples_of_piece, rows_source, spool_matrix
+from snailps.data.spool import Spooled
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators.base import ClassifierEstimator, Estimator
+from snailps.estimators.corpus import is_path
+from snailps.estimators.files import matrix_of_files
 from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import classes_of
+from snailps.estimators.labels import accuracy, classes_of, values_of
 from snailps.estimators.validation import (
     Matrix,
     check_columns,
@@ -44,6 +49,8 @@ from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.metrics import probabilities
 from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.worker import TABLE
+
+log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -73,6 +80,8 @@ class SparseEstimator(Estimator):
         Columns of X; there is none after dicts.
     feature_names_in_ : array of str
         Names of the columns, after a table.
+    columns_ : tuple of str
+        What the columns of files are that are tables, ``name:kind``.
     """
 
     n_features_in_: int
@@ -86,6 +95,10 @@ class SparseEstimator(Estimator):
     _packed: Mapping[str, Packed] = MappingProxyType({})
     """Rows of the job's tables with the state of their optimizer; none if that is not known."""
     _hashed: bool = False
+    _declared: tuple[str, ...] = ()
+    """What columns of files are, ``name:kind``; empty: they were none of tables."""
+    _label: str = ""
+    """The column of the labels of these."""
 
     def _train_on(
         self,
@@ -98,9 +111,58 @@ class SparseEstimator(Estimator):
         """Trains, after all parameters have been checked; others as of `_fit`."""
         settings = {**settings, **self._of_fields(matrix)}
         self._checked(settings, others.get("without", ()))
-        numbers, options = y.astype(np.float32), self._options(matrix)
-        with spool_matrix(matrix.data, numbers, sample_weight=weights, **options) as given:
+        with self._spooled(matrix, y.astype(np.float32), weights) as given:
             self._fit(given, settings, **others)
+        if others.get("first", True):
+            files = matrix.files
+            known = ((), "") if files is None else (files.declared, files.label)
+            self._declared, self._label = known
+
+    def _spooled(self, matrix: Matrix, numbers: Floats, weights: Doubles | None) -> Spooled:
+        """The examples in a scratch file, complete."""
+        if isinstance(matrix.data, Draft):
+            return matrix.data.finish(numbers, weights)
+        return spool_matrix(matrix.data, numbers, sample_weight=weights, **self._options(matrix))
+
+    @contextlib.contextmanager
+    def _given(
+        self, X: Any, y: Any, columns: Sequence[str], *, goes_on: bool = False
+    ) -> Iterator[tuple[Matrix, Any]]:
+        """The examples to learn, and their labels, as long as the context lasts.
+
+        Rows of files are written into a scratch file as they are read; labels and weights follow.
+        """
+        name = type(self).__name__
+        if not is_path(X):
+            if columns:
+                raise DataError(f"{name}: columns are of files, got {a_kind(X)}: convert it")
+            matrix = matrix_of(X, numeric=self._numeric)
+            if goes_on:
+                self._refuse_other_model(matrix)
+            yield matrix, y
+            return
+        known = self if goes_on else None
+        matrix = matrix_of_files(X, y, columns, known, width=self._needs_width())
+        if goes_on:
+            self._refuse_other_model(matrix)
+        files = matrix.files
+        assert files is not None
+        if not goes_on and files.declared:
+            log.info("columns, by %s: %s", files.name, ", ".join(files.declared))
+        self._write_as(matrix, self._options(matrix))
+        with Draft(files) as draft:
+            yield matrix.drafted(draft), files.labels()
+
+    def _needs_width(self) -> bool:
+        """Whether the number of columns has to be known before the rows are read."""
+        return False
+
+    @staticmethod
+    def _write_as(matrix: Matrix, options: Mapping[str, Any]) -> None:
+        """Sets how rows of files are given."""
+        assert matrix.files is not None
+        dense = bool(options.get("dense"))
+        matrix.files.write_as(fields=options.get("fields"), dense=dense)
 
     def _of_fields(self, matrix: Matrix) -> dict[str, Any]:
         """Settings that follow from the columns."""
@@ -116,6 +178,12 @@ class SparseEstimator(Estimator):
 
     def _take(self, done: Finished) -> None:
         self._model, self._packed = read_npz(done.files[0]), done.packed
+
+    @property
+    def columns_(self) -> tuple[str, ...]:
+        """What the columns of the files are that it was fitted on, ``name:kind``."""
+        self._refuse_unfitted("columns_")
+        return self._declared
 
     # --- going on --------------------------------------------------------------------------------
 
@@ -147,16 +215,26 @@ class SparseEstimator(Estimator):
         if matrix.names is not None:
             self.feature_names_in_ = matrix.names
 
-    def _matrix_to_predict(self, X: Any, what: str) -> Matrix:
+    def _matrix_to_predict(self, X: Any, what: str, y: Any = None) -> Matrix:
         self._refuse_unfitted(what)
-        matrix = matrix_of(X, numeric=self._numeric)
+        if is_path(X):
+            with_labels = what == "score"
+            matrix = matrix_of_files(X, y, (), self, predicts=not with_labels, scores=with_labels)
+            check_columns(matrix, self)
+            self._write_as(matrix, self._predict_options(matrix))
+            return matrix
+        matrix = matrix_of(X, numeric=self._numeric, declared=self._declared)
         check_columns(matrix, self)
         return matrix
 
     def _scores(self, X: Any) -> Floats:
         """Scores, float32 (n, outputs), before any link function."""
-        matrix = self._matrix_to_predict(X, "predict")
+        return self._scores_of(self._matrix_to_predict(X, "predict"))
+
+    def _scores_of(self, matrix: Matrix) -> Floats:
         found = list(self._pieces_of_scores(matrix))
+        if not found:
+            raise DataError(f"X: {matrix.data.name} has no rows")
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[Floats]:
@@ -189,6 +267,8 @@ class SparseEstimator(Estimator):
             about["columns"] = self.n_features_in_
         if "feature_names_in_" in self.__dict__:
             about["names"] = list(self.feature_names_in_)
+        if self._declared:
+            about |= {"declared": list(self._declared), "label": self._label}
         more: dict[str, NDArray[Any]] = {
             _ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)
         }
@@ -263,6 +343,7 @@ class SparseEstimator(Estimator):
             self.n_features_in_ = int(about["columns"])
         if "names" in about:
             self.feature_names_in_ = np.array(about["names"], object)
+        self._declared, self._label = tuple(about.get("declared", ())), about.get("label", "")
 
     def __sklearn_tags__(self) -> Any:
         """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
@@ -278,17 +359,24 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     _multiclass: ClassVar[bool] = True
 
-    def fit(self: C, X: Any, y: Any, sample_weight: Any = None) -> C:
+    def fit(
+        self: C, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
+    ) -> C:
         """Learns labels of the rows; forgets what was learnt before.
 
         Parameters
         ----------
         X : matrix of `scipy.sparse`, array of two axes, nested list, table, or list of dicts
-            n examples.  A CSR matrix is written as it is.
-        y : sequence or array of str, int, bool or whole floats
-            A label for each example; two different ones at least.
+            n examples.  A CSR matrix is written as it is.  Or a path: a file, folder, glob or URL
+            of tables (.parquet, .csv, .tsv, .jsonl), of lines of LIBSVM, or of `write_matrix`.
+        y : sequence or array of str, int, bool or whole floats; or the name of a column
+            A label for each example; two different ones at least.  Of tables in files the name of
+            their column of labels; other files have their own.
         sample_weight : array-like, optional
             Of each example: 2 counts as an example that comes twice.
+        columns : sequence of str
+            Of tables in files: ``name:kind`` of some columns, where that is not to be inferred:
+            numeric, categorical, ignore, and others of docs/sparse_data.md.
 
         Raises
         ------
@@ -300,24 +388,32 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
             The job failed; the estimator is what it was before.
         """
         self._checked()
-        matrix = matrix_of(X, numeric=self._numeric)
-        name = type(self).__name__
-        classes, numbers = labels_of(y, name, matrix.rows)
-        weights = self._weights(sample_weight, classes, numbers, matrix.rows)
-        _check_two(classes if weights is None else classes[np.unique(numbers[weights > 0])])
-        self._check_classes(classes)
-        self._train_on(matrix, numbers, weights, self._of_classes(len(classes)))
+        with self._given(X, y, columns) as (matrix, y):
+            classes, numbers = labels_of(y, type(self).__name__, matrix.rows)
+            weights = self._weights(matrix, sample_weight, classes, numbers)
+            _check_two(classes if weights is None else classes[np.unique(numbers[weights > 0])])
+            self._check_classes(classes)
+            self._train_on(matrix, numbers, weights, self._of_classes(len(classes)))
         self._keep_shape(matrix)
         self.classes_ = classes
         return self
 
-    def partial_fit(self: C, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> C:
+    def partial_fit(
+        self: C,
+        X: Any,
+        y: Any = None,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        columns: Sequence[str] = (),
+    ) -> C:
         """Goes on with other examples: one pass over X, with the optimizer's state as it is.
 
         Parameters
         ----------
-        X, y, sample_weight
-            As of `fit`; y may have one class only.
+        X, y, sample_weight, columns
+            As of `fit`; y may have one class only.  Columns of files are what they were in the
+            first call.
         classes : sequence, optional
             All labels, known at the first call: columns of `predict_proba` then stay.  New labels
             may come later, too, where a model has any number of classes.
@@ -328,12 +424,19 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
         self._checked(ONE_PASS)
-        matrix = matrix_of(X, numeric=self._numeric)
-        name = type(self).__name__
         goes_on = self._is_fitted
-        if goes_on:
-            self._refuse_other_model(matrix)
-        found, numbers = labels_of(y, name, matrix.rows)
+        with self._given(X, y, columns, goes_on=goes_on) as (matrix, y):
+            every = self._go_on(matrix, y, classes, sample_weight, goes_on=goes_on)
+        if not goes_on:
+            self._keep_shape(matrix)
+        self.classes_ = every
+        return self
+
+    def _go_on(
+        self, matrix: Matrix, y: Any, classes: Any, sample_weight: Any, *, goes_on: bool
+    ) -> NDArray[Any]:
+        """Trains on more examples; all labels that the model then has."""
+        found, numbers = labels_of(y, type(self).__name__, matrix.rows)
         known = self.classes_ if goes_on else np.empty(0)
         every = classes_of(found.tolist(), known.tolist())
         if classes is not None:
@@ -345,20 +448,18 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
             )
         self._check_classes(every)
         numbers = np.searchsorted(every, found)[numbers]
-        weights = self._weights(sample_weight, every, numbers, matrix.rows)
+        weights = self._weights(matrix, sample_weight, every, numbers)
         settings = {**ONE_PASS, **self._of_classes(len(every))}
         if not goes_on:
             self._train_on(matrix, numbers, weights, settings)
-            self._keep_shape(matrix)
-        else:
-            packed = self._packed
-            if len(every) > len(known):
-                packed = self._grown(known, every)
-            with _before(packed) as path:
-                settings["continue_from"] = path
-                self._train_on(matrix, numbers, weights, settings, first=False)
-        self.classes_ = every
-        return self
+            return every
+        packed = self._packed
+        if len(every) > len(known):
+            packed = self._grown(known, every)
+        with _before(packed) as path:
+            settings["continue_from"] = path
+            self._train_on(matrix, numbers, weights, settings, first=False)
+        return every
 
     def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
         """Rows with state of a model of more classes: those that are new begin with zeros.
@@ -368,10 +469,10 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         raise NotImplementedError
 
     def _weights(
-        self, sample_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64], rows: int
+        self, matrix: Matrix, sample_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64]
     ) -> Doubles | None:
         """Weights of examples, those of their classes included."""
-        own = weights_of(sample_weight, rows)
+        own = weights_of(matrix.own_weights(sample_weight), matrix.rows)
         of_class = class_weights_of(
             self._parameter("class_weight"), classes, numbers, type(self).__name__
         )
@@ -393,7 +494,10 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def decision_function(self, X: Any) -> Floats:
         """Scores: (n,) of the second class if there are two, else (n, classes)."""
-        scores = self._scores(X)
+        return self._decided(self._scores(X))
+
+    def _decided(self, scores: Floats) -> Floats:
+        """The scores that decide, (n,) or (n, classes)."""
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Doubles:
@@ -410,9 +514,33 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each example, (n,)."""
-        scores = self.decision_function(X)
+        return self._said(self._scores(X))
+
+    def _said(self, scores: Floats) -> NDArray[Any]:
+        """The class that each example's scores are for."""
+        scores = self._decided(scores)
         best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The share of examples whose class is predicted right, 0 to 1.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`; the column of labels of files may be left out.
+
+        Raises
+        ------
+        DataError
+            y has other than one label an example, or labels of another kind than the model.
+        """
+        if not is_path(X):
+            return super().score(X, y, sample_weight)
+        matrix = self._matrix_to_predict(X, "score", y)
+        said, values = self._said(self._scores_of(matrix)), values_of(matrix.labels())
+        weights = weights_of(matrix.own_weights(sample_weight), len(said))
+        return accuracy(said.tolist(), values, weights)
 
     def _about(self) -> dict[str, Any]:
         return {"classes": self.classes_.tolist()}
@@ -456,17 +584,21 @@ class SparseRegressor(SparseEstimator):
     _offset: float = 0.0
     """What is added to the model's scores: a mean may be larger than float32 can hold well."""
 
-    def fit(self: R, X: Any, y: Any, sample_weight: Any = None) -> R:
+    def fit(
+        self: R, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
+    ) -> R:
         """Learns numbers of the rows; forgets what was learnt before.
 
         Parameters
         ----------
-        X : matrix of `scipy.sparse`, array of two axes, nested list, table, or list of dicts
+        X : matrix of `scipy.sparse`, array of two axes, nested list, table, list of dicts; or path
             n examples.  A CSR matrix is written as it is.  Columns should have similar scales:
-            scikit-learn's `MaxAbsScaler` keeps zeros.
-        y : array of n numbers
+            scikit-learn's `MaxAbsScaler` keeps zeros.  Files are as of `LogisticRegression.fit`.
+        y : array of n numbers; or the name of a column of files
         sample_weight : array-like, optional
             Of each example: 2 counts as an example that comes twice.
+        columns : sequence of str
+            As of `LogisticRegression.fit`.
 
         Raises
         ------
@@ -474,18 +606,20 @@ class SparseRegressor(SparseEstimator):
             As `LogisticRegression.fit`.
         """
         self._checked()
-        matrix = matrix_of(X, numeric=self._numeric)
-        targets = targets_of(y, type(self).__name__, matrix.rows)
-        weights = weights_of(sample_weight, matrix.rows)
-        self._learn(matrix, targets, weights, centre_of(targets, weights, self._has_bias()))
+        with self._given(X, y, columns) as (matrix, y):
+            targets = targets_of(y, type(self).__name__, matrix.rows)
+            weights = weights_of(matrix.own_weights(sample_weight), matrix.rows)
+            self._learn(matrix, targets, weights, centre_of(targets, weights, self._has_bias()))
         return self
 
-    def partial_fit(self: R, X: Any, y: Any, sample_weight: Any = None) -> R:
+    def partial_fit(
+        self: R, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
+    ) -> R:
         """Goes on with other examples: one pass over X, with the optimizer's state as it is.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, columns
             As of `fit`.  Mean and deviation of y are those of the first call.
 
         Raises
@@ -494,19 +628,17 @@ class SparseRegressor(SparseEstimator):
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
         self._checked(ONE_PASS)
-        matrix = matrix_of(X, numeric=self._numeric)
         goes_on = self._is_fitted
-        if goes_on:
-            self._refuse_other_model(matrix)
-        targets = targets_of(y, type(self).__name__, matrix.rows)
-        weights = weights_of(sample_weight, matrix.rows)
-        if not goes_on:
-            centre = centre_of(targets, weights, self._has_bias())
-            self._learn(matrix, targets, weights, centre, settings=ONE_PASS)
-            return self
-        with _before(self._packed) as path:
-            settings = {**ONE_PASS, "continue_from": path}
-            self._learn(matrix, targets, weights, self._centre, settings=settings, first=False)
+        with self._given(X, y, columns, goes_on=goes_on) as (matrix, y):
+            targets = targets_of(y, type(self).__name__, matrix.rows)
+            weights = weights_of(matrix.own_weights(sample_weight), matrix.rows)
+            if not goes_on:
+                centre = centre_of(targets, weights, self._has_bias())
+                self._learn(matrix, targets, weights, centre, settings=ONE_PASS)
+                return self
+            with _before(self._packed) as path:
+                settings = {**ONE_PASS, "continue_from": path}
+                self._learn(matrix, targets, weights, self._centre, settings=settings, first=False)
         return self
 
     def _learn(
@@ -557,17 +689,30 @@ class SparseRegressor(SparseEstimator):
 
     def predict(self, X: Any) -> Doubles:
         """A number for each example, (n,)."""
-        return self._scores(X)[:, 0].astype(np.float64) + self._offset
+        return self._said(self._scores(X))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def _said(self, scores: Floats) -> Doubles:
+        return scores[:, 0].astype(np.float64) + self._offset
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The coefficient of determination, R^2: at most 1; with a constant y 1 or 0.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`; the column of labels of files may be left out.
 
         Raises
         ------
         DataError
             y has other than one number an example.
         """
-        said = self.predict(X)
+        if is_path(X):
+            matrix = self._matrix_to_predict(X, "score", y)
+            said, y = self._said(self._scores_of(matrix)), matrix.labels()
+            sample_weight = matrix.own_weights(sample_weight)
+        else:
+            said = self.predict(X)
         wanted = targets_of(y, type(self).__name__, len(said))
         weights = weights_of(sample_weight, len(said))
         left = float(np.average((wanted - said) ** 2, weights=weights))

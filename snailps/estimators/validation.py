@@ -15,14 +15,16 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind
+from snailps.data.example_files import DeclaredRows, ExampleFiles, is_named
 from snailps.data.feature_rows import LIBRARIES, Table, arrow_of, table_of
+from snailps.data.matrix_writer import Draft
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
 
@@ -51,6 +53,8 @@ class Matrix:
         Of columns, if they are str: object (columns,).
     hashed : bool
         Features are known by name, not by number: tables with texts, and dicts.
+    files : ExampleFiles or None
+        What the rows are read from, if they are of files.
     """
 
     data: Any
@@ -58,9 +62,25 @@ class Matrix:
     columns: int
     names: NDArray[np.object_] | None = None
     hashed: bool = False
+    files: ExampleFiles | None = None
+
+    def drafted(self, draft: Draft) -> Matrix:
+        """The same, whose rows have been read."""
+        return replace(self, data=draft, rows=draft.rows)
+
+    def labels(self) -> Any:
+        """Labels that files had."""
+        assert self.files is not None
+        return self.files.labels()
+
+    def own_weights(self, sample_weight: Any) -> Any:
+        """Weights that are given; without, those that files had, or None."""
+        if sample_weight is None and self.files is not None:
+            return self.files.weights()
+        return sample_weight
 
 
-def matrix_of(X: Any, *, numeric: bool = False) -> Matrix:
+def matrix_of(X: Any, *, numeric: bool = False, declared: Sequence[str] = ()) -> Matrix:
     """X as examples; a sparse matrix or an array of numbers is not copied.
 
     Parameters
@@ -69,6 +89,8 @@ def matrix_of(X: Any, *, numeric: bool = False) -> Matrix:
         A sparse matrix, array, nested list, table (pandas, polars, pyarrow) or list of dicts.
     numeric : bool
         Whether tables with texts, and dicts, are refused.
+    declared : sequence of str
+        What the columns of tables are, ``name:kind``, for a model that was fitted on files.
 
     Raises
     ------
@@ -76,7 +98,7 @@ def matrix_of(X: Any, *, numeric: bool = False) -> Matrix:
         It is none of these, is empty, or has other than two axes.
     """
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
-    found = _known(X, modules)
+    found = _known(X, modules, declared)
     if found is None:
         found = _of_array(_array(X))
     if numeric and found.hashed:
@@ -97,7 +119,7 @@ def matrix_of(X: Any, *, numeric: bool = False) -> Matrix:
     return found
 
 
-def _known(X: Any, modules: set[str]) -> Matrix | None:
+def _known(X: Any, modules: set[str], declared: Sequence[str]) -> Matrix | None:
     """X as it is, if it is sparse, a table or a list of dicts."""
     if "scipy" in modules and hasattr(X, "tocsr"):
         _check_axes(X.shape)
@@ -108,11 +130,10 @@ def _known(X: Any, modules: set[str]) -> Matrix | None:
         X, modules = arrow_of(X), {"pyarrow"}
     for library, kind in LIBRARIES.items():
         if library in modules and type(X).__name__ == kind:
-            return _of_table(X, table_of(library, X))
+            return _of_table(X, table_of(library, X), declared)
     if isinstance(X, (str, bytes, os.PathLike)):
         raise DataError(
-            f"{_KINDS}, got a {type(X).__name__}. A file is read by pandas, polars or pyarrow "
-            "first, or trained on by train(..., input=path) of snailps.cluster()"
+            f"{_KINDS}; or the path of a file as a str or Path; got a {type(X).__name__}"
         )
     if isinstance(X, (Mapping, Iterator)):
         raise DataError(
@@ -124,14 +145,16 @@ def _known(X: Any, modules: set[str]) -> Matrix | None:
     return None
 
 
-def _of_table(X: Any, table: Table) -> Matrix:
-    """A table of numbers as an array; one with texts as it is."""
+def _of_table(X: Any, table: Table, declared: Sequence[str]) -> Matrix:
+    """A table of numbers as an array; one with texts, or declared by name, as it is."""
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:
         raise DataError(f"X: expected every column once, got {twice[0]!r:.80} more than once")
     names = None
     if table.columns and all(isinstance(name, str) for name in table.columns):
         names = np.array(table.columns, object)
+    if names is not None and any(is_named(column) for column in declared):
+        return Matrix(DeclaredRows(table, declared), table.rows, len(names), names, hashed=True)
     if not all(table.is_numeric(name) for name in table.columns):
         return Matrix(X, table.rows, len(table.columns), names, hashed=True)
     made = np.empty((table.rows, len(table.columns)), np.float64)

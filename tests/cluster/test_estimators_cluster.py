@@ -77,6 +77,23 @@ def test_fit_of_a_file_equals_that_of_its_sentences(cluster, tmp_path):
     assert (made[0] == made[2]).all()
 
 
+def test_fit_of_a_table_in_a_file_equals_that_of_its_rows(cluster, tmp_path):
+    rng = np.random.default_rng(5)
+    rows = [{"city": str(rng.integers(9)), "age": rng.integers(90) / 128} for _ in range(600)]
+    labels = ["yes" if row["city"] > "4" else "no" for row in rows]
+    file = tmp_path / "visits.csv"
+    lines = [f"{row['city']}x,{row['age']},{y}" for row, y in zip(rows, labels, strict=True)]
+    file.write_text("\n".join(["city,age,clicked", *lines]) + "\n")
+    rows = [{**row, "city": row["city"] + "x"} for row in rows]
+    made = [
+        snailps.LogisticRegression(consistency="bsp", epochs=3, cluster=cluster).fit(*given)
+        for given in ((file, "clicked"), (rows, labels))
+    ]
+    assert made[0].classes_.tolist() == ["no", "yes"]
+    assert made[0].predict_proba(file) == pytest.approx(made[1].predict_proba(rows))
+    assert made[0].score(file) > 0.9
+
+
 def test_errors_leave_the_session_alive(cluster):
     model = snailps.Word2Vec(dim=8, min_count=10_000, cluster=cluster)
     with pytest.raises(ClusterError, match=r"no words left: min_count is 10000.*Lower min_count"):

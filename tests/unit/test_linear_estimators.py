@@ -230,6 +230,52 @@ def test_files_keep_classes_names_and_state(jobs, tmp_path, monkeypatch):
     assert loaded.predict(X).tolist() == regression.predict(X).tolist()
 
 
+@pytest.fixture
+def clicks(tmp_path):
+    path = tmp_path / "clicks.csv"
+    path.write_text("a,b,clicked,more\n" + "1,0,no,5\n0,2,yes,5\n1,1,yes,5\n0,0,no,5\n")
+    return path
+
+
+def test_files_are_fitted_and_predicted_as_arrays(jobs, clicks, tmp_path, monkeypatch):
+    model = snailps.LogisticRegression().fit(clicks, "clicked", columns=["more:ignore"])
+    assert jobs.labels == [[0, 1, 1, 0]]
+    assert model.columns_ == ("a:numeric", "b:numeric", "clicked:label", "more:ignore")
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    assert model.coef_.tolist() == [[0, 2]]
+    assert model.predict(str(clicks)).tolist() == model.predict(X).tolist()
+    assert model.score(clicks) == model.score(clicks, "clicked") == 0.5
+    model.partial_fit(clicks)
+    model.partial_fit(X, ["no", "yes", "yes", "no"])
+    assert model.columns_[2] == "clicked:label"
+    model.save(tmp_path / "m.npz")
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    assert snailps.load(tmp_path / "m.npz").score(clicks) == 0.5
+    with pytest.raises(DataError, match="got a list"):
+        model.fit(clicks, [0, 1, 1, 0])
+    with pytest.raises(DataError, match="the fitted model has its own, columns_"):
+        model.partial_fit(clicks, "clicked", columns=["a:ignore"])
+    with pytest.raises(DataError, match="columns are of files, got a ndarray"):
+        model.fit(X, [0, 1, 1, 0], columns=["a:ignore"])
+
+
+def test_balanced_weights_are_those_of_the_labels_of_a_file(jobs, tmp_path):
+    (tmp_path / "x.svm").write_text("-1 0:1\n3 1:2\n3 1:1\n3\n")
+    model = snailps.LogisticRegression(class_weight="balanced").fit(tmp_path / "x.svm")
+    assert model.classes_.tolist() == [-1, 3]
+    assert jobs.weights[-1] == pytest.approx([2, 4 / 6, 4 / 6, 4 / 6])
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_regression_of_a_file_scales_its_numbers(jobs, tmp_path):
+    (tmp_path / "x.csv").write_text("a,b,y\n1,0,100\n0,2,300\n1,1,100\n0,0,300\n")
+    model = snailps.LinearRegression().fit(tmp_path / "x.csv", "y")
+    assert jobs.labels[0] == [-1, 1, -1, 1]
+    assert model.predict(tmp_path / "x.csv").tolist() == [250, 650, 450, 250]
+    wanted = [100, 300, 100, 300]
+    assert model.score(tmp_path / "x.csv") == model.score(X, wanted)
+
+
 def test_score_with_labels_of_another_kind_is_refused(jobs):
     model = snailps.LogisticRegression().fit(X, ["0", "1", "1", "0"])
     with pytest.raises(DataError, match="expected labels like '1'"):
@@ -276,7 +322,8 @@ def test_tables_with_texts_and_dicts_are_known_by_name(jobs):
         (X * 1j, [1, 0, 1, 0], "Complex data not supported"),
         ([[1, 2], [3]], [1, 0], "equally many"),
         (np.array([["a", "b"]]), [1], "expected numbers"),
-        ("a.svm", [1], "got a str"),
+        ("a.svm", [1], "'a.svm' is no file, folder, glob or URL"),
+        (b"a.svm", [1], "path of a file as a str or Path; got a bytes"),
         (X, np.eye(4), "y should be a 1d array"),
     ],
 )
@@ -482,8 +529,8 @@ def test_perceptron_predicts_by_its_layers_and_goes_through_files(jobs, monkeypa
 @pytest.mark.parametrize(
     ("x", "y", "text"),
     [
-        ("clicks.parquet", [0, 1], r"got a str. A file is read by pandas, polars or pyarrow"),
-        (pathlib.Path("clicks.csv"), [0, 1], r"A file is read by .*train\(\.\.\., input=path\)"),
+        ("clicks.parquet", [0, 1], "'clicks.parquet' is no file, folder, glob or URL"),
+        (pathlib.Path("clicks.csv"), [0, 1], "'clicks.csv' is no file, folder, glob or URL"),
         ((row for row in X), [0, 1], r"got a generator: give list\(X\)"),
         ({"a": [1.0, 2.0]}, [0, 1], "got a dict: give a DataFrame of it"),
         (X, "clicked", r"got the str 'clicked'. If it names a column of X"),

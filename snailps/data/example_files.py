@@ -1,0 +1,553 @@
+"""Rows of files as examples: tables that name their columns, lines of LIBSVM, matrix files, pipes.
+
+    paths, column of labels, declarations -> example_files -> TableExamples or LineExamples
+    -> pieces -> Piece, as those of a matrix in memory        -> labels: those of the pieces so far
+
+A table all of whose features are plain numbers has columns by number, as an array has; one with
+texts, or with declarations of other kinds, has features by name.  Memory stays bounded but for the
+labels: a piece of the rows at a time.  No models, no cluster here.
+"""
+
+from __future__ import annotations
+
+import stat
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.blocks import cut, expand, files_of, read_block
+from snailps.data.columns import Column, Kind, columns_by_name, columns_of, declaration_of
+from snailps.data.examples import ExampleReader
+from snailps.data.feature_rows import Piece, RowsSource, Table
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.matrix_file import (
+    HEADER_BYTES,
+    KEY_LIMIT,
+    Flags,
+    check_labels,
+    is_matrix,
+    read_header,
+)
+from snailps.data.reading import ENDINGS, format_of
+from snailps.data.scratch import Scratch, open_input
+from snailps.data.unpacking import is_url
+from snailps.errors import DataError
+
+BLOCK_BYTES = 8 << 20
+BYTE = np.float32(1 / 255)
+"""What a value of a dense matrix file of bytes is counted in."""
+UNKNOWN = KEY_LIMIT + 1
+"""Number of columns of lines: not known, keys may be any."""
+_MISSING = "leave such rows out, or fill them"
+
+
+class ExampleFiles(RowsSource):
+    """Examples of files.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the columns that are features; empty: there are numbers only.
+    by_name : bool
+        Whether features are known by name; else by number.
+    declared : tuple of str
+        What the columns are, ``name:kind``; empty: they have numbers only.
+    label : str
+        The column of the labels; empty: there is none.
+    has_fields : bool
+        Whether entries have fields of their own, whose number `field_num` is.
+    """
+
+    names: list[str]
+    by_name: bool
+    declared: tuple[str, ...] = ()
+    label = ""
+    has_fields = False
+    field_num = 0
+    _fields: NDArray[np.int32] | None = None
+
+    def write_as(self, *, fields: NDArray[Any] | None = None, dense: bool = False) -> None:
+        """How rows are to be given: with these fields of the columns, or with all their values.
+
+        Raises
+        ------
+        DataError
+            Rows of these files cannot be.
+        """
+        if fields is not None:
+            self._fields = np.asarray(fields, np.int32)
+            self.flags |= Flags.FIELDS
+        if dense:
+            if self.by_name:
+                raise DataError(
+                    f"X: {self.name} has texts, or columns that are declared as others than "
+                    "numeric: this estimator takes numbers"
+                )
+            self.flags = Flags.DENSE | Flags.VALUES
+
+    @abstractmethod
+    def labels(self) -> NDArray[Any]:
+        """Labels of the pieces so far."""
+
+    def weights(self) -> NDArray[np.float32] | None:
+        """Weights of the rows of the pieces so far, if the files have them."""
+        return None
+
+
+def example_files(
+    paths: Sequence[str],
+    label: str = "",
+    columns: Sequence[str] = (),
+    *,
+    names: Sequence[str] = (),
+    infer: bool = False,
+    others: bool = False,
+    needs_labels: bool = True,
+) -> ExampleFiles:
+    """The examples of files.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Files, folders, globs, URLs; named pipes.
+    label : str
+        The column of the labels, of tables.
+    columns : sequence of str
+        ``name:kind`` of some columns of tables.
+    names : sequence of str
+        Of all features, in order, where a model decides: those that `columns` does not declare are
+        numbers.
+    infer : bool
+        They are what the first table has.
+    others : bool
+        Whether tables may have further columns, which are left out.
+    needs_labels : bool
+        Whether they must have labels.
+
+    Raises
+    ------
+    ConfigError
+        A declaration cannot be read, or a library is not installed.
+    DataError
+        Nothing is there, or it is of another format.
+    """
+    files = files_of(paths)
+    tables = [format_of(path) is not None for path in files]
+    if any(tables) != all(tables):
+        one = files[tables.index(not tables[0])]
+        raise DataError(
+            f"X: {files[0]} and {one}: expected tables ({ENDINGS}), or files that are none"
+        )
+    if tables[0]:
+        if needs_labels and not label:
+            from snailps.data.table_files import names_of
+
+            raise DataError(
+                f"y: {files[0]} is a table: expected the name of its column of labels, one of "
+                f"{names_of(files[0])}"
+            )
+        return TableExamples(files, label, columns, names, others, infer)
+    if label or columns:
+        what = f"y: expected None, got {label!r:.60}" if label else "columns: expected none"
+        raise DataError(
+            f"{what}: {files[0]} is no table, its lines or rows begin with their labels. The names "
+            f"of tables end in {ENDINGS}"
+        )
+    return LineExamples(files, paths, needs_labels)
+
+
+class TableExamples(ExampleFiles):
+    """Rows of Parquet, JSON lines, CSV and TSV."""
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        label: str,
+        columns: Sequence[str],
+        names: Sequence[str],
+        others: bool,
+        infer: bool,
+    ) -> None:
+        from snailps.data.table_files import complete, label_kind
+
+        self._files, self.label, self._others = files, label, others
+        if names and infer:
+            found = columns_by_name(complete(files[0], columns, label), label)
+            kinds = {column.name: column for column in found}
+            missing = [name for name in names if name not in kinds]
+            if missing:
+                raise DataError(
+                    f"{files[0]} has no column {missing[0]!r:.60}, which the model knows"
+                )
+            self._columns = [kinds[name] for name in names]
+        elif names:
+            known = {column.name: column for column in columns_by_name(columns, label)}
+            given = [known.get(name, Column(name, Kind.NUMERIC)) for name in names]
+            ignored = [column for column in known.values() if not column.is_feature]
+            self._columns = [*given, *ignored]
+        else:
+            self._columns = list(columns_of(complete(files[0], columns, label), needs_label=False))
+        self.declared = tuple(map(declaration_of, self._columns))
+        features = [column for column in self._columns if column.is_feature]
+        self.names = [column.name for column in features]
+        self.by_name = any(map(is_named, self.declared))
+        self.rows = self.entries = -1
+        self.name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+        if self.by_name:
+            self.columns = 0
+            self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
+        else:
+            self.columns = len(features)
+            self.flags = Flags.VALUES
+        self.field_num = len(features)
+        self._labels = _Labels(bool(label) and label_kind(files[0], label) is Kind.NUMERIC, label)
+
+    def pieces(self) -> Iterator[Piece]:
+        """As the tables give them."""
+        from snailps.data.table_files import read_rows
+
+        self._labels.clear()
+        for path in self._files:
+            first = 1
+            rows = read_rows(path, self._columns, self.label, others=self._others)
+            for piece, labels in rows:
+                if self.label:
+                    if len(labels) != piece.rows:
+                        raise DataError(
+                            f"{path}: expected a label a row, got {len(labels):,} in the column "
+                            f"{self.label!r} for {piece.rows:,} rows"
+                        )
+                    self._labels.add(labels, path, first)
+                first += piece.rows
+                yield piece if self.by_name else self._numbered(piece, path, first - piece.rows)
+
+    def labels(self) -> NDArray[Any]:
+        """Numbers, or objects."""
+        return self._labels.whole()
+
+    def _numbered(self, piece: Piece, path: str, first: int) -> Piece:
+        """A piece with columns by number: the fields that it has by name."""
+        assert piece.ptr is not None
+        assert piece.fields is not None
+        assert piece.values is not None
+        keys, values = piece.fields.astype(np.uint32), piece.values
+        if self.dense:
+            if len(keys) != piece.rows * self.columns:
+                row = int(np.flatnonzero(np.diff(piece.ptr) != self.columns)[0])
+                there = set(keys[piece.ptr[row] : piece.ptr[row + 1]].tolist())
+                name = next(name for at, name in enumerate(self.names) if at not in there)
+                raise DataError(
+                    f"{path}: column {name!r}, row {first + row:,} is missing: dense examples have "
+                    f"all values: {_MISSING}"
+                )
+            return _dense(piece.ptr, keys, values, self.columns)
+        ptr = piece.ptr
+        kept = values != 0  # as those of arrays
+        if not kept.all():
+            ptr = np.concatenate(([0], np.cumsum(kept)))[ptr].astype(np.int64)
+            keys, values = keys[kept], values[kept]
+        fields = None if self._fields is None else self._fields[keys]
+        return Piece(ptr, keys, values, fields)
+
+
+class LineExamples(ExampleFiles):
+    """Rows of text with a label at the beginning of each line, and of matrix files."""
+
+    def __init__(self, files: Sequence[str], paths: Sequence[str], needs_labels: bool) -> None:
+        self._files, self._paths, self._needs_labels = files, paths, needs_labels
+        self.names = []
+        self.rows = self.entries = -1
+        self.columns = UNKNOWN
+        self.name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+        self.flags = Flags.VALUES | Flags.WIDE
+        self._told: list[NDArray[np.float32]] = []
+        self._weights: list[NDArray[np.float32]] = []
+        self.by_name = self.has_fields = False
+        self._is_pipe = any(map(_is_pipe, files))
+        if not self._is_pipe:
+            self._look()
+
+    def _look(self) -> None:
+        """What the first file is; of a matrix file its header says."""
+        path = self._files[0]
+        try:
+            with open_input(path) as file:
+                head = file.read(HEAD_BYTES)
+                refuse_foreign(head, path)
+                if not is_matrix(head):
+                    line = head.split(b"\n", 1)[0].split(b"#")[0].split()
+                    self.has_fields = any(item.count(b":") == 2 for item in line[1:2])
+                    return
+                if is_url(path) or not file.seekable():
+                    return
+                header = read_header(head[:HEADER_BYTES], file.seek(0, 2), path)
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        self.by_name = Flags.HASHED in header.flags
+        self.has_fields = Flags.FIELDS in header.flags
+        if self.by_name:
+            self.columns = 0
+            self.flags |= Flags.HASHED
+        elif header.columns:
+            self.columns = header.columns
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of columns is known."""
+        return self.columns < UNKNOWN
+
+    def count_columns(self) -> None:
+        """Reads the files once for the number of columns: one more than the largest key.
+
+        Raises
+        ------
+        DataError
+            It is a pipe, which can be read once only.
+        """
+        if self._is_pipe:
+            raise DataError(
+                f"X: {self.name} is a pipe, and how many columns it has is not known before its "
+                "end: dense examples need that. Give a file"
+            )
+        self.columns = 0
+        for piece in self._read(False):
+            if piece.keys is not None and len(piece.keys):
+                self.columns = max(self.columns, int(piece.keys.max()) + 1)
+
+    def pieces(self) -> Iterator[Piece]:
+        """As the files give them."""
+        self._told.clear()
+        self._weights.clear()
+        yield from self._read(self.dense)
+
+    def labels(self) -> NDArray[Any]:
+        """Whole numbers, if all are."""
+        found = np.concatenate(self._told) if self._told else np.empty(0, np.float32)
+        if np.abs(found).max(initial=0) < 1 << 24 and (found == np.floor(found)).all():
+            return found.astype(np.int64)
+        return found.astype(np.float64)
+
+    def weights(self) -> NDArray[np.float32] | None:
+        """Those of matrix files."""
+        return np.concatenate(self._weights) if any(map(len, self._weights)) else None
+
+    def _read(self, dense: bool) -> Iterator[Piece]:
+        reader = ExampleReader(needs_labels=self._needs_labels)
+        for data, path, start in self._texts():
+            if is_matrix(data) and read_header(data, len(data), path).dense:
+                piece = self._of_dense(data, path, dense)
+            else:
+                found = reader.read(data, path, start)
+                self._add(found.labels, found.weights, path)
+                fields = found.fields if len(found.fields) else None
+                piece = Piece(found.ptr, found.keys, found.values, fields)
+                if dense:
+                    self._check_keys(found.keys, path)
+                    piece = _dense(found.ptr, found.keys, found.values, self.columns)
+            if piece.ptr is not None:
+                piece = self._with_fields(piece, path)
+            yield piece
+
+    def _with_fields(self, piece: Piece, path: str) -> Piece:
+        """A piece with fields as all others have them."""
+        assert piece.ptr is not None
+        assert piece.keys is not None
+        fields = piece.fields
+        if self._fields is not None:
+            self._check_keys(piece.keys, path)
+            fields = self._fields[piece.keys.astype(np.int64)]
+        elif fields is None and self.has_fields and piece.entries:
+            raise DataError(f"X: {path} has no fields, and what is before it has")
+        elif fields is None and self.has_fields:
+            fields = np.empty(0, np.int32)
+        elif not self.has_fields:
+            if self._is_pipe and fields is not None:
+                self.has_fields, self.flags = True, self.flags | Flags.FIELDS
+            else:
+                fields = None
+        if fields is not None:
+            self.flags |= Flags.FIELDS
+            self.field_num = max(self.field_num, int(fields.max(initial=-1)) + 1)
+        return Piece(piece.ptr, piece.keys, piece.values, fields)
+
+    def _check_keys(self, keys: NDArray[Any], path: str) -> None:
+        if len(keys) and int(keys.max()) >= self.columns:
+            raise DataError(
+                f"X: {path} has column {int(keys.max()):,}: expected column numbers below "
+                f"{self.columns:,}"
+            )
+
+    def _of_dense(self, data: bytes, path: str, dense: bool) -> Piece:
+        header = read_header(data, len(data), path)
+        if self._needs_labels:
+            check_labels(data, path)
+        self._add(header.array(data, "labels"), header.array(data, "weights"), path, header.rows)
+        values = header.array(data, "values")
+        if Flags.BYTES in header.flags:
+            values = values.astype(np.float32) * BYTE
+        if dense:
+            if header.columns != self.columns:
+                raise DataError(
+                    f"X: {path} has rows of {header.columns:,} values: expected {self.columns:,}"
+                )
+            return Piece(None, None, values, None, header.rows)
+        x = values.reshape(header.rows, header.columns)
+        rows, columns = np.nonzero(x)
+        ptr = np.searchsorted(rows, np.arange(len(x) + 1)).astype(np.int64)
+        return Piece(ptr, columns.astype(np.uint64), x[rows, columns], None)
+
+    def _add(
+        self, labels: NDArray[Any], weights: NDArray[Any], path: str, rows: int | None = None
+    ) -> None:
+        count = len(labels) if rows is None else rows
+        self._told.append(np.asarray(labels) if len(labels) else np.zeros(count, np.float32))
+        if self._weights and any(map(len, self._weights)) != bool(len(weights)) and count:
+            raise DataError(f"X: {path}: some of the files have weights of examples, others none")
+        self._weights.append(np.asarray(weights))
+
+    def _texts(self) -> Iterator[tuple[bytes, str, int]]:
+        if self._is_pipe:
+            for path in self._files:
+                with Path(path).open("rb") as stream:
+                    yield from lines_of(stream, path)
+            return
+        scratch = Scratch("", 0)
+        try:
+            for block in cut(expand(self._paths, scratch), BLOCK_BYTES):
+                data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+                if data:
+                    yield data, block.path, block.start
+        finally:
+            scratch.close()
+
+
+def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
+    """Pieces of whole lines of a stream, each with its place in it.
+
+    Raises
+    ------
+    DataError
+        It is a matrix file, which is not read from beginning to end, or of a foreign format.
+    """
+    start = 0
+    while lines := stream.readlines(BLOCK_BYTES):
+        data = b"".join(lines)
+        if start == 0:
+            if is_matrix(data):
+                raise DataError(f"{path} is a matrix file: name the file instead of a pipe")
+            refuse_foreign(data[:HEAD_BYTES], path)
+        yield data, path, start
+        start += len(data)
+
+
+def is_named(declared: str) -> bool:
+    """Whether a column makes features by name: it is one, and of no plain numbers."""
+    column = columns_of([declared], needs_label=False)[0]
+    return column.is_feature and (column.kind is not Kind.NUMERIC or column.log)
+
+
+class DeclaredRows(RowsSource):
+    """Rows of a table in memory, whose columns are what those of files were declared as."""
+
+    def __init__(self, table: Table, declared: Sequence[str]) -> None:
+        columns = columns_of(declared, needs_label=False)
+        self._table = table
+        self._features = [column for column in columns if column.is_feature]
+        self.name, self.rows, self.entries, self.columns = table.name, table.rows, -1, 0
+        self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
+
+    def pieces(self) -> Iterator[Piece]:
+        """Some rows at a time."""
+        from snailps.data.declared_rows import SomeRows, piece_of
+
+        step = max(1, (1 << 18) // len(self._features))
+        for first in range(0, self.rows, step):
+            part = SomeRows(self._table, first, min(first + step, self.rows))
+            yield piece_of(part, self._features, first, "X")
+
+
+class _Labels:
+    """Labels as they come; texts are kept once each."""
+
+    def __init__(self, are_numbers: bool, column: str) -> None:
+        self._are_numbers, self._column = are_numbers, column
+        self._places: dict[Any, int] = {}
+        self._parts: list[NDArray[Any]] = []
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._places.clear()
+        self._parts.clear()
+
+    def add(self, labels: NDArray[Any] | list[Any], path: str, first: int) -> None:
+        """Takes the labels of some rows, of which `first` is the first in its file.
+
+        Raises
+        ------
+        DataError
+            One is no label.
+        """
+        if isinstance(labels, np.ndarray):
+            self._parts.append(labels)
+            return
+        if self._are_numbers and labels and isinstance(labels[0], str):  # cells of CSV
+            try:
+                self._parts.append(np.array([one or "nan" for one in labels], np.float64))
+            except ValueError:
+                row = next(at for at, one in enumerate(labels) if one and not _is_number(one))
+                raise DataError(
+                    f"{path}: column {self._column!r}, row {first + row:,} is {labels[row]!r:.60}: "
+                    "expected a number as label, as those of the first rows are"
+                ) from None
+            return
+        places = self._places
+        try:
+            found = [places.setdefault((type(one), one), len(places)) for one in labels]
+        except TypeError:
+            raise DataError(
+                f"{path}: column {self._column!r} has lists: expected one label a row"
+            ) from None
+        self._parts.append(np.array(found, np.int64))
+
+    def whole(self) -> NDArray[Any]:
+        """All labels; an empty text is missing."""
+        found = np.concatenate(self._parts) if self._parts else np.empty(0)
+        if not self._places:
+            if found.dtype.kind != "f" or not np.isfinite(found).all():
+                return found
+            is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) < 1e15
+            return found.astype(np.int64) if is_whole else found
+        values = np.empty(len(self._places), object)
+        values[:] = [None if value == "" else value for _, value in self._places]
+        return values[found]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_pipe(path: str) -> bool:
+    if is_url(path):
+        return False
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _dense(
+    ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32], columns: int
+) -> Piece:
+    """Rows with all their values."""
+    x = np.zeros((len(ptr) - 1, columns), np.float32)
+    x[np.repeat(np.arange(len(x)), np.diff(ptr)), keys.astype(np.int64)] = values
+    return Piece(None, None, x.ravel(), None, len(x))

@@ -1,0 +1,215 @@
+"""Rows of files as examples: the same rows as those of matrices and tables in memory."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from snailps import write_matrix
+from snailps.data.example_files import BYTE, DeclaredRows, example_files
+from snailps.data.feature_rows import table_of
+from snailps.data.matrix_file import Flags, read_header
+from snailps.data.matrix_writer import Draft, rows_source
+from snailps.errors import DataError
+
+CSV = "a,b,city,y\n1,0,Rome,yes\n,2.5,,no\n3,4,Oslo,yes\n"
+NUMBERS = "a,b,y\n1,0,2\n-1,2.5,1.5\n3,4,-7\n"
+LINES = "1 0:1 7:0.5\n-1 3:2 # none\n1\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def made(name, text):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return made
+
+
+def rows_of(source):
+    """Each row as (key, value, field) entries, and all labels."""
+    rows = []
+    for piece in source.pieces():
+        if piece.ptr is None:
+            rows += piece.values.reshape(piece.rows, -1).tolist()
+            continue
+        fields = piece.fields if piece.fields is not None else np.zeros(piece.entries)
+        values = piece.values if piece.values is not None else np.ones(piece.entries)
+        for first, last in zip(piece.ptr[:-1], piece.ptr[1:], strict=True):
+            part = slice(first, last)
+            entries = (piece.keys[part], values[part], fields[part])
+            rows.append(list(zip(*(one.tolist() for one in entries), strict=True)))
+    return rows
+
+
+def of_frame(frame):
+    return rows_of(rows_source(frame))
+
+
+def test_table_with_texts_has_features_by_name(write):
+    pandas = pytest.importorskip("pandas")
+    found = example_files([write("x.csv", CSV)], "y")
+    assert (found.by_name, found.names, found.columns) == (True, ["a", "b", "city"], 0)
+    assert found.declared == ("a:numeric", "b:numeric", "city:categorical", "y:label")
+    frame = pandas.DataFrame(
+        {"a": [1, np.nan, 3], "b": [0, 2.5, 4], "city": ["Rome", None, "Oslo"]}
+    )
+    assert rows_of(found) == of_frame(frame)
+    assert found.labels().tolist() == ["yes", "no", "yes"]
+    lines = '{"a": 1, "b": 0, "city": "Rome", "y": "yes"}\n{"b": 2.5, "y": "no"}\n'
+    other = example_files([write("x.jsonl", lines)], "y")
+    assert rows_of(other) == of_frame(frame)[:2]
+    assert other.labels().tolist() == ["yes", "no"]
+
+
+def test_table_of_numbers_has_columns_by_number(write):
+    found = example_files([write("x.csv", NUMBERS)], "y")
+    assert (found.by_name, found.names, found.columns) == (False, ["a", "b"], 2)
+    assert rows_of(found) == [[(0, 1, 0)], [(0, -1, 0), (1, 2.5, 0)], [(0, 3, 0), (1, 4, 0)]]
+    assert found.labels().tolist() == [2, 1.5, -7]
+    found.write_as(fields=np.array([4, 9]))
+    assert rows_of(found)[1] == [(0, -1, 4), (1, 2.5, 9)]
+    found = example_files([write("x.csv", NUMBERS)], "y")
+    found.write_as(dense=True)
+    assert rows_of(found) == [[1, 0], [-1, 2.5], [3, 4]]
+
+
+def test_parquet_has_labels_of_any_type(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for labels in ([3, 1, 3], [True, False, True], ["x", "y", "x"], [0.5, 2, 1]):
+        table = pa.table({"a": [1.0, 2.0, None], "y": labels})
+        parquet.write_table(table, tmp_path / "x.parquet")
+        found = example_files([str(tmp_path / "x.parquet")], "y")
+        assert rows_of(found) == [[(0, 1, 0)], [(0, 2, 0)], []]
+        assert found.labels().tolist() == labels
+
+
+def test_declarations_win_and_go_for_tables_in_memory(write):
+    pandas = pytest.importorskip("pandas")
+    path = write("x.csv", NUMBERS)
+    found = example_files([path], "y", ["a:categorical"])
+    assert found.declared == ("a:categorical", "b:numeric", "y:label")
+    frame = pandas.DataFrame({"b": [0.0, 2.5, 4], "a": [1, -1, 3]})
+    table = table_of("pandas", frame)
+    memory = DeclaredRows(table, found.declared)
+    assert rows_of(memory) == rows_of(found)
+    ignored = example_files([path], "y", ["a:ignore"])
+    assert ignored.names == ["b"]
+
+
+def test_model_decides_on_names_and_passes_over_others(write):
+    path = write("x.csv", CSV)
+    found = example_files([path], names=["b", "a"], others=True, needs_labels=False)
+    assert rows_of(found)[2] == [(1, 3, 0), (0, 4, 0)]
+    with pytest.raises(DataError, match="has columns that the model"):
+        rows_of(example_files([path], names=["b", "a"], needs_labels=False))
+    with pytest.raises(DataError, match="has no column 'c'"):
+        rows_of(example_files([path], names=["c"], others=True, needs_labels=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "label", "message"),
+    [
+        ("x.csv", CSV, "", "is a table: expected the name of its column of labels, one of 'a'"),
+        ("x.csv", CSV, "z", "has no column 'z'"),
+        ("x.svm", LINES, "y", "is no table, its lines or rows begin with their labels"),
+        ("x.svm", b"\x89PNG\r\n\x1a\n" + bytes(80), "", "PNG"),
+        ("x.csv", "a,y\n1,2\n1,x\n", "y", None),
+        ("x.svm", "1 a:b\n", "", "line 1"),
+    ],
+)
+def test_wrong_files_are_refused(write, name, text, label, message):
+    path = write(name, text)
+    if message is None:
+        assert example_files([path], label).label == "y"
+        return
+    with pytest.raises(DataError, match=message):
+        rows_of(example_files([path], label))
+
+
+def test_text_among_numbers_of_labels_is_told_with_its_row(write):
+    text = "a,y\n" + "1,2\n" * 10_000 + "1,x\n"
+    with pytest.raises(DataError, match=r"column 'y', row 10,001 is 'x': expected a number"):
+        rows_of(example_files([write("x.csv", text)], "y"))
+
+
+def test_lines_have_labels_and_keys(write):
+    found = example_files([write("x.svm", LINES)])
+    assert rows_of(found) == [[(0, 1, 0), (7, 0.5, 0)], [(3, 2, 0)], []]
+    assert found.labels().tolist() == [1, -1, 1]
+    assert not found.is_counted
+    found.count_columns()
+    found.write_as(dense=True)
+    assert rows_of(found)[1] == [0, 0, 0, 2, 0, 0, 0, 0]
+
+
+def test_fields_of_libffm_are_kept_and_counted(write):
+    found = example_files([write("x.ffm", "1 2:0:1 5:7:0.5\n0 1:3:2\n")])
+    assert found.has_fields
+    assert rows_of(found) == [[(0, 1, 2), (7, 0.5, 5)], [(3, 2, 1)]]
+    assert found.field_num == 6
+
+
+def test_pipe_is_read_once_from_its_beginning(tmp_path):
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+
+    def fill():
+        with open(pipe, "w") as file:
+            file.write(LINES)
+
+    writer = threading.Thread(target=fill)
+    found = example_files([pipe])
+    writer.start()
+    assert len(rows_of(found)) == 3
+    writer.join()
+    with pytest.raises(DataError, match="is a pipe"):
+        found.count_columns()
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_matrix_files_give_what_was_written(tmp_path, dense):
+    x = np.array([[0, 1], [2, 0], [3, 4]], np.float32)
+    path = str(tmp_path / "x.mx")
+    write_matrix(path, x, [1, 0, 1], sample_weight=[1, 2, 3], dense=dense)
+    found = example_files([path])
+    assert rows_of(found) == [[(1, 1, 0)], [(0, 2, 0)], [(0, 3, 0), (1, 4, 0)]]
+    assert found.labels().tolist() == [1, 0, 1]
+    assert found.weights().tolist() == [1, 2, 3]
+    found.write_as(dense=True)
+    assert rows_of(found) == x.tolist()
+
+
+def test_bytes_of_matrix_files_are_255ths(tmp_path):
+    x = np.array([[255, 51]], np.uint8)
+    write_matrix(tmp_path / "x.mx", x, [1], dense=True)
+    found = example_files([str(tmp_path / "x.mx")])
+    found.write_as(dense=True)
+    assert rows_of(found)[0] == pytest.approx([1, 51 * BYTE])
+
+
+def test_draft_gets_labels_and_weights_at_the_end(write, tmp_path):
+    source = example_files([write("x.csv", NUMBERS)], "y")
+    with Draft(source, str(tmp_path / "scratch")) as draft:
+        assert draft.rows == 3
+        with pytest.raises(DataError, match="expected 3 labels"):
+            draft.finish([1, 0])
+        spooled = draft.finish([1, 0, 1], [0.5, 1, 2])
+    with spooled, open(spooled.path, "rb") as file:
+        data = file.read()
+    header = read_header(data, len(data), "x")
+    assert (header.rows, header.nonzeros, header.columns) == (3, 5, 2)
+    assert header.array(data, "labels").tolist() == [1, 0, 1]
+    assert header.array(data, "weights").tolist() == [0.5, 1, 2]
+    assert header.array(data, "keys").tolist() == [0, 0, 1, 0, 1]
+    assert Flags.WEIGHTS in header.flags
+    assert list((tmp_path / "scratch").glob("*.spool")) == []
+
+
+def test_draft_that_is_not_finished_leaves_nothing(write, tmp_path):
+    with Draft(example_files([write("x.svm", LINES)]), str(tmp_path / "scratch")):
+        assert list((tmp_path / "scratch").glob("*.spool"))
+    assert list((tmp_path / "scratch").glob("*.spool")) == []
