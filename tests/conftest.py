@@ -7,11 +7,14 @@ and takes half a second of CPU at most (budget.py); ``--cost=N`` prints what eac
 the N tests that took most; ``--more=N`` draws N times as many cases (cases.py).
 """
 
+import atexit
 import contextlib
 import faulthandler
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -29,6 +32,10 @@ DATA_MISSING = (
 
 # Child processes by the hundred: each would compile the whole package anew, half of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Runs of tests are listed neither with the user's nor with those of other test processes.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="snailps-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 # They are sent SIGINT, which they would ignore if these tests run in a shell's background.
 signal.signal(signal.SIGINT, signal.default_int_handler)

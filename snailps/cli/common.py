@@ -13,15 +13,21 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 from snailps import models
 from snailps.api.worker import load_class
+from snailps.cli.options import AddressFdOption as AddressFdOption
+from snailps.cli.options import ConfigOption as ConfigOption
+from snailps.cli.options import FreshOption as FreshOption
+from snailps.cli.options import JsonLogOption as JsonLogOption
+from snailps.cli.options import SetOption as SetOption
+from snailps.cli.options import read_config as read_config
 from snailps.config import (
     ClusterSettings,
     Home,
@@ -44,25 +50,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("-c", "--config", help="A .conf file; see docs/settings.md.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting; overrides all other sources."),
-]
-AddressFdOption = Annotated[
-    int, typer.Option("--address-fd", hidden=True, help="Descriptor to read master_addr from.")
-]
-JsonLogOption = Annotated[
-    Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
-]
-
-FreshOption = Annotated[
-    bool,
-    typer.Option("--fresh", help="Start anew, even if this job has a checkpoint.", metavar=""),
-]
-
 
 def fresh_override(fresh: bool) -> list[str]:
     """``--fresh`` as the ``--set`` that it is short for."""
@@ -83,11 +70,6 @@ def _address_override(descriptor: int) -> list[str]:
 def json_log_override(path: Path | None) -> list[str]:
     """``--json-log PATH`` as the ``--set`` that it is short for."""
     return [] if path is None else [f"json_log={format_value(str(path))}"]
-
-
-def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig:
-    """Settings as the user gave them, not yet typed."""
-    return RawConfig.load(path, environ=os.environ, overrides=overrides or ())
 
 
 def known_classes(raw: RawConfig) -> tuple[type[Settings], ...]:

@@ -32,6 +32,7 @@ from snailps.cli.common import (
     remarks,
 )
 from snailps.cli.entry import main
+from snailps.cli.options import command_line
 from snailps.cli.printing import print_figures, print_json
 from snailps.cli.progress import Progress
 from snailps.config import (
@@ -145,6 +146,7 @@ def run_local(
         workers=workers,
         revives=master.on_node_loss == "recover",
         main=main,
+        called=command_line(sys.argv[1:]),
         on_line=relay,
     )
     progress = Progress(sys.stderr, terminal=sys.stderr.isatty())

@@ -28,6 +28,7 @@ _PANELS = {
         "checkpoint",
         "cluster",
         "status",
+        "jobs",
         "doctor",
         "tls",
     ),

@@ -7,7 +7,10 @@ import logging
 import os
 import secrets
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -22,9 +25,16 @@ from snailps.cli.common import (
     read_config,
     role_settings,
 )
+from snailps.cli.options import command_line
 from snailps.cli.printing import print_json
 from snailps.config import MasterSettings
+from snailps.errors import EXIT_FAILED, EXIT_OK, SnailError
+from snailps.master.checkpoint_files import folder_of
+from snailps.master.job.job import Job
 from snailps.master.process import Master
+from snailps.master.takeover import journal_path
+from snailps.models import CLASSES
+from snailps.node.run_registry import Registration, Run, RunRegistry
 from snailps.node.status import Status
 from snailps.transport.control import show
 
@@ -52,6 +62,7 @@ def command(
         ),
     ] = False,
     with_driver: Annotated[bool, typer.Option("--ends-with-driver", hidden=True)] = False,
+    called: Annotated[str, typer.Option("--called", hidden=True)] = "",
 ) -> None:
     """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
 
@@ -71,7 +82,14 @@ def command(
 
         progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
 
+    registration = Registration(RunRegistry())
+
     def listening(host: str, port: int) -> None:
+        with contextlib.suppress(OSError):  # the current folder may be gone
+            command = called or ("" if with_driver else command_line(sys.argv[1:]))
+            run = run_of(settings, master.job, config, command, show(reachable_here(host, port)))
+            launcher = os.getppid() if called else 0
+            registration.begin(replace(run, life=f"{master.life:x}", launcher=launcher))
         if ready_fd >= 0:
             # The parent may have given up and stopped reading; then it also sends a signal.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
@@ -98,15 +116,67 @@ def command(
         on_status=None if progress is None else draw,
     )
     master.catch_signals()
+    code, verdict = EXIT_FAILED, "it ended by a bug in snailps or in the model: see its log"
     try:
         code = master.run()
+        verdict = master.verdict
         if progress is not None:
             progress.validate(master.figures.get("validation", {}))
+    except SnailError as error:
+        code, verdict = error.exit_code, str(error)
+        raise
     finally:
         if progress is not None:
             progress.close()
+        registration.end(code, verdict, absolute(master.figures) if code == EXIT_OK else {})
     if master.verdict:
         log.log(logging.WARNING if code else logging.INFO, "%s", master.verdict)
     if as_json:
         print_json(master.figures)
     raise typer.Exit(code)
+
+
+def run_of(
+    settings: MasterSettings, job: Job | None, config: Path | None, command: str, address: str
+) -> Run:
+    """What the registry is told of a run; `job` is None in a session."""
+    run = Run(
+        pid=os.getpid(),
+        address=address,
+        model="session",
+        folder=str(Path.cwd()),
+        command=command,
+        config=_absolute(config),
+        secret_file=_absolute(settings.secret_file),
+        tls=_absolute(settings.tls),
+        secured=bool(settings.tls or settings.secret_file or os.environ.get("SNAILPS_SECRET")),
+    )
+    if job is None:
+        return run
+    names = {path: name for name, path in reversed(CLASSES.items())}
+    wanted = job.settings
+    saves = wanted.checkpoint_interval or wanted.param_backup_period
+    return replace(
+        run,
+        model=names.get(job.worker_class, job.worker_class.rpartition(":")[2]),
+        output=_absolute(wanted.output),
+        journal=_absolute(
+            journal_path(settings, job) if settings.on_node_loss == "recover" else None
+        ),
+        checkpoints=str(folder_of(wanted)) if saves else "",
+    )
+
+
+def absolute(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures whose files can be found from any folder."""
+    files = [_absolute(path) for path in figures.get("files", [])]
+    return {**figures, "files": files} if files else dict(figures)
+
+
+def reachable_here(host: str, port: int) -> tuple[str, int]:
+    """Where a process of this machine reaches a listener on `host`, which may be all networks."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+
+def _absolute(path: object) -> str:
+    return str(Path(str(path)).expanduser().absolute()) if path else ""

@@ -1,40 +1,55 @@
 """``snailps status``: the progress of a running cluster, and what each process waits for.
 
-master -> Ask -> Status -> overview -> standard output, once or every `--interval` seconds
+RunRegistry, or master_addr -> master -> Ask -> Status -> overview -> standard output, once or every
+`--interval` seconds
+
+Imports what it asks with, and what it draws with, when it is needed: that nothing runs is said at
+once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
-from snailps.cli.overview import lines_of, picture_of
-from snailps.cli.printing import print_json
-from snailps.cli.progress import Eta, seconds_text
-from snailps.config import ClusterSettings, parse_addr
-from snailps.errors import ProtocolError, RemoteError, SnailError
-from snailps.node.status import Status
-from snailps.transport import messages
-from snailps.transport.control import visit
-from snailps.transport.security.trust import OPEN, Trust
+from snailps.cli.options import ConfigOption, SetOption, read_config
+from snailps.config import ClusterSettings, RawConfig, parse_addr
+from snailps.errors import EXIT_FAILED, ConfigError, ProtocolError, RemoteError, SnailError
+from snailps.node.run_registry import Run, RunRegistry
+
+if TYPE_CHECKING:
+    from snailps.node.status import Status
+    from snailps.transport.security.trust import Trust
 
 DIAL_S = 5.0
+LOOK_S = 0.5
+"""Between two looks for a run that is to begin, or whose master is to be started again."""
+PROBE_S = 0.1
+_CREDENTIALS = ("secret_file", "tls")
 
 
 def command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A number of snailps jobs, an output, or an address.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     sets: SetOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="As JSON, with all details.", metavar="")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Repeatedly, until Ctrl-C.", metavar="")
+        bool, typer.Option("--watch", "-w", help="Repeatedly, until it ends.", metavar="")
     ] = False,
     interval_s: Annotated[
         float, typer.Option("--interval", help="Between two updates of --watch, in s.", min=0.1)
@@ -42,24 +57,66 @@ def command(
 ) -> None:
     """Shows the state of a running cluster: progress, processes, shards, waits.
 
-    Asks the master at master_addr. Each wait names what it is for and how long it has lasted. With
-    --watch it waits for a master that is not running.
+    It finds your job on this machine; if several run, snailps status RUN shows one. A job on
+    another machine: --set master_addr=HOST:PORT. Each wait names what it is for and how long it
+    has lasted. With --watch it waits for a master that is not running. Where no job runs, it says
+    how the last one ended.
 
-    For example: snailps status --watch --set master_addr=node1:16831
+    For example: snailps status --watch
     """
     raw = read_config(config, sets)
-    settings = raw.build(ClusterSettings, also_known=known_classes(raw))
-    trust = Trust.of(settings)
-    if watch:
-        watch_master(settings.master_addr, interval_s, trust, as_json=as_json)
-    status = ask(settings.master_addr, trust=trust)
-    if as_json:
-        print_json(dict(status))
+    registry = RunRegistry()
+    address = ""
+    if name is None and (raw.explicit("master_addr", ClusterSettings) or config is not None):
+        address = _settings(raw).master_addr
+    elif (
+        name is not None and ":" in name and not any(one.address == name for one in registry.runs())
+    ):
+        address = name
+    if address:
+        trust = _trust(_settings(raw))
+        if watch:
+            watch_master(address, interval_s, trust, as_json=as_json)
+        _show(ask(address, trust=trust), as_json=as_json)
+        return
+    run = _chosen(name, registry, watch=watch, as_json=as_json)
+    if run is None:
+        _end_without(registry, raw, as_json=as_json)
+    elif registry.state(run) != "running" and not (watch and registry.restarts(run)):
+        _show_end(run, registry, as_json=as_json)
+        raise typer.Exit(EXIT_FAILED if name is None else 0)
+    elif watch:
+        follow(run, registry, raw, interval_s, as_json=as_json)
     else:
-        typer.echo("\n".join(lines_of(status)))
+        _show(ask(run.address, trust=_trust_for(run, raw)), as_json=as_json)
 
 
-def ask(address: str, limit_s: float = DIAL_S, trust: Trust = OPEN) -> Status:
+def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bool) -> Run | None:
+    """The run to show: the one that `name` means, or the only one that runs."""
+    from snailps.cli import jobs
+
+    if name is not None:
+        return jobs.find(name, registry.runs())
+    running = registry.running()
+    told = False
+    while watch and not running:
+        if not told:
+            typer.echo("no job runs on this machine: waiting for one (Ctrl-C ends)", err=True)
+            told = True
+        time.sleep(LOOK_S)
+        running = registry.running()
+    if len(running) > 1:
+        numbers = ", ".join(str(run.number) for run in running)
+        if not as_json:
+            typer.echo("\n".join(jobs.table_of(running, registry)))
+        raise ConfigError(
+            f"{len(running)} jobs run on this machine ({numbers}): snailps status RUN shows one, "
+            f"for example snailps status {running[-1].number}"
+        )
+    return running[0] if running else None
+
+
+def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> Status:
     """The status of the master at `address`.
 
     Raises
@@ -80,9 +137,13 @@ class Line:
         No answer from `address` within `limit_s` seconds.
     """
 
-    def __init__(self, address: str, limit_s: float, trust: Trust) -> None:
+    def __init__(self, address: str, limit_s: float, trust: Trust | None = None) -> None:
+        from snailps.transport.control import visit
+        from snailps.transport.security.trust import OPEN
+
         self._limit_s = limit_s
-        self._control = visit(parse_addr(address, "master_addr"), limit_s, trust)
+        where = parse_addr(address, "master_addr")
+        self._control = visit(where, limit_s, OPEN if trust is None else trust)
 
     def ask(self) -> Status:
         """The current status.
@@ -92,6 +153,8 @@ class Line:
         SnailError
             The connection is lost, or the master does not answer.
         """
+        from snailps.transport import messages
+
         answer = self._control.call(messages.Ask("status"), self._limit_s)
         if not isinstance(answer, messages.Report):
             raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
@@ -112,35 +175,78 @@ def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool
     RemoteError, ProtocolError
         The process there refuses us, or is not a master: waiting would not help.
     """
-    show: Callable[[Status], None]
-    if as_json:
-        show = _show_json
-        _watch(address, interval_s, trust, show, lambda text: typer.echo(text, err=True))
-    elif sys.stdout.isatty():
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
+    while True:
+        _watch(address, interval_s, trust, lambda: "", as_json=as_json)
 
-        console = Console()
-        with Live(console=console, auto_refresh=False, screen=True) as live:
-            _watch(
-                address,
-                interval_s,
-                trust,
-                lambda status: live.update(picture_of(status, console.height), refresh=True),
-                lambda text: live.update(Text(text, style="yellow"), refresh=True),
-            )
-    else:
-        _watch(address, interval_s, trust, _show_lines, typer.echo)
+
+def follow(
+    run: Run, registry: RunRegistry, raw: RawConfig, interval_s: float, *, as_json: bool
+) -> None:
+    """Shows a run's status until it has ended, then how; a master that takes over is followed.
+
+    Raises
+    ------
+    RemoteError, ProtocolError
+        As `watch_master`.
+    """
+    now = run
+
+    def gone() -> str:
+        """Why this master need not be waited for: the run is over, or it is another's."""
+        nonlocal now
+        found = {one.number: one for one in registry.runs()}.get(run.number)
+        if found is None:
+            return "over"
+        before, now = now, found
+        if registry.state(found) == "running":
+            return "" if found.address == before.address else "moved"
+        return "" if registry.restarts(found) else "over"
+
+    while _watch(now.address, interval_s, _trust_for(now, raw), gone, as_json=as_json) != "over":
+        pass
+    if registry.state(now) != "running":
+        _show_end(now, registry, as_json=as_json)
 
 
 def _watch(
+    address: str, interval_s: float, trust: Trust, gone: Callable[[], str], *, as_json: bool
+) -> str:
+    """Shows a master's status until `gone` has a reason to stop, which it returns."""
+    if as_json:
+        return _repeat(
+            address, interval_s, trust, gone, _show_json, lambda text: typer.echo(text, err=True)
+        )
+    if not sys.stdout.isatty():
+        return _repeat(address, interval_s, trust, gone, _show_lines, typer.echo)
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from snailps.cli.overview import picture_of
+
+    console = Console()
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        return _repeat(
+            address,
+            interval_s,
+            trust,
+            gone,
+            lambda status: live.update(picture_of(status, console.height), refresh=True),
+            lambda text: live.update(Text(text, style="yellow"), refresh=True),
+        )
+
+
+def _repeat(
     address: str,
     interval_s: float,
     trust: Trust,
+    gone: Callable[[], str],
     show: Callable[[Status], None],
     tell: Callable[[str], None],
-) -> NoReturn:
+) -> str:
+    from snailps.cli.figures import seconds_text
+    from snailps.cli.progress import Eta
+
     line: Line | None = None
     eta = Eta()
     seen_at = begun = time.monotonic()
@@ -156,6 +262,9 @@ def _watch(
             if line is not None:
                 line.close()
                 line = None
+            reason = gone()
+            if reason:
+                return reason
             since = "it was last heard" if seen_at > begun else "the beginning"
             away = seconds_text(time.monotonic() - seen_at)
             tell(f"waiting for the master at {address}, {away} since {since}: {error}")
@@ -168,11 +277,80 @@ def _watch(
         time.sleep(max(0.0, interval_s - (time.monotonic() - begin)))
 
 
+def _settings(raw: RawConfig) -> ClusterSettings:
+    """The settings that say how to connect; models are imported only to check other keys."""
+    if not raw.entries:
+        return ClusterSettings()
+    from snailps.cli.common import known_classes
+
+    return raw.build(ClusterSettings, also_known=known_classes(raw))
+
+
+def _trust(settings: ClusterSettings) -> Trust:
+    from snailps.transport.security.trust import Trust
+
+    return Trust.of(settings)
+
+
+def _trust_for(run: Run, raw: RawConfig) -> Trust:
+    """How to connect to a run: as the user says, else with the files it was started with."""
+    if any(raw.explicit(key, ClusterSettings) for key in _CREDENTIALS):
+        return _trust(_settings(raw))
+    from snailps.cli.jobs import trust_of
+
+    return trust_of(run)
+
+
+def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoReturn:
+    """Nothing of this user runs: the master at the usual address, or how the last run ended."""
+    settings = ClusterSettings()
+    host, port = parse_addr(settings.master_addr, "master_addr")
+    with contextlib.suppress(OSError):  # another user's, or one in a container
+        socket.create_connection((host, port), PROBE_S).close()
+        _show(ask(settings.master_addr, trust=_trust(_settings(raw))), as_json=as_json)
+        raise typer.Exit()
+    last = registry.last()
+    typer.echo("no job of yours runs on this machine", err=as_json)
+    if last is not None:
+        _show_end(last, registry, as_json=as_json)
+    earlier = "; earlier ones: snailps jobs" if len(registry.runs()) > 1 else ""
+    typer.echo(
+        f"on another machine: snailps status --set master_addr=HOST:PORT{earlier}", err=as_json
+    )
+    raise typer.Exit(EXIT_FAILED)
+
+
+def _show_end(run: Run, registry: RunRegistry, *, as_json: bool) -> None:
+    from snailps.cli import jobs
+
+    if as_json:
+        _print_json(jobs.record_of(run, registry, None))
+    else:
+        typer.echo("\n".join(jobs.end_lines(run, registry)))
+
+
+def _show(status: Status, *, as_json: bool) -> None:
+    if as_json:
+        _show_json(status)
+        return
+    from snailps.cli.overview import lines_of
+
+    typer.echo("\n".join(lines_of(status)))
+
+
 def _show_json(status: Status) -> None:
-    print_json(dict(status))
+    _print_json(dict(status))
     sys.stdout.flush()
 
 
+def _print_json(figures: dict[str, Any]) -> None:
+    from snailps.cli.printing import print_json
+
+    print_json(figures)
+
+
 def _show_lines(status: Status) -> None:
+    from snailps.cli.overview import lines_of
+
     typer.echo("\n".join([*lines_of(status), ""]))
     sys.stdout.flush()

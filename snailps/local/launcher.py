@@ -125,6 +125,8 @@ class Launcher:
     main : callable, optional
         The command ``snailps``.  With it, children are forks of this process that call it, as long
         as this process has one thread; else new Python processes.
+    called : str
+        The command line with which the user would start it again, for `snailps jobs`.
     on_line : callable
         Called for each line that a child writes to standard error: ``on_line(child name, line)``.
 
@@ -144,8 +146,10 @@ class Launcher:
         session: bool = False,
         revives: bool = False,
         main: Callable[[], None] | None = None,
+        called: str = "",
         on_line: Callable[[str, str], None] = lambda name, line: None,
     ) -> None:
+        self._called = called
         self._restarts_max = RESTARTS_MAX if revives and not session else 0
         self._deaths: dict[int, int] = {}  # by index: how often a signal has ended it
         self._config = config
@@ -203,6 +207,7 @@ class Launcher:
         ready, ready_write = _pipe(pipes)
         options = ["--ready-fd", str(ready_write.fileno())]
         options += ["--session", "--ends-with-driver"] if self._session else ["--json"]
+        options += ["--called", self._called] if self._called else []
         self._spawn("master", [*size, *own], options, ready_write.fileno())
         ready_write.close()
         return ready

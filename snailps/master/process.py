@@ -225,6 +225,16 @@ class Master:
         """Why the cluster ended; empty for the ordinary end."""
         return self.core.verdict
 
+    @property
+    def job(self) -> Job | None:
+        """The job that it runs; None in a session without one."""
+        return self.core.job_controller.job
+
+    @property
+    def life(self) -> int:
+        """Number of this life of the cluster, once it listens."""
+        return self.core.members.life
+
     def status(self) -> Status:
         """A picture of the run as it is now."""
         return self.core.status(time.monotonic())

@@ -1,0 +1,272 @@
+"""``snailps jobs``: the runs of this user on this machine, those that run and the last that ended.
+
+    RunRegistry -> runs; the masters' status -> lines of a table, or JSON -> standard output
+
+Owns the words for a run: its name, how it ended, and how to go on.  `status` uses them, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from snailps.cli.figures import count_text, size_text
+from snailps.errors import EXIT_INTERRUPTED, ConfigError
+from snailps.node.phrases import phase_words
+from snailps.node.run_registry import Run, RunRegistry
+
+if TYPE_CHECKING:
+    from snailps.node.status import Status
+    from snailps.transport.security.trust import Trust
+
+ASK_S = 1.0
+"""How long a master may take to answer before its line says that it does not."""
+
+
+def command(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, one object a line.", metavar="")
+    ] = False,
+) -> None:
+    """Lists your jobs on this machine: those that run, and the last 20 that ended.
+
+    snailps status RUN shows one of them. Jobs of other users and machines are not listed: snailps
+    status --set master_addr=HOST:PORT asks their master.
+
+    For example: snailps jobs --json
+    """
+    registry = RunRegistry()
+    runs = registry.runs()
+    if as_json:
+        from snailps.cli.printing import print_json
+
+        for run in runs:
+            print_json(record_of(run, registry, status_or_reason(run, registry)[0]))
+        return
+    if not runs:
+        typer.echo("no jobs on this machine yet: snailps demo runs one", err=True)
+        return
+    typer.echo("\n".join(table_of(runs, registry)))
+
+
+def status_or_reason(run: Run, registry: RunRegistry) -> tuple[Status | None, str]:
+    """A running run's status; else None, and why there is none (empty: it does not run)."""
+    if registry.state(run) != "running":
+        return None, ""
+    from snailps.cli.status import ask
+    from snailps.errors import SnailError
+
+    try:
+        return ask(run.address, ASK_S, trust_of(run)), ""
+    except SnailError as error:
+        return None, str(error)
+
+
+def trust_of(run: Run) -> Trust:
+    """How to connect to a run's master: with the files that it was started with.
+
+    Raises
+    ------
+    ConfigError
+        They cannot be read; or it was given a secret in some other way.
+    """
+    from snailps.config import ClusterSettings
+    from snailps.transport.security.trust import VARIABLE, Trust
+
+    if run.secured and not (run.secret_file or run.tls or os.environ.get(VARIABLE)):
+        raise ConfigError(
+            f"run {run.number} asks for a secret that was not given as a file: set {VARIABLE}, "
+            "or give --set secret_file=PATH"
+        )
+    return Trust.of(ClusterSettings(secret_file=run.secret_file, tls=run.tls))
+
+
+def table_of(runs: Sequence[Run], registry: RunRegistry) -> list[str]:
+    """A line for each run, the newest last, below a line of titles."""
+    rows = [("run", "job", "state", "speed", "began", "output")]
+    for run in runs:
+        status, reason = status_or_reason(run, registry)
+        state = _state_text(run, registry, status, reason)
+        began = f"{_age(time.time() - run.started)} ago"
+        rows.append(
+            (str(run.number), run.model, state, _speed_text(run, status), began, shown(run.output))
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    return [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
+        .rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+def record_of(run: Run, registry: RunRegistry, status: Status | None) -> dict[str, Any]:
+    """A run for programs."""
+    state = registry.state(run)
+    return {
+        "run": run.number,
+        "job": run.model,
+        "state": {"running": "running", "killed": "killed"}.get(state) or _ending(run),
+        "phase": status["phase"] if status else None,
+        "progress": status["progress"] if status else None,
+        "unit": status["unit"] if status else None,
+        "units_per_s": status["units_per_s"] if status else None,
+        "started": run.started,
+        "ended": run.ended or None,
+        "code": run.code if run.ended else None,
+        "reason": run.verdict,
+        "output": run.output,
+        "address": run.address if state == "running" else "",
+        "pid": run.pid,
+        "folder": run.folder,
+        "command": run.command,
+        "figures": run.figures,
+    }
+
+
+def title_of(run: Run) -> str:
+    """A run in words: its number, model and output."""
+    output = f" to {shown(run.output)}" if run.output else ""
+    return f"run {run.number} ({run.model}{output})"
+
+
+def end_lines(run: Run, registry: RunRegistry) -> list[str]:
+    """How a run ended that is over: figures and files, or the reason and how to go on."""
+    if registry.state(run) == "killed":
+        return [
+            f"{title_of(run)} was killed, unfinished; it began {_ago(run.started)}",
+            *_onward(run),
+        ]
+    took = f"after {_age(run.ended - run.started)}, {_ago(run.ended)}"
+    ending = _ending(run)
+    if ending == "done":
+        lines = [f"{title_of(run)} was done {took}"]
+        lines += [f"  {run.verdict}"] if run.verdict else []
+        return lines + [f"  {line}" for line in figure_lines(run.figures)]
+    lines = [f"{title_of(run)} {'was interrupted' if ending == 'interrupted' else 'failed'} {took}"]
+    lines += [f"  {run.verdict}"] if run.verdict else []
+    return [*lines, *_onward(run)]
+
+
+def figure_lines(figures: Mapping[str, Any]) -> list[str]:
+    """The figures of a finished run, and the files that it wrote with their sizes."""
+    unit = "words" if "words" in figures else "examples"
+    parts = []
+    if isinstance(figures.get(unit), int):
+        parts.append(f"{figures[unit]:,} {unit} in {figures.get('train_s', 0.0):.1f} s")
+    if figures.get(f"{unit}_per_s"):
+        parts.append(f"{figures[f'{unit}_per_s']:,.0f} {unit}/s")
+    if isinstance(figures.get("train_loss"), float):
+        parts.append(f"loss {figures['train_loss']:.4f}")
+    lines = [", ".join(parts)] if parts else []
+    files = figures.get("files")
+    if isinstance(files, list) and files:
+        lines.append("wrote " + ", ".join(f"{shown(str(path))}{_size(path)}" for path in files))
+    return lines
+
+
+def shown(path: str) -> str:
+    """A path as short as it can be typed here: below this folder, or the home folder."""
+    if not path:
+        return ""
+    with contextlib.suppress(ValueError, OSError):
+        return str(Path(path).relative_to(Path.cwd()))
+    with contextlib.suppress(ValueError, RuntimeError):
+        return str(Path("~") / Path(path).relative_to(Path.home()))
+    return path
+
+
+def find(name: str, runs: Sequence[Run]) -> Run:
+    """The run that a user means: by its number, output or address; of several, the newest.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    wanted = str(Path(name).expanduser().absolute())
+    for run in reversed(runs):
+        if name in (str(run.number), run.address) or (run.output and wanted == run.output):
+            return run
+    for run in reversed(runs):  # a word of it, where that says which
+        if run.output and name in (Path(run.output).name, *run.figures.get("files", [])):
+            return run
+    known = ", ".join(str(run.number) for run in runs)
+    raise ConfigError(
+        f"no run {name!r} on this machine: expected a number that snailps jobs lists"
+        + (f" ({known})" if known else ", which lists none yet")
+        + ", or the output of a run. A master elsewhere: --set master_addr=HOST:PORT"
+    )
+
+
+def _ending(run: Run) -> str:
+    return {0: "done", EXIT_INTERRUPTED: "interrupted"}.get(run.code, "failed")
+
+
+def _state_text(run: Run, registry: RunRegistry, status: Status | None, reason: str) -> str:
+    state = registry.state(run)
+    if state == "ended":
+        return _ending(run)
+    if state == "killed":
+        return "starting again" if registry.restarts(run) else "killed"
+    if status is None:
+        return "no answer" if "within" in reason else "no access"
+    shared = status["phase"] in ("survey", "training", "exporting")
+    return phase_words(status) + (f" {int(100 * status['progress'])}%" if shared else "")
+
+
+def _speed_text(run: Run, status: Status | None) -> str:
+    if status is not None:
+        if not status["units_per_s"]:
+            return ""
+        return f"{count_text(status['units_per_s'])} {status['unit']}/s"
+    for unit in ("words", "examples"):
+        if run.figures.get(f"{unit}_per_s"):
+            return f"{count_text(run.figures[f'{unit}_per_s'])} {unit}/s"
+    return ""
+
+
+def _onward(run: Run) -> list[str]:
+    """How to go on with a run that has not ended well, and from where."""
+    if not run.command:
+        return []
+    folder = "" if run.folder == str(Path.cwd()) else f"cd {shlex.quote(run.folder)} && "
+    line = f"{folder}{run.command}"
+    if run.checkpoints and _has_files(run.checkpoints):
+        return [f"  go on from its newest checkpoint, in {shown(run.checkpoints)}: {line}"]
+    if run.journal and not run.launcher and _has_files(run.journal):
+        return [f"  go on with: {line}"]
+    return [f"  it had no checkpoint, so it can only begin again: {line}"]
+
+
+def _has_files(folder: str) -> bool:
+    with contextlib.suppress(OSError):
+        return any(True for _ in os.scandir(folder))
+    return False
+
+
+def _size(path: object) -> str:
+    """The size of a file in parentheses."""
+    try:
+        return f" ({size_text(Path(str(path)).stat().st_size)})"
+    except OSError:
+        return " (no longer there)"
+
+
+def _age(seconds: float) -> str:
+    """A duration in one unit: ``42 s``, ``5 min``, ``3 h``, ``2 days``."""
+    seconds = max(0.0, seconds)
+    for limit, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (129_600, 3600, "h")):
+        if seconds < limit:
+            return f"{round(seconds / unit_s)} {unit}"
+    return f"{round(seconds / 86_400)} days"
+
+
+def _ago(at: float) -> str:
+    return f"{_age(time.time() - at)} ago"

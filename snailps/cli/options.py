@@ -1,0 +1,46 @@
+"""Options that several commands have, and the settings that they give.
+
+    -c FILE, environment, --set KEY=VALUE -> read_config -> RawConfig
+
+Imports no model and no process, so that a command which needs neither starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snailps.config import RawConfig
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("-c", "--config", help="A .conf file; see docs/settings.md.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting; overrides all other sources."),
+]
+AddressFdOption = Annotated[
+    int, typer.Option("--address-fd", hidden=True, help="Descriptor to read master_addr from.")
+]
+JsonLogOption = Annotated[
+    Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
+]
+FreshOption = Annotated[
+    bool,
+    typer.Option("--fresh", help="Start anew, even if this job has a checkpoint.", metavar=""),
+]
+
+
+def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig:
+    """Settings as the user gave them, not yet typed."""
+    return RawConfig.load(path, environ=os.environ, overrides=overrides or ())
+
+
+def command_line(words: Sequence[str]) -> str:
+    """The command with these words, as a user types it again to go on: not anew."""
+    return shlex.join(["snailps", *(word for word in words if word != "--fresh")])

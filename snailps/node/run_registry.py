@@ -1,0 +1,394 @@
+"""The runs of this user on this machine: which masters run, and how the last ones ended.
+
+    master -> Registration -> a small JSON file for each run -> runs() -> snailps status, jobs
+
+The files are in $XDG_RUNTIME_DIR/snailps or, where that is missing, in a folder of this user below
+the one for temporary files.  A run's file stays after its end as a record; the newest `KEPT` stay.
+A process is told from a later one with the same number by its start time, so the file of a killed
+master is known as such.  Files appear and change by renaming; there are no locks.
+
+A run never fails for want of its file.  No secret is in it.  Must not know sockets or messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+log = logging.getLogger(__name__)
+
+KEPT = 20
+"""Runs that have ended and are remembered."""
+LOOK_S = 10.0
+"""Between two looks whether the file is still there: a login manager removes the folder when the
+user's last session ends, and a run may go on after that."""
+FILE_BYTES_MAX = 1 << 20
+
+State = Literal["running", "ended", "killed"]
+Birth = Callable[[int], int | None]
+"""Process number -> its start time in clock ticks since boot; None: there is no such process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a cluster, as its master registered it.
+
+    Attributes
+    ----------
+    number : int
+        Its name on this machine; a master that takes over has the number of the lost one.
+    pid, born : int
+        The master's process, and its start time.
+    boot : str
+        Which boot of the machine `born` counts from.
+    life : str
+        Number of this life of the cluster, as in the status.
+    address : str
+        Where the master listens, host:port.
+    model : str
+        ``fasttext``, or the class; ``session`` for jobs from Python.
+    output : str
+        Absolute path prefix of the result; empty without one.
+    folder, command : str
+        What the user called and where; empty if unknown.
+    config, secret_file, tls : str
+        Absolute paths of these files, as far as they are given.
+    secured : bool
+        The master asks for a secret or a certificate.
+    journal, checkpoints : str
+        Folders from which a lost run continues.
+    launcher, launcher_born : int
+        The process whose child the master is, if that restarts it; else 0.
+    started, ended : float
+        Seconds since 1970; `ended` is 0 as long as it is not known.
+    code : int
+        Exit code.
+    verdict : str
+        Why it ended; empty for the ordinary end.
+    figures : dict
+        Of the finished run.
+    """
+
+    number: int = 0
+    pid: int = 0
+    born: int = 0
+    boot: str = ""
+    life: str = ""
+    address: str = ""
+    model: str = ""
+    output: str = ""
+    folder: str = ""
+    command: str = ""
+    config: str = ""
+    secret_file: str = ""
+    tls: str = ""
+    secured: bool = False
+    journal: str = ""
+    checkpoints: str = ""
+    launcher: int = 0
+    launcher_born: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+    code: int = 0
+    verdict: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it runs jobs that Python submits."""
+        return self.model == "session"
+
+
+def birth_of(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; None if it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields_ = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return None if fields_[0] in ("Z", "X") else int(fields_[19])
+
+
+def boot_of() -> str:
+    """Name of this boot of the machine; empty where the kernel does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) -> list[Path]:
+    """Folders of the files, the preferred one first."""
+    environ = os.environ if environ is None else environ
+    uid = os.getuid() if uid is None else uid
+    runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
+    temporary = Path(environ.get("TMPDIR", ""))
+    found = [runtime / "snailps"] if runtime.is_absolute() else []
+    temporary = temporary if temporary.is_absolute() else Path("/tmp")
+    return [*found, temporary / f"snailps-{uid}"]
+
+
+def is_ours(folder: Path, uid: int) -> bool:
+    """Whether a folder is one of this user that nobody else may write to; no link to one."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022
+
+
+class RunRegistry:
+    """The files of all runs.
+
+    Parameters
+    ----------
+    places : sequence of Path, optional
+        Folders, the preferred one first; default `folders`.
+    birth : callable
+    boot : str, optional
+    clock : callable
+        Seconds since 1970.
+    uid : int, optional
+        Whose folders count.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Path] | None = None,
+        *,
+        birth: Birth = birth_of,
+        boot: str | None = None,
+        clock: Callable[[], float] = time.time,
+        uid: int | None = None,
+    ) -> None:
+        self._uid = os.getuid() if uid is None else uid
+        self._places = folders(uid=self._uid) if places is None else list(places)
+        self._birth, self._clock = birth, clock
+        self._boot = boot_of() if boot is None else boot
+
+    def begin(self, run: Run) -> Run | None:
+        """Registers a run of which all but number, boot and times is given.
+
+        Returns it as it was written; None if it cannot be.  It gets the number of the run whose
+        life it continues, else the next one.
+        """
+        born = self._birth(run.pid) or 0
+        launcher_born = (self._birth(run.launcher) or 0) if run.launcher else 0
+        run = replace(
+            run, born=born, launcher_born=launcher_born, boot=self._boot, started=self._clock()
+        )
+        known = self.runs()
+        for earlier in known:
+            if run.life and earlier.life == run.life and earlier.model == run.model:
+                run = replace(run, number=earlier.number, started=earlier.started)
+                return run if self.write(run) else None
+        number = 1 + max((one.number for one in known), default=0)
+        for place in self._places:
+            if not self._made(place):
+                continue
+            for candidate in range(number, number + 100):  # others may begin at this moment
+                claimed = replace(run, number=candidate)
+                if self._put(place, claimed, new=True):
+                    self.prune()
+                    return claimed
+                if not (place / _name(candidate)).exists():
+                    break  # it cannot be written here
+        return None
+
+    def write(self, run: Run) -> bool:
+        """Writes a run's file again, or where its folder is gone, in the next one."""
+        for place in self._places:
+            if (place / _name(run.number)).exists() and self._put(place, run):
+                return True
+        return any(self._made(place) and self._put(place, run) for place in self._places)
+
+    def is_written(self, run: Run) -> bool:
+        """Whether a run's file is there."""
+        return any((place / _name(run.number)).exists() for place in self._places)
+
+    def end(self, run: Run, code: int, verdict: str, figures: Mapping[str, Any]) -> Run:
+        """Replaces a running run's file by the record of its end; a session's is removed."""
+        done = replace(
+            run, ended=self._clock(), code=code, verdict=verdict, figures=_plain(figures)
+        )
+        if run.is_session:
+            self.forget(run)
+        else:
+            self.write(done)
+            self.prune()
+        return done
+
+    def forget(self, run: Run) -> None:
+        """Removes a run's file."""
+        for place in self._places:
+            with contextlib.suppress(OSError):
+                (place / _name(run.number)).unlink()
+
+    def runs(self) -> list[Run]:
+        """All runs that have a file, the newest last; files that are none of ours are left out."""
+        found: dict[int, Run] = {}
+        for place in self._places:
+            if not is_ours(place, self._uid):
+                continue
+            with contextlib.suppress(OSError):
+                for path in place.glob("*.json"):
+                    run = _read(path)
+                    if run is not None:
+                        found.setdefault(run.number, run)
+        return [found[number] for number in sorted(found)]
+
+    def state(self, run: Run) -> State:
+        """What has become of a run's master."""
+        if run.ended:
+            return "ended"
+        return "running" if self._lives(run, run.pid, run.born) else "killed"
+
+    def running(self) -> list[Run]:
+        """Runs whose master lives."""
+        return [run for run in self.runs() if self.state(run) == "running"]
+
+    def last(self) -> Run | None:
+        """The run that ended last, or was killed; None without one."""
+        over = [run for run in self.runs() if self.state(run) != "running" and not run.is_session]
+        return max(over, key=lambda run: run.ended or run.started, default=None)
+
+    def restarts(self, run: Run) -> bool:
+        """Whether the process lives that starts a killed master of this run again."""
+        return bool(run.launcher) and self._lives(run, run.launcher, run.launcher_born)
+
+    def prune(self) -> None:
+        """Forgets all but the newest runs of those that are over, and killed sessions."""
+        over = [run for run in self.runs() if self.state(run) != "running"]
+        for run in [run for run in over if run.is_session and not self.restarts(run)]:
+            self.forget(run)
+        records = [run for run in over if not run.is_session]
+        for run in records[: max(0, len(records) - KEPT)]:
+            self.forget(run)
+
+    def _lives(self, run: Run, pid: int, born: int) -> bool:
+        return run.boot == self._boot and pid > 0 and self._birth(pid) == born
+
+    def _made(self, place: Path) -> bool:
+        """Whether a folder is there, made if need be, and this user's alone."""
+        with contextlib.suppress(OSError):
+            place.mkdir(mode=0o700)
+        if is_ours(place, self._uid):
+            return True
+        log.debug("%s: no folder of this user alone, so no run is registered there", place)
+        return False
+
+    def _put(self, place: Path, run: Run, *, new: bool = False) -> bool:
+        """Writes a file under another name and renames it; if `new`, only where none is."""
+        path, draft = place / _name(run.number), place / f".{run.number}.{os.getpid()}"
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(asdict(run), file)
+            if new:
+                os.link(draft, path)
+            else:
+                draft.replace(path)
+        except FileExistsError:
+            return False
+        except (OSError, ValueError) as error:
+            log.debug("%s: the run is not registered: %s", place, error)
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+        return True
+
+
+class Registration:
+    """A master's own entry, from the moment it listens until it ends.
+
+    Nothing here raises: a run goes on without an entry.
+    """
+
+    def __init__(self, registry: RunRegistry) -> None:
+        self._registry = registry
+        self._run: Run | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, run: Run) -> None:
+        """Registers the run, and sees to it that its file stays."""
+        with _debugged():
+            self._run = self._registry.begin(run)
+            if self._run is not None:
+                self._thread = threading.Thread(target=self._stay, name="registry", daemon=True)
+                self._thread.start()
+
+    def end(self, code: int, verdict: str, figures: Mapping[str, Any]) -> None:
+        """Leaves the record of the end."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        with _debugged():
+            if self._run is not None:
+                self._registry.end(self._run, code, verdict, figures)
+
+    def _stay(self) -> None:
+        while not self._over.wait(LOOK_S):
+            with _debugged():
+                if self._run is not None and not self._registry.is_written(self._run):
+                    self._registry.write(self._run)
+
+
+@contextlib.contextmanager
+def _debugged() -> Any:
+    try:
+        yield
+    except Exception:  # whatever it is, it is not worth a run
+        log.debug("the run is not registered", exc_info=True)
+
+
+def _name(number: int) -> str:
+    return f"{number}.json"
+
+
+def _read(path: Path) -> Run | None:
+    """The run in a file; None if it is damaged, or of a version with other fields."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            return None
+        values = json.loads(path.read_text())
+        kinds = {one.name: type(one.default) for one in fields(Run) if one.name != "figures"}
+        kinds["figures"] = dict
+        kept = {
+            name: value
+            for name, value in values.items()
+            if name in kinds and _fits(value, kinds[name])
+        }
+        run = Run(**kept)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    return run if _name(run.number) == path.name else None
+
+
+def _fits(value: object, kind: type) -> bool:
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures that JSON has words for, without long lists."""
+    found = {}
+    for name, value in figures.items():
+        if name == "validation":
+            continue
+        try:
+            text = json.dumps(value)
+        except (TypeError, ValueError):
+            continue
+        if len(text) <= 4096:
+            found[name] = value
+    return found

@@ -1,0 +1,260 @@
+"""The registry of runs: numbers, ends, kills, folders of others; time and processes are given."""
+
+import json
+import os
+
+import pytest
+
+from snailps.cli import jobs
+from snailps.errors import ConfigError
+from snailps.node.run_registry import KEPT, Registration, Run, RunRegistry, folders
+
+UID = os.getuid()
+
+
+class Machine:
+    """Processes that live, by their start times, and a clock that a test sets."""
+
+    def __init__(self, folder):
+        self.births = {}
+        self.now = 1000.0
+        self.places = [folder / "runtime", folder / "temporary"]
+
+    def registry(self, boot="boot", places=None):
+        return RunRegistry(
+            places or self.places, birth=self.births.get, boot=boot, clock=lambda: self.now, uid=UID
+        )
+
+    def begin(self, pid, **more):
+        self.births[pid] = 7 * pid
+        return self.registry().begin(
+            Run(pid=pid, **{"model": "fasttext", "life": str(pid), **more})
+        )
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def test_run_until_its_end_is_running_and_then_has_a_record(machine):
+    registry = machine.registry()
+    run = machine.begin(10, output="/tmp/x", address="127.0.0.1:1")
+    assert [one.number for one in registry.running()] == [run.number] == [1]
+    assert registry.last() is None
+    machine.now += 60
+    del machine.births[10]
+    registry.end(run, 0, "", {"words": 5, "validation": {"a": []}, "files": ["/tmp/x.vec"]})
+    (done,) = registry.runs()
+    assert registry.state(done) == "ended"
+    assert (done.started, done.ended, done.code) == (1000.0, 1060.0, 0)
+    assert done.figures == {"words": 5, "files": ["/tmp/x.vec"]}
+    assert registry.last() == done
+    assert registry.running() == []
+
+
+def test_run_whose_master_is_gone_was_killed(machine):
+    run = machine.begin(10)
+    registry = machine.registry()
+    assert registry.state(run) == "running"
+    machine.births[10] = 71  # another process has got the number
+    assert registry.state(run) == "killed"
+    del machine.births[10]
+    assert registry.state(run) == "killed"
+    assert registry.last() == run
+
+
+def test_run_of_an_earlier_boot_was_killed(machine):
+    run = machine.begin(10)
+    assert machine.registry(boot="next").state(run) == "killed"
+
+
+def test_master_that_takes_over_keeps_the_number(machine):
+    first, other = machine.begin(10, life="a"), machine.begin(11, life="b")
+    del machine.births[10]
+    machine.now += 5
+    second = machine.begin(12, life="a")
+    assert (first.number, other.number, second.number) == (1, 2, 1)
+    assert second.started == first.started
+    assert [one.pid for one in machine.registry().running()] == [12, 11]
+
+
+def test_numbers_go_on_after_ends(machine):
+    for pid in range(10, 13):
+        run = machine.begin(pid)
+        machine.registry().end(run, 0, "", {})
+    assert machine.begin(20).number == 4
+
+
+def test_newest_ends_are_kept_and_running_ones_always(machine):
+    long = machine.begin(5)
+    for pid in range(10, 10 + KEPT + 7):
+        machine.registry().end(machine.begin(pid), 0, "", {})
+    runs = machine.registry().runs()
+    assert len(runs) == KEPT + 1
+    assert runs[0] == long
+    assert runs[-1].pid == 10 + KEPT + 6
+
+
+def test_session_that_ends_leaves_no_record(machine):
+    registry = machine.registry()
+    registry.end(machine.begin(10, model="session"), 0, "", {})
+    machine.begin(11, model="session")
+    del machine.births[11]
+    registry.prune()
+    assert registry.runs() == []
+
+
+def test_launcher_that_lives_starts_a_killed_master_again(machine):
+    machine.births[9] = 63
+    run = machine.begin(10, launcher=9)
+    del machine.births[10]
+    registry = machine.registry()
+    assert registry.restarts(run)
+    machine.births[9] = 64
+    assert not registry.restarts(run)
+
+
+def test_second_folder_serves_where_the_first_cannot_be_made(machine, tmp_path):
+    machine.places[0] = tmp_path / "missing" / "runtime"
+    run = machine.begin(10)
+    assert (machine.places[1] / "1.json").exists()
+    assert machine.registry().running() == [run]
+
+
+def test_folder_that_others_may_write_is_not_used(machine):
+    machine.places[0].mkdir()
+    machine.places[0].chmod(0o777)
+    (machine.places[0] / "7.json").write_text(json.dumps({"number": 7, "pid": 1}))
+    assert machine.begin(10).number == 1
+    assert not (machine.places[0] / "1.json").exists()
+
+
+def test_link_to_a_folder_is_not_used(machine, tmp_path):
+    (tmp_path / "real").mkdir(mode=0o700)
+    machine.places[0].symlink_to(tmp_path / "real")
+    machine.begin(10)
+    assert not list((tmp_path / "real").iterdir())
+
+
+def test_folder_of_another_user_is_not_used(machine):
+    machine.begin(10)
+    assert RunRegistry(machine.places, uid=UID + 1).runs() == []
+
+
+def test_no_folder_at_all_registers_nothing_and_raises_nothing(machine, tmp_path):
+    (tmp_path / "file").write_text("")
+    machine.places = [tmp_path / "file" / "runtime"]
+    assert machine.begin(10) is None
+    registration = Registration(machine.registry())
+    registration.begin(Run(pid=10))
+    registration.end(0, "", {})
+
+
+def test_error_of_the_registry_does_not_reach_the_run(machine):
+    def fails(pid):
+        raise RuntimeError("a bug")
+
+    registration = Registration(RunRegistry(machine.places, birth=fails, uid=UID))
+    registration.begin(Run(pid=10))
+    registration.end(1, "", {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"number": "x"}', '{"number": 8}', "\0" * 10, '{"number": 3, "pid": []}'],
+)
+def test_damaged_files_are_no_runs_and_break_nothing(machine, text):
+    machine.begin(10)
+    (machine.places[0] / "3.json").write_text(text)
+    runs = machine.registry().runs()
+    assert runs[0].number == 1
+    assert all(machine.registry().state(run) == "killed" for run in runs[1:])
+
+
+def test_registry_leaves_no_drafts(machine):
+    machine.registry().end(machine.begin(10), 0, "", {})
+    assert [path.name for path in machine.places[0].iterdir()] == ["1.json"]
+
+
+def test_file_that_was_removed_is_written_again(machine):
+    run = machine.begin(10)
+    registry = machine.registry()
+    (machine.places[0] / "1.json").unlink()
+    assert not registry.is_written(run)
+    assert registry.write(run)
+    assert registry.running() == [run]
+
+
+def test_folders_are_of_the_runtime_and_of_the_user():
+    assert [str(place) for place in folders({"XDG_RUNTIME_DIR": "/run/user/5"}, 5)] == [
+        "/run/user/5/snailps",
+        "/tmp/snailps-5",
+    ]
+    assert [str(place) for place in folders({"XDG_RUNTIME_DIR": "x", "TMPDIR": "/var/t"}, 5)] == [
+        "/var/t/snailps-5"
+    ]
+
+
+class TestWords:
+    """What `snailps status` and `snailps jobs` say of runs."""
+
+    def test_done_run_says_figures_and_files(self, machine, tmp_path):
+        (tmp_path / "x.vec").write_bytes(b"a" * 2500)
+        run = machine.begin(10, output=str(tmp_path / "x"))
+        figures = {
+            "words": 1_000_000, "train_s": 2.0, "words_per_s": 500_000.0, "train_loss": 1.5,
+            "files": [str(tmp_path / "x.vec"), str(tmp_path / "y.bin")],
+        }  # fmt: skip
+        machine.now += 75
+        done = machine.registry().end(run, 0, "", figures)
+        first, numbers, files = jobs.end_lines(done, machine.registry())
+        assert first.startswith(f"run 1 (fasttext to {tmp_path / 'x'}) was done after 75 s, ")
+        assert numbers == "  1,000,000 words in 2.0 s, 500,000 words/s, loss 1.5000"
+        assert "x.vec (2.5 kB)" in files
+        assert "y.bin (no longer there)" in files
+
+    def test_failed_run_says_why_and_the_command(self, machine):
+        run = machine.begin(10, folder="/a b", command="snailps train fm")
+        done = machine.registry().end(run, 1, "server 2 is lost", {})
+        first, why, onward = jobs.end_lines(done, machine.registry())
+        assert "failed after" in first
+        assert why == "  server 2 is lost"
+        assert onward.endswith("begin again: cd '/a b' && snailps train fm")
+
+    def test_killed_run_with_a_journal_says_how_to_go_on(self, machine, tmp_path):
+        (tmp_path / "journal").mkdir()
+        (tmp_path / "journal" / "facts").write_text("x")
+        run = machine.begin(
+            10, folder="/a", command="snailps master -c x.conf", journal=str(tmp_path / "journal")
+        )
+        del machine.births[10]
+        first, onward = jobs.end_lines(run, machine.registry())
+        assert "was killed, unfinished" in first
+        assert onward == "  go on with: cd /a && snailps master -c x.conf"
+
+    def test_killed_run_with_a_checkpoint_goes_on_from_it(self, machine, tmp_path):
+        (tmp_path / "saved").mkdir()
+        (tmp_path / "saved" / "1").write_text("x")
+        run = machine.begin(10, folder="/a", command="c", checkpoints=str(tmp_path / "saved"))
+        del machine.births[10]
+        _, onward = jobs.end_lines(run, machine.registry())
+        assert onward.startswith("  go on from its newest checkpoint, in ")
+
+    def test_run_is_found_by_number_output_address_and_file_name(self, machine, tmp_path):
+        runs = [
+            machine.begin(10, output=str(tmp_path / "a"), address="127.0.0.1:1"),
+            machine.begin(11, output=str(tmp_path / "b")),
+        ]
+        for name in ("1", str(tmp_path / "a"), "127.0.0.1:1", "a"):
+            assert jobs.find(name, runs) == runs[0]
+        with pytest.raises(ConfigError, match=r"no run 'c' .*\(1, 2\)"):
+            jobs.find("c", runs)
+
+    def test_record_for_programs_is_json(self, machine):
+        run = machine.begin(10)
+        registry = machine.registry()
+        assert jobs.record_of(run, registry, None)["state"] == "running"
+        done = registry.end(run, 130, "interrupted", {})
+        record = json.loads(json.dumps(jobs.record_of(done, registry, None)))
+        assert (record["state"], record["code"]) == ("interrupted", 130)
