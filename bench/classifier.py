@@ -173,7 +173,7 @@ def command_of(
         job = {"prefix": str(prefix), "model": "supervised", "corpus": str(text), **same}
         job["threads"] = args.workers * args.threads
         return [python, str(ROOT / "bench" / "peers" / "train_fasttext.py"), json.dumps(job)]
-    command = [sys.executable, "-m", "snailps", "train", "classifier", "--json"]
+    command = [sys.executable, "-m", "snailps", "train", "classifier", "--json", "--overwrite"]
     command += ["--input", str(text), "--output", str(prefix)]
     same |= {"servers": args.servers, "workers": args.workers, "threads": args.threads}
     for name, value in same.items():

@@ -65,7 +65,7 @@ def run(kind: str, workers: int, settings: dict, args: argparse.Namespace, scrat
     command = [
         sys.executable, "-m", "snailps", "train", "mlp", "--train", of(args.mnist, "train"),
         "--output", str(scratch / "net"), "--workers", str(workers), "--threads", "1", "--json",
-        *words,
+        "--overwrite", *words,
     ]  # fmt: skip
     say(f"{kind}: {settings['consistency']}, {workers} workers x 1 thread")
     path = os.pathsep.join(filter(None, [str(ROOT), pythonpath()]))

@@ -141,7 +141,8 @@ def run(args: argparse.Namespace, more: list[str], folder: Path) -> dict:
         "--input",
         str(folder / "in.svm"),
     ]
-    command += ["--output", str(folder / "model"), "--epochs", "1", "--json", *OPTIONS[args.model]]
+    command += ["--output", str(folder / "model"), "--overwrite", "--epochs", "1", "--json"]
+    command += OPTIONS[args.model]
     command += ["--servers", str(args.servers), "--workers", str(args.workers), *more]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), pythonpath()])))
     say(" ".join(command))

@@ -269,6 +269,7 @@ def cost(folder: Path, corpus: str, rounds: int, epochs: int, workers: int) -> d
                 sys.executable, "-m", "snailps", "train", "fasttext", "--input", corpus,
                 "--output", str(folder / f"out-{mode}"), "--servers", "2",
                 "--workers", str(workers), "--json", "--epochs", str(epochs), "--bucket", "200000",
+                "--overwrite",
             ]  # fmt: skip
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=LIMIT_S,

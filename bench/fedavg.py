@@ -143,8 +143,9 @@ def train(data: Data, source: Path, folder: Path, shape: Shape, target: float, s
         }
         options = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
         done = subprocess.run(
-            [*SNAILPS, "train", "fedavg", *options], capture_output=True, text=True, check=False
-        )
+            [*SNAILPS, "train", "fedavg", "--overwrite", *options],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         history = Path(f"{out}/run.history.jsonl")
         if not history.exists():
             raise RuntimeError(done.stderr[-2000:])

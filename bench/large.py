@@ -121,7 +121,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict:
     """One training, watched."""
     command = [sys.executable, "-m", "snailps", "train", args.model, *inputs(args, folder)]
     command += ["--servers", str(args.servers), "--workers", str(args.workers), "--json"]
-    command += ["--output", str(folder / "result"), *args.more]
+    command += ["--output", str(folder / "result"), "--overwrite", *args.more]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), pythonpath()])))
     say(" ".join(command))
     with open(folder / "log", "wb") as log:

@@ -67,7 +67,7 @@ class Snailps(System):
     model: str = "logistic"
 
     def train_command(self, job: Job, prefix: Path) -> list[str]:
-        command = [sys.executable, "-m", "snailps", "train", self.model, "--json"]
+        command = [sys.executable, "-m", "snailps", "train", self.model, "--json", "--overwrite"]
         command += ["--train", str(job.train[self.format]), "--output", str(prefix)]
         for name in ("servers", "workers", "threads", "seed"):
             command += [f"--{name}", str(getattr(job, name))]

@@ -183,7 +183,7 @@ def snailps_command(args: argparse.Namespace, plain: Path, prefix: Path, seed: i
     if args.model == "fasttext":
         sizes |= {"--minn": args.minn, "--maxn": args.maxn, "--bucket": args.bucket}
     command = [sys.executable, "-m", "snailps", "train", args.model, "--input", str(plain)]
-    command += ["--output", str(prefix), "--json"]
+    command += ["--output", str(prefix), "--json", "--overwrite"]
     for name, value in sizes.items():
         command += [name, str(value)]
     return command + args.snailps_args.split()

@@ -381,6 +381,15 @@ class Worker(ModelTables):
         return block_bytes
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """Paths of the files that `export` will write: they are not replaced unasked.
+
+        The default is ``OUTPUT.npz``; of a class with an `export` of its own, nothing.
+        """
+        own = cls.export.__func__ is not Worker.export.__func__  # type: ignore[attr-defined]
+        return () if own else (f"{settings.output}.npz",)
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the finished model, at the master; returns figures to add to the run's.
 

@@ -26,6 +26,7 @@ from snailps.cli.options import AddressFdOption as AddressFdOption
 from snailps.cli.options import ConfigOption as ConfigOption
 from snailps.cli.options import FreshOption as FreshOption
 from snailps.cli.options import JsonLogOption as JsonLogOption
+from snailps.cli.options import OverwriteOption as OverwriteOption
 from snailps.cli.options import SetOption as SetOption
 from snailps.cli.options import read_config as read_config
 from snailps.config import (
@@ -51,9 +52,9 @@ log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)
 
 
-def fresh_override(fresh: bool) -> list[str]:
-    """``--fresh`` as the ``--set`` that it is short for."""
-    return ["fresh=true"] if fresh else []
+def flag_overrides(**flags: bool) -> list[str]:
+    """Flags such as ``--fresh`` as the ``--set`` that they are short for."""
+    return [f"{name}=true" for name, given in flags.items() if given]
 
 
 def _address_override(descriptor: int) -> list[str]:

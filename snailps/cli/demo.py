@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.common import SetOption
+from snailps.cli.common import OverwriteOption, SetOption
 from snailps.cli.train import train
 from snailps.data.stdlib_prose import write_prose
 from snailps.vectors.files import load
@@ -21,6 +21,7 @@ def command(
         Path | None, typer.Option(help="Prefix of the vectors' files; default: none are kept.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="More is better and slower.")] = 40,
+    overwrite: OverwriteOption = False,
     sets: SetOption = None,
 ) -> None:
     """Trains fastText vectors on 1 master, 2 servers and 2 workers, and shows neighbours.
@@ -48,6 +49,7 @@ def command(
                 "bucket": "200000",
                 "min_count": "5",
                 "formats": "bin",
+                "overwrite": overwrite,
                 "sets": sets,
             },
             kept=output is not None,

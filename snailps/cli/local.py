@@ -24,8 +24,9 @@ from snailps.api.worker import load_class
 from snailps.cli.common import (
     FreshOption,
     JsonLogOption,
+    OverwriteOption,
     SetOption,
-    fresh_override,
+    flag_overrides,
     json_log_override,
     known_classes,
     read_config,
@@ -83,12 +84,14 @@ def command(
     as_json: JsonOption = False,
     json_log: JsonLogOption = None,
     fresh: FreshOption = False,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Runs the job of a .conf file on a cluster of real processes on this machine.
 
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
     """
-    overrides = [*(sets or []), *json_log_override(json_log), *fresh_override(fresh)]
+    flags = flag_overrides(fresh=fresh, overwrite=overwrite)
+    overrides = [*(sets or []), *json_log_override(json_log), *flags]
     raw = read_config(config, overrides)
     entry = raw.explicit("worker_class", JobSettings)
     if entry is None:

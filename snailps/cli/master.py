@@ -18,8 +18,9 @@ from snailps.cli.common import (
     ConfigOption,
     FreshOption,
     JsonLogOption,
+    OverwriteOption,
     SetOption,
-    fresh_override,
+    flag_overrides,
     json_log_override,
     known_classes,
     read_config,
@@ -52,6 +53,7 @@ def command(
     ] = False,
     json_log: JsonLogOption = None,
     fresh: FreshOption = False,
+    overwrite: OverwriteOption = False,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
     session: Annotated[
         bool,
@@ -71,7 +73,8 @@ def command(
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
-    overrides = [*(sets or []), *json_log_override(json_log), *fresh_override(fresh)]
+    flags = flag_overrides(fresh=fresh, overwrite=overwrite)
+    overrides = [*(sets or []), *json_log_override(json_log), *flags]
     raw = read_config(config, overrides)
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.

@@ -34,6 +34,9 @@ FreshOption = Annotated[
     bool,
     typer.Option("--fresh", help="Start anew, even if this job has a checkpoint.", metavar=""),
 ]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace result files that exist.", metavar="")
+]
 
 
 def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig:

@@ -15,14 +15,15 @@ import typer
 from snailps import models
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
-from snailps.cli.common import FreshOption, JsonLogOption, SetOption, known_classes
+from snailps.cli.common import FreshOption, JsonLogOption, OverwriteOption, SetOption, known_classes
 from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
 from snailps.master.job.settings import job_settings
 
-_NOT_OPTIONS = ("worker_class", "fresh")
+_FLAGS = ("fresh", "overwrite")
+_NOT_OPTIONS = ("worker_class", *_FLAGS)
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 """Fixed settings of a command that shares its model with another one."""
 
@@ -62,6 +63,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     parameters.append(_parameter("json_log", JsonLogOption, None))
     parameters.append(_parameter("as_json", JsonOption, False))
     parameters.append(_parameter("fresh", FreshOption, False))
+    parameters.append(_parameter("overwrite", OverwriteOption, False))
 
     def command(**given: Any) -> None:
         code = train(name, given)
@@ -137,9 +139,9 @@ def train(
     sets = given.pop("sets", None) or []
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
-    fresh = given.pop("fresh", False)
+    flags = {name: True for name in _FLAGS if given.pop(name, False)}
     values = {key: value for key, value in given.items() if value is not None}
-    values |= {"fresh": True} if fresh else {}
+    values |= flags
     values |= {key: tuple(separate(key, values[key])) for key in PATHS if key in values}
     options = RawConfig.from_mapping(values, "--{key}")
     own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}

@@ -463,6 +463,12 @@ class JobSettings(Settings):
         help="Start from the beginning, even if `checkpoint_dir` has a checkpoint of this job.",
         when="To train the same job again from the start: `--fresh` on the command line.",
     )
+    overwrite: bool = setting(
+        False,
+        help="Replace result files that exist. Without it a job whose files exist is refused at "
+        "its start, unless it goes on from a journal or a checkpoint.",
+        when="Runs that are repeated: `--overwrite` on the command line.",
+    )
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values of `assign` that do not fit the consistency."""
@@ -480,6 +486,7 @@ CHECKPOINT_SETTINGS = (
     "param_backup_period",
     "checkpoints_kept",
     "fresh",
+    "overwrite",
 )
 """Fields of `JobSettings` that do not affect what is trained."""
 

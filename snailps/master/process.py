@@ -42,7 +42,7 @@ from snailps.master.journal import Journal
 from snailps.master.json_log import PHASES, JsonLog
 from snailps.master.log_tail import LogTail
 from snailps.master.phases import ClusterPhase
-from snailps.master.takeover import journal_path, life_of, unended
+from snailps.master.takeover import check_results, journal_path, life_of, unended
 from snailps.master.works import Works
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
@@ -262,6 +262,8 @@ class Master:
             past = unended(self._journal, job, settings.frag_num)
             if past is not None:
                 life = past.facts[0].data["life"]
+        if job is not None:
+            check_results(job, past)
         self._reader = ModelReader(settings.request_timeout, self._trust, life)
         self.core = MasterCore(
             settings,

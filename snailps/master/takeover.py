@@ -2,6 +2,8 @@
 
     settings -> journal_path -> Journal.take, read -> unended -> Past -> MasterCore
 
+    Past, checkpoints, files -> check_results -> ConfigError: a result would be replaced
+
 Decides by the journal and by whether a server is left; what a fact means, the part of the core
 knows that noted it.
 """
@@ -11,12 +13,15 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from snailps.config import CHECKPOINT_SETTINGS, MasterSettings, to_mapping
+from snailps.config import CHECKPOINT_SETTINGS, JobSettings, MasterSettings, to_mapping
+from snailps.config.output import refuse_existing, refuse_folders
 from snailps.errors import ConfigError
+from snailps.master.checkpoint_files import folder_of
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
 from snailps.master.journal import Journal
+from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.store.route import Route
 from snailps.transport.sockets import is_there
 
@@ -81,6 +86,33 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
     base, arrays = journal.check(facts)
     log.warning("%s: a run has not ended: taking it over", journal.path)
     return Past(facts, str(journal.path), base, arrays)
+
+
+def check_results(job: Job, past: Past | None) -> None:
+    """Refuses a job that would replace the files of another run, before anything is done.
+
+    A run that goes on, from a journal or a checkpoint, replaces what it has written itself.
+
+    Raises
+    ------
+    ConfigError
+        A file is there: says which, and what can be done.
+    """
+    settings = job.settings
+    if not settings.output:
+        return
+    files = job.cls.result_files(settings)
+    refuse_folders(files)
+    if past is None and not settings.overwrite and not _continues(settings):
+        refuse_existing(files)
+
+
+def _continues(settings: JobSettings) -> bool:
+    """Whether there is a checkpoint that the job is to go on from."""
+    on = settings.checkpoint_interval or settings.param_backup_period or settings.checkpoint_dir
+    if settings.fresh or not on:
+        return False
+    return any(one.state == "good" for one in CheckpointFolder(folder_of(settings)).candidates())
 
 
 def _identity(job: Job, frag_num: int) -> dict[str, str]:

@@ -114,7 +114,7 @@ def test_cluster_with_worker_started_before_the_master_waits_for_it(tmp_path, jo
 def test_cluster_started_again_on_the_same_ports_works_at_once(tmp_path, job):
     ports = [free_port(), free_port()]
     for _ in range(2):
-        with Cluster(tmp_path, job=job) as cluster:
+        with Cluster(tmp_path, job={**job, "overwrite": "true"}) as cluster:
             master = cluster.master(port=ports[0])
             cluster.start("server", f"listen_addr=127.0.0.1:{ports[1]}")
             cluster.start("worker")
@@ -360,7 +360,8 @@ def test_job_with_other_seed_gives_blocks_other_seeds_and_same_seed_the_same(tmp
     for run, seed in enumerate((1, 1, 2)):
         journal = tmp_path / f"journal-{run}"
         journal.mkdir()
-        with Cluster(tmp_path, job={**job, "journal": journal, "seed": seed}) as cluster:
+        own = {"journal": journal, "overwrite": "true"}
+        with Cluster(tmp_path, job={**job, **own, "seed": seed}) as cluster:
             assert cluster.run()[0] == [0, 0, 0]
         ((_, lines),) = journal_of(journal).items()
         assert [(block, epoch) for block, epoch, _ in lines] == [(n, n // 10) for n in range(20)]

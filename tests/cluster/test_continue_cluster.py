@@ -105,7 +105,14 @@ def test_continue_from_a_model_of_the_official_package(tmp_path, halves, setting
 
 def test_continue_from_its_own_output_replaces_it(tmp_path, halves, first):
     (tmp_path / "out.bin").write_bytes(first.read_bytes())
-    run(tmp_path, input=halves[1], continue_from="out.bin", formats="bin", epochs=1)
+    run(
+        tmp_path,
+        input=halves[1],
+        continue_from="out.bin",
+        formats="bin",
+        epochs=1,
+        overwrite="true",
+    )
     assert set(read_bin(tmp_path / "out.bin").words) > set(read_bin(first).words)
 
 

@@ -106,7 +106,7 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
     for key, setting in settings_of(models.SETTINGS[name]).items():
         flag = f" --{key.replace('_', '-')} "
         assert (flag in told) == (key not in fixed), key
-        flags = ("fresh",)  # a flag needs no value, and no default
+        flags = ("fresh", "overwrite")  # a flag needs no value, and no default
         if key not in (*fixed, *flags) and setting.format(setting.default):
             assert f"Default: {setting.format(setting.default)}." in told
         if key not in fixed and setting.choices:

@@ -497,6 +497,11 @@ class Classifier(TextModel):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """The .bin."""
+        return (f"{settings.output}.bin",)
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the .bin; rows travel in pieces."""
         s = results.settings

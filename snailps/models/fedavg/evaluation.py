@@ -36,6 +36,8 @@ _TOGETHER = 64
 """Windows scored together; more only take more memory."""
 _LINES = 4096
 """Rows converted to text at a time."""
+FILES = ("weights.npz", "embedding.txt", "history.jsonl")
+"""What is written: these behind OUTPUT."""
 SAVE_EVERY_S = 1.0
 """Seconds of training from one writing of the arrays to the next: learners need the core, too."""
 
@@ -155,8 +157,7 @@ class RoundEvaluator:
         }
 
     def _paths(self) -> dict[str, Path]:
-        names = ("weights.npz", "embedding.txt", "history.jsonl")
-        return {name: Path(f"{self._settings.output}.{name}") for name in names}
+        return {name: Path(f"{self._settings.output}.{name}") for name in FILES}
 
     def _save(self, round_: int, embedding: Floats, output: Floats) -> None:
         """Writes the arrays of a round."""

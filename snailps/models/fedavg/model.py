@@ -245,6 +245,11 @@ class FedAvg(Worker):
         return evaluation.judge_of(results.settings).look(results, round_)
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """Weights, embedding and history."""
+        return [f"{settings.output}.{name}" for name in evaluation.FILES]
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Waits for the files of the last round."""
         assert isinstance(results.settings, FedAvgSettings)

@@ -128,6 +128,11 @@ class Mlp(Worker):
         return figures
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """The .npz."""
+        return (f"{settings.output}.npz",)
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes OUTPUT.npz: the arrays of all layers."""
         s = results.settings

@@ -221,6 +221,11 @@ class FactorizationMachine(SparseWorker):
         return found[:, None]
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """The .npz."""
+        return (f"{settings.output}.npz",)
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the ``.npz``."""
         s = results.settings

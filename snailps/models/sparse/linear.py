@@ -135,6 +135,12 @@ class Linear(SparseWorker):
         )
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """A file of each format."""
+        assert isinstance(settings, LinearSettings)
+        return [f"{settings.output}.{name}" for name in settings.formats]
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the files that `formats` names."""
         s = results.settings

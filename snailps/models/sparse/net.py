@@ -212,6 +212,11 @@ class Net(SparseWorker):
         return settings.layers.scores(z, [extras[name] for name in settings.layers.names])
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """The .npz."""
+        return (f"{settings.output}.npz",)
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes OUTPUT.npz: rows of the features that were trained, and the dense layers."""
         s = results.settings

@@ -522,6 +522,12 @@ class WordVectors(TextModel):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """A file of each format."""
+        assert isinstance(settings, WordVectorSettings)
+        return [f"{settings.output}.{name}" for name in settings.formats]
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the model in the formats asked for."""
         return write_files(results)

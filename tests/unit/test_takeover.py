@@ -1,0 +1,89 @@
+"""Results that are there: a job that would replace them is refused before anything is done."""
+
+import pytest
+
+from snailps.api.worker import load_class
+from snailps.config import RawConfig
+from snailps.config.output import refuse_existing
+from snailps.errors import ConfigError
+from snailps.master.job.job import Job
+from snailps.master.takeover import check_results
+from snailps.models import CLASSES
+from snailps.store.checkpoint.folder import CheckpointFolder, Found
+
+A_RUN = object()
+"""Of a journal that is taken over."""
+
+
+def job(tmp_path, model="logistic", **settings):
+    (tmp_path / "in.txt").write_text("1 1:1\n0 2:1\n")
+    given = {
+        "worker_class": CLASSES[model],
+        "input": f"{tmp_path}/in.txt",
+        "output": f"{tmp_path}/out",
+    }
+    return Job(RawConfig.from_mapping({**given, **settings}, "the test"))
+
+
+def test_result_that_exists_is_refused_with_file_size_date_and_the_ways_on(tmp_path):
+    (tmp_path / "out.npz").write_bytes(bytes(2_500_000))
+    with pytest.raises(ConfigError) as refused:
+        check_results(job(tmp_path), None)
+    text = str(refused.value)
+    assert f"{tmp_path}/out.npz exists (2.5 MB, written 2" in text
+    for part in ("--overwrite", "another output", "no unfinished run"):
+        assert part in text
+
+
+def test_result_that_exists_is_replaced_when_told_or_where_the_run_goes_on(tmp_path):
+    (tmp_path / "out.npz").touch()
+    check_results(job(tmp_path, overwrite="true"), None)
+    check_results(job(tmp_path), A_RUN)
+    check_results(job(tmp_path, output=""), None)
+    check_results(job(tmp_path, output=f"{tmp_path}/other"), None)
+
+
+@pytest.mark.parametrize(("state", "fresh", "refused"), [
+    ("good", "false", False), ("good", "true", True), ("unfinished", "false", True),
+])  # fmt: skip
+def test_result_of_a_job_with_checkpoints_is_replaced_where_one_is_good(
+    tmp_path, monkeypatch, state, fresh, refused
+):
+    (tmp_path / "out.npz").touch()
+    found = [Found(1, tmp_path / "checkpoint-000001", state)]
+    monkeypatch.setattr(CheckpointFolder, "candidates", lambda folder: iter(found))
+    its = job(tmp_path, checkpoint_interval="60", fresh=fresh)
+    if refused:
+        with pytest.raises(ConfigError, match="--overwrite"):
+            check_results(its, None)
+    else:
+        check_results(its, None)
+    with pytest.raises(ConfigError, match="--overwrite"):  # it makes no use of checkpoints
+        check_results(job(tmp_path), None)
+
+
+@pytest.mark.parametrize(("model", "endings", "settings"), [
+    ("fasttext", ["vec", "npz"], {"formats": "vec, npz"}),
+    ("classifier", ["bin"], {}),
+    ("logistic", ["npz"], {}),
+    ("fm", ["npz"], {}),
+    ("sparse_net", ["npz"], {}),
+    ("mlp", ["npz"], {}),
+])  # fmt: skip
+def test_every_model_names_its_result_files(model, endings, settings):
+    its = RawConfig.from_mapping({"output": "out", **settings}, "the test")
+    cls = load_class(CLASSES[model], "the test")
+    assert list(cls.result_files(its.build(cls.Settings))) == [f"out.{end}" for end in endings]
+
+
+def test_folder_in_the_place_of_a_result_is_refused_even_with_overwrite(tmp_path):
+    (tmp_path / "out.npz").mkdir()
+    with pytest.raises(ConfigError, match=r"out\.npz is a folder"):
+        check_results(job(tmp_path, overwrite="true"), None)
+
+
+def test_several_results_are_counted(tmp_path):
+    for name in ("a.bin", "b.vec"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=r"a\.bin exists .* and 1 more of its files"):
+        refuse_existing([f"{tmp_path}/{name}" for name in ("none", "a.bin", "b.vec")])
