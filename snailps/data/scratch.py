@@ -516,6 +516,62 @@ class Scratch:
                 time.sleep(LOCK_POLL_S)
 
 
+class _WholeCopy:
+    """The copy of one Python process's file, for all in this process who ask for it."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._path, self._scratch = "", Scratch("", 0)
+
+    def of(self, path: str, folder: str, bytes_max: int) -> str:
+        """Makes it, if the last one was of another file."""
+        with self._mutex:
+            if path != self._path:
+                self._release()
+                self._scratch = Scratch(folder, bytes_max)
+                self._scratch.local(path)
+                self._path = path
+            return str(self._scratch.local(path))
+
+    def release(self, path: str) -> None:
+        """Removes it, if it is there."""
+        with self._mutex:
+            if path == self._path:
+                self._release()
+
+    def _release(self) -> None:
+        self._path = ""
+        self._scratch.close()
+
+
+_whole = _WholeCopy()
+
+
+def whole_file(path: str, folder: str = "", bytes_max: int = 0) -> str:
+    """The file to read in the place of `path`: itself, or a complete copy of a driver's file.
+
+    The copy is there until `release_whole`, or until another file is asked for: a model is opened
+    several times before it is put into tables.
+
+    Parameters
+    ----------
+    path : str
+    folder, bytes_max
+        As of `Scratch`.
+
+    Raises
+    ------
+    DataError
+        It cannot be fetched.
+    """
+    return _whole.of(path, folder, bytes_max) if is_driver_file(path) else path
+
+
+def release_whole(path: str) -> None:
+    """Removes the copy that `whole_file` made, if any."""
+    _whole.release(path)
+
+
 def _hold(copy: Path) -> int | None:
     """A descriptor with a shared lock on a finished copy, None if there is none."""
     try:

@@ -19,7 +19,7 @@ import numpy as np
 from snailps.api.results import Results
 from snailps.api.worker import load_class
 from snailps.data.spool import Spooled
-from snailps.errors import ClusterError, ParameterError
+from snailps.errors import ParameterError
 from snailps.estimators.monitor import Monitor
 from snailps.local.cluster import default_cluster
 from snailps.local.session import Cluster, within
@@ -80,14 +80,13 @@ def run_job(
     """
     check_cluster(cluster, workers)
     where = default_cluster(workers) if cluster is None else cluster
-    if "continue_from" in settings and not where.is_local:
-        raise ClusterError(
-            "partial_fit needs a cluster of this machine: one on other hosts cannot read a model "
-            "of this process yet. Save it where they can, and train with continue_from"
-        )
     with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
         with where.in_turn():  # another thread's job would replace the tables
-            job = where.run(worker_class, settings, input=given, on_status=monitor.update)
+            # What a cluster on other hosts reads of this process: the rows to begin with.
+            begin = [settings["continue_from"]] if "continue_from" in settings else []
+            job = where.run(
+                worker_class, settings, input=given, files=begin, on_status=monitor.update
+            )
             with job.results(output=str(Path(folder, "model"))) as results:
                 figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
                 names = results.tables if packed else ()

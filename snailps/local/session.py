@@ -279,7 +279,7 @@ class Cluster:
         settings: Mapping[str, Any] | None = None,
         *,
         input: Any = None,
-        files: Sequence[Spooled] = (),
+        files: Sequence[Spooled | str] = (),
         on_status: Callable[[Status], object] | None = None,
         timeout_s: float | None = None,
     ) -> JobResult:
@@ -292,8 +292,8 @@ class Cluster:
             Of the model and of every job.
         input : path, list of paths or spooled data
             The setting of that name.
-        files : sequence of spooled data
-            Further data of this process that settings name by its path.
+        files : sequence of spooled data, or paths
+            Further files of this process that settings name by their paths.
         on_status : callable
             Given the `Status` some times a second.  If it returns False, the training ends early,
             and the job is done; an exception in it cancels the job.
@@ -318,7 +318,7 @@ class Cluster:
         self,
         model: type[Worker] | str,
         values: Mapping[str, Any],
-        files: Sequence[Spooled],
+        files: Sequence[Spooled | str],
         on_status: Callable[[Status], object] | None,
         timeout_s: float | None,
     ) -> JobResult:
@@ -405,7 +405,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _placed(
-        self, values: Mapping[str, Any], files: Sequence[Spooled]
+        self, values: Mapping[str, Any], files: Sequence[Spooled | str]
     ) -> Iterator[dict[str, Any]]:
         """Settings that name data of this process as the cluster's processes find it.
 
@@ -428,7 +428,7 @@ class Cluster:
                 served[path] = self._driver.serve(path)
             return served[path]
 
-        named = {file.path for file in files}
+        named = {file if isinstance(file, str) else file.path for file in files}
         try:
             yield {name: place(value) for name, value in values.items()}
         finally:

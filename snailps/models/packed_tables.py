@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from snailps.api.tables import Tensor
 from snailps.api.worker import Results
+from snailps.config import JobSettings
+from snailps.data.scratch import release_whole, whole_file
 from snailps.errors import ModelFileError
 from snailps.vectors.npz import read_arrays, write_arrays
 
@@ -120,6 +122,18 @@ def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.in
     return Packed(after.keys(), np.hstack(parts))
 
 
+def opened(settings: JobSettings) -> str:
+    """The path of the file that `continue_from` names: of a driver's file that of a copy here.
+
+    Raises
+    ------
+    DataError
+        It cannot be fetched.
+    """
+    path: str = settings.continue_from  # type: ignore[attr-defined]
+    return whole_file(path, settings.scratch_dir, settings.scratch_bytes)
+
+
 def put_tables(results: Results) -> None:
     """Sets rows and state from the file that `continue_from` names.
 
@@ -129,7 +143,7 @@ def put_tables(results: Results) -> None:
         It is no such file, or of a model of other tables.
     """
     path: str = results.settings.continue_from  # type: ignore[attr-defined]
-    for name, packed in read_packed(path).items():
+    for name, packed in read_packed(opened(results.settings)).items():
         table = results.tables.get(name)
         width = -1 if table is None else table.dim + table.state_floats
         if packed.rows.shape[1] != width:
@@ -143,6 +157,7 @@ def put_tables(results: Results) -> None:
         results.put_packed(
             name, ((packed.keys[at : at + step], packed.rows[at : at + step]) for at in edges)
         )
+    release_whole(path)
 
 
 class NoSurvey:

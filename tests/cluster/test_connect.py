@@ -5,6 +5,7 @@ import re
 import signal
 import time
 
+import numpy as np
 import pytest
 import session_models as models
 from cluster_models import counting_job
@@ -62,6 +63,25 @@ def test_connect_runs_jobs_one_after_the_other_and_leaves_the_cluster(remote, te
             table.push([1], [[1.0]])
     with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
         assert session.table("own", dim=1).pull([1]).tolist() == [[2.0]]
+
+
+def test_partial_fit_takes_its_model_along(remote):
+    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+        words = snailps.FastText(dim=8, bucket=50, min_count=1, epochs=1, cluster=session)
+        words.fit(["a b c d"] * 200)
+        before = words.wv["b"]
+        words.set_params(lr=1e-6).partial_fit(["e f g"] * 50)
+        assert set(words.wv.words) >= {"a", "d", "e", "g"}
+        assert words.wv["b"] == pytest.approx(before, abs=1e-3)
+        labels = snailps.TextClassifier(dim=8, epochs=2, cluster=session)
+        labels.fit(["good film", "bad film"] * 50, [1, 0] * 50)
+        assert labels.partial_fit(["dull film"] * 50, [2] * 50).classes_.tolist() == [0, 1, 2]
+        x = np.eye(4)[[0, 1, 2, 3] * 50]
+        linear = snailps.LogisticRegression(cluster=session).fit(x, [0, 1, 0, 1] * 50)
+        before = linear.coef_
+        linear.partial_fit(x[:1], [0])
+        assert linear.coef_ == pytest.approx(before, abs=0.2)
+        assert session.status()["session"]["jobs"] == 6
 
 
 def test_worker_begins_anew_as_it_was_started(remote, text):

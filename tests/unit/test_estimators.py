@@ -22,10 +22,9 @@ from snailps.errors import (
 )
 from snailps.estimators import base, display, history_plot
 from snailps.estimators.corpus import columns_of, corpus
-from snailps.estimators.jobs import Finished, run_job
+from snailps.estimators.jobs import Finished
 from snailps.estimators.monitor import Monitor
 from snailps.estimators.stub import estimator_classes, stub
-from snailps.local.session import Cluster
 from snailps.vectors import BinHeader, write_bin
 
 FastText, Word2Vec = estimators.FastText, estimators.Word2Vec
@@ -335,19 +334,6 @@ def test_model_goes_through_files_and_pickle(jobs, tmp_path):
         Word2Vec.load(path)
     with pytest.raises(ModelFileError, match="missing"):
         FastText.load(tmp_path / "missing.bin")
-
-
-def test_partial_fit_on_other_hosts_is_refused(jobs, monkeypatch):
-    class Far(Cluster):
-        is_local = False
-
-        def __init__(self):
-            pass
-
-    model = FastText(dim=4, bucket=7).fit(SENTENCES)
-    monkeypatch.setattr(base, "run_job", run_job)
-    with pytest.raises(ClusterError, match="partial_fit needs a cluster of this machine"):
-        model.set_params(cluster=Far()).partial_fit(SENTENCES)
 
 
 def test_transform_of_one_sentence_is_refused(jobs):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from snailps.data import driver_files
 from snailps.data import scratch as module
-from snailps.data.scratch import Scratch, default_folder
+from snailps.data.scratch import Scratch, default_folder, release_whole, whole_file
 from snailps.errors import DataError, WaitTimeout
 
 TEXT = b"some words to pack\n" * 1000
@@ -210,3 +211,26 @@ def test_local_folder_that_is_a_link_is_refused(make, packed, tmp_path):
 def test_default_folder_names_the_user():
     assert default_folder().name == f"snailps-{os.getuid()}"
     assert Scratch("", 1).folder == default_folder()
+
+
+def test_whole_file_is_copied_once_and_goes_when_it_is_released(tmp_path, monkeypatch):
+    asked = []
+
+    class Far:
+        def read(self, start, stop):
+            asked.append((start, stop))
+            return b"rows"[start:stop]
+
+        def close(self):
+            asked.append("closed")
+
+    monkeypatch.setattr(driver_files, "_open", lambda address, number: Far())
+    path = driver_files.driver_path("host:1", "a", 4)
+    assert whole_file("model.bin") == "model.bin"
+    copies = {whole_file(path, str(tmp_path)) for _ in range(2)}
+    assert [Path(copy).read_bytes() for copy in copies] == [b"rows"]
+    assert asked == [(0, 4)]
+    release_whole("model.bin")
+    release_whole(path)
+    assert asked[1:] == ["closed"]
+    assert list(tmp_path.glob("*.spool")) == []

@@ -16,9 +16,11 @@ from typing import Any
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
+from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.packed_tables import opened
 from snailps.models.text_model import BUCKET_KEY, put_rows, vocabulary_of, with_shape
 from snailps.vectors import read_bin, read_header
 
@@ -36,7 +38,7 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
     path = s.continue_from
     if not path:
         return s
-    return with_shape(s, _shape_of(path), path, explicit)
+    return with_shape(s, _shape_of(opened(s)), path, explicit)
 
 
 def _shape_of(path: str) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, V
     ConfigError
         The model's labels have another prefix.
     """
-    model = read_bin(s.continue_from)
+    model = read_bin(opened(s))
     prefix = s.label.encode()
     if other := next((one for one in model.labels if not one.startswith(prefix)), None):
         raise ConfigError(
@@ -98,7 +100,7 @@ def put_model(results: Results, words: Vocabulary, labels: Vocabulary) -> None:
     """
     s = results.settings
     assert isinstance(s, ClassifierSettings)
-    model = read_bin(s.continue_from)
+    model = read_bin(opened(s))
     n = len(model.words)
     same = words.words[:n] == PackedWords.of(model.words)
     same &= labels.words[: len(model.labels)] == PackedWords.of(model.labels)
@@ -109,3 +111,4 @@ def put_model(results: Results, words: Vocabulary, labels: Vocabulary) -> None:
     put_rows(results, s.continue_from, model, "output", 0, model.output[:])
     if s.buckets:
         put_rows(results, s.continue_from, model, "input", BUCKET_KEY, model.input[n:])
+    release_whole(s.continue_from)

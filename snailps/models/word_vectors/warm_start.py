@@ -18,8 +18,10 @@ import numpy as np
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
+from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
+from snailps.models.packed_tables import opened
 from snailps.models.text_model import BUCKET_KEY, check_finite, put_rows, vocabulary_of, with_shape
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
@@ -39,7 +41,7 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
     path = s.continue_from or s.pretrained
     if not path:
         return s
-    theirs = _shape_of(path) if s.continue_from else {"dim": vec_shape(path)[1]}
+    theirs = _shape_of(opened(s)) if s.continue_from else {"dim": vec_shape(path)[1]}
     return with_shape(s, theirs, path, explicit)
 
 
@@ -60,7 +62,7 @@ def _shape_of(path: str) -> dict[str, Any]:
 
 def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
     """The words of the model that training continues from, then those of the new text."""
-    model = read_bin(s.continue_from)
+    model = read_bin(opened(s))
     old = vocabulary_of(model.words, model.counts, model.header.tokens)
     return old.extended(counter, s.min_count, s.max_vocab)
 
@@ -75,7 +77,7 @@ def put_model(results: Results) -> None:
     """
     s = results.settings
     assert isinstance(s, WordVectorSettings)
-    model = read_bin(s.continue_from)
+    model = read_bin(opened(s))
     n = len(model.words)
     if Vocabulary.from_bytes(results.summary).words[:n] != PackedWords.of(model.words):
         raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
@@ -84,6 +86,7 @@ def put_model(results: Results) -> None:
     put_rows(results, s.continue_from, model, "output", 0, model.output[:])
     if s.maxn:
         put_rows(results, s.continue_from, model, "input", BUCKET_KEY, model.input[n:])
+    release_whole(s.continue_from)
 
 
 def put_vectors(results: Results) -> None:
