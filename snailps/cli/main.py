@@ -29,6 +29,7 @@ _PANELS = {
         "cluster",
         "status",
         "jobs",
+        "ui",
         "doctor",
         "tls",
     ),

@@ -40,12 +40,14 @@ ALLOWED = {
     "worker": {*PLANES, "api", "node"},
     "master": {*PLANES, "api", "node"},
     "diagnostics": {*PLANES, "api", "node", "master"},
+    # The page of a run: what the master says, shown.  It is a process of its own.
+    "monitor": {*PLANES, "api", "node"},
     "local": {*PLANES, "api", "node", "server", "worker", "master"},
     # Models as objects: parameters, data of this process, jobs of a cluster.
     "estimators": {*PLANES, "api", "node", "models", "local"},
     "cli": {
         *PLANES, "api", "node", "models", "server", "worker", "master", "diagnostics", "local",
-        "estimators", "__init__",
+        "estimators", "monitor", "__init__",
     },
     "__main__": {"cli"},
     # What users write `snailps.` before.
@@ -58,7 +60,7 @@ LAYERS = [
     {"api"},
     {"shard", "node"},
     {"models", "server", "worker", "master"},
-    {"diagnostics", "local"},
+    {"diagnostics", "local", "monitor"},
     {"estimators"},
     {"cli"},
 ]
@@ -100,6 +102,8 @@ DENIED = {
     "store.route": SOCKETS | TIME | THREADS,
     "cli.progress": SOCKETS | THREADS,
     "estimators": SOCKETS | THREADS,
+    "monitor.picture": SOCKETS | TIME | THREADS,
+    "monitor.series": SOCKETS | TIME | THREADS,
 }
 # Inside one part, the pure modules do not reach for those that do input and output.
 INNER = {

@@ -1,0 +1,1 @@
+"""The live page of a run, and its report: what `snailps ui` shows, asked of the master."""

@@ -1,0 +1,118 @@
+"""Who may read the page: addresses, host names and tokens of requests.
+
+    client's headers -> Access.judge -> None, or why it is refused
+
+Without a token the page is for this machine: it listens on a loopback address, and takes requests
+that name it by one, so that a web page elsewhere cannot read it by a name that it makes point here
+(DNS rebinding).  With a token, every request has to have it.  Must not know sockets or files.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+
+from snailps.errors import ConfigError
+
+TOKEN_BYTES = 24
+TOKEN_CHARACTERS_MIN = 16
+COOKIE = "snailps-page"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine can reach it."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def check_token(token: str) -> None:
+    """Refuses a token that can be guessed, or that no address can hold.
+
+    Raises
+    ------
+    ConfigError
+    """
+    sound = all(c.isascii() and (c.isalnum() or c in "-_.~") for c in token)
+    if len(token) < TOKEN_CHARACTERS_MIN or not sound:
+        raise ConfigError(
+            f"--token has {len(token)} characters: it needs {TOKEN_CHARACTERS_MIN} or more, of "
+            "letters, digits, - _ . ~; or leave it out, and one is drawn"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rule of one page.
+
+    Parameters
+    ----------
+    host : str
+        Where it listens.
+    port : int
+    token : str
+        Empty: none is needed; `host` is a loopback address then.
+    """
+
+    host: str
+    port: int
+    token: str = ""
+
+    def judge(self, headers: Mapping[str, str], asked_token: str = "") -> tuple[int, str] | None:
+        """Why a request is refused, as a status code and a sentence; None: it may pass.
+
+        `asked_token`: of the address, which is how a browser comes the first time.
+        """
+        foreign = headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site")
+        if foreign and headers.get("Sec-Fetch-Mode") != "navigate":
+            # Another site's page, which embeds or reads this one; a link to it is no reading.
+            return 403, "This page is not for other sites."
+        if self.token:
+            if self._has_token(headers, asked_token):
+                return None
+            return 401, "Open the whole address that `snailps ui` printed: it ends with a token."
+        host = host_of(headers.get("Host", ""))
+        if not is_loopback(host):
+            return 421, "Open this page by the address that `snailps ui` printed."
+        return None
+
+    def _has_token(self, headers: Mapping[str, str], asked: str) -> bool:
+        given = [asked, headers.get("Authorization", "").removeprefix("Bearer ")]
+        try:
+            cookie = SimpleCookie(headers.get("Cookie", "")).get(self.cookie_name)
+        except CookieError:
+            cookie = None
+        given.append(cookie.value if cookie is not None else "")
+        expected = self.token.encode()
+        found = False
+        for one in given:  # all of them, so that the time says nothing
+            found |= hmac.compare_digest(one.encode("utf-8", "replace"), expected)
+        return found
+
+    @property
+    def cookie_name(self) -> str:
+        """Cookies are of a host, not of a port: pages of several runs need several names."""
+        return f"{COOKIE}-{self.port}"
+
+    def cookie(self) -> str:
+        """The header that lets a browser come again without the token in its address."""
+        return f"{self.cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+
+
+def host_of(header: str) -> str:
+    """The host of a Host header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]

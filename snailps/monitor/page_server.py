@@ -1,0 +1,316 @@
+"""The page over HTTP: three files of this package, and JSON.
+
+    GET /                 page.html            GET /api/runs           the runs that can be shown
+    GET /page.css, .js    as they are          GET /api/run?run=&after= a run's newest picture
+
+Read only.  The pictures are `Watcher`'s; this module owns the listening socket, a bounded number
+of threads, and the headers.  Who may read is `Access`' matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from snailps.errors import ClusterError, ConfigError
+from snailps.monitor.access import Access, check_token, is_loopback
+from snailps.monitor.picture import packed, plain
+from snailps.monitor.watcher import Run, Watcher
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 32
+"""Connections at a time; one more is closed."""
+WATCHERS_MAX = 16
+"""Runs that are watched at a time; the longest not looked at makes room."""
+HOLD_S = 8.0
+"""How long a request waits for a newer picture."""
+SILENT_S = 15.0
+"""A connection that says nothing for so long is closed."""
+FORGET_S = 60.0
+"""A run that nobody has looked at for so long is watched no more."""
+SCRIPTS = ("curves.js", "cluster.js", "words.js", "page.js")
+"""In this order: each uses those before it."""
+_KINDS = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@cache
+def static(name: str) -> bytes:
+    """A file of the page."""
+    return resources.files("snailps.monitor").joinpath("static").joinpath(name).read_bytes()
+
+
+class PageServer:
+    """Serves the page of one or more runs.
+
+    Parameters
+    ----------
+    host : str
+    port : int
+        0: any free one.
+    token : str
+        Needed where `host` is no loopback address.
+    runs : callable
+        ``runs()``: the runs that can be shown now, the newest first; called in several threads.
+
+    Raises
+    ------
+    ConfigError
+        Other machines could read it, and there is no token.
+    ClusterError
+        It cannot listen there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        runs: Callable[[], list[Run]],
+        *,
+        token: str = "",
+    ) -> None:
+        if token:
+            check_token(token)
+        elif not is_loopback(host):
+            raise ConfigError(
+                f"--listen {host}:{port}: other machines could read this page, so it needs a "
+                "--token; or listen on 127.0.0.1"
+            )
+        self._runs = runs
+        self._watchers: dict[str, Watcher] = {}
+        self._lock = threading.Lock()
+        try:
+            self._server = _Server(host, port, self)
+        except OSError as error:
+            raise ClusterError(
+                f"the page cannot listen on {host}:{port}: {error.strerror}; name another port "
+                "with --listen, or port 0 for any free one"
+            ) from None
+        self.access = Access(host, self._server.server_address[1], token)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="snailps-page", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.access.port
+
+    @property
+    def url(self) -> str:
+        """The address to open, with the token."""
+        host = self.access.host
+        if host in ("0.0.0.0", "::", ""):
+            host = socket.gethostname()
+        shown = f"[{host}]" if ":" in host else host
+        tail = f"?token={self.access.token}" if self.access.token else ""
+        return f"http://{shown}:{self.port}/{tail}"
+
+    def start(self) -> None:
+        """Begins to serve, in threads of its own."""
+        self._thread.start()
+
+    def close(self, why: str = "", grace_s: float = 0.0) -> None:
+        """Ends; with `why`, pages that are open are told, for which they have `grace_s`."""
+        with self._lock:
+            watchers = list(self._watchers.values())
+        looked = [watcher for watcher in watchers if watcher.idle_s() < FORGET_S]
+        if why and looked:
+            for watcher in looked:
+                watcher.end(why)
+            threading.Event().wait(grace_s)
+        self._server.shutdown()
+        self._server.server_close()
+        for watcher in watchers:
+            watcher.close(0.2)
+
+    def watch(self, run: Run) -> Watcher:
+        """The watcher of a run, which begins with the first look."""
+        with self._lock:
+            found = self._watchers.get(run.name)
+            if found is not None and found.run.address == run.address:
+                return found
+            self._forget()
+            watcher = self._watchers[run.name] = Watcher(run)
+            watcher.start()
+        if found is not None:
+            found.close(0.0)
+        return watcher
+
+    def _forget(self) -> None:
+        """Ends watchers that nobody needs."""
+        byage = sorted(self._watchers, key=lambda name: -self._watchers[name].idle_s())
+        spare = max(0, len(byage) - WATCHERS_MAX + 1)
+        for place, name in enumerate(byage):
+            if place < spare or self._watchers[name].idle_s() > FORGET_S:
+                self._watchers.pop(name).close(0.0)
+
+    # --- answers, in the threads of requests ---------------------------------------------------
+
+    def answer(self, path: str, query: Mapping[str, str]) -> tuple[int, str, bytes]:
+        """Status code, content type and body for a path."""
+        name = "page.html" if path == "/" else path.removeprefix("/")
+        if name in ("page.html", "page.css", "icon.svg", *SCRIPTS):
+            kind = _KINDS[name.rpartition(".")[2]]
+            return HTTPStatus.OK, f"{kind}; charset=utf-8", static(name)
+        if path == "/api/runs":
+            return _json(plain({"runs": [_listed(run) for run in self._runs()]}))
+        if path == "/api/run":
+            return self._picture(query)
+        return HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"There is nothing here.\n"
+
+    def _picture(self, query: Mapping[str, str]) -> tuple[int, str, bytes]:
+        wanted = query.get("run", "")
+        with self._lock:
+            watcher = self._watchers.get(wanted)
+        if watcher is None:
+            runs = self._runs()
+            run = next((run for run in runs if run.name == wanted), None)
+            if run is None and not wanted and runs:
+                run = runs[0]
+            if run is None:
+                text = "no such run" if wanted else "no run"
+                return _json({"state": "none", "why": text}, HTTPStatus.NOT_FOUND)
+            watcher = self.watch(run)
+        after = int(query["after"]) if query.get("after", "").isdecimal() else 0
+        body = watcher.picture(after, HOLD_S)
+        return HTTPStatus.OK, "application/json", body
+
+
+def _listed(run: Run) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "title": run.title,
+        "address": run.address,
+        "output": run.output,
+        "ended": run.ended,
+        **run.details,
+    }
+
+
+def _json(value: Any, code: int = HTTPStatus.OK) -> tuple[int, str, bytes]:
+    return code, "application/json", packed(value)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = CONNECTIONS_MAX
+
+    def __init__(self, host: str, port: int, page: PageServer) -> None:
+        self.page = page
+        self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's own, which asks a name server for the name of this host.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a request of %s failed", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "snailps"
+    sys_version = ""
+    timeout = SILENT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._respond(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._respond(with_body=False)
+
+    def _respond(self, *, with_body: bool) -> None:
+        page = self.server.page
+        parts = urlsplit(self.path)
+        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        token = query.pop("token", "")
+        refused = page.access.judge(self.headers, token)  # type: ignore[arg-type]
+        if refused is not None:
+            code, text = refused
+            self._send(code, "text/plain; charset=utf-8", f"{text}\n".encode(), with_body)
+        elif token and parts.path == "/":
+            # The token leaves the address, which is seen over shoulders and kept in histories.
+            self.send_response(HTTPStatus.SEE_OTHER)
+            run = f"?run={query['run']}" if query.get("run", "").isalnum() else ""
+            self.send_header("Location", f"/{run}")
+            self.send_header("Set-Cookie", page.access.cookie())
+            self._end(0)
+        else:
+            try:
+                code, kind, body = page.answer(parts.path, query)
+            except Exception:
+                log.exception("cannot answer %s", parts.path)
+                code, kind, body = 500, "text/plain; charset=utf-8", b"This failed; see the log.\n"
+            self._send(code, kind, body, with_body)
+
+    def _send(self, code: int, kind: str, body: bytes, with_body: bool) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self._end(len(body))
+        if with_body:
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(body)
+
+    def _end(self, size: int) -> None:
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class refuses itself: other methods, wrong requests; nothing is echoed."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self._send(code, "text/plain; charset=utf-8", b"This page is only read.\n", True)
+
+    def log_message(self, format: str, *args: object) -> None:
+        log.debug(format, *args)

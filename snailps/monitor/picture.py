@@ -1,0 +1,69 @@
+"""What a page shows of a run, as plain values for JSON.
+
+    Status -> trimmed -> users' words, columns and rows, numbers of five digits -> page, report
+
+Processes and shards come as columns and rows: at 1,000 workers that is a third of the bytes of
+objects.  Must not know sockets, clocks or threads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from snailps.node.phrases import phase_words, state_words
+from snailps.node.status import Status
+
+DIGITS = 5
+_TABLES = ("nodes", "shards")
+_LEFT_OUT = ("counts", "cpu_counts")
+"""Of the master's loop: histograms, half of a small status and for programs alone."""
+
+
+def trimmed(status: Status) -> dict[str, Any]:
+    """The status as a page gets it; `nodes` and `shards` as ``{"columns", "rows"}``.
+
+    `phase_words`, and `words` and `mood` of each process, are what a user reads of their states.
+    """
+    found = {key: plain(value) for key, value in status.items() if key not in (*_TABLES, "loop")}
+    loop = status.get("loop")
+    if loop:
+        found["loop"] = plain({k: v for k, v in loop.items() if k not in _LEFT_OUT})
+    found["phase_words"] = phase_words(status)
+    found["nodes"] = table(
+        [{**node, **dict(zip(("words", "mood"), state_words(node), strict=True))}
+         for node in status["nodes"]]
+    )  # fmt: skip
+    found["shards"] = table(status["shards"])
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Dicts of the same keys as columns and rows."""
+    columns = list(rows[0]) if rows else []
+    return {"columns": columns, "rows": [[plain(row.get(c)) for c in columns] for row in rows]}
+
+
+def plain(value: Any) -> Any:
+    """The same for JSON: numbers of five digits, None for what JSON has no number for.
+
+    Text that was no UTF-8 has lone surrogates, which no browser takes: they are replaced.
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {plain(str(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def packed(value: Any) -> bytes:
+    """JSON without blanks."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,92 @@
+"""Curves of a run, of a bounded number of points.
+
+    Status, history of the master -> Series.add, Series.replace -> columns of points
+
+A full series keeps every second point and takes points half as often from then on, so that it
+always covers the whole run.  No clocks: times are those of the points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from snailps.monitor.picture import plain
+from snailps.node.status import Status
+
+POINTS_MAX = 512
+NAMES = ("at_s", "progress", "units_per_s", "loss", "cpu", "rss_bytes")
+"""Columns: seconds since the master began, share of the pass, units a second, loss, cores and
+bytes of all processes together."""
+
+
+class Series:
+    """Points of a run over time."""
+
+    def __init__(self, points_max: int = POINTS_MAX) -> None:
+        self._points_max = points_max
+        self._points: list[tuple[float | None, ...]] = []
+        self._gap_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def add(self, status: Status) -> None:
+        """Takes a status of the training; others are not looked at.
+
+        A time before the last one means another master, which counts anew: what was is dropped.
+        """
+        if status["phase"] != "training":
+            return
+        at_s = float(status["elapsed_s"])
+        if self._points and at_s < (self._points[-1][0] or 0.0):
+            self._points.clear()
+            self._gap_s = 0.0
+        if self._points and at_s - (self._points[-1][0] or 0.0) < self._gap_s:
+            return
+        loss = status["loss"]
+        processes: list[Mapping[str, Any]] = [*status["nodes"], status["master"]]
+        self._points.append(
+            (
+                at_s,
+                float(status["progress"]),
+                float(status["units_per_s"]),
+                None if loss is None else float(loss),
+                _total(processes, "cpu"),
+                _total(processes, "rss_bytes"),
+            )
+        )
+        if len(self._points) > self._points_max:
+            self._points = self._points[::2]
+            spans = [float(point[0] or 0.0) for point in self._points]
+            self._gap_s = 0.9 * (spans[-1] - spans[0]) / (len(spans) - 1)
+
+    def replace(self, history: Mapping[str, Sequence[Any]]) -> None:
+        """Takes the master's own history for the time before the first point here."""
+        times = history.get("at_s") or []
+        first = self._points[0][0] if self._points else None
+        earlier: list[tuple[float | None, ...]] = []
+        for at, at_s in enumerate(times):
+            if first is not None and at_s >= first:
+                break
+            earlier.append((float(at_s), *(_at(history, name, at) for name in NAMES[1:])))
+        self._points = [*earlier, *self._points]
+        while len(self._points) > self._points_max:
+            self._points = self._points[::2]
+
+    def columns(self) -> dict[str, list[float | None]]:
+        """The points by column, for JSON."""
+        return {
+            name: [plain(point[place]) for point in self._points]
+            for place, name in enumerate(NAMES)
+        }
+
+
+def _at(history: Mapping[str, Sequence[Any]], name: str, at: int) -> float | None:
+    values = history.get(name)
+    return None if values is None or at >= len(values) or values[at] is None else float(values[at])
+
+
+def _total(nodes: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    told = [float(node[key]) for node in nodes if node.get(key) is not None]
+    return sum(told) if told else None

@@ -1,0 +1,254 @@
+"""Asks a master for its status again and again, and keeps the newest picture of the run.
+
+    Ask -> master -> Status -> trimmed, Series -> Watcher.picture -> JSON for pages
+
+One thread a run.  It asks once a second while somebody looks, every five seconds else, and less
+often where an answer is large: what an answer costs the master stays below two percent of a core.
+Must not know HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from snailps.config import parse_addr
+from snailps.errors import ProtocolError, RemoteError, SnailError
+from snailps.monitor.picture import packed, plain, trimmed
+from snailps.monitor.series import Series
+from snailps.transport import messages
+from snailps.transport.control import ControlClient, Trust, visit
+
+log = logging.getLogger(__name__)
+
+DIAL_S = 5.0
+LOOK_S = 1.0
+"""Between two questions while somebody looks."""
+IDLE_S = 5.0
+"""... and while nobody does."""
+LOOKED_S = 15.0
+"""A page that has not asked for so long is closed, or hidden."""
+NODES_PER_S = 2000
+"""So many processes' rows are asked for a second: the answer of a larger cluster costs more."""
+DETAILS_S = 5.0
+"""Between two looks at log lines and settings."""
+AGAIN_S = 1.0
+"""Before it dials a master again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that can be shown: where its master listens, and what it is called.
+
+    `ended` says how it ended (empty: it runs, or nobody knows).
+    """
+
+    name: str
+    address: str
+    trust: Trust
+    title: str = ""
+    output: str = ""
+    ended: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Watcher:
+    """Keeps the newest picture of one run.
+
+    Parameters
+    ----------
+    run : Run
+    clock : callable
+        Steady seconds.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run = run
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._version = 0
+        self._packed = b""
+        self._status: dict[str, Any] = {}
+        self._state, self._why = "connecting", ""
+        self._series = Series()
+        self._extra: dict[str, Any] = {"settings": [], "log": [], "words": None}
+        self._unknown: set[str] = set()  # what this master cannot be asked
+        self._closed = threading.Event()
+        self._wanted = threading.Event()
+        self._looked_at = self._details_at = -1e9
+        self._thread = threading.Thread(target=self._watch, name="snailps-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begins to ask, which somebody wants."""
+        self._looked_at = self._clock()
+        self._thread.start()
+
+    def close(self, limit_s: float = 1.0) -> None:
+        """Asks no more."""
+        self._closed.set()
+        self._wanted.set()
+        self._thread.join(limit_s)
+
+    def end(self, why: str) -> None:
+        """Tells the pages that the run is over; the picture stays."""
+        with self._changed:
+            self._state, self._why = "ended", why
+        self._renew()
+
+    @property
+    def version(self) -> int:
+        """Number of the newest picture."""
+        return self._version
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The newest status, as `trimmed` gives it; empty before the first."""
+        return self._status
+
+    def idle_s(self) -> float:
+        """How long nobody has looked."""
+        return self._clock() - self._looked_at
+
+    def picture(self, after: int = 0, limit_s: float = 0.0) -> bytes:
+        """The newest picture as JSON, as soon as its number is above `after`, or after `limit_s`.
+
+        Thread-safe; counts as a look.
+        """
+        self._looked_at = self._clock()
+        self._wanted.set()
+        until = self._clock() + limit_s
+        with self._changed:
+            while self._version <= after and not self._closed.is_set():
+                left_s = until - self._clock()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            self._looked_at = self._clock()
+            return self._packed or self._pack()
+
+    def take_words(self, words: dict[str, Any] | None) -> None:
+        """Takes another map of words."""
+        with self._changed:
+            self._extra["words"] = words
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        control: ControlClient | None = None
+        while not self._closed.is_set():
+            begin = self._clock()
+            try:
+                if control is None:
+                    address = parse_addr(self.run.address, "the master's address")
+                    control = visit(address, DIAL_S, self.run.trust)
+                self._look(control)
+            except SnailError as error:
+                self._note_lost(error)
+                if control is not None:
+                    control.close()
+                    control = None
+            except Exception:
+                log.exception("cannot read what the master at %s says", self.run.address)
+                self._note_lost(ProtocolError("the master's answer cannot be read here"))
+            took_s = self._clock() - begin
+            self._pause(max(AGAIN_S if control is None else 0.0, self.period_s() - took_s))
+        if control is not None:
+            control.close()
+
+    def _pause(self, seconds: float) -> None:
+        """Waits; a page that opens meanwhile ends a pause that is long because nobody looked."""
+        idle = self.idle_s() > LOOKED_S
+        if not idle:
+            self._closed.wait(seconds)
+            return
+        self._wanted.clear()
+        self._wanted.wait(seconds)
+
+    def period_s(self) -> float:
+        """Seconds between two questions."""
+        nodes = self._status.get("nodes", {}).get("rows", [])
+        shards = self._status.get("shards", {}).get("rows", [])
+        least_s = (len(nodes) + len(shards)) / NODES_PER_S
+        return max(least_s, IDLE_S if self.idle_s() > LOOKED_S else LOOK_S)
+
+    def _look(self, control: ControlClient) -> None:
+        status = self._ask(control, "status", 2 * DIAL_S)
+        self._series.add(status)
+        fresh = trimmed(status)
+        if self._state != "live" or self._status.get("life") != fresh["life"]:
+            history = self._try(control, "history")
+            self._series.replace(history if isinstance(history, dict) else {})
+        now = self._clock()
+        if now - self._details_at >= DETAILS_S and self.idle_s() <= LOOKED_S:
+            self._details_at = now
+            for what in ("settings", "log"):
+                found = self._try(control, what)
+                if isinstance(found, dict):
+                    found = found.get(what, found.get("lines", []))
+                self._extra[what] = plain(found or [])
+        with self._changed:
+            self._status, self._state, self._why = fresh, "live", ""
+        self._renew()
+
+    def _ask(self, control: ControlClient, what: str, limit_s: float) -> Any:
+        answer = control.call(messages.Ask(what), limit_s)
+        if not isinstance(answer, messages.Report):
+            raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
+        return answer.data
+
+    def _try(self, control: ControlClient, what: str) -> Any:
+        """An answer that an older master may not have; None then."""
+        if what in self._unknown:
+            return None
+        try:
+            return self._ask(control, what, DIAL_S)
+        except RemoteError:
+            self._unknown.add(what)
+            return None
+
+    def _note_lost(self, error: SnailError) -> None:
+        """No answer: the page keeps the last picture, and says since when it is old."""
+        with self._changed:
+            if self._state == "ended":
+                return
+            self._state = "lost" if self._status else "connecting"
+            self._why = str(error)
+            self._details_at = -1e9
+        self._renew()
+
+    def _renew(self) -> None:
+        with self._changed:
+            self._version += 1
+            self._packed = self._pack()
+            self._changed.notify_all()
+
+    def _pack(self) -> bytes:
+        run = self.run
+        return packed(
+            {
+                "version": self._version,
+                "state": self._state,
+                "why": plain(self._why),
+                "run": plain(
+                    {
+                        "name": run.name,
+                        "address": run.address,
+                        "title": run.title,
+                        "output": run.output,
+                        "ended": run.ended,
+                    }
+                ),
+                "status": self._status or None,
+                "series": self._series.columns(),
+                **self._extra,
+            }
+        )

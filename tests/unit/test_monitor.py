@@ -1,0 +1,414 @@
+"""The live page without a browser: pictures, curves, who may read, HTTP, questions asked."""
+
+import http.client
+import itertools
+import json
+import threading
+
+import pytest
+from statuses import HOSTILE, status
+
+from snailps.errors import ClusterError, ConfigError, ConnectionLost, RemoteError
+from snailps.monitor import watcher as watcher_module
+from snailps.monitor.access import Access, check_token, host_of, is_loopback, new_token
+from snailps.monitor.page_server import CONNECTIONS_MAX, SCRIPTS, PageServer, static
+from snailps.monitor.picture import packed, plain, table, trimmed
+from snailps.monitor.series import Series
+from snailps.monitor.watcher import IDLE_S, LOOK_S, Run, Watcher
+from snailps.transport import messages
+from snailps.transport.security.trust import OPEN
+
+LIMIT_S = 20.0
+TOKEN = "a-token-that-is-long-enough"
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def test_trimmed_status_has_users_words_and_columns():
+    found = trimmed(status(servers=2, workers=1))
+    nodes = [dict(zip(found["nodes"]["columns"], r, strict=True)) for r in found["nodes"]["rows"]]
+    assert [node["words"] for node in nodes] == ["serving", "serving", "training"]
+    assert found["phase_words"] == "training"
+    assert found["shards"]["rows"][0][found["shards"]["columns"].index("standby")] == 2
+    assert "counts" not in found["loop"]
+    json.loads(packed(found))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.23456789, 1.2346),
+        (float("nan"), None),
+        (float("inf"), None),
+        ("wörd", "wörd"),
+        ("bad\udcff", "bad\ufffd"),
+        ({"k": (1, [2.0])}, {"k": [1, [2.0]]}),
+        (None, None),
+        (True, True),
+    ],
+)
+def test_plain_value_becomes_what_json_has(value, expected):
+    assert plain(value) == expected
+
+
+def test_table_without_rows_has_no_columns():
+    assert table([]) == {"columns": [], "rows": []}
+
+
+def test_picture_of_a_large_cluster_is_small():
+    assert len(packed(trimmed(status(servers=100, workers=1000, shards=8)))) < 400_000
+
+
+# --- curves --------------------------------------------------------------------------------------
+
+
+def test_full_series_covers_the_whole_run_with_bounded_points():
+    series = Series(points_max=32)
+    for second in range(1, 2001):
+        series.add(status(at_s=float(second)))
+    times = series.columns()["at_s"]
+    assert 12 <= len(times) <= 32
+    assert times[0] == 1.0
+    assert times[-1] > 1800
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert max(gaps) <= 4 * min(gaps)
+
+
+def test_series_looks_at_trainings_alone():
+    series = Series()
+    series.add({**status(), "phase": "survey"})
+    assert len(series) == 0
+
+
+def test_series_begins_anew_with_another_master():
+    series = Series()
+    series.add(status(at_s=100.0))
+    series.add(status(at_s=2.0))
+    assert series.columns()["at_s"] == [2.0]
+
+
+def test_series_takes_the_masters_history_before_its_own_points():
+    series = Series()
+    series.add(status(at_s=10.0))
+    series.replace({"at_s": [1.0, 5.0, 12.0], "units_per_s": [10, 20, 30], "loss": [None, 2.5, 2]})
+    found = series.columns()
+    assert found["at_s"] == [1.0, 5.0, 10.0]
+    assert found["units_per_s"][:2] == [10, 20]
+    assert found["loss"][:2] == [None, 2.5]
+    assert found["cpu"][0] is None
+
+
+def test_series_sums_what_processes_use():
+    one = status(servers=1, workers=1)
+    series = Series()
+    series.add(one)
+    told = [node["cpu"] for node in one["nodes"]] + [one["master"]["cpu"]]
+    assert series.columns()["cpu"] == [pytest.approx(sum(told), rel=1e-3)]
+
+
+# --- who may read --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "LOCALHOST", "::1", "[::1]", "127.8.9.1"]
+)
+def test_loopback_addresses_are_known(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "evil"]
+)
+def test_other_addresses_are_not_loopback(host):
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("header", "host"),
+    [("localhost:80", "localhost"), ("[::1]:80", "::1"), ("a.b", "a.b"), ("", ""), ("[::1", "::1")],
+)
+def test_host_header_is_read_without_its_port(header, host):
+    assert host_of(header) == host
+
+
+def test_page_without_token_is_read_by_loopback_names_alone():
+    access = Access("127.0.0.1", 80)
+    assert access.judge({"Host": "127.0.0.1:80"}) is None
+    assert access.judge({"Host": "localhost:80"}) is None
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "10.0.0.1"):
+        assert access.judge({"Host": host})[0] == 421
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_page_is_not_read_from_other_sites(site):
+    access = Access("127.0.0.1", 80)
+    headers = {"Host": "127.0.0.1", "Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+    assert access.judge(headers)[0] == 403
+    assert access.judge({**headers, "Sec-Fetch-Mode": "navigate"}) is None
+
+
+def test_token_is_needed_by_every_request():
+    access = Access("0.0.0.0", 80, TOKEN)
+    assert access.judge({"Host": "node1"})[0] == 401
+    assert access.judge({"Host": "127.0.0.1"})[0] == 401
+    assert access.judge({}, TOKEN + "x")[0] == 401
+    assert access.judge({"Cookie": f"snailps-page-81={TOKEN}"})[0] == 401
+    assert access.judge({"Cookie": "snailps-page-80=\u00e9; ="})[0] == 401
+    for headers, asked in (
+        ({}, TOKEN),
+        ({"Authorization": f"Bearer {TOKEN}"}, ""),
+        ({"Cookie": f"other=1; snailps-page-80={TOKEN}"}, ""),
+    ):
+        assert access.judge(headers, asked) is None
+
+
+def test_cookie_is_for_this_site_and_no_script():
+    cookie = Access("0.0.0.0", 80, TOKEN).cookie()
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+
+
+@pytest.mark.parametrize(
+    "token", ["short", "with spaces in the middle", "ümlaut-ümlaut-ümlaut", "a;b" * 9]
+)
+def test_weak_token_is_refused(token):
+    with pytest.raises(ConfigError, match="--token has"):
+        check_token(token)
+
+
+def test_drawn_tokens_are_sound_and_differ():
+    check_token(new_token())
+    assert new_token() != new_token()
+
+
+# --- HTTP ----------------------------------------------------------------------------------------
+
+
+class StubControl:
+    """Answers as a master would; `statuses` is asked for each."""
+
+    def __init__(self, answers):
+        self.answers, self.asked = answers, []
+
+    def call(self, message, timeout_s):
+        self.asked.append(message.what)
+        answer = self.answers.get(message.what)
+        if answer is None:
+            raise RemoteError(f"cannot be asked for {message.what}")
+        if isinstance(answer, Exception):
+            raise answer
+        return messages.Report(answer)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def control(monkeypatch):
+    stub = StubControl({"status": status(), "settings": {"settings": [["epochs", "5", "default"]]}})
+    monkeypatch.setattr(watcher_module, "visit", lambda address, limit_s, trust: stub)
+    return stub
+
+
+RUN = Run("one", "127.0.0.1:1", OPEN, title="fasttext", output="out/x")
+
+
+@pytest.fixture
+def page(control):
+    server = PageServer("127.0.0.1", 0, lambda: [RUN])
+    server.start()
+    yield server
+    server.close()
+
+
+def get(page, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
+    try:
+        connection.request(
+            method, path, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+def test_page_and_its_files_are_served_with_strict_headers(page):
+    for path in ("/", "/page.css", "/icon.svg", *(f"/{name}" for name in SCRIPTS)):
+        code, headers, body = get(page, path)
+        assert code == 200
+        assert body
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert "default-src 'self'" in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+def test_page_needs_nothing_from_elsewhere():
+    for name in ("page.html", "page.css", *SCRIPTS):
+        text = static(name).decode()
+        assert "https:" not in text
+        assert text.count("http:") == text.count("http://www.w3.org/2000/svg")
+        assert "innerHTML" not in text
+        assert "insertAdjacentHTML" not in text
+        assert "document.write" not in text
+        assert "eval(" not in text
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/../access.py", "/static/page.html", "/%2e%2e/x", "/api"]
+)
+def test_unknown_path_is_not_found(page, path):
+    assert get(page, path)[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
+def test_page_is_read_only(page, method):
+    code, _, body = get(page, "/<script>", method)
+    assert code == 501
+    assert b"script" not in body
+
+
+def test_head_has_no_body(page):
+    code, headers, body = get(page, "/", "HEAD")
+    assert (code, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 1000
+
+
+def test_foreign_host_name_is_refused_everywhere(page):
+    for path in ("/", "/api/run", "/api/runs", "/page.js"):
+        assert get(page, path, Host="evil.example")[0] == 421
+
+
+def test_picture_is_served_and_waits_for_a_newer_one(page, control):
+    picture = json.loads(get(page, "/api/run?run=one")[2])
+    while picture["state"] != "live":
+        picture = json.loads(get(page, f"/api/run?run=one&after={picture['version']}")[2])
+    assert picture["status"]["job_name"] == f"fasttext {HOSTILE}"
+    assert picture["run"]["name"] == "one"
+    assert picture["series"]["at_s"] == [60.0]
+    assert picture["settings"] == [["epochs", "5", "default"]]
+
+
+def test_hostile_words_come_as_json_that_no_browser_takes_for_markup(page, control):
+    picture = {"version": 0, "state": ""}
+    while picture["state"] != "live":
+        _, headers, body = get(page, f"/api/run?run=one&after={picture['version']}")
+        picture = json.loads(body)
+    assert headers["Content-Type"] == "application/json"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_unknown_run_is_not_found(page):
+    code, _, body = get(page, "/api/run?run=%3Cscript%3E")
+    assert code == 404
+    assert b"script" not in body
+
+
+def test_runs_are_listed(page):
+    found = json.loads(get(page, "/api/runs")[2])["runs"]
+    assert [run["name"] for run in found] == ["one"]
+    assert "trust" not in found[0]
+
+
+def test_token_moves_from_the_address_to_a_cookie(control):
+    server = PageServer("127.0.0.1", 0, lambda: [RUN], token=TOKEN)
+    server.start()
+    try:
+        assert get(server, "/")[0] == 401
+        assert get(server, "/api/run")[0] == 401
+        code, headers, _ = get(server, f"/?token={TOKEN}&run=one")
+        assert (code, headers["Location"]) == (303, "/?run=one")
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert get(server, "/", Cookie=cookie)[0] == 200
+        assert server.url.endswith(f"?token={TOKEN}")
+        code, headers, _ = get(server, f"/?token={TOKEN}&run=%0d%0aX:1")
+        assert headers["Location"] == "/"
+        assert "X" not in headers
+    finally:
+        server.close()
+
+
+def test_other_machines_need_a_token():
+    with pytest.raises(ConfigError, match="needs a"):
+        PageServer("0.0.0.0", 0, list)
+
+
+def test_port_in_use_is_told(page):
+    with pytest.raises(ClusterError, match="cannot listen on 127"):
+        PageServer("127.0.0.1", page.port, list)
+
+
+def test_connections_are_bounded(page):
+    held = []
+    try:
+        for _ in range(CONNECTIONS_MAX):
+            connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
+            connection.request("GET", "/icon.svg")
+            connection.getresponse().read()
+            held.append(connection)
+        with pytest.raises(ConnectionError):
+            get(page, "/")
+    finally:
+        for connection in held:
+            connection.close()
+
+
+# --- questions to the master ---------------------------------------------------------------------
+
+
+def test_watcher_asks_seldom_when_nobody_looks_and_the_cluster_is_large():
+    now = [0.0]
+    one = Watcher(RUN, clock=lambda: now[0])
+    assert one.period_s() == IDLE_S
+    one.picture()
+    assert one.period_s() == LOOK_S
+    one._status = trimmed(status(servers=100, workers=3000, shards=8))
+    assert one.period_s() > 1.5
+    now[0] += 60
+    assert one.period_s() == IDLE_S
+
+
+def test_watcher_shows_the_last_picture_of_a_lost_master(control):
+    one = Watcher(RUN)
+    one.start()
+    try:
+        picture = {"version": 0, "state": ""}
+        while picture["state"] != "live":
+            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        control.answers["status"] = ConnectionLost("the master is gone: closed")
+        while picture["state"] == "live":
+            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        assert picture["state"] == "lost"
+        assert "gone" in picture["why"]
+        assert picture["status"]["phase"] == "training"
+        one.end("it is over")
+        assert json.loads(one.picture())["state"] == "ended"
+    finally:
+        one.close()
+
+
+def test_watcher_asks_an_older_master_once_for_what_it_does_not_know(control):
+    del control.answers["settings"]
+    one = Watcher(RUN)
+    one.picture()
+    one._look(control)
+    one._details_at = -1e9
+    one._look(control)
+    assert control.asked.count("settings") == 1
+    assert control.asked.count("status") == 2
+
+
+def test_pictures_are_read_by_many_threads(control):
+    one = Watcher(RUN)
+    one.start()
+    try:
+        threads = [threading.Thread(target=one.picture, args=(0, LIMIT_S)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+    finally:
+        one.close()
