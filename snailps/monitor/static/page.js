@@ -288,7 +288,7 @@ function showWaits(status) {
     item.children[0].hidden = quiet;
     item.children[1].className = quiet ? "quiet" : "";
     setText(item.children[0], quiet || wait.seconds < 1 ? "" : seconds(wait.seconds));
-    setText(item.children[1], wait === null ? "Nobody waits." : quiet ? `and ${wait} more` : `${wait.who} waits for ${wait.whom}`);
+    setText(item.children[1], wait === null ? "No process waits." : quiet ? `and ${wait} more` : `${wait.who} waits for ${wait.whom}`);
   });
 }
 
