@@ -8,6 +8,7 @@ No layout and no colours.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 SPARKS = "▁▂▃▄▅▆▇█"
 ASCII_SPARKS = "_.-=*#"
@@ -52,7 +53,7 @@ def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str
         return ""
     width = min(columns, len(values))
     edges = [at * len(values) // width for at in range(width + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0
     return "".join(signs[round((mean - low) * scale)] for mean in means)

@@ -8,18 +8,20 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import shlex
 import signal
 import sys
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from snailps import models
 from snailps.api.worker import load_class
 from snailps.cli.common import (
     FreshOption,
@@ -32,10 +34,11 @@ from snailps.cli.common import (
     read_config,
     remarks,
 )
+from snailps.cli.end_panel import ending_of
 from snailps.cli.entry import main
 from snailps.cli.options import command_line
 from snailps.cli.printing import print_figures, print_json
-from snailps.cli.progress import Progress
+from snailps.cli.progress import Progress, is_live
 from snailps.config import (
     ClusterSettings,
     JobSettings,
@@ -74,6 +77,17 @@ JsonOption = Annotated[
         "--json", help="Print the run's figures as one JSON object at the end.", metavar=""
     ),
 ]
+VerboseOption = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Also show blocks, processes and the log of each.", metavar=""
+    ),
+]
+HINT = "Ctrl-C ends the training early and saves the model; snailps status -w shows more"
+_LOGGED = re.compile(r"(\d\d:\d\d:\d\d) (?:master|server|worker): ")
+"""Start of a child's log line; the launcher's name for the child says more."""
+_AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping")
+"""Once a job has been so far, its end is told."""
 
 
 def command(
@@ -85,6 +99,7 @@ def command(
     json_log: JsonLogOption = None,
     fresh: FreshOption = False,
     overwrite: OverwriteOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Runs the job of a .conf file on a cluster of real processes on this machine.
 
@@ -101,7 +116,15 @@ def command(
     cls = load_class(entry.value, entry.origin)
     raw.build(cls.Settings, also_known=known_classes(raw))
     raise typer.Exit(
-        run_local(raw, str(config), overrides, servers=servers, workers=workers, as_json=as_json)
+        run_local(
+            raw,
+            str(config),
+            overrides,
+            servers=servers,
+            workers=workers,
+            as_json=as_json,
+            verbose=verbose,
+        )
     )
 
 
@@ -114,6 +137,8 @@ def run_local(
     workers: int,
     as_json: bool,
     kept: bool = True,
+    verbose: bool = False,
+    job: str = "",
 ) -> int:
     """Starts a cluster, shows it, and waits for its end; returns the exit code.
 
@@ -125,12 +150,16 @@ def run_local(
         Passed to the processes.
     kept : bool
         The files that it writes are kept, so their names are printed.
+    verbose : bool
+        Show blocks, each process, and its log.
+    job : str
+        The model's name; empty: that of its class.
     """
     for cls in (MasterSettings, ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
     local = ["master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0"]
     if raw.explicit("log_level", ClusterSettings) is None:
-        local.append("log_level=warning")
+        local.append(f"log_level={'info' if verbose else 'warning'}")
     if raw.explicit("threads", WorkerSettings) is None:
         local.append(f"threads={max(1, cores() // workers)}")
     if raw.explicit("shard_num", ServerSettings) is None:
@@ -138,7 +167,12 @@ def run_local(
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def relay(name: str, line: str) -> None:
-        lines.put(line if line.startswith(OWN_ERROR) else f"{name}: {line}")
+        if line.startswith(OWN_ERROR):
+            lines.put(line)
+        elif found := _LOGGED.match(line):
+            lines.put(f"{f'{found[1]} ' if verbose else ''}{name}: {line[found.end() :]}")
+        else:
+            lines.put(f"{name}: {line}")
 
     master = raw.build(MasterSettings, also_known=known_classes(raw))
     trust = Trust.of(master)
@@ -152,9 +186,11 @@ def run_local(
         called=command_line(sys.argv[1:]),
         on_line=relay,
     )
-    progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
+    terminal = is_live(sys.stderr)
+    progress = Progress(sys.stderr, terminal=terminal, verbose=verbose, hint=HINT)
     entry = raw.explicit("worker_class", JobSettings)
     assert entry is not None
+    job = job or next((n for n, path in models.CLASSES.items() if path == entry.value), "")
     of_job = load_class(entry.value, entry.origin).Settings
     own = (MasterSettings, ServerSettings, WorkerSettings, of_job)
     for _, text in remarks(raw, "this job", own):
@@ -170,7 +206,8 @@ def run_local(
     try:
         launcher.start(lambda: bool(interrupts))
         if launcher.address:
-            progress.say(f"to look closer: snailps status --watch{_doors(launcher, master)}")
+            if verbose or not terminal:
+                progress.say(f"to look closer: snailps status --watch{_doors(launcher, master)}")
             _watch(launcher, trust, progress, lines, interrupts)
     except MasterEnded:
         pass
@@ -180,17 +217,30 @@ def run_local(
             launcher.interrupt()
         launcher.end(END_S if len(interrupts) <= PATIENCE else LOOK_S)
         killed = (launcher.poll() or 0) < 0  # then the errors of the others add nothing
+        errors = []
         while not lines.empty():
             line = lines.get()
-            if not (killed and line.startswith(OWN_ERROR)):
+            if not line.startswith(OWN_ERROR):
                 progress.say(line)
+            elif not killed:
+                errors.append(line)
         figures = _figures(launcher.output())
         progress.validate(figures.get("validation", {}))
-        if summary := _summary(figures):
-            progress.say(summary)
-        if kept and figures.get("files"):
-            progress.say(f"wrote {', '.join(figures['files'])}")
-        progress.close()
+        last = progress.last
+        ending = None
+        if figures or (last is not None and last["phase"] in _AT_WORK and not killed):
+            ending = ending_of(
+                figures,
+                job=job,
+                status=last,
+                losses=progress.losses,
+                kept=kept,
+                why="\n".join(line.removeprefix(OWN_ERROR) for line in errors),
+            )
+        if errors and not (ending is not None and terminal):
+            for line in errors:
+                progress.say(line)
+        progress.close(ending)
         for number, handler in old.items():
             # After an interrupt this process is ending: another must not change its exit code.
             signal.signal(number, signal.SIG_IGN if interrupts else handler)
@@ -236,19 +286,6 @@ def _figures(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return figures
-
-
-def _summary(figures: Mapping[str, Any]) -> str:
-    """A line about the finished training; empty if it did not finish."""
-    unit = "words" if "words" in figures else "examples"
-    speed, moved = figures.get(f"{unit}_per_s"), figures.get(f"bytes_per_{unit[:-1]}")
-    if not speed:
-        return ""
-    text = (
-        f"trained {figures[unit]:,} {unit} in {figures['train_s']:.1f} s, "
-        f"{speed:,.0f} {unit}/s, {figures['blocks']} blocks"
-    )
-    return text if moved is None else f"{text}, {moved:.0f} bytes over TCP for each"
 
 
 def _doors(launcher: Launcher, master: MasterSettings) -> str:
@@ -338,6 +375,9 @@ def _watch(
             heard_at = time.monotonic()
             if status["phase"] in STARTING:
                 launcher.check()
+            launcher.call_names(
+                {node["pid"]: f"{node['role']} {node['id']}" for node in status["nodes"]}
+            )
             if status["phase"] not in ("stopping", "done", "failed"):
                 if status["phase"] in REPLACING and not interrupts:
                     launcher.restart_killed(range(1, len(launcher.children)))

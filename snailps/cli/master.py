@@ -81,9 +81,9 @@ def command(
     source_key = secrets.token_hex(16) if with_driver else ""
     progress = None
     if ready_fd < 0:  # else a launcher asks for the status and shows it
-        from snailps.cli.progress import Progress
+        from snailps.cli.progress import Progress, is_live
 
-        progress = Progress(sys.stderr, terminal=sys.stderr.isatty())
+        progress = Progress(sys.stderr, terminal=is_live(sys.stderr))
 
     registration = Registration(RunRegistry())
 

@@ -1,14 +1,17 @@
 """The display of a running job: live on a terminal, plain lines elsewhere.
 
     master -> Status (plain dict) -> Progress.update -> stream (standard error)
+    figures -> Ending -> Progress.close -> the frame, or the lines, that stay
 
-Owns the wording and the layout of the display, and the estimate of the remaining time.  Must not
-know sockets, roles or threads: the owner of a status calls `Progress.update`, and the clock is an
-argument.  Standard output is never written: it is for the run's result.
+Owns the layout of the display, and the estimate of the remaining time; the words are in
+`node/phrases.py`.  Must not know sockets, roles or threads: the owner of a status calls
+`Progress.update`, and the clock is an argument.  Standard output is never written: it is for the
+run's result.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +23,36 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from snailps.node.status import NodeStatus, Status
+from snailps.cli.end_panel import STYLES, Ending, end_lines, end_picture
+from snailps.cli.figures import (
+    ASCII_SPARKS,
+    SPARKS,
+    Course,
+    count_text,
+    seconds_text,
+    short_seconds_text,
+    size_text,
+    sparkline,
+)
+from snailps.node.phrases import phase_words, process_name, state_words
+from snailps.node.status import EventStatus, NodeStatus, Phase, Status
 
 REDRAW_S = 0.2  # a terminal: five redraws a second look live at negligible cost
 ETA_WINDOW_S = 30.0
 ETA_STEPS_MIN = 3
-BAR_COLUMNS = 30
-_SHARED = ("survey", "training", "exporting")
+FORMING_S = 2.0
+"""A cluster that takes no longer to form is told in one line, once it is there."""
+SPARK_COLUMNS = 40
+NARROW = 100
+"""Fewer columns have no room for hosts and process ids."""
+_SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
 """Phases whose progress is shown."""
+_BEFORE: tuple[Phase, ...] = ("forming", "preparing", "ready")
+
+
+def is_live(stream: TextIO) -> bool:
+    """Whether a display may be drawn again in its place: a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 class Eta:
@@ -78,12 +103,16 @@ class Progress:
     stream : TextIO
         Where to write; standard error in the commands.
     terminal : bool
-        True for the live display, False for plain lines.
+        True for the live display, False for plain lines; see `is_live`.
     clock : callable, optional
         Steady seconds, default `time.monotonic`.
     interval_s : float, optional
         Seconds between two plain lines, default 5.  News (another phase, another thing waited
-        for, a message, a node's new state) is written at once.
+        for, a message, an event of the cluster) is written at once.
+    verbose : bool, optional
+        Also show blocks, and each process with its states.
+    hint : str, optional
+        A line below the live display.
 
     Notes
     -----
@@ -98,30 +127,49 @@ class Progress:
         terminal: bool,
         clock: Callable[[], float] = time.monotonic,
         interval_s: float = 5.0,
+        verbose: bool = False,
+        hint: str = "",
     ) -> None:
         self._stream = stream
         self._clock = clock
         self._interval_s = interval_s
+        self._verbose = verbose
+        self.hint = hint
         self._eta = Eta()
+        self._losses = Course()
         self._drawn_s: float | None = None
-        self._news: tuple[str, str, str] = ("", "", "")
+        self._news: tuple[str, ...] = ()
         self._states: dict[tuple[str, int], str] = {}
+        self._told: set[tuple[str, str, str]] = set()
+        self._is_up = False
         self._validation: Mapping[str, Sequence[Sequence[Any]]] = {}
         self._silent = False
         self._live: Live | None = None
+        self.last: Status | None = None
+        """The newest status that was shown."""
         if terminal:
-            console = Console(file=stream, force_terminal=True)
+            console = Console(file=stream, force_terminal=True, highlight=False)
             self._live = Live(
                 console=console,
                 auto_refresh=False,  # no thread of rich's: `update` is the only writer
                 redirect_stdout=False,
                 redirect_stderr=False,
+                transient=True,  # what stays at the end is the panel
             )
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """The loss in the course of the training, as far as it was seen."""
+        return self._losses.values
 
     def update(self, status: Status) -> None:
         """Show `status` if it is time to, or if it brings news."""
         now = self._clock()
+        self.last = status
         self._eta.note(now, status["phase"], status["progress"])
+        if status["phase"] == "training" and status["loss"] is not None:
+            self._losses.note(status["loss"])
+        self._guarded(lambda: self._say_news(status))
         self._guarded(lambda: self._draw(status, now, force=False))
         self.validate(status.get("validation", {}))
 
@@ -142,23 +190,30 @@ class Progress:
                 # Words may be invalid UTF-8: such bytes are lone surrogates here.
                 self.say(line.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
-    def say(self, line: str) -> None:
+    def say(self, line: str, style: str = "") -> None:
         """Write a line of text, such as a log line, above the display."""
-        if self._live is not None and self._live.is_started:
+        if self._live is not None:
             console = self._live.console
-            self._guarded(lambda: console.print(Text(line), highlight=False, soft_wrap=True))
+            text = Text(line, style=style)
+            self._guarded(lambda: console.print(text, highlight=False, soft_wrap=True))
         else:
             self._guarded(lambda: print(line, file=self._stream, flush=True))
 
-    def close(self, status: Status | None = None) -> None:
-        """Show the last status, if given, and restore the terminal; nothing is shown after it."""
-        if status is not None:
-            last, now = status, self._clock()
-            self._eta.note(now, last["phase"], last["progress"])
-            self._guarded(lambda: self._draw(last, now, force=True))
+    def close(self, ending: Ending | None = None) -> None:
+        """End the display with this, if given; nothing is shown after it."""
         if self._live is not None:
             self._guarded(self._live.stop)
+        if ending is not None and ending.facts:
+            self._guarded(lambda: self._show_end(ending))
         self._silent = True
+
+    def _show_end(self, ending: Ending) -> None:
+        if self._live is not None:
+            console = self._live.console
+            console.print(end_picture(ending, ascii_only=console.options.ascii_only))
+        else:
+            for line in end_lines(ending):
+                print(line, file=self._stream, flush=True)
 
     def _guarded(self, draw: Callable[[], None]) -> None:
         if self._silent:
@@ -172,29 +227,63 @@ class Progress:
         period_s = self._interval_s if self._live is None else REDRAW_S
         due = self._drawn_s is None or now - self._drawn_s >= period_s
         news = (status["phase"], status["waiting_for"], status["message"])
-        if self._live is None:
-            self._write_node_news(status)
         if not (due or force or news != self._news):
             return
-        self._drawn_s, self._news = now, news
         eta_s = self._eta_s(status, now)
         if self._live is None:
-            print(line_of(status, eta_s), file=self._stream, flush=True)
+            if self._is_quiet(status):
+                return
+            self._drawn_s, self._news = now, news
+            print(line_of(status, eta_s, verbose=self._verbose), file=self._stream, flush=True)
             return
+        self._drawn_s, self._news = now, news
         if not self._live.is_started:
             self._live.start()
-        self._live.update(picture_of(status, eta_s), refresh=True)
+        picture = picture_of(
+            status,
+            eta_s,
+            losses=self._losses.values,
+            size=self._live.console.size,
+            ascii_only=self._live.console.options.ascii_only,
+            verbose=self._verbose,
+            hint=self.hint,
+        )
+        self._live.update(picture, refresh=True)
 
-    def _write_node_news(self, status: Status) -> None:
+    def _is_quiet(self, status: Status) -> bool:
+        """Whether a line would say nothing to a user: all is well, and it will soon say more."""
+        if self._verbose or status["message"]:
+            return False
+        soon = status["phase"] in _BEFORE and status["elapsed_s"] < FORMING_S
+        return soon or (status["phase"] == "exporting" and not status["pass_"])
+
+    def _say_news(self, status: Status) -> None:
+        """A line for what has happened to the cluster; with `verbose`, for each process, too."""
+        if self._verbose:
+            self._say_states(status)
+        if not self._is_up and status["nodes"] and status["phase"] not in _BEFORE:
+            self._is_up = True
+            self.say(f"{_cluster(status)} is up after {short_seconds_text(status['elapsed_s'])}")
+            self._told.update(map(_key, status.get("events", ())))  # they are in that line
+        elif self._is_up:
+            for event in status.get("events", ()):
+                if event["kind"] == "checkpoint" and not self._verbose:
+                    continue  # quiet while all is well
+                if _key(event) not in self._told:
+                    self._told.add(_key(event))
+                    style = {"lost": "red", "warning": "yellow", "checkpoint": "dim"}
+                    when = f"[{seconds_text(max(0.0, event['at_s']))}] "
+                    self.say(when + event["text"], style.get(event["kind"], "green"))
+
+    def _say_states(self, status: Status) -> None:
         """A line for every process that is new or changed its state."""
         for node in status["nodes"]:
             name = (node["role"], node["id"])
             if self._states.get(name) != node["state"]:
                 self._states[name] = node["state"]
-                where = f"{node['role']} {node['id']} ({node['host']}:{node['pid']})"
+                where = f"{process_name(*name)} ({node['host']}:{node['pid']})"
                 waits = f", waits for {waits_text(node)}" if node["waits"] else ""
-                line = f"{_stamp(status)} {where}: {node['state']}{waits}"
-                print(line, file=self._stream, flush=True)
+                self.say(f"{_stamp(status)} {where}: {node['state']}{waits}")
 
     def _eta_s(self, status: Status, now: float) -> float | None:
         if status["phase"] not in _SHARED or status["waiting_for"]:
@@ -202,33 +291,107 @@ class Progress:
         return self._eta.seconds(now) if status["eta_s"] is None else status["eta_s"]
 
 
-def line_of(status: Status, eta_s: float | None) -> str:
+def line_of(status: Status, eta_s: float | None, *, verbose: bool = False) -> str:
     """The status as one plain line without its end."""
-    return f"{_stamp(status)} {_head(status)}{''.join(f', {f}' for f in _figures(status, eta_s))}"
+    parts = [*_figures(status), *_left(status, eta_s), *_blocks(status, verbose), *_message(status)]
+    share = f" {_percent(status)}" if _percent(status) else ""
+    doing = f", {status['pass_']}" if status["pass_"] else ""
+    waits = f", waits for {status['waiting_for']}" if status["waiting_for"] else ""
+    figures = "".join(f", {part}" for part in parts)
+    return f"{_stamp(status)} {phase_words(status)}{share}{doing}{waits}{figures}"
 
 
-def picture_of(status: Status, eta_s: float | None) -> RenderableType:
-    """The status for a terminal: bar, figures, one row per process."""
+def picture_of(
+    status: Status,
+    eta_s: float | None,
+    *,
+    losses: Sequence[float] = (),
+    size: tuple[int, int] = (80, 25),
+    ascii_only: bool = False,
+    verbose: bool = False,
+    hint: str = "",
+) -> RenderableType:
+    """The status for a terminal of `size` columns and lines.
+
+    A bar over the whole width, a line of figures, a row per process (those that wait or are lost
+    first, if there is no room for all).
+    """
     failed = status["phase"] == "failed"
-    bar = Table.grid(padding=(0, 1))
-    bar.add_row(
-        Text(_head(status), style="bold red" if failed else "bold"),
-        ProgressBar(total=1.0, completed=status["progress"], width=BAR_COLUMNS),
-        Text(seconds_text(status["elapsed_s"])),
-    )
-    nodes = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("process", "host:pid", "state", f"{status['unit']}/s", "waits for"):
-        nodes.add_column(column, no_wrap=True, overflow="ellipsis")
-    for node in status["nodes"]:
-        nodes.add_row(
-            Text(f"{node['role']} {node['id']}"),
-            Text(f"{node['host']}:{node['pid']}"),
-            Text(node["state"]),
-            Text("" if node["rate"] is None else count_text(node["rate"])),
-            Text(waits_text(node), style="yellow"),
-        )
-    parts: list[RenderableType] = [bar, Text(" · ".join(_figures(status, eta_s)))]
-    return Group(*parts, nodes) if status["nodes"] else Group(*parts)
+    doing = f", {status['pass_']}" if status["pass_"] and status["phase"] != "exporting" else ""
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(no_wrap=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True, justify="right")
+    head = Text(phase_words(status) + doing, style="bold red" if failed else "bold")
+    right = [text for text in (_percent(status), *_left(status, eta_s)) if text]
+    if status["phase"] in _SHARED:
+        bar.add_row(head, ProgressBar(completed=status["progress"], total=1.0), "  ".join(right))
+    else:
+        bar.add_row(head, "", seconds_text(status["elapsed_s"]))
+    figures = [*_blocks(status, verbose), *_figures(status)]
+    if status["phase"] == "exporting" and status["pass_"]:
+        figures.append(status["pass_"])
+    second = Text((" - " if ascii_only else " · ").join(figures))
+    if status["phase"] == "training" and len(losses) > 1:
+        signs = ASCII_SPARKS if ascii_only else SPARKS
+        room = min(SPARK_COLUMNS, size[0] - second.cell_len - 2)
+        second.append(" " + sparkline(losses, room, signs), style="cyan")
+    parts: list[RenderableType] = [bar, second]
+    if status["waiting_for"]:
+        parts.append(Text(f"waits for {status['waiting_for']}", style="yellow"))
+    if status["message"]:
+        parts.append(Text(status["message"], style="red" if failed else "yellow"))
+    if status["nodes"]:
+        parts.append(_processes(status, size, ascii_only=ascii_only))
+    if hint and status["phase"] in ("survey", "loading", "training"):
+        parts.append(Text(hint, style="dim"))
+    return Group(*parts)
+
+
+def _processes(status: Status, size: tuple[int, int], *, ascii_only: bool) -> Table:
+    """A row a process: what it does, its figures, what it waits for."""
+    columns, height = size
+    nodes = sorted(status["nodes"], key=lambda node: (node["role"], node["id"]))
+    room = max(4, height - 8)
+    left = 0
+    if len(nodes) > room:  # those that are not well first
+        nodes.sort(key=lambda node: state_words(node)[1] == "good")
+        left = len(nodes) - room + 1
+        nodes = nodes[: room - 1]
+        nodes.sort(key=lambda node: (node["role"], node["id"]))
+    held: dict[int, list[int]] = {}
+    for shard in status.get("shards", ()):
+        sums = held.setdefault(shard["primary"], [0, 0])
+        sums[0] += shard["rows"]
+        sums[1] += shard["bytes"]
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold")
+    if columns >= NARROW:
+        table.add_column(no_wrap=True, style="dim", justify="right")
+    for node in nodes:
+        words, mood = state_words(node)
+        style = STYLES[mood]
+        figure = "" if node["rate"] is None else f"{count_text(node['rate'])} {status['unit']}/s"
+        if node["role"] == "server":
+            rows, size_bytes = held.get(node["id"], (0, 0))
+            figure = f"{count_text(rows)} rows, {size_text(size_bytes)}" if rows else ""
+        waits = f"waits for {waits_text(node)}" if node["waits"] else ""
+        dot = Text("* " if ascii_only else "● ", style=style or "dim")
+        row = [
+            dot.append(process_name(node["role"], node["id"]), style="default"),
+            Text(words, style=style),
+            Text(figure),
+            Text(waits, style="yellow"),
+        ]
+        if columns >= NARROW:
+            row.append(Text(f"{node['host']}, process {node['pid']}"))
+        table.add_row(*row)
+    if left:
+        table.add_row(Text(f"  and {left} more", style="dim"))
+    return table
 
 
 def waits_text(node: NodeStatus) -> str:
@@ -237,58 +400,55 @@ def waits_text(node: NodeStatus) -> str:
     return f"{node['waits']}, for {node['waits_s']:.0f} s now" if long else node["waits"]
 
 
-def count_text(count: float) -> str:
-    """A count in at most four digits: ``950``, ``12.3 k``, ``1.23 M``, ``4.56 G``."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= limit:
-            scaled = count / limit
-            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f} {unit}"
-    return f"{count:.0f}"
+def _key(event: EventStatus) -> tuple[str, str, str]:
+    # Not its time: a master that takes over counts from its own beginning.
+    return event["kind"], event["who"], event["text"]
 
 
-def seconds_text(seconds: float) -> str:
-    """A duration in its two largest units: ``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def _cluster(status: Status) -> str:
+    counts = {
+        role: sum(node["role"] == role for node in status["nodes"]) for role in ("server", "worker")
+    }
+    counted = [f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items()]
+    return f"cluster of {', '.join(counted)}"
 
 
 def _stamp(status: Status) -> str:
     return f"[{seconds_text(status['elapsed_s'])}]"
 
 
-def _head(status: Status) -> str:
-    """Phase and pass, the share done if there is one, and what the run waits for."""
-    head: str = status["phase"]
-    if status["phase"] in _SHARED and (status["phase"] != "exporting" or status["pass_"]):
-        # Rounded down: 100.0% is shown only when all of it is done.
-        head += f" {int(status['progress'] * 1000) / 10:.1f}%"
-    if status["pass_"]:
-        head += f", {status['pass_']}"
-    if status["waiting_for"]:
-        head += f", waits for {status['waiting_for']}"
-    return head
+def _percent(status: Status) -> str:
+    """The share that is done, where there is one; 100.0% is shown only when all of it is."""
+    if status["phase"] not in _SHARED or not (status["progress"] or status["phase"] == "training"):
+        return ""
+    return f"{int(status['progress'] * 1000) / 10:.1f}%"
 
 
-def _figures(status: Status, eta_s: float | None) -> list[str]:
+def _left(status: Status, eta_s: float | None) -> list[str]:
+    return [f"{seconds_text(eta_s)} left"] if eta_s is not None else []
+
+
+def _figures(status: Status) -> list[str]:
     figures = []
     if status["phase"] in ("survey", "training"):
         if status["units_per_s"] > 0:
             figures.append(f"{count_text(status['units_per_s'])} {status['unit']}/s")
+        if status["lr"] is not None:
+            figures.append(f"learning rate {status['lr']:.3g}")
         if status["loss"] is not None:
             figures.append(f"loss {status['loss']:.4f}")
-        if status["lr"] is not None:
-            figures.append(f"lr {status['lr']:.5f}")
-        figures.append("ETA unknown yet" if eta_s is None else f"ETA {seconds_text(eta_s)}")
-        blocks = status["blocks"]
-        figures.append(
-            f"blocks {blocks['done']} done {blocks['leased']} leased {blocks['left']} left"
-        )
-    if status["phase"] == "exporting" and eta_s is not None:
-        figures.append(f"ETA {seconds_text(eta_s)}")
-    if status["message"]:
-        figures.append(status["message"])
     return figures
+
+
+def _blocks(status: Status, verbose: bool) -> list[str]:
+    if not verbose or status["phase"] not in ("survey", "training"):
+        return []
+    blocks = status["blocks"]
+    return [f"blocks {blocks['done']} done {blocks['leased']} leased {blocks['left']} left"]
+
+
+def _message(status: Status) -> list[str]:
+    return [status["message"]] if status["message"] else []
+
+
+__all__ = ["Eta", "Progress", "count_text", "is_live", "line_of", "picture_of", "seconds_text"]

@@ -16,7 +16,13 @@ from snailps import models
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
 from snailps.cli.common import FreshOption, JsonLogOption, OverwriteOption, SetOption, known_classes
-from snailps.cli.local import JsonOption, ServersOption, WorkersOption, run_local
+from snailps.cli.local import (
+    JsonOption,
+    ServersOption,
+    VerboseOption,
+    WorkersOption,
+    run_local,
+)
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
@@ -64,6 +70,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     parameters.append(_parameter("as_json", JsonOption, False))
     parameters.append(_parameter("fresh", FreshOption, False))
     parameters.append(_parameter("overwrite", OverwriteOption, False))
+    parameters.append(_parameter("verbose", VerboseOption, False))
 
     def command(**given: Any) -> None:
         code = train(name, given)
@@ -140,6 +147,7 @@ def train(
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
     flags = {name: True for name in _FLAGS if given.pop(name, False)}
+    verbose = given.pop("verbose", False)
     values = {key: value for key, value in given.items() if value is not None}
     values |= flags
     values |= {key: tuple(separate(key, values[key])) for key in PATHS if key in values}
@@ -170,6 +178,8 @@ def train(
         workers=workers,
         as_json=as_json,
         kept=kept,
+        verbose=verbose,
+        job=name,
     )
 
 

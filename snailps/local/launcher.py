@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -79,6 +79,8 @@ class Child:
         It was asked to end; its further lines are not shown.
     again : bool
         It was started in another one's place.
+    given_name : str
+        What the master calls it, once that is known.
     """
 
     role: str
@@ -89,11 +91,14 @@ class Child:
     failed: bool = False
     silent: bool = False
     again: bool = False
+    given_name: str = ""
 
     @property
     def name(self) -> str:
-        """Its name in messages: the process, as in those of the master, which numbers its nodes."""
-        return "master" if self.role == "master" else f"{self.role} (process {self.process.pid})"
+        """Its name in messages: the master's, which numbers its nodes; before that the process."""
+        if self.role == "master":
+            return "the master"
+        return self.given_name or f"{self.role} (process {self.process.pid})"
 
     def end_reading(self) -> None:
         """Reads what it has left in its pipes, once it has ended, and closes them."""
@@ -299,6 +304,11 @@ class Launcher:
                 return bool(self._hear_address(pipe, give_up))
             self._tell_address(pipe)
             return True
+
+    def call_names(self, names: Mapping[int, str]) -> None:
+        """Takes the master's names of processes, by process id: messages use them from now on."""
+        for child in self.children:
+            child.given_name = names.get(child.process.pid, child.given_name)
 
     def kill(self, pids: Iterable[int]) -> None:
         """Kills servers and workers that do not end when they are asked to."""

@@ -113,7 +113,7 @@ def conf(tmp_path):
 
 def test_local_with_job_runs_it_and_shows_who_works(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf, "--servers", "2", "--json", "--set", "epochs=3") as run:
+    with Run(tmp_path, *conf, "--verbose", "--servers", "2", "--json", "--set", "epochs=3") as run:
         gate.meet()
         for name in ("server", "worker"):
             run.wait_line(rf"{name} \d+ \(")
@@ -159,9 +159,11 @@ def test_local_with_port_in_use_says_so(tmp_path, conf):
 
 def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf, "--workers", "2", "--set", "on_node_loss=stop") as run:
+    with Run(tmp_path, *conf, "--verbose", "--workers", "2", "--set", "on_node_loss=stop") as run:
         gate.meet()
-        pid = int(re.search(r"worker \d+ \(\S+?:(\d+)\)", run.wait_line(r"worker \d+ \("))[1])
+        pid = int(
+            re.search(r"worker \d+ \(\S+?:(\d+)\)", run.wait_line(r"worker \d+ \(\S+?:\d+\)"))[1]
+        )
         gone = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
         # Else a worker that has no block could be gone later than the job is done.
@@ -219,7 +221,7 @@ def test_local_with_master_that_stalls_says_so_and_goes_on(tmp_path, conf):
     secret = tmp_path / "a secret"
     secret.write_text("s" * 20)
     secret.chmod(0o600)
-    with Run(tmp_path, *conf, "--json", "--set", f"secret_file={secret}") as run:
+    with Run(tmp_path, *conf, "--verbose", "--json", "--set", f"secret_file={secret}") as run:
         gate.meet()
         master = child_of(run.pid, "master")
         run.wait_line("worker .*training")
@@ -241,7 +243,7 @@ def test_local_with_master_that_stalls_says_so_and_goes_on(tmp_path, conf):
 @pytest.mark.long
 def test_local_with_master_that_hangs_ends_at_the_third_interrupt(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf) as run:
+    with Run(tmp_path, *conf, "--verbose") as run:
         gate.meet()
         run.wait_line("worker .*training")
         os.kill(child_of(run.pid, "master"), signal.SIGSTOP)
@@ -260,9 +262,7 @@ def test_local_with_failing_worker_gives_one_error_and_its_traceback(tmp_path, c
         assert run.wait() == 1
     (error,) = run.errors
     assert "planted failure" in error
-    assert re.search(
-        r"^worker \(process \d+\): Traceback", run.stderr, re.MULTILINE
-    )  # of the user's code
+    assert re.search(r"^worker \d+: Traceback", run.stderr, re.MULTILINE)  # of the user's code
 
 
 def child_of(pid, role):

@@ -48,7 +48,7 @@ class Cluster:
 
     def _note(self, name, line):
         with self._news:
-            self.lines.append((re.sub(r" \(process \d+\)$", "", name), line))
+            self.lines.append((re.sub(r" \(process \d+\)$", "", name).removeprefix("the "), line))
             self._news.notify_all()
 
     def wait_line(self, name, line):

@@ -4,15 +4,13 @@ import io
 import re
 
 import pytest
+from rich.console import Console
 
-from snailps.cli.progress import (
-    Eta,
-    Progress,
-    Status,
-    count_text,
-    line_of,
-    seconds_text,
-)
+from snailps.cli.end_panel import end_lines, end_picture, ending_of
+from snailps.cli.figures import Course, count_text, seconds_text, size_text, sparkline
+from snailps.cli.progress import Eta, Progress, line_of
+from snailps.node.phrases import PHASE_WORDS, STATE_WORDS, phase_words, process_name
+from snailps.node.status import Phase, Status
 
 
 class Clock:
@@ -66,24 +64,27 @@ def without_ansi(text):
 
 def test_line_training_names_every_figure():
     assert line_of(make_status(), 83.0) == (
-        "[12 s] training 25.0%, epoch 2/5, 1.23 M words/s, loss 2.3456, lr 0.03750, "
-        "ETA 1 min 23 s, blocks 10 done 2 leased 30 left"
+        "[12 s] training 25.0%, epoch 2/5, 1.23 M words/s, learning rate 0.0375, loss 2.3456, "
+        "1 min 23 s left"
     )
+
+
+def test_line_verbose_names_blocks():
+    assert line_of(make_status(), None, verbose=True).endswith("blocks 10 done 2 leased 30 left")
 
 
 def test_line_forming_says_whom_it_waits_for_and_no_figures():
     status = make_status(phase="forming", pass_="", waiting_for="1 of 2 servers", elapsed_s=3.0)
-    assert line_of(status, None) == "[3 s] forming, waits for 1 of 2 servers"
+    assert line_of(status, None) == "[3 s] starting the cluster, waits for 1 of 2 servers"
 
 
 def test_line_exporting_says_what_is_done_and_how_much_is_left():
     text = "writing out.npz, 1,024 of 4,096 rows"
     status = make_status(phase="exporting", pass_=text, progress=0.625, elapsed_s=3.0, eta_s=7.0)
-    assert line_of(status, 7.0) == f"[3 s] exporting 62.5%, {text}, ETA 7 s"
+    assert line_of(status, 7.0) == f"[3 s] saving the model 62.5%, {text}, 7 s left"
     stream, progress = plain(Clock())
     progress.update(status)
-    assert f"exporting 62.5%, {text}, ETA 7 s" in stream.getvalue()
-    assert line_of(make_status(phase="exporting", pass_=""), None) == "[12 s] exporting"
+    assert f"saving the model 62.5%, {text}, 7 s left" in stream.getvalue()
 
 
 def test_line_almost_done_is_not_rounded_up_to_all():
@@ -94,9 +95,9 @@ def test_line_almost_done_is_not_rounded_up_to_all():
 def test_line_unknown_values_are_left_out():
     line = line_of(make_status(loss=None, lr=None, units_per_s=0.0), None)
     assert "loss" not in line
-    assert "lr" not in line
+    assert "learning rate" not in line
     assert "words/s" not in line
-    assert "ETA unknown yet" in line
+    assert "left" not in line
 
 
 def test_line_failed_ends_with_the_message():
@@ -126,34 +127,174 @@ def test_plain_news_is_written_at_once(change):
     assert stream.getvalue().count("\n") == 2
 
 
-def test_plain_node_changes_state_gets_a_line_at_once():
-    stream, progress = plain(Clock())
+def test_plain_verbose_node_changes_state_gets_a_line_at_once():
+    stream = io.StringIO()
+    progress = Progress(stream, terminal=False, clock=Clock(), verbose=True)
     progress.update(make_status(nodes=[make_node()]))
     progress.update(make_status(nodes=[make_node(state="lost", waits="nobody")]))
     progress.update(make_status(nodes=[make_node(state="lost", waits="nobody")]))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[12 s] worker 1 (10.0.0.7:42): training"
     assert lines[-1] == "[12 s] worker 1 (10.0.0.7:42): lost, waits for nobody"
-    assert len(lines) == 3
+    assert len(lines) == 4  # and that the cluster is up, and the training
+
+
+def test_plain_forming_is_one_line():
+    stream, progress = plain(Clock())
+    progress.update(make_status(phase="forming", waiting_for="1 server", elapsed_s=0.1))
+    nodes = [make_node(), make_node(role="server", id=2)]
+    progress.update(make_status(phase="preparing", elapsed_s=0.4, nodes=nodes))
+    joined = make_event("joined", "the cluster is complete")
+    progress.update(make_status(elapsed_s=0.6, nodes=nodes, events=[joined]))
+    assert stream.getvalue().splitlines()[0] == "cluster of 1 server, 1 worker is up after 0.6 s"
+    assert stream.getvalue().count("\n") == 2
+
+
+def test_plain_forming_that_lasts_says_what_it_waits_for():
+    stream, progress = plain(Clock())
+    progress.update(make_status(phase="forming", pass_="", waiting_for="1 server", elapsed_s=2.5))
+    assert "starting the cluster, waits for 1 server" in stream.getvalue()
+
+
+def make_event(kind, text, who="", at_s=9.0):
+    return {"at_s": at_s, "kind": kind, "who": who, "text": text}
+
+
+def test_events_are_told_once_and_checkpoints_to_those_who_ask():
+    for verbose in (False, True):
+        stream = io.StringIO()
+        progress = Progress(stream, terminal=False, clock=Clock(), verbose=verbose)
+        events = [make_event("joined", "worker 1 joined")]
+        progress.update(make_status(nodes=[make_node()], events=events))
+        events = [*events, make_event("lost", "server 2 was lost"), make_event("checkpoint", "c")]
+        for _ in range(2):
+            progress.update(make_status(nodes=[make_node()], events=events))
+        shown = stream.getvalue()
+        assert "worker 1 joined" not in shown  # it is in the line of the cluster
+        assert shown.count("[9 s] server 2 was lost") == 1
+        assert shown.count("[9 s] c\n") == verbose
 
 
 def test_plain_output_is_ascii_without_escapes():
     stream, progress = plain(Clock())
     progress.update(make_status(nodes=[make_node()]))
-    progress.close(make_status(phase="done", message="vectors written"))
+    progress.close(ending_of(FIGURES, job="fasttext", losses=[3.0, 2.0]))
     assert stream.getvalue().isascii()
     assert "\x1b" not in stream.getvalue()
 
 
-def test_close_writes_last_status_and_then_nothing():
-    stream, progress = plain(Clock())
+FIGURES = {
+    "ended_by": "epochs", "words": 4_200_000, "words_per_s": 911_544.2, "train_s": 4.6,
+    "survey_s": 0.2, "export_s": 0.3, "wall_s": 5.4, "loss_by_epoch": [2.7752, 2.5642],
+    "vocabulary": 19_968, "bytes_per_word": 1310.4, "servers": 2, "files": ["no/x.bin", "no/x.vec"],
+    "progress": 1.0,
+}  # fmt: skip
+
+
+def test_end_names_files_figures_and_the_next_command():
+    assert end_lines(ending_of(FIGURES, job="fasttext")) == [
+        "wrote no/x.bin",
+        "wrote no/x.vec",
+        "trained 4,200,000 words in 4.6 s, 911,544 words/s",
+        "loss: 2.7752 -> 2.5642",
+        "vocabulary: 19,968 words",
+        "network: 1,310 bytes a word sent",
+        "time: 5.4 s in all: counting 0.2 s, training 4.6 s, saving 0.3 s",
+        "next: snailps nn no/x.bin WORD",
+    ]
+
+
+def test_end_tells_the_faults_that_the_run_survived(tmp_path):
+    (tmp_path / "m.npz").write_bytes(bytes(2_500_000))
+    figures = {"files": [str(tmp_path / "m.npz")], "test": {"auc": 0.87654, "rows": []}}
+    events = [make_event("lost", "server 2 was lost"), make_event("joined", "server 3 joined")]
+    lines = end_lines(ending_of(figures, job="fm", status=make_status(events=events)))
+    assert lines == [
+        f"wrote {tmp_path}/m.npz (2.5 MB)",
+        "quality: auc 0.8765",
+        "survived: server 2 was lost",
+        f"next: snailps predict {tmp_path}/m.npz FILE",
+    ]
+
+
+def test_end_interrupted_says_what_was_saved_and_how_to_go_on():
+    figures = FIGURES | {"ended_by": "interrupt", "progress": 0.45}
+    checkpoint = {"number": 3, "progress": 0.4, "age_s": 1.0, "path": "ck", "writing": False}
+    status = make_status(checkpoint=checkpoint)
+    ending = ending_of(figures, job="fasttext", status=status)
+    assert ending.title == "fasttext is trained: ended early by Ctrl-C, 45% done"
+    (saved,) = [line for line in end_lines(ending) if line.startswith("saved")]
+    assert saved == (
+        "saved: checkpoint 3 (40% of the training) in ck: the same command goes on from there"
+    )
+    ending = ending_of({}, job="fm", status=make_status(), why="interrupted while training")
+    assert ending.title == "fm: interrupted"
+    assert end_lines(ending) == [
+        "saved: nothing: there is no checkpoint yet, or checkpoint_dir is not set"
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_end_panel_fits_and_cuts_nothing(columns):
+    console = Console(file=io.StringIO(), width=columns, force_terminal=True)
+    long = "server 2 was lost (Connection reset by peer); server 1 takes over its 4 shards " * 3
+    status = make_status(events=[make_event("lost", long)])
+    ending = ending_of(FIGURES, job="fasttext", status=status, losses=list(range(300)))
+    console.print(end_picture(ending))
+    shown = without_ansi(console.file.getvalue())
+    assert all(len(line) <= columns for line in shown.splitlines())
+    words = re.sub(r"[\u2500-\u257f\s]+", " ", shown)
+    for piece in (*long.split(), "911,544 words/s", "snailps nn no/x.bin WORD", "▁"):
+        assert piece in words
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_close_shows_the_end_and_then_nothing(terminal):
+    stream = io.StringIO()
+    progress = Progress(stream, terminal=terminal, clock=Clock())
     progress.update(make_status())
-    progress.close(make_status(phase="done", progress=1.0, pass_="", message="42 words kept"))
-    assert stream.getvalue().splitlines()[-1] == "[12 s] done, 42 words kept"
+    progress.close(ending_of(FIGURES, job="fasttext"))
     size = len(stream.getvalue())
+    assert (
+        "snailps nn no/x.bin WORD"
+        in without_ansi(stream.getvalue()).splitlines()[-2 if terminal else -1]
+    )
     progress.update(make_status(phase="training"))
-    progress.close(make_status())
+    progress.close()
     assert len(stream.getvalue()) == size
+
+
+def test_every_phase_has_words():
+    for phase in Phase.__args__:
+        assert phase_words(make_status(phase=phase)).startswith(PHASE_WORDS[phase])
+    assert phase_words(make_status(phase="survey")) == "counting words"
+    assert process_name("server", 2) == "server 2"
+    assert process_name("master", 0) == "the master"
+    assert STATE_WORDS["ready"][1] == "good"
+
+
+def test_sparkline_follows_the_course():
+    assert sparkline([3, 2, 1], 3) == "█▅▁"
+    assert sparkline([1.0] * 5, 3) == "▁▁▁"
+    assert sparkline([1.0], 3) == ""
+    assert len(sparkline(range(1000), 40)) == 40
+
+
+def test_course_keeps_a_bounded_number_of_points():
+    course = Course(16)
+    for value in range(1000):
+        course.note(value)
+    assert len(course.values) < 16
+    assert course.values[0] == 0
+    assert course.values[-1] > 1000 - 2 * 1000 / 8
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (8_200_000, "8.2 MB"), (1.43e9, "1.4 GB")],
+)
+def test_size_text_known_sizes(size, text):
+    assert size_text(size) == text
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -163,7 +304,7 @@ def test_update_broken_stream_does_not_end_the_run(terminal):
     stream.close()
     progress.update(make_status())
     progress.update(make_status(phase="exporting"))
-    progress.close(make_status(phase="done"))
+    progress.close(ending_of(FIGURES))
 
 
 def test_terminal_shows_bar_figures_and_processes(monkeypatch):
@@ -178,12 +319,12 @@ def test_terminal_shows_bar_figures_and_processes(monkeypatch):
         make_node(id=3, pid=44, state="waiting", waits="a block"),
     ]
     progress.update(make_status(nodes=nodes))
-    progress.close(make_status(phase="done", nodes=nodes))
+    progress.close()
     shown = without_ansi(stream.getvalue())
-    for piece in ("training 25.0%, epoch 2/5", "1.23 M words/s", "loss 2.3456", "worker 1",
-                  "10.0.0.7:42", "500 k", "server 2", "serving", "a block", "done"):  # fmt: skip
+    for piece in ("training, epoch 2/5", "25.0%", "1.23 M words/s", "loss 2.3456", "worker 1",
+                  "10.0.0.7, process 42", "500 k", "server 2", "serving", "a block"):  # fmt: skip
         assert piece in shown
-    assert stream.getvalue().endswith("\x1b[?25h")  # the cursor is back
+    assert "\x1b[?25h" in stream.getvalue()  # the cursor is back
 
 
 def test_terminal_redraws_no_more_than_five_times_a_second(monkeypatch):
@@ -199,15 +340,16 @@ def test_terminal_redraws_no_more_than_five_times_a_second(monkeypatch):
     clock.now += 0.15
     progress.update(make_status(progress=0.27))
     assert len(stream.getvalue()) > size
-    progress.close(make_status())
+    progress.close()
 
 
 def test_terminal_markup_in_names_is_shown_as_it_is(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream = io.StringIO()
     progress = Progress(stream, terminal=True, clock=Clock())
-    progress.update(make_status(nodes=[make_node(waits="[red]block[/red]")]))
-    progress.close(make_status(message="file [1].txt vanished"))
+    node = make_node(waits="[red]block[/red]")
+    progress.update(make_status(nodes=[node], message="file [1].txt vanished"))
+    progress.close()
     assert "[red]block[/red]" in without_ansi(stream.getvalue())
     assert "file [1].txt vanished" in without_ansi(stream.getvalue())
 
@@ -275,9 +417,9 @@ def test_progress_masters_eta_is_preferred():
         progress.update(make_status(progress=step / 8))
     progress.update(make_status(progress=3 / 8, eta_s=77.0))
     lines = stream.getvalue().splitlines()
-    assert "ETA unknown yet" in lines[1]
-    assert "ETA 5 s" in lines[3]
-    assert "ETA 1 min 17 s" in lines[4]
+    assert "left" not in lines[1]
+    assert "5 s left" in lines[3]
+    assert "1 min 17 s left" in lines[4]
 
 
 @pytest.mark.parametrize(
