@@ -109,7 +109,8 @@ def _value(setting: Setting) -> str:
         return "`true` or `false`"
     unit = {"s": "seconds"}.get(setting.unit, setting.unit)
     words = [noun or "", f"of {unit}" if noun and unit else unit or ("" if noun else "text")]
-    return _cell((" ".join(word for word in words if word)) + setting.range)
+    text = " ".join(word for word in words if word) + setting.range
+    return _cell(("`auto` or " if setting.auto else "") + text)
 
 
 def _default(setting: Setting) -> str:

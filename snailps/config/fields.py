@@ -74,6 +74,7 @@ def setting(
     choices: Iterable[str] | None = None,
     aliases: Iterable[str | Alias] = (),
     check: Check | None = None,
+    auto: bool = False,
 ) -> T:
     """Declare a field of a `Settings` dataclass.
 
@@ -95,6 +96,8 @@ def setting(
     check : callable, optional
         (value, origin) -> value for a str: normalises it, or raises `ConfigError` with a message
         that begins with origin.  Must accept its own results.
+    auto : bool
+        Of an int: ``auto`` is a value, too, which is 0 in Python and in no range.
 
     Returns
     -------
@@ -125,6 +128,7 @@ def setting(
         choices=tuple(choices or ()),
         aliases=tuple(Alias(a) if isinstance(a, str) else a for a in aliases),
         check=check,
+        auto=auto,
     )
     field: Any = dataclasses.field(default=default, metadata={_METADATA: declared})
     return typing.cast(T, field)
@@ -174,6 +178,7 @@ class Setting:
     choices: tuple[str, ...]
     aliases: tuple[Alias, ...]
     check: Check | None
+    auto: bool = False
 
     def parse(self, text: str, origin: str) -> Any:
         """The value that `text` stands for.
@@ -188,6 +193,8 @@ class Setting:
             if self.kind == "list":
                 return tuple(split_list(text))
             plain = unquote(text)
+            if self.auto and plain.lower() == "auto":
+                return 0
             value: Any = _PARSERS[self.kind](plain, self.unit)
         except ValueError as error:
             raise self._refusal(text, origin, str(error)) from None
@@ -201,7 +208,7 @@ class Setting:
 
     def format(self, value: Any) -> str:
         """Text that `parse` turns back into exactly `value`."""
-        return format_value(value)
+        return "auto" if self.auto and value == 0 else format_value(value)
 
     @property
     def expected(self) -> str:
@@ -219,7 +226,7 @@ class Setting:
             noun = "a number of bytes such as 65536, 64K, 16M or 2G"
         elif self.unit and self.kind in ("int", "float"):
             noun += f" ({'seconds' if self.unit == 's' else self.unit})"
-        return noun + self.range
+        return ("auto, or " if self.auto else "") + noun + self.range
 
     @property
     def range(self) -> str:

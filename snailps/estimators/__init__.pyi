@@ -363,7 +363,7 @@ class TextClassifier(_text.TextClassifier):
     word_ngrams: int
     minn: int
     maxn: int
-    bucket: int
+    bucket: int | Literal["auto"]
     negatives: int
     min_count: int
     min_count_label: int
@@ -392,7 +392,7 @@ class TextClassifier(_text.TextClassifier):
         word_ngrams: int = 1,
         minn: int = 0,
         maxn: int = 0,
-        bucket: int = 2000000,
+        bucket: int | Literal["auto"] = "auto",
         negatives: int = 5,
         min_count: int = 1,
         min_count_label: int = 0,
@@ -426,7 +426,7 @@ class FastText(_words.FastText):
     max_vocab: int
     minn: int
     maxn: int
-    bucket: int
+    bucket: int | Literal["auto"]
     worker_memory: int | str
     epochs: int
     max_steps: int
@@ -458,7 +458,7 @@ class FastText(_words.FastText):
         max_vocab: int = 0,
         minn: int = 3,
         maxn: int = 6,
-        bucket: int = 2000000,
+        bucket: int | Literal["auto"] = "auto",
         worker_memory: int | str = 2147483648,
         epochs: int = 5,
         max_steps: int = 0,

@@ -96,7 +96,7 @@ class Parameters:
             if name not in left_out and one.unit not in _UNITS
         }
         self.defaults: Mapping[str, Any] = {
-            **{name: one.default for name, one in self.by_name.items()},
+            **{name: _shown(one, one.default) for name, one in self.by_name.items()},
             **{name: default for name, (_, default) in extra.items()},
             **{name: default for name, (_, default) in OWN.items()},
         }
@@ -160,12 +160,16 @@ class Parameters:
         every = {name: value for name, value in given.items() if name not in leave}
         fixed = {name: value for name, value in self.fixed.items() if name not in leave}
         every = {**every, **fixed, **also}
-        changed = {name: value for name, value in every.items() if value != normal[name].default}
+        changed = {
+            name: value
+            for name, value in every.items()
+            if value != _shown(normal[name], normal[name].default)
+        }
         try:
             built = RawConfig.from_mapping(changed, who).build(self._settings)
         except ConfigError as error:
             raise ParameterError(str(error)) from None
-        return {**{name: getattr(built, name) for name in changed}, **also}
+        return {**{name: _shown(normal[name], getattr(built, name)) for name in changed}, **also}
 
 
 def type_of(setting: Setting) -> Any:
@@ -174,7 +178,14 @@ def type_of(setting: Setting) -> Any:
         return Literal[setting.choices]
     if setting.kind == "list" and setting.unit == "numbers":
         return Sequence[float]
+    if setting.auto:
+        return int | Literal["auto"]
     return int | str if setting.unit == "bytes" else _TYPES[setting.kind]
+
+
+def _shown(setting: Setting, value: Any) -> Any:
+    """A value as users write it in Python."""
+    return "auto" if setting.auto and value == 0 else value
 
 
 def _common() -> Mapping[str, Setting]:
@@ -197,6 +208,7 @@ def _check_type(setting: Setting, value: Any, who: str) -> None:
         "str": isinstance(value, str),
         "list": isinstance(value, (str, list, tuple)),
     }[setting.kind]
+    fits |= setting.auto and value == "auto"
     if not fits or (setting.kind == "int" and isinstance(value, bool)):
         raise ParameterError(
             f"{who}: {setting.name}: expected {setting.expected}; got {value!r:.80}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import snailps.estimators
 from snailps.estimators.base import Estimator
@@ -57,6 +57,8 @@ def _text(kind: Any) -> str:
     """A type as it is written."""
     if get_origin(kind) is Literal:
         return f"Literal[{', '.join(_value(choice) for choice in get_args(kind))}]"
+    if get_origin(kind) is Union:
+        return " | ".join(_text(one) for one in get_args(kind))
     text = kind.__name__ if isinstance(kind, type) else str(kind)
     return text.removeprefix("collections.abc.")
 

@@ -157,8 +157,8 @@ class TextEstimator(Estimator):
         chosen = self.parameters.settings(self.get_params(), name)
         shape = self._shape_of(self._header)
         for one in (one for one in shape if one in self.parameters.by_name):
-            mine = chosen.get(one, self.parameters.by_name[one].default)
-            if mine != shape[one]:
+            mine = chosen.get(one, self.parameters.defaults[one])
+            if mine not in (shape[one], "auto"):  # it keeps the number that was chosen for it
                 raise ParameterError(
                     f"{name}: {one}: the fitted model has {shape[one]}, got {mine}: partial_fit "
                     "goes on with that model; call fit for another one"

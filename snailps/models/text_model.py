@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
-from snailps.config import JobSettings
+from snailps.config import JobSettings, settings_of
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
@@ -172,10 +172,12 @@ def with_shape(
     """
     for name, value in shape.items():
         where = explicit(name)
-        if where is not None and getattr(s, name) != value:
+        known = settings_of(type(s))[name]
+        ours = getattr(s, name)
+        if where is not None and ours != value and known.format(ours) != "auto":
             raise ConfigError(
                 f"{where}: {name}: expected {value}, as in {path}, which the training begins "
-                f"with; got {getattr(s, name)}. Leave {name} out, or begin without that file"
+                f"with; got {ours}. Leave {name} out, or begin without that file"
             )
     return replace(s, **shape)
 

@@ -12,6 +12,7 @@ from test_failures import INTERRUPTED
 from texts import write_topics
 
 from snailps.store.checkpoint.folder import CheckpointFolder
+from snailps.vectors import read_header
 
 LINES, ROWS = 1000, 50
 
@@ -116,7 +117,7 @@ def test_export_of_word_vectors_gives_their_files(tmp_path):
     job = {
         "worker_class": "clock_models:GatedWords", "input": "text.txt", "output": "out",
         "gates": str(tmp_path / "gates"), "formats": "bin, vec", "dim": 10, "epochs": 3,
-        "bucket": 2000, "min_count": 1, "checkpoint_interval": 0.1, "checkpoints_kept": 1,
+        "min_count": 1, "checkpoint_interval": 0.1, "checkpoints_kept": 1,
     }  # fmt: skip
     with Cluster(tmp_path, job=job) as cluster:
         master, *_ = cluster.started_at(gate)
@@ -128,6 +129,9 @@ def test_export_of_word_vectors_gives_their_files(tmp_path):
     assert (code, sorted(lines)) == (0, ["early.bin", "early.vec"]), error
     early, late = ((tmp_path / f"{name}.vec").read_text().split("\n") for name in ("early", "out"))
     assert early[0] == late[0]  # as many words, as wide
+    rows = {read_header(tmp_path / f"{name}.bin").bucket for name in ("early", "out")}
+    assert len(rows) == 1  # of n-grams, as the survey found
+    assert max(rows) < 10_000
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "export"])

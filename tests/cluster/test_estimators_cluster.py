@@ -50,13 +50,16 @@ def test_fit_of_token_lists_finds_words_of_like_contexts(cluster):
 
 
 def test_partial_fit_adds_words_and_keeps_the_others(cluster, tmp_path):
-    model = snailps.FastText(**QUIET, bucket=500, cluster=cluster).fit(sentences())
+    model = snailps.FastText(**QUIET, cluster=cluster).fit(sentences())
+    rows = model._header.bucket
+    assert rows < 10_000  # it is auto
     before = list(model.wv.words)
     king, queen = model.wv["king"], model.wv["queen"]
     model.set_params(lr=1e-4, epochs=1)
     model.partial_fit(" ".join(words).replace("cat", "lynx") for words in sentences())
     assert list(model.wv.words)[: len(before)] == before
     assert list(model.wv.words)[len(before) :] == ["lynx"]
+    assert model._header.bucket == rows  # those of the first fit
     assert np.abs(model.wv["king"] - king).max() < 0.05
     assert np.dot(model.wv["king"], queen) > 0
     assert [one["epoch"] for one in model.history_] == list(range(1, 22))

@@ -52,7 +52,7 @@ def settings_of(**values):
 def test_settings_defaults_are_those_of_fasttext():
     s = settings_of()
     assert (s.lr, s.epochs, s.dim, s.loss, s.word_ngrams) == (0.1, 5, 100, "softmax", 1)
-    assert (s.min_count, s.min_count_label, s.bucket, s.negatives) == (1, 0, 2_000_000, 5)
+    assert (s.min_count, s.min_count_label, s.negatives) == (1, 0, 5)
     assert (s.minn, s.maxn, s.label, s.buckets) == (0, 0, "__label__", 0)
 
 

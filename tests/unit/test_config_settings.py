@@ -240,7 +240,7 @@ def test_shipped_jobs_hold_the_keys_of_a_job():
     fasttext = RawConfig.load(CONFIG / "fasttext.conf", environ={})
     word2vec = RawConfig.load(CONFIG / "word2vec.conf", environ={})
     expected = {"dim": "100", "epochs": "5", "window": "5", "negatives": "5", "min_count": "5"}
-    expected |= {"bucket": "2000000", "model": "skipgram", "loss": "ns", "lr": "0.05"}
+    expected |= {"bucket": "auto", "model": "skipgram", "loss": "ns", "lr": "0.05"}
     for key, value in expected.items():
         assert fasttext.explicit(key).value == value
         assert word2vec.explicit(key).value == value

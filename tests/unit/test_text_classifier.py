@@ -242,11 +242,11 @@ def test_rows_of_the_file_are_put_where_the_model_has_them(before):
     settings = ClassifierSettings(continue_from=str(before), bucket=5, minn=2, maxn=3, dim=2)
     words, labels = warm_start.count_on(settings, counter)
     tables = Tables(settings)
-    warm_start.put_model(tables, words, labels)
+    warm_start.put_model(tables, settings, words, labels)
     assert tables.put["input", 1] == [2, 3]
     assert tables.put["input", (1 << 40) + 4] == [12, 13]
     assert tables.put["output", 0] == [0, 1]
     assert len(tables.put) == 8
     other = Vocabulary(words.words[1:], words.counts[1:], 9)
     with pytest.raises(ModelFileError, match="changed while its text was counted"):
-        warm_start.put_model(tables, other, labels)
+        warm_start.put_model(tables, settings, other, labels)

@@ -76,7 +76,7 @@ def test_traffic_sets_the_number_of_chunks() -> None:
 
 
 def test_short_visits_and_memory_bound_the_number_of_chunks() -> None:
-    settings = WordVectorSettings(dim=100)
+    settings = WordVectorSettings(dim=100, bucket=2_000_000)
     assert chunks_of(vocabulary(100, 30_000), settings, 30_000.0, 2) == 1
     assert chunks_of(vocabulary(100, 10**9), settings, 1e9, 2) == CHUNKS_MAX
     tight = replace(settings, worker_memory=1 << 20)
@@ -85,7 +85,7 @@ def test_short_visits_and_memory_bound_the_number_of_chunks() -> None:
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
 def test_chunks_of_a_long_text_fit_into_a_workers_memory(model: str) -> None:
-    settings = WordVectorSettings(dim=100, model=model)
+    settings = WordVectorSettings(dim=100, model=model, bucket=2_000_000)
     chunks = chunks_of(vocabulary(100_000, 10**10), settings, 1e10, 1)
     assert 1e10 / chunks * CBOW_TOKEN_BYTES < settings.worker_memory
 
@@ -102,7 +102,9 @@ def memory_of(known: Vocabulary, settings: WordVectorSettings, tokens: int) -> f
 @pytest.mark.parametrize("maxn", [0, 6])
 @pytest.mark.parametrize("memory", [64 << 20, 80 << 20])
 def test_chunks_of_one_worker_fit_into_its_memory(maxn: int, memory: int) -> None:
-    settings = WordVectorSettings(dim=100, minn=min(3, maxn), maxn=maxn, worker_memory=memory)
+    settings = WordVectorSettings(
+        dim=100, minn=min(3, maxn), maxn=maxn, bucket=2_000_000, worker_memory=memory
+    )
     known = vocabulary(20_000, 3_000_000)
     assert chunks_that_fit(known, replace(settings, worker_memory=2 << 30), 3e6, 3) == 3
     chunks = chunks_that_fit(known, settings, 3e6, 1)
@@ -112,7 +114,7 @@ def test_chunks_of_one_worker_fit_into_its_memory(maxn: int, memory: int) -> Non
 
 @pytest.mark.parametrize("words", [60_000, 200_000])
 def test_a_sample_of_many_words_is_enough_to_find_what_fits(words: int) -> None:
-    settings = WordVectorSettings(dim=100, worker_memory=200 << 20)
+    settings = WordVectorSettings(dim=100, bucket=2_000_000, worker_memory=200 << 20)
     known = vocabulary(words, 10_000_000)
     chunks = chunks_that_fit(known, settings, 1e7, 1)
     needed = memory_of(known, settings, int(1e7 / chunks))
@@ -168,7 +170,7 @@ def test_sharers_of_grams() -> None:
 def test_rows_of_ngrams_count_in_the_traffic() -> None:
     known, tokens = vocabulary(30_000, 17_000_000), 17e6
     words = chunks_of(known, WordVectorSettings(dim=100, minn=0, maxn=0), tokens, 4)
-    grams = chunks_of(known, WordVectorSettings(dim=100), tokens, 4)
+    grams = chunks_of(known, WordVectorSettings(dim=100, bucket=2_000_000), tokens, 4)
     assert grams >= 1
     assert grams != words
 

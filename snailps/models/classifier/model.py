@@ -37,6 +37,7 @@ from snailps.models.classifier import warm_start
 from snailps.models.classifier.curvature import Curvature
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
+from snailps.models.ngram_rows import chosen, surveyed, with_rows
 from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
 from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
 from snailps.vectors import BinHeader, write_bin
@@ -118,6 +119,13 @@ class _Batch:
     label_places: Ints | None = None
 
 
+def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabulary]:
+    """The settings as `surveyed`, and the vocabularies of words and labels."""
+    assert isinstance(results.settings, ClassifierSettings)
+    s, summary = surveyed(results.settings, results.summary)
+    return s, *unpack_summary(summary)
+
+
 class Classifier(TextModel):
     """fastText's supervised mode as a parameter-server model; see the module's docstring."""
 
@@ -140,14 +148,19 @@ class Classifier(TextModel):
 
     @classmethod
     def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
-        """The vocabularies of words and labels."""
+        """The vocabularies of words and labels, and how many rows n-grams have."""
         assert isinstance(settings, ClassifierSettings)
         s, prefix = settings, settings.label.encode()
         if s.continue_from:
-            return pack_summary(*warm_start.count_on(s, counter))
-        labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
-        words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
-        return pack_summary(words, labels)
+            words, labels = warm_start.count_on(s, counter)
+        else:
+            labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
+            words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
+        summary = pack_summary(words, labels)
+        if not s.has_ngrams:
+            return summary
+        places = counter.tokens * (s.word_ngrams - 1)
+        return with_rows(summary, chosen(s, words.words, places))
 
     @classmethod
     def reading(cls, settings: JobSettings) -> Reading:
@@ -172,14 +185,14 @@ class Classifier(TextModel):
         assert isinstance(settings, ClassifierSettings)
         if not settings.continue_from:
             return None
-        return lambda results: warm_start.put_model(results, *unpack_summary(results.summary))
+        return lambda results: warm_start.put_model(results, *_unpack(results))
 
     # --- at a worker -------------------------------------------------------------------------
 
     def setup(self) -> None:
         """Unpacks the vocabularies and what follows from them."""
-        s = self.settings
-        words, labels = unpack_summary(self.summary)
+        self.settings, summary = surveyed(self.settings, self.summary)
+        s, (words, labels) = self.settings, unpack_summary(summary)
         self._words, self._labels = len(words), len(labels)
         self._reader = LineReader(
             words.words,
@@ -504,9 +517,7 @@ class Classifier(TextModel):
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the .bin; rows travel in pieces."""
-        s = results.settings
-        assert isinstance(s, ClassifierSettings)
-        words, labels = unpack_summary(results.summary)
+        s, words, labels = _unpack(results)
         header = BinHeader(
             dim=s.dim,
             bucket=s.buckets,

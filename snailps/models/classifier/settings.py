@@ -14,6 +14,7 @@ from typing import Literal
 from snailps.config import JobSettings, setting
 from snailps.data._labelled import GRAM_MAX
 from snailps.errors import ConfigError
+from snailps.models.ngram_rows import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,14 @@ class ClassifierSettings(JobSettings):
         high=32,
     )
     bucket: int = setting(
-        2_000_000,
-        help="Number of rows that n-grams of words and of characters are hashed to.",
-        when="Smaller for small texts and small files.",
+        AUTO,
+        help="Number of rows that n-grams of words and of characters are hashed to. `auto`: by "
+        "the length of the text and the vocabulary, at most 2000000.",
+        when="Fewer for smaller files; 2000000 to have fastText's.",
         unit="rows",
         low=1,
         high=1 << 30,
+        auto=True,
     )
     negatives: int = setting(
         5,
@@ -154,5 +157,10 @@ class ClassifierSettings(JobSettings):
 
     @property
     def buckets(self) -> int:
-        """Hash rows in use; none without n-grams, as in fastText."""
-        return self.bucket if self.maxn or self.word_ngrams > 1 else 0
+        """Hash rows in use; none without n-grams, as in fastText.  Known once `surveyed`."""
+        return self.bucket if self.has_ngrams else 0
+
+    @property
+    def has_ngrams(self) -> bool:
+        """Whether lines have n-grams, of words or of characters."""
+        return self.maxn > 0 or self.word_ngrams > 1

@@ -84,12 +84,16 @@ def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, V
     )
 
 
-def put_model(results: Results, words: Vocabulary, labels: Vocabulary) -> None:
+def put_model(
+    results: Results, s: ClassifierSettings, words: Vocabulary, labels: Vocabulary
+) -> None:
     """Sets all rows, of features and of labels, from the `.bin` file; new ones begin as usual.
 
     Parameters
     ----------
     results : Results
+    s : ClassifierSettings
+        Its settings, as the survey completed them.
     words, labels : Vocabulary
         Of the survey.
 
@@ -98,8 +102,6 @@ def put_model(results: Results, words: Vocabulary, labels: Vocabulary) -> None:
     ModelFileError
         The file has changed since the survey, or has values that are not finite.
     """
-    s = results.settings
-    assert isinstance(s, ClassifierSettings)
     model = read_bin(opened(s))
     n = len(model.words)
     same = words.words[:n] == PackedWords.of(model.words)

@@ -20,6 +20,7 @@ from snailps.api.worker import Results
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
+from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import BinHeader, Vectors, write_bin, write_npz, write_vec
@@ -39,9 +40,8 @@ NEIGHBOURS = 5
 
 def write_files(results: Results) -> Mapping[str, Any]:
     """Writes the model in the formats asked for; rows travel in pieces."""
-    s = results.settings
-    assert isinstance(s, WordVectorSettings)
-    vocabulary = Vocabulary.from_bytes(results.summary)
+    assert isinstance(results.settings, WordVectorSettings)
+    s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     words = vocabulary.words
     files = []
     progress = results.exporting
@@ -167,9 +167,8 @@ class _Bags:
 
 def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
     """Neighbours of each of `validation_words` and their cosines; none for an unknown word."""
-    s = results.settings
-    assert isinstance(s, WordVectorSettings)
-    vocabulary = Vocabulary.from_bytes(results.summary)
+    assert isinstance(results.settings, WordVectorSettings)
+    s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     words = list(vocabulary.words[:CANDIDATES])
     chunks = list(word_rows(results, s, words))
     ids = sorted({vocabulary.index(to_bytes(word)) for word in s.validation_words})

@@ -48,6 +48,7 @@ from snailps.models.local_sgd import (
     RowLayout,
     are_finite,
 )
+from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import (
     NOISE_POWER,
@@ -159,12 +160,14 @@ class WordVectors(TextModel):
 
     @classmethod
     def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
-        """The vocabulary."""
+        """The vocabulary, and how many rows its n-grams have."""
         assert isinstance(settings, WordVectorSettings)
         if settings.continue_from:
-            return count_on(settings, counter).to_bytes()
-        min_count, max_size = settings.min_count, settings.max_vocab
-        return Vocabulary.from_counter(counter, min_count, max_size).to_bytes()
+            vocabulary = count_on(settings, counter)
+        else:
+            min_count, max_size = settings.min_count, settings.max_vocab
+            vocabulary = Vocabulary.from_counter(counter, min_count, max_size)
+        return pack_vocabulary(settings, vocabulary)
 
     @classmethod
     def fit_block(
@@ -172,7 +175,8 @@ class WordVectors(TextModel):
     ) -> int:
         """Smaller blocks where the rows of one would not fit into `worker_memory`."""
         assert isinstance(settings, WordVectorSettings)
-        return fit_block(Vocabulary.from_bytes(summary), settings, block_bytes, total_bytes)
+        settings, vocabulary = unpack_vocabulary(settings, summary)
+        return fit_block(vocabulary, settings, block_bytes, total_bytes)
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
@@ -212,7 +216,7 @@ class WordVectors(TextModel):
         the sums of their bags, which takes a third less time.
         """
         assert isinstance(settings, WordVectorSettings)
-        vocabulary = Vocabulary.from_bytes(summary)
+        settings, vocabulary = unpack_vocabulary(settings, summary)
         if not cls._may_rotate(settings, workers) or len(vocabulary) >= IDS_END:
             return None
         kept = vocabulary.counts.astype(np.float64) * vocabulary.keep_probability(settings.sample)
@@ -231,8 +235,8 @@ class WordVectors(TextModel):
 
     def setup(self) -> None:
         """Unpacks the vocabulary and what follows from it."""
+        self.settings, self.vocabulary = unpack_vocabulary(self.settings, self.summary)
         s = self.settings
-        self.vocabulary = Vocabulary.from_bytes(self.summary)
         self._lexicon = self.vocabulary.lexicon
         self._keep = self.vocabulary.keep_probability(s.sample)
         noise = self.vocabulary.noise(NOISE_POWER)

@@ -12,6 +12,7 @@ from typing import Literal
 from snailps.config import Alias, JobSettings, setting
 from snailps.config.legacy import cbow_to_model
 from snailps.errors import ConfigError
+from snailps.models.ngram_rows import AUTO
 
 ADAGRAD_EPS = 1.0
 """With a smaller one rare words take steps as long as those of frequent ones; docs/training.md has
@@ -112,12 +113,14 @@ class WordVectorSettings(JobSettings):
         high=32,
     )
     bucket: int = setting(
-        2_000_000,
-        help="Number of rows that subwords are hashed to.",
-        when="Smaller for small vocabularies and small files.",
+        AUTO,
+        help="Number of rows that subwords are hashed to. `auto`: four times as many as the "
+        "vocabulary has different subwords, at most 2000000.",
+        when="Fewer for smaller files; 2000000 to have fastText's.",
         unit="rows",
         low=1,
         high=1 << 30,
+        auto=True,
     )
     worker_memory: int = setting(
         2 << 30,

@@ -21,6 +21,7 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
+from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.packed_tables import opened
 from snailps.models.text_model import BUCKET_KEY, check_finite, put_rows, vocabulary_of, with_shape
 from snailps.models.word_vectors.export import bag_means
@@ -75,11 +76,11 @@ def put_model(results: Results) -> None:
     ModelFileError
         The file has changed since the survey, or has values that are not finite.
     """
-    s = results.settings
-    assert isinstance(s, WordVectorSettings)
+    assert isinstance(results.settings, WordVectorSettings)
+    s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     model = read_bin(opened(s))
     n = len(model.words)
-    if Vocabulary.from_bytes(results.summary).words[:n] != PackedWords.of(model.words):
+    if vocabulary.words[:n] != PackedWords.of(model.words):
         raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
     model.mapped.madvise(mmap.MADV_SEQUENTIAL)
     put_rows(results, s.continue_from, model, "input", 0, model.input[:n])
@@ -95,9 +96,8 @@ def put_vectors(results: Results) -> None:
     With subwords a word's vector is the mean of its bag: its own row is set so that this mean is
     the vector of the file, and its n-grams start at random.
     """
-    s = results.settings
-    assert isinstance(s, WordVectorSettings)
-    vocabulary = Vocabulary.from_bytes(results.summary)
+    assert isinstance(results.settings, WordVectorSettings)
+    s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     fresh = np.ones(len(vocabulary), np.bool_)  # of a word that occurs twice, the first counts
     for words, vectors in read_vec(s.pretrained):
         ids = vocabulary.lexicon.indices(words)
