@@ -122,6 +122,17 @@ class ClusterSettings(Settings):
         help="Lowest level of log lines that are written.",
         when="`debug` to follow every frame, `warning` for quiet runs.",
     )
+    metrics_addr: str = setting(
+        "",
+        help=(
+            "Address at which this process serves its metrics to Prometheus, at `/metrics` "
+            "(docs/metrics.md): `127.0.0.1:0` takes any free port, which the status shows; all "
+            "that reach the address may read them. Empty: no metrics."
+        ),
+        when="Prometheus or a like program watches the cluster.",
+        unit="host:port",
+        check=check_listen_addr,
+    )
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse heartbeats that cannot work."""

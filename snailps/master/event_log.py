@@ -8,7 +8,7 @@ end panel shows.  It has the newest `EVENTS_MAX` events.  `now` is monotonic sec
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from snailps.master.effects import Fact, Happened, Outbox
@@ -30,6 +30,11 @@ class EventLog:
         Seconds since 1970 at monotonic time 0.
     facts : iterable of Fact
         What an earlier master has noted.
+
+    Attributes
+    ----------
+    counts : Counter
+        How many events of each kind there were.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class EventLog:
     ) -> None:
         self._out, self._begun, self._wall_s = out, now, wall_s
         self._events: deque[EventStatus] = deque(maxlen=EVENTS_MAX)
+        self.counts: Counter[str] = Counter()
         for fact in facts:
             if fact.kind == "event":
                 data = fact.data
@@ -53,6 +59,7 @@ class EventLog:
                 self._out.note("event", fact)
 
     def _add(self, at_s: float, event: Happened) -> None:
+        self.counts[event.kind] += 1
         self._events.append(
             {"at_s": round(at_s, 3), "kind": event.kind, "who": event.who, "text": event.text}
         )

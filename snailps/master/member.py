@@ -72,6 +72,8 @@ class Member:
         The `Report` before that one.
     stats_s, stats_at : float
         Seconds between the two, 0 before there are two; when it came, monotonic seconds.
+    metrics : str
+        Address of its metrics, empty where it has none.
     usage, usage_before : dict
         What its process uses, as last told, and the time before.
     done : int
@@ -109,6 +111,7 @@ class Member:
     stats: dict[str, Any] = field(default_factory=dict)
     stats_before: dict[str, Any] = field(default_factory=dict)
     stats_s: float = 0.0
+    metrics: str = ""
     usage: dict[str, float] = field(default_factory=dict)
     usage_before: dict[str, float] = field(default_factory=dict)
     done: int = 0
@@ -168,6 +171,7 @@ class Member:
         """Keeps what its process uses, of a report."""
         if usage := stats.get("usage"):
             self.usage_before, self.usage = self.usage, usage
+            self.metrics = stats.get("metrics", "")
 
 
 def names_of(members: list[Member]) -> str:

@@ -20,6 +20,8 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any
 
@@ -27,7 +29,7 @@ from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output
-from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError
+from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError, WaitTimeout
 from snailps.master import effects, events
 from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.core import MasterCore
@@ -47,6 +49,10 @@ from snailps.master.works import Works
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.effects import Work
+from snailps.node.limits import STATS_S
+from snailps.node.metric_samples import of_master, of_process
+from snailps.node.metrics import Sample
+from snailps.node.metrics_server import MetricsServer, serve_metrics
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
 from snailps.node.status import Status, Usage
@@ -166,6 +172,8 @@ class Master:
         self._diagnosis: threading.Timer | None = None
         self._status_at = self._heartbeats_at = self._usage_at = 0.0
         self._log_tail = LogTail()
+        self._metrics: MetricsServer | None = None
+        self._scrapes: deque[Future[list[Sample]]] = deque()
         self._performers = self._effect_table()
 
     # --- the life of the process ---------------------------------------------------------------
@@ -318,11 +326,16 @@ class Master:
             self._works.wait_first(PREPARE_S)
         host, port = listener.getsockname()[:2]
         log.info("master listens on %s", show((host, port)))
+        self._metrics = serve_metrics(settings.metrics_addr, self._scrape)
+        if self._metrics is not None:
+            self.core.status_report.metrics = self._metrics.address
         self._on_listening(host, port)
         self._feed(events.Listening())
         _spare_collector()
 
     def _close(self, job: Job | None) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
         self._journal.close()
         if self._diagnosis is not None:
             self._diagnosis.cancel()
@@ -364,9 +377,35 @@ class Master:
         if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
         self._probe_service.step()
+        while self._scrapes:
+            self._answer_scrape(self._scrapes.popleft())
         self._tell(now)
         server.flush()
         core.times.note(time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at)
+
+    # --- metrics -------------------------------------------------------------------------------
+
+    def _scrape(self) -> list[Sample]:
+        """The metrics, for a thread of their server: the loop makes them, as it owns the core.
+
+        Raises
+        ------
+        WaitTimeout
+            The loop is busy, or has ended.
+        """
+        asked: Future[list[Sample]] = Future()
+        self._scrapes.append(asked)
+        self._wake()
+        try:
+            return [*of_process("master", 0), *asked.result(STATS_S)]
+        except FutureTimeout:
+            raise WaitTimeout(f"the master did not answer within {STATS_S:.0f} s") from None
+
+    def _answer_scrape(self, asked: Future[list[Sample]]) -> None:
+        settings = self._settings
+        replicated = settings.replication != "none" and settings.on_node_loss == "recover"
+        counts = self.core.events.counts
+        asked.set_result(of_master(self.status(), counts, replicated=replicated))
 
     def _measure(self, now: float) -> Usage | None:
         """What this process uses, once a second."""

@@ -97,6 +97,7 @@ class StatusReport:
         place: tuple[str, int] = ("", 0),
     ) -> None:
         self._events, self._place = events, place
+        self.metrics = ""  # their address; `process.py` sets it
         self._usage: tuple[Usage, Usage] = ({}, {})
         self._session, self._departures = session, departures
         self._settings, self._out, self._members = settings, out, members
@@ -218,6 +219,7 @@ class StatusReport:
             "pid": self._place[1],
             "cpu": cpu_share(now, before),
             "rss_bytes": _bytes(now),
+            "metrics": self.metrics,
         }
 
     def _of_session(self) -> SessionStatus:
@@ -261,6 +263,7 @@ class StatusReport:
             "lacks": member.lacks,
             "cpu": cpu_share(member.usage, member.usage_before),
             "rss_bytes": _bytes(member.usage),
+            "metrics": member.metrics,
         }
 
     def _shards(self) -> list[ShardStatus]:

@@ -26,6 +26,8 @@ END_S = 15.0
 """How long the processes of one machine may take to end before a launcher ends them by force."""
 GOODBYE_S = 10.0
 """How long the master waits at the end for the `Bye` of all others."""
+STATS_S = 5.0
+"""How long a reader of metrics waits for the counters of shards, or for the master's loop."""
 GRACE_S = 8.0
 """How long a process may take to end after a failure before it is ended by force."""
 STOP_S = 3.0

@@ -40,7 +40,10 @@ from snailps.errors import (
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
-from snailps.node.usage import peak_rss_mb
+from snailps.node.metric_samples import of_process
+from snailps.node.metrics import Sample
+from snailps.node.metrics_server import MetricsServer, serve_metrics
+from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import (
@@ -165,6 +168,7 @@ class Node:
         self._pulse_lock = threading.Lock()
         self._pulse_mender: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
+        self._metrics: MetricsServer | None = None
         self._endpoints: list[Address] = []
         self._leaves = ""
         self.route_epoch = 0
@@ -199,9 +203,11 @@ class Node:
         self._endpoints = endpoints or []
         look = look_half_way(limit_s, "the master", lambda: why_no_master(self.settings))
         try:
-            return self._join(limit_s)
+            welcome = self._join(limit_s)
         finally:
             look.cancel()
+        self._serve_metrics()
+        return welcome
 
     def _join(self, limit_s: float) -> messages.Welcome:
         until = time.monotonic() + limit_s
@@ -375,6 +381,22 @@ class Node:
         """Hook: this role's state for a master that takes over.  Called in the reader thread."""
         return {}
 
+    # --- what this process uses ----------------------------------------------------------------
+
+    def own_stats(self) -> dict[str, Any]:
+        """Of its reports: what this process uses, and where its metrics are."""
+        metrics = {"metrics": self._metrics.address} if self._metrics is not None else {}
+        return {"usage": dict(usage()), **metrics}
+
+    def metric_samples(self) -> list[Sample]:
+        """Hook: the metrics of this process.  Called in a thread of the metrics' server."""
+        number = self.welcome.node if self.welcome is not None else 0
+        return of_process(self.role.name.lower(), number)
+
+    def _serve_metrics(self) -> None:
+        if self.role != Role.DRIVER:  # that is the user's own process
+            self._metrics = serve_metrics(self.settings.metrics_addr, self.metric_samples)
+
     # --- the end -------------------------------------------------------------------------------
 
     def end(self, code: int, text: str) -> None:
@@ -425,6 +447,8 @@ class Node:
             self._control.close()
         if self._pulse is not None:
             self._pulse.stop()
+        if self._metrics is not None:
+            self._metrics.close()
         self.trust.close()
 
     def catch_signals(self) -> None:

@@ -76,7 +76,7 @@ class NodeStatus(TypedDict):
     since it began the current one, `fetched` those whose bytes the master sent it because it cannot
     open `lacks`.  `cpu` is its share of one core since it was last asked (1.0: one core busy), and
     `rss_bytes` its resident memory, both None before it has told; servers tell each second, workers
-    in turn, fifty a second.
+    in turn, fifty a second.  `metrics` is the address of its metrics, empty without.
     """
 
     role: str
@@ -99,6 +99,7 @@ class NodeStatus(TypedDict):
     lacks: str
     cpu: float | None
     rss_bytes: int | None
+    metrics: str
 
 
 class MasterStatus(TypedDict):
@@ -108,6 +109,7 @@ class MasterStatus(TypedDict):
     pid: int
     cpu: float | None
     rss_bytes: int | None
+    metrics: str
 
 
 class ShardStatus(TypedDict):

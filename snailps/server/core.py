@@ -44,8 +44,8 @@ class ServerCore:
         As registered: one for each shard that it may begin with.
     own_rss_mb : callable
         Gives the largest resident size of this process so far, MB.
-    own_usage : callable
-        Gives what this process uses, `cpu_s`, `time_s`, `rss_bytes`; None: its reports have none.
+    own_stats : callable
+        Gives what its reports have of this process: what it uses, where its metrics are.
     load_method : callable
         Gives a table in Python its access method, one for each call.
 
@@ -66,9 +66,9 @@ class ServerCore:
         endpoints: Sequence[Address],
         own_rss_mb: Callable[[], float],
         load_method: Callable[[Table], AccessMethod],
-        own_usage: Callable[[], Mapping[str, float]] | None = None,
+        own_stats: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._own_usage = own_usage
+        self._own_stats = own_stats
         self._own_rss_mb = own_rss_mb
         self._out = Outbox()
         self.host = ShardHost(settings, welcome, endpoints, load_method, self._out)
@@ -150,12 +150,11 @@ class ServerCore:
             self._out.answer(event.call, ClusterError(f"{name} failed: {explain(error)}"))
 
     def _ask(self, call: int, order: messages.Ask, now: float) -> None:
-        own: dict[str, Any] = {
+        own = {
             "peak_rss_mb": self._own_rss_mb(),
             "saved_bytes": self.checkpoints.done_bytes,
+            **self._own_stats(),
         }
-        if self._own_usage is not None:
-            own["usage"] = self._own_usage()
         self.host.stats(call, own, now)
 
     # Orders that change rows.  A shard is done once its standby has executed the order too, or will

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any
 
@@ -35,9 +36,11 @@ from snailps.errors import (
 from snailps.kernels import cores
 from snailps.node.background import in_thread
 from snailps.node.effects import Work, WorkDone
-from snailps.node.limits import STOP_S, Limits
+from snailps.node.limits import STATS_S, STOP_S, Limits
+from snailps.node.metric_samples import of_server
+from snailps.node.metrics import Sample
 from snailps.node.process import Node, advertised, open_listener, raise_descriptors
-from snailps.node.usage import peak_rss_mb, usage
+from snailps.node.usage import peak_rss_mb
 from snailps.server import effects, events
 from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
@@ -109,7 +112,7 @@ class Server(Node):
             CheckpointFiles(welcome.job, welcome.frag_num),
             endpoints=[advertised(self._server_settings, one) for one in self._listeners.values()],
             own_rss_mb=peak_rss_mb,
-            own_usage=usage,
+            own_stats=self.own_stats,
             load_method=load_method,
         )
         self._us = welcome
@@ -126,6 +129,23 @@ class Server(Node):
         self._calls[call] = future
         self._inbox.put(events.Ordered(call, message))
         return future
+
+    def metric_samples(self) -> list[Sample]:
+        """Metrics of this process and of its shards.
+
+        Raises
+        ------
+        WaitTimeout
+            A shard does not answer.
+        """
+        asked = self.on_message(messages.Ask("stats"))
+        assert isinstance(asked, Future)
+        try:
+            report = asked.result(STATS_S)
+        except FutureTimeout:
+            raise WaitTimeout(f"the shards did not answer within {STATS_S:.0f} s") from None
+        assert isinstance(report, messages.Report)
+        return [*super().metric_samples(), *of_server(report.data)]
 
     def resume_state(self) -> dict[str, Any]:
         """The state of this server's standbys."""

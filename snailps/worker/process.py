@@ -45,6 +45,8 @@ from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.limits import GRACE_S, Limits
+from snailps.node.metric_samples import BlockTally, of_worker
+from snailps.node.metrics import Sample
 from snailps.node.process import (
     WATCH_S,
     End,
@@ -52,7 +54,7 @@ from snailps.node.process import (
     raise_descriptors,
 )
 from snailps.node.shard_connections import RouteFollower, ShardConnections
-from snailps.node.usage import peak_rss_mb, usage
+from snailps.node.usage import peak_rss_mb
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
@@ -97,6 +99,7 @@ class WorkerProcess(Node):
         self._workers = 1
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
+        self._tally = BlockTally()
         self._stand = ResumeState()
 
     def run(self) -> int:
@@ -150,7 +153,7 @@ class WorkerProcess(Node):
             return None
         if isinstance(message, messages.Ask):
             waits = self._client.waits() if self._client else []
-            return messages.Report({"waits": waits, "usage": dict(usage())})
+            return messages.Report({"waits": waits, **self.own_stats()})
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         raise ProtocolError(f"a worker does not take {type(message).__name__}")
@@ -532,7 +535,18 @@ class WorkerProcess(Node):
 
     def _done(self, done: messages.Done) -> messages.Message:
         """Reports a finished block to the master; returns the answer."""
-        return self._ask(done, self.settings.request_timeout, lambda answer: self._stand.told(done))
+        limit_s = self.settings.request_timeout
+        answer = self._ask(done, limit_s, lambda answer: self._stand.told(done))
+        counts = self._model.counts if self._model is not None else ""
+        self._tally.done(done.pass_, 1 + len(done.numbers), done.units, done.seconds, counts)
+        return answer
+
+    def metric_samples(self) -> list[Sample]:
+        """Metrics of this process, of its client and of what it has trained."""
+        found, client = super().metric_samples(), self._client
+        if client is not None:
+            found += of_worker(self.name, client.counters(), client.waits(), self._waited_s)
+        return found + self._tally.samples()
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
         def read() -> bytes:

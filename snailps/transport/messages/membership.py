@@ -109,6 +109,7 @@ _STATS = Struct(
         "peak_rss_mb": _AMOUNT,
         "saved_bytes": WORD64,
         "waits": ListOf(Row(Words(), Words(), _AMOUNT), 1024),
+        "metrics": Words(),
         "usage": Struct({"cpu_s": _AMOUNT, "time_s": _AMOUNT, "rss_bytes": WORD64}, {}, open=True),
     },
     open=True,

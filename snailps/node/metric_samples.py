@@ -1,0 +1,232 @@
+"""What the metrics of a process are: its counters as samples.
+
+    Status (master), Report on Ask("stats") (server), counters of the client (worker) -> samples
+
+Plain functions of plain values; `metrics.FAMILIES` has their names and what they mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from snailps._version import __version__
+from snailps.node.metrics import Histogram, Sample, histogram
+from snailps.node.status import EventKind, Phase, Status
+from snailps.node.usage import rss_bytes
+
+WAITS_MAX = 100
+LABEL_CHARS_MAX = 120
+
+_SHARD_COUNTERS = {
+    "pulls": "snailps_pulls_total",
+    "pushes": "snailps_pushes_total",
+    "repeated": "snailps_repeated_pushes_total",
+    "rows_pulled": "snailps_rows_pulled_total",
+    "rows_pushed": "snailps_rows_pushed_total",
+    "bytes_in": "snailps_received_bytes_total",
+    "bytes_out": "snailps_sent_bytes_total",
+    "refused": "snailps_refused_frames_total",
+    "rows": "snailps_shard_rows",
+    "bytes": "snailps_shard_memory_bytes",
+    "connections": "snailps_shard_connections",
+    "parked": "snailps_shard_parked_requests",
+    "clock": "snailps_shard_clock",
+}
+_CLIENT_COUNTERS = {
+    "bytes_in": "snailps_client_received_bytes_total",
+    "bytes_out": "snailps_client_sent_bytes_total",
+    "rows_pulled": "snailps_client_rows_pulled_total",
+    "rows_pushed": "snailps_client_rows_pushed_total",
+    "reconnects": "snailps_client_reconnects_total",
+    "open": "snailps_client_open_requests",
+}
+_LOOP_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, math.inf)
+"""Fixed ones: the buckets of the status are those in which there is something."""
+_BLOCK_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+
+def of_process(role: str, number: int) -> list[Sample]:
+    """Metrics that every process has."""
+    about = {"role": role, "id": str(number), "version": __version__}
+    found = [
+        Sample("snailps_process_info", about, 1),
+        Sample("process_cpu_seconds_total", {}, time.process_time()),
+        Sample("process_resident_memory_bytes", {}, rss_bytes()),
+    ]
+    begun = _begun()
+    if begun is not None:
+        found.append(Sample("process_start_time_seconds", {}, begun))
+    with contextlib.suppress(OSError):  # a sandbox without /proc
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        found.append(Sample("process_open_fds", {}, files))
+    return found
+
+
+def _begun() -> float | None:
+    """When this process began, seconds since 1970."""
+    try:
+        stat = Path("/proc/self/stat").read_text(errors="replace")  # it has the program's name
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return round(time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK"), 2)
+
+
+def of_master(status: Status, events: Mapping[str, int], *, replicated: bool) -> list[Sample]:
+    """Metrics of a run.
+
+    Parameters
+    ----------
+    status : Status
+    events : mapping
+        How many events of each kind there were.
+    replicated : bool
+        Whether every shard is to have a standby.
+    """
+    found = [
+        Sample("snailps_phase", {"phase": phase}, phase == status["phase"])
+        for phase in get_args(Phase)
+    ]
+    for role in ("server", "worker", "driver"):
+        count = sum(node["role"] == role for node in status["nodes"])
+        found.append(Sample("snailps_members", {"role": role}, count))
+    found += [
+        Sample("snailps_events_total", {"kind": kind}, events.get(kind, 0))
+        for kind in get_args(EventKind)
+    ]
+    unit: dict[str, str] = {"unit": status["unit"]}
+    found += [
+        Sample("snailps_pass_units", unit, status["units"]),
+        Sample("snailps_pass_units_per_second", unit, status["units_per_s"]),
+        Sample("snailps_pass_progress_ratio", {}, status["progress"]),
+        Sample("snailps_shards", {}, len(status["shards"])),
+    ]
+    blocks = status["blocks"]
+    found += [
+        Sample("snailps_blocks", {"state": "left"}, blocks["left"]),
+        Sample("snailps_blocks", {"state": "leased"}, blocks["leased"]),
+        Sample("snailps_blocks", {"state": "done"}, blocks["done"]),
+    ]
+    if status["loss"] is not None:
+        found.append(Sample("snailps_loss", {}, status["loss"]))
+    if status["lr"] is not None:
+        found.append(Sample("snailps_learning_rate", {}, status["lr"]))
+    if status["session"] is not None:
+        found.append(Sample("snailps_jobs_total", {}, status["session"]["jobs"]))
+    if replicated:
+        bare = sum(not (s["standby"] and s["seeded"] >= 1.0) for s in status["shards"])
+        found.append(Sample("snailps_shards_without_standby", {}, bare))
+    checkpoint = status["checkpoint"]
+    if checkpoint is not None and checkpoint["age_s"] is not None:
+        found.append(Sample("snailps_checkpoint_age_seconds", {}, checkpoint["age_s"]))
+    for node in status["nodes"]:
+        if node["heartbeat_s"] is not None:
+            labels = {"role": node["role"], "id": str(node["id"])}
+            found.append(Sample("snailps_heartbeat_age_seconds", labels, node["heartbeat_s"]))
+    waits = ((wait["who"], wait["whom"], wait["seconds"]) for wait in status["waits"])
+    return [*found, *of_waits(waits), *_of_loop(status)]
+
+
+def _of_loop(status: Status) -> list[Sample]:
+    loop, counts = status["loop"], [0] * len(_LOOP_BOUNDS_S)
+    for upper_ms, count in loop["counts"]:
+        counts[bisect_left(_LOOP_BOUNDS_S, upper_ms / 1000)] += int(count)
+    buckets = zip(_LOOP_BOUNDS_S, counts, strict=True)
+    return histogram("snailps_loop_turn_seconds", buckets, loop["busy_s"], {})
+
+
+def of_waits(waits: Iterable[tuple[str, str, float]]) -> list[Sample]:
+    """Who waits for whom, the longest first; of several with the same names the longest."""
+    longest: dict[tuple[str, str], float] = {}
+    for who, whom, seconds in waits:
+        key = (_label(who), _label(whom))
+        if key in longest:
+            longest[key] = max(longest[key], seconds)
+        elif len(longest) < WAITS_MAX:
+            longest[key] = seconds
+    return [
+        Sample("snailps_waits_seconds", {"who": who, "whom": whom}, seconds)
+        for (who, whom), seconds in longest.items()
+    ]
+
+
+def _label(text: str) -> str:
+    """A text for people as the value of a label: without the numbers that change all the time.
+
+    Each value of a label is a series that is kept for weeks.
+    """
+    text = re.sub(r"\(here: .*\)", "", text)
+    text = re.sub(r"[\d.,]+ (MB|GB|bytes|s|blocks?|more)\b", r"\1", text)
+    text = re.sub(r"^\d+ requests", "requests", text)
+    return " ".join(text.split())[:LABEL_CHARS_MAX]
+
+
+def of_server(stats: Mapping[str, Any]) -> list[Sample]:
+    """Metrics of the shards of a server, of its report on `Ask("stats")`."""
+    found: list[Sample] = []
+    for kind, copy in (("shards", "primary"), ("standbys", "standby")):
+        for shard in stats.get(kind, ()):
+            labels = {"shard": str(shard["shard"]), "copy": copy}
+            found += [
+                Sample(name, labels, shard[key])
+                for key, name in _SHARD_COUNTERS.items()
+                if key in shard
+            ]
+            replica = shard.get("replica", {})
+            if copy == "primary" and replica.get("state", "none") != "none":
+                lag = {"shard": str(shard["shard"])}
+                found.append(Sample("snailps_standby_lag_bytes", lag, replica["lag_bytes"]))
+                found.append(Sample("snailps_standby_lag_seconds", lag, replica["lag_s"]))
+    return found
+
+
+def of_worker(
+    name: str,
+    counters: Mapping[str, int],
+    waits: Iterable[Sequence[Any]],
+    waited_s: float,
+) -> list[Sample]:
+    """Metrics of a worker's client: its counters, and its open requests (what, peer, seconds)."""
+    found = [Sample(metric, {}, counters[key]) for key, metric in _CLIENT_COUNTERS.items()
+             if key in counters]  # fmt: skip
+    found.append(Sample("snailps_worker_waited_seconds_total", {}, waited_s))
+    return found + of_waits((name, f"{peer} ({what})", seconds) for what, peer, seconds in waits)
+
+
+class BlockTally:
+    """Blocks that a worker has finished, for its metrics.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: Counter[str] = Counter()
+        self._units: Counter[tuple[str, str]] = Counter()
+        self._seconds = Histogram("snailps_block_seconds", _BLOCK_BOUNDS_S)
+
+    def done(self, pass_: str, blocks: int, units: int, seconds: float, counts: str) -> None:
+        """Counts blocks of a pass; `counts` says what the units of the training are."""
+        with self._lock:
+            self._blocks[pass_] += blocks
+            if pass_ == "train" and counts:
+                self._units[counts, pass_] += units
+        self._seconds.observe(seconds, **{"pass": pass_})
+
+    def samples(self) -> list[Sample]:
+        """The counts so far."""
+        with self._lock:
+            blocks, units = dict(self._blocks), dict(self._units)
+        return [
+            *(Sample("snailps_blocks_done_total", {"pass": p}, n) for p, n in blocks.items()),
+            *(Sample(f"snailps_{u}_total", {"pass": p}, n) for (u, p), n in units.items()),
+            *self._seconds.samples(),
+        ]
