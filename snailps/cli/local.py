@@ -37,6 +37,7 @@ from snailps.cli.common import (
 from snailps.cli.end_panel import ending_of
 from snailps.cli.entry import main
 from snailps.cli.options import command_line
+from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import print_figures, print_json
 from snailps.cli.progress import Progress, is_live
 from snailps.config import (
@@ -100,6 +101,7 @@ def command(
     fresh: FreshOption = False,
     overwrite: OverwriteOption = False,
     verbose: VerboseOption = False,
+    ui: UiOption = False,
 ) -> None:
     """Runs the job of a .conf file on a cluster of real processes on this machine.
 
@@ -124,6 +126,7 @@ def command(
             workers=workers,
             as_json=as_json,
             verbose=verbose,
+            ui=ui,
         )
     )
 
@@ -139,6 +142,7 @@ def run_local(
     kept: bool = True,
     verbose: bool = False,
     job: str = "",
+    ui: bool = False,
 ) -> int:
     """Starts a cluster, shows it, and waits for its end; returns the exit code.
 
@@ -154,6 +158,8 @@ def run_local(
         Show blocks, each process, and its log.
     job : str
         The model's name; empty: that of its class.
+    ui : bool
+        Show it on a page, too.
     """
     for cls in (MasterSettings, ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
@@ -198,6 +204,7 @@ def run_local(
     for text in without_effect(raw):
         progress.say(text)
     interrupts: list[int] = []
+    page: PageProcess | None = None
 
     def interrupt(number: int, frame: types.FrameType | None) -> None:
         interrupts.append(number)
@@ -208,6 +215,9 @@ def run_local(
         if launcher.address:
             if verbose or not terminal:
                 progress.say(f"to look closer: snailps status --watch{_doors(launcher, master)}")
+            if ui:
+                page = PageProcess(launcher.address, master)
+                page.tell(lines.put)
             _watch(launcher, trust, progress, lines, interrupts)
     except MasterEnded:
         pass
@@ -216,6 +226,8 @@ def run_local(
             launcher.interrupt()
             launcher.interrupt()
         launcher.end(END_S if len(interrupts) <= PATIENCE else LOOK_S)
+        if page is not None:
+            page.close()
         killed = (launcher.poll() or 0) < 0  # then the errors of the others add nothing
         errors = []
         while not lines.empty():

@@ -27,6 +27,7 @@ from snailps.cli.common import (
     role_settings,
 )
 from snailps.cli.options import command_line
+from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import print_json
 from snailps.config import MasterSettings
 from snailps.errors import EXIT_FAILED, EXIT_OK, SnailError
@@ -54,6 +55,7 @@ def command(
     json_log: JsonLogOption = None,
     fresh: FreshOption = False,
     overwrite: OverwriteOption = False,
+    ui: UiOption = False,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
     session: Annotated[
         bool,
@@ -86,6 +88,7 @@ def command(
         progress = Progress(sys.stderr, terminal=is_live(sys.stderr))
 
     registration = Registration(RunRegistry())
+    pages: list[PageProcess] = []
 
     def listening(host: str, port: int) -> None:
         with contextlib.suppress(OSError):  # the current folder may be gone
@@ -93,6 +96,9 @@ def command(
             run = run_of(settings, master.job, config, command, show(reachable_here(host, port)))
             launcher = os.getppid() if called else 0
             registration.begin(replace(run, life=f"{master.life:x}", launcher=launcher))
+        if ui:
+            pages.append(PageProcess(show(reachable_here(host, port)), settings))
+            pages[0].tell(lambda text: typer.echo(text, err=True))
         if ready_fd >= 0:
             # The parent may have given up and stopped reading; then it also sends a signal.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
@@ -132,6 +138,8 @@ def command(
         if progress is not None:
             progress.close()
         registration.end(code, verdict, absolute(master.figures) if code == EXIT_OK else {})
+        for page in pages:
+            page.close()
     if master.verdict:
         log.log(logging.WARNING if code else logging.INFO, "%s", master.verdict)
     if as_json:

@@ -23,6 +23,7 @@ from snailps.cli.local import (
     WorkersOption,
     run_local,
 )
+from snailps.cli.page_process import UiOption
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
@@ -68,6 +69,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     parameters.append(_parameter("sets", SetOption, None))
     parameters.append(_parameter("json_log", JsonLogOption, None))
     parameters.append(_parameter("as_json", JsonOption, False))
+    parameters.append(_parameter("ui", UiOption, False))
     parameters.append(_parameter("fresh", FreshOption, False))
     parameters.append(_parameter("overwrite", OverwriteOption, False))
     parameters.append(_parameter("verbose", VerboseOption, False))
@@ -146,6 +148,7 @@ def train(
     sets = given.pop("sets", None) or []
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
+    ui = given.pop("ui", False)
     flags = {name: True for name in _FLAGS if given.pop(name, False)}
     verbose = given.pop("verbose", False)
     values = {key: value for key, value in given.items() if value is not None}
@@ -180,6 +183,7 @@ def train(
         kept=kept,
         verbose=verbose,
         job=name,
+        ui=ui,
     )
 
 

@@ -1,6 +1,6 @@
-"""``snailps ui``: a page in the browser that shows a run while it goes on.
+"""``snailps ui``: a page in the browser that shows runs while they go on.
 
-settings -> Run -> PageServer -> the page's address on standard output, until Ctrl-C
+RunRegistry, or master_addr -> Run -> PageServer -> the page's address on standard output
 """
 
 from __future__ import annotations
@@ -12,19 +12,32 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
+from snailps.cli.common import known_classes
+from snailps.cli.jobs import find, trust_of
+from snailps.cli.options import ConfigOption, SetOption, read_config
 from snailps.config import ClusterSettings, parse_addr
+from snailps.errors import EXIT_FAILED, ClusterError, SnailError
 from snailps.monitor.access import is_loopback, new_token
 from snailps.monitor.page_server import PageServer
-from snailps.monitor.watcher import Run
+from snailps.monitor.watcher import Ending, Run
+from snailps.node import run_registry
+from snailps.node.run_registry import RunRegistry
 from snailps.transport.control import Trust
 
 LISTEN = "127.0.0.1:8087"
 GRACE_S = 1.5
-"""How long open pages have to hear that the run is over."""
+"""How long open pages have to hear that there will be nothing new."""
 
 
 def command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A number of snailps jobs, or an output.  Default: all that run.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     sets: SetOption = None,
     listen: Annotated[
@@ -37,20 +50,24 @@ def command(
         ),
     ] = "",
 ) -> None:
-    """Serves a page that shows a run live: cluster, curves, faults, settings, log.
+    """Serves a page that shows runs live: cluster, curves, faults, settings, log.
 
-    Open the address that it prints. Asks the master at master_addr. Other machines can read the
-    page only if --listen names an address that they reach, and with the token in the address.
+    Open the address that it prints. It finds your jobs on this machine, and those that begin later;
+    one on another machine: --set master_addr=HOST:PORT. Other machines can read the page only if
+    --listen names an address that they reach, and with the token in the printed address. Ctrl-C
+    ends it, and no job.
 
-    For example: snailps ui --set master_addr=node1:16831
+    For example: snailps ui
     """
     raw = read_config(config, sets)
-    settings = raw.build(ClusterSettings, also_known=known_classes(raw))
-    trust = Trust.of(settings)
-    run = Run(name="run", address=settings.master_addr, trust=trust)
+    runs = Runs(RunRegistry(), name)
+    if name is None and (config is not None or raw.explicit("master_addr", ClusterSettings)):
+        settings = raw.build(ClusterSettings, also_known=known_classes(raw))
+        runs = Given(RunRegistry(), settings.master_addr, Trust.of(settings))
     host, port = parse_addr(listen, "--listen", port_optional=True)
-    if not token and (settings.secret_file or not is_loopback(host)):
+    if not token and (runs.is_secret or not is_loopback(host)):
         token = new_token()
+    runs.shows_secret = bool(token)
     over = threading.Event()
 
     def end(number: int, frame: types.FrameType | None) -> None:
@@ -58,8 +75,99 @@ def command(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    page = PageServer(host, port, lambda: [run], token=token)
+    try:
+        page = PageServer(host, port, runs.runs, ending=runs.ending, token=token)
+    except ClusterError:
+        if listen != LISTEN:
+            raise
+        # Another page of this machine has the usual port.
+        page = PageServer(host, 0, runs.runs, ending=runs.ending, token=token)
     page.start()
     typer.echo(page.url)
     over.wait()
-    page.close("the run has ended, and the page's process with it", GRACE_S)
+    page.close("the page's own process has ended", GRACE_S)
+
+
+class Runs:
+    """Runs of this machine: those that go on, or the named one.
+
+    Parameters
+    ----------
+    registry : RunRegistry
+    name : str, optional
+        A number, or an output.
+
+    Attributes
+    ----------
+    shows_secret : bool
+        The page asks for a token, so that runs with a secret are shown, too.
+    """
+
+    shows_secret = False
+
+    def __init__(self, registry: RunRegistry, name: str | None = None) -> None:
+        self._registry = registry
+        self._number = None if name is None else find(name, registry.runs()).number
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether what it shows is not for all users of this machine."""
+        return any(run.secured for run in self._registered())
+
+    def runs(self) -> list[Run]:
+        """What the page can show, the newest first."""
+        found = []
+        for run in reversed(self._registered()):
+            if run.secured and not self.shows_secret:
+                continue
+            try:
+                trust = trust_of(run)
+            except SnailError:  # its secret is not readable: the others are shown
+                continue
+            found.append(Run(str(run.number), run.address, trust, run.model, run.output))
+        return found
+
+    def ending(self, run: Run) -> Ending | None:
+        """How a run has ended."""
+        for one in self._registry.runs():
+            if str(one.number) == run.name:
+                return self._ending(one)
+        return None
+
+    def _registered(self) -> list[run_registry.Run]:
+        if self._number is None:
+            return self._registry.running()
+        return [run for run in self._registry.runs() if run.number == self._number]
+
+    def _ending(self, run: run_registry.Run) -> Ending | None:
+        state = self._registry.state(run)
+        if state == "ended":
+            return Ending(run.code, run.verdict, run.figures)
+        if state == "killed" and not self._registry.restarts(run):
+            return Ending(EXIT_FAILED, "the master was killed")
+        return None
+
+
+class Given(Runs):
+    """The run at an address that the user named."""
+
+    def __init__(self, registry: RunRegistry, address: str, trust: Trust) -> None:
+        super().__init__(registry)
+        self._given = Run("run", address, trust)
+        self._since = {run.number for run in registry.runs() if run.ended}
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether its master asks for a secret."""
+        return bool(self._given.trust.secret or self._given.trust.tls)
+
+    def runs(self) -> list[Run]:
+        """That one."""
+        return [self._given]
+
+    def ending(self, run: Run) -> Ending | None:
+        """How it has ended, where it is of this machine and user."""
+        for one in reversed(self._registry.runs()):
+            if one.address == run.address and one.number not in self._since:
+                return self._ending(one)
+        return None

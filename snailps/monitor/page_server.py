@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from snailps.errors import ClusterError, ConfigError
 from snailps.monitor.access import Access, check_token, is_loopback
 from snailps.monitor.picture import packed, plain
-from snailps.monitor.watcher import Run, Watcher
+from snailps.monitor.watcher import Ending, Run, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ class PageServer:
         Needed where `host` is no loopback address.
     runs : callable
         ``runs()``: the runs that can be shown now, the newest first; called in several threads.
+    ending : callable
+        ``ending(run)``: how a run has ended, None as long as that is not known.
 
     Raises
     ------
@@ -91,6 +93,7 @@ class PageServer:
         port: int,
         runs: Callable[[], list[Run]],
         *,
+        ending: Callable[[Run], Ending | None] = lambda run: None,
         token: str = "",
     ) -> None:
         if token:
@@ -100,7 +103,7 @@ class PageServer:
                 f"--listen {host}:{port}: other machines could read this page, so it needs a "
                 "--token; or listen on 127.0.0.1"
             )
-        self._runs = runs
+        self._runs, self._ending = runs, ending
         self._watchers: dict[str, Watcher] = {}
         self._lock = threading.Lock()
         try:
@@ -155,7 +158,7 @@ class PageServer:
             if found is not None and found.run.address == run.address:
                 return found
             self._forget()
-            watcher = self._watchers[run.name] = Watcher(run)
+            watcher = self._watchers[run.name] = Watcher(run, ending=self._ending)
             watcher.start()
         if found is not None:
             found.close(0.0)
@@ -207,8 +210,6 @@ def _listed(run: Run) -> dict[str, Any]:
         "title": run.title,
         "address": run.address,
         "output": run.output,
-        "ended": run.ended,
-        **run.details,
     }
 
 

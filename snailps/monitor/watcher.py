@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.config import parse_addr
-from snailps.errors import ProtocolError, RemoteError, SnailError
+from snailps.errors import EXIT_INTERRUPTED, ProtocolError, RemoteError, SnailError
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series
+from snailps.node.phrases import PHASE_WORDS
+from snailps.node.status import Phase
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit
 
@@ -42,18 +44,26 @@ AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that can be shown: where its master listens, and what it is called.
-
-    `ended` says how it ended (empty: it runs, or nobody knows).
-    """
+    """A run that can be shown: where its master listens, and what it is called."""
 
     name: str
     address: str
     trust: Trust
     title: str = ""
     output: str = ""
-    ended: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended: its master's exit code, why if it was not the ordinary end, its figures."""
+
+    code: int
+    text: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _not_known(run: Run) -> Ending | None:
+    return None
 
 
 class Watcher:
@@ -62,6 +72,9 @@ class Watcher:
     Parameters
     ----------
     run : Run
+    ending : callable
+        ``ending(run)``: how the run ended, None as long as that is not known; asked when its master
+        does not answer.
     clock : callable
         Steady seconds.
     """
@@ -70,10 +83,11 @@ class Watcher:
         self,
         run: Run,
         *,
+        ending: Callable[[Run], Ending | None] = _not_known,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = run
-        self._clock = clock
+        self._ending, self._clock = ending, clock
         self._changed = threading.Condition()
         self._version = 0
         self._packed = b""
@@ -99,10 +113,29 @@ class Watcher:
         self._thread.join(limit_s)
 
     def end(self, why: str) -> None:
-        """Tells the pages that the run is over; the picture stays."""
+        """Tells the pages that there will be nothing new; the picture stays."""
+        ending = self._ending(self.run)
         with self._changed:
             self._state, self._why = "ended", why
+            if ending is not None:
+                self._take(ending)
         self._renew()
+
+    def _take(self, ending: Ending) -> None:
+        """The last picture becomes that of the end."""
+        self._state, self._why = "ended", plain(ending.text) or self._why
+        if not self._status:
+            return
+        phase: Phase = "failed" if ending.code else "done"
+        self._status = {
+            **self._status,
+            "phase": phase,
+            "phase_words": PHASE_WORDS[phase] if ending.code != EXIT_INTERRUPTED else "interrupted",
+            "message": plain(ending.text),
+            "figures": plain(ending.figures) or self._status["figures"],
+            "waits": [],
+            "waiting_for": "",
+        }
 
     @property
     def version(self) -> int:
@@ -216,13 +249,16 @@ class Watcher:
             return None
 
     def _note_lost(self, error: SnailError) -> None:
-        """No answer: the page keeps the last picture, and says since when it is old."""
+        """No answer: the page keeps the last picture, as that of the end where it is one."""
+        ending = self._ending(self.run)
         with self._changed:
             if self._state == "ended":
                 return
             self._state = "lost" if self._status else "connecting"
             self._why = str(error)
             self._details_at = -1e9
+            if ending is not None:
+                self._take(ending)
         self._renew()
 
     def _renew(self) -> None:
@@ -244,7 +280,6 @@ class Watcher:
                         "address": run.address,
                         "title": run.title,
                         "output": run.output,
-                        "ended": run.ended,
                     }
                 ),
                 "status": self._status or None,

@@ -86,7 +86,7 @@ function showRuns(runs) {
   nav.replaceChildren(...runs.map((run) => el("a", {
     href: `/?run=${encodeURIComponent(run.name)}`, "aria-current": run.name === current ? "page" : null,
     title: `${run.address} ${run.output}`,
-  }, `${run.title || "run"}${run.ended ? ` (${run.ended})` : ""} ${run.output.split("/").pop()}`.trim())));
+  }, `${run.title || "run"} ${run.output.split("/").pop()}`.trim())));
 }
 
 function empty(answer) {
@@ -109,6 +109,7 @@ function show(picture) {
   const words = { live: "live", connecting: "connecting to the master", lost: "the master does not answer", ended: "ended" };
   const report = picture.state === "report";
   link(report ? "ended" : picture.state, report ? "report" : words[picture.state] || picture.state);
+  byId("link").title = picture.why || "";
   if (!picture.status) {
     byId("empty").hidden = false;
     setText(byId("empty").querySelector("h1"), "Connecting");

@@ -1,0 +1,84 @@
+"""The page of a run as a process of its own, for `--ui`: started with the run, ended behind it.
+
+    master's address -> snailps ui -> the page's address
+
+It must never harm the run: if the page cannot start, that is a line of text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from snailps.config import ClusterSettings
+
+UiOption = Annotated[
+    bool, typer.Option("--ui", help="Show the run on a page; prints its address.", metavar="")
+]
+START_S = 10.0
+END_S = 4.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _end_with_parent() -> None:
+    """In the child: SIGTERM when the parent ends.  Ctrl-C is the parent's alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class PageProcess:
+    """The page of one run.
+
+    Parameters
+    ----------
+    address : str
+        Of the master.
+    settings : ClusterSettings
+        How to connect to it.
+    """
+
+    def __init__(self, address: str, settings: ClusterSettings) -> None:
+        given = {"master_addr": address, "secret_file": settings.secret_file, "tls": settings.tls}
+        sets = [
+            word for key, value in given.items() if value for word in ("--set", f"{key}={value}")
+        ]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "snailps", "ui", *sets],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_end_with_parent,  # as the launcher does
+            text=True,
+        )
+
+    def tell(self, say: Callable[[str], object]) -> None:
+        """Tells the page's address once it is known, in a thread of its own."""
+        threading.Thread(target=lambda: say(self._line()), name="page", daemon=True).start()
+
+    def _line(self) -> str:
+        """What to tell the user: the page's address, or that there is none."""
+        out = self._process.stdout
+        assert out is not None
+        ready, _, _ = select.select([out], [], [], START_S)
+        url = out.readline().strip() if ready else ""
+        return f"live page: {url}" if url else "the live page did not start; snailps ui says why"
+
+    def close(self) -> None:
+        """Ends it, once open pages have the last picture."""
+        with contextlib.suppress(OSError):
+            self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
