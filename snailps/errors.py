@@ -8,9 +8,11 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
       ConfigError        a setting, a .conf file, an option (exit code 2)
         ParameterError     ... a parameter of an estimator; a ValueError and a TypeError, too
       NotFitted          an estimator that was not fitted; a ValueError and an AttributeError, too
-      DataError          the user's input: missing, empty, unreadable, malformed; a ValueError, too
+      DataError          the user's input: missing, empty, unreadable, malformed (exit code 2); a
+                         ValueError, too
         UnknownWord        ... a word that a model has no vector for; a KeyError, too
-      ModelFileError     a vector or model file that cannot be read or written
+      ModelFileError     a vector or model file that cannot be read (exit code 2)
+        ModelWriteError    ... that cannot be written: a full disk, no permission
       CheckpointError    a checkpoint that is damaged, of another job, or cannot be written
       WireError          bytes that break the wire format
         ProtocolError    ... sent by the peer: the connection is closed
@@ -81,6 +83,8 @@ def with_frames(text: str, frames: str) -> str:
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+EXIT_WRONG = 2
+"""Bad usage, input or setting: the same command would fail again."""
 EXIT_STOPPED = 3
 """Another process failed, and the master ended this one."""
 EXIT_INTERRUPTED = 130
@@ -99,7 +103,7 @@ class SnailError(Exception):
 class ConfigError(SnailError):
     """A setting is unknown, malformed, out of range or contradictory."""
 
-    exit_code = 2
+    exit_code = EXIT_WRONG
     code = "config"
 
 
@@ -114,6 +118,7 @@ class NotFitted(SnailError, ValueError, AttributeError):
 class DataError(SnailError, ValueError):
     """The user's input is missing, empty, unreadable or malformed."""
 
+    exit_code = EXIT_WRONG
     code = "data"
 
 
@@ -124,7 +129,15 @@ class UnknownWord(DataError, KeyError):
 
 
 class ModelFileError(SnailError):
-    """A vector or model file cannot be read or written."""
+    """A vector or model file cannot be read, or a model cannot be written."""
+
+    exit_code = EXIT_WRONG
+
+
+class ModelWriteError(ModelFileError):
+    """A vector or model file cannot be written: of a path that was right, too."""
+
+    exit_code = 1
 
 
 class CheckpointError(SnailError):

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from snailps.cli.printing import Cell, print_json, print_rows
-from snailps.errors import CheckpointError
+from snailps.errors import CheckpointError, DataError
 from snailps.local.offline_export import export
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, verify
 from snailps.store.checkpoint.manifest import NAME
@@ -88,13 +88,14 @@ def export_(
 def _checkpoints(path: Path) -> list[Found]:
     """The checkpoints of a folder, or the one that `path` is."""
     if not path.is_dir():
-        raise CheckpointError(f"{path}: no such folder; check the path")
+        what = "a file, and checkpoints are folders" if path.exists() else "no such folder"
+        raise DataError(f"{path}: {what}; check the path")
     alone = path.name.startswith("checkpoint-") or (path / NAME).exists()
     found = CheckpointFolder(path.absolute().parent if alone else path).found()
     if alone:
         found = [one for one in found if one.path.name == path.absolute().name]
     if not found:
-        raise CheckpointError(
+        raise DataError(
             f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
         )
     return found

@@ -1,6 +1,6 @@
 """The command ``snailps`` and its exit codes.
 
-0 done · 1 failed · 2 a setting or an option is wrong · 3 stopped because another process failed ·
+0 done · 1 failed · 2 wrong usage, input or setting · 3 stopped because another process failed ·
 130 interrupted.  A `SnailError` is one line on standard error; any other exception is a bug and
 keeps its traceback.
 """
@@ -39,6 +39,12 @@ COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel; each command is a module beside this one."""
 
 
+_CODES = (
+    "Exit codes: 0 done; 1 failed; 2 wrong usage, input or setting; 3 stopped because another "
+    "process failed; 130 interrupted."
+)
+
+
 def app_for(words: Sequence[str] = ()) -> typer.Typer:
     """The command ``snailps``; if `words` begin with a command's name, only with that command.
 
@@ -50,6 +56,7 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         help="snailps: a parameter server for plain CPU machines.",
+        epilog=_CODES,
     )
     app.callback()(_options)
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:

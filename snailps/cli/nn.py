@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from snailps.cli.printing import print_rows
-from snailps.errors import DataError
+from snailps.errors import EXIT_WRONG, DataError
 from snailps.vectors.files import load
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_text
@@ -43,7 +43,7 @@ def command(
     for word in words or ():
         print_neighbours(vectors, word, k)
     if not words and not answer_input(vectors, k):
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_WRONG)
 
 
 def print_neighbours(vectors: Vectors, word: str, k: int) -> None:

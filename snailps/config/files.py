@@ -73,20 +73,23 @@ def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entr
     if path.resolve() in (importer.resolve() for importer in importers):
         names = " -> ".join(str(link) for link in chain)
         raise ConfigError(f"{origin}: import cycle: {names}; remove one of these imports")
+    is_conf = False
     for number, line in enumerate(_lines(path, origin), start=1):
         here = f"{path}:{number}"
         line = line.strip()
         if not line or line.startswith("#"):
             continue
         if imported := _IMPORT.fullmatch(line):
+            is_conf = True
             yield from _read(_imported(path, imported[1], here), here, chain)
         elif assignment := _ASSIGNMENT.fullmatch(line):
+            is_conf = True
             text = cut_comment(assignment[2]).strip()
             yield Entry(assignment[1], text, here, str(path), shared=bool(importers))
         else:
             raise ConfigError(
                 f"{here}: expected 'key: value', 'import other.conf' or a '# comment'; "
-                f"got {line[:80]!r}"
+                + (f"got {line[:80]!r}" if is_conf else f"is {path} a .conf file?")
             )
 
 
@@ -98,7 +101,8 @@ def _lines(path: Path, origin: str) -> list[str]:
         raise ConfigError(f"{origin}: cannot read {str(path)!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path}: expected UTF-8 text; got a byte that is not, at offset {error.start}"
+            f"{path}: expected UTF-8 text; got a byte that is not, at offset {error.start}; "
+            "is it a .conf file?"
         ) from None
 
 

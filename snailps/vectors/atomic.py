@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from snailps.errors import ModelFileError
+from snailps.errors import ModelWriteError
 from snailps.vectors.write_behind import WriteBehind
 
 # Large enough that the small writes of a dictionary or of text lines cost no call each; matrix
@@ -57,7 +57,7 @@ def atomic_file(
 
     Raises
     ------
-    ModelFileError
+    ModelWriteError
         The folder is missing or not writable, the disk is full, or a file size limit was hit.
 
     Notes
@@ -110,16 +110,16 @@ def _check_target(target: Path, bytes_needed: int | None) -> None:
     """Refuse a target that cannot be written, before an export of many minutes begins."""
     folder = target.parent
     if not folder.is_dir():
-        raise ModelFileError(
+        raise ModelWriteError(
             f"{target}: cannot be written, because the folder {folder} does not exist; "
             "create it or choose another output path"
         )
     if target.is_dir():
-        raise ModelFileError(
+        raise ModelWriteError(
             f"{target}: cannot be written, because it is a folder; add a file name to the path"
         )
     if target.exists() and not target.is_file():
-        raise ModelFileError(
+        raise ModelWriteError(
             f"{target}: cannot be written, because it is a device or a pipe; "
             "give the path of a regular file"
         )
@@ -127,7 +127,7 @@ def _check_target(target: Path, bytes_needed: int | None) -> None:
         return
     free = free_bytes(folder)
     if free is not None and free < bytes_needed:
-        raise ModelFileError(
+        raise ModelWriteError(
             f"{target}: cannot be written, because it needs {human_bytes(bytes_needed)} and "
             f"{folder} has {human_bytes(free)} free; make room or choose another disk"
         )
@@ -142,7 +142,7 @@ def free_bytes(folder: Path) -> int | None:
     return status.f_bavail * status.f_frsize
 
 
-def write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelFileError:
+def write_error(target: Path, error: OSError, bytes_needed: int | None) -> ModelWriteError:
     """The error for a failed write, of `target` or of scratch space beside it."""
     needs = "" if bytes_needed is None else f" (the file needs {human_bytes(bytes_needed)})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -159,7 +159,7 @@ def write_error(target: Path, error: OSError, bytes_needed: int | None) -> Model
     else:
         cause = f"{error.strerror or error}{needs}"
         cure = "correct that or choose another path"
-    return ModelFileError(
+    return ModelWriteError(
         f"{target}: cannot be written, because {cause}; {cure}. Nothing was left behind"
     )
 

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.errors import DataError
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_bytes, to_text
@@ -114,8 +115,8 @@ def similarity_file(path: str | os.PathLike[str]) -> list[Pair]:
             score, first, second = float("nan"), "", ""
         if not (first and second and np.isfinite(score)):
             raise DataError(
-                f"{path}, line {number}: expected 'word<TAB>word<TAB>score', got {line[:80]!r}; "
-                "is it a similarity file?"
+                f"{path}, line {number}: expected 'word<TAB>word<TAB>score', got a line of "
+                f"{len(parts)} fields; is it a similarity file?"
             )
         pairs.append(Pair(first.lower(), second.lower(), score))
     if not pairs:
@@ -277,8 +278,8 @@ def _analogy_file(
         words = tuple(line.lower().split())
         if len(words) != 4:
             raise DataError(
-                f"{path}, line {number}: expected ': section' or four words, got {line[:80]!r}; "
-                "is it an analogy file?"
+                f"{path}, line {number}: expected ': section' or four words, got "
+                f"{len(words)} words; is it an analogy file?"
             )
         if not names:
             names.append("")
@@ -301,6 +302,8 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """Numbered lines of a text file, without their ends, empty ones and comments."""
     try:
         with open(path, "rb") as file:
+            refuse_foreign(file.read(HEAD_BYTES), str(path), text=True)
+            file.seek(0)
             for number, raw in enumerate(file, 1):
                 line = to_text(raw).strip("\ufeff\r\n ")
                 if line and not line.startswith("#"):

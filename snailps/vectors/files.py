@@ -52,7 +52,8 @@ from snailps.vectors.foreign_files import (
     read_word2vec,
     what_is,
 )
-from snailps.vectors.npz import npz_file, settings_of, write_npy_head
+from snailps.vectors.identity import identify, identify_folder, of_members
+from snailps.vectors.npz import npz_file, write_npy_head
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 
@@ -63,7 +64,6 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ENDINGS = (".bin", ".ftz", ".vec", ".npz", ".txt", ".bin.gz", ".vec.gz", ".txt.gz", ".weights.npz")
 _BIN_MAGIC = MAGIC.to_bytes(4, "little")
 _ZIP_MAGIC = b"PK\x03\x04"
-_ABOUT_BYTES_MAX = 1 << 20
 _DIM_MAX = 1 << 20
 _FORMATTING_THREADS = 4
 _VALUES_TOGETHER = 1 << 17  # formatted by a thread at a time: some 1.5 MB of text
@@ -129,10 +129,10 @@ def load(
         return Vectors(*read_word2vec(path, file, count, dim))
     if not start:
         raise ModelFileError(f"{path}: empty; was the export interrupted?")
-    if found := what_is(start):
-        raise ModelFileError(f"{path}: not a vector file, but {found}")
-    if start[:1].isdigit():
+    if start[:1].isdigit() and not what_is(start):
         return _read_vec(path, file)
+    if found := identify(path, file):
+        raise ModelFileError(f"{path}: not a vector file, but {found}")
     raise ModelFileError(
         f"{path}: not a vector file: expected fastText's .bin, a .vec (text, first line 'words "
         "dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
@@ -374,10 +374,7 @@ def _first_bytes(path: str | os.PathLike[str]) -> bytes:
         hint = f"; did you mean {beside[0]}?" if beside else "; check the path"
         raise ModelFileError(f"{path}: no such file{hint}") from error
     except IsADirectoryError as error:
-        hint = "give the path of a model in it"
-        if (Path(path) / "manifest.json").is_file():
-            hint = "it looks like a checkpoint: snailps checkpoint export makes a model of it"
-        raise ModelFileError(f"{path}: a folder; {hint}") from error
+        raise ModelFileError(f"{path}: {identify_folder(path)}") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -550,41 +547,13 @@ def _read_npz(
 
 def _refuse_others(path: str | os.PathLike[str], archive: zipfile.ZipFile, names: set[str]) -> None:
     """Refuses an archive that is neither ours with vectors nor federated averaging's."""
-    if "about.npy" in names:
-        raise ModelFileError(f"{path}: not a vector file, but {_model_of(archive)}")
-    if any(name.endswith("data.pkl") for name in names):
-        raise ModelFileError(
-            f"{path}: not a vector file, but one of PyTorch (torch.load): write its weights and "
-            "words by snailps.Vectors(words, weights).save('vectors.npz')"
-        )
+    if "about.npy" in names or any(name.endswith("data.pkl") for name in names):
+        raise ModelFileError(f"{path}: not a vector file, but {of_members(archive, names)}")
     if not {"embedding.npy", "output.npy", "round.npy"} <= names:
         raise ModelFileError(
             f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
             f"got {sorted(archive.namelist())[:8]}; it is not a vector file of ours"
         )
-
-
-def _model_of(archive: zipfile.ZipFile) -> str:
-    """What a .npz of ours with a description is, and what reads it."""
-    try:
-        with archive.open("about.npy") as member:
-            head = io.BytesIO(member.read(_ABOUT_BYTES_MAX))
-        np.lib.format.read_magic(head)
-        np.lib.format.read_array_header_1_0(head)  # which may announce any size
-        made_by = str(settings_of(np.frombuffer(head.read(), np.uint8))["worker_class"])
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        RuntimeError,
-    ):
-        return "a model of another version: read it with the program that wrote it"
-    if made_by.startswith("snailps.models.mlp"):
-        return "a net of snailps train mlp: snailps.models.mlp.files.read_npz(path) reads it"
-    return f"a sparse model ({made_by}): snailps predict MODEL.npz FILE predicts with it"
 
 
 def _read_rows_alone(

@@ -24,8 +24,9 @@ from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, told
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.fasttext_bin import MAGIC, read_bin
 from snailps.vectors.files import opened
+from snailps.vectors.identity import identify
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import one_line, to_bytes, to_text
@@ -130,6 +131,10 @@ class LabelModel:
             self._open(path, file)
 
     def _open(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
+        if file.read(4) != MAGIC.to_bytes(4, "little"):
+            found = identify(path, file) or "a file of another format: fetch or export it again"
+            raise ModelFileError(f"{path}: not a classifier (a .bin), but {found}")
+        file.seek(0)
         model = read_bin(path, quantised=True, file=file)
         header = model.header
         if header.model != "supervised":

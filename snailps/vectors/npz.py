@@ -148,7 +148,17 @@ def read_arrays(
     ModelFileError
         The file cannot be read, is damaged, or lacks an array.
     """
-    expected = f"{path}: expected the .npz of {what}, as snailps train writes it"
+    # Imported here: it reads `about` with what is above.
+    from snailps.vectors.identity import identify
+
+    def refusal(got: str) -> ModelFileError:
+        with open(path, "rb") as file:
+            found = identify(path, file)
+        got = f"{got}: it is {found}" if found else got
+        return ModelFileError(
+            f"{path}: expected the .npz of {what}, as snailps train writes it, got {got}"
+        )
+
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -157,8 +167,8 @@ def read_arrays(
             f"{path}: cannot be read as {what}: {error.strerror or error}"
         ) from None
     except (AttributeError, EOFError, TypeError, ValueError, zipfile.BadZipFile):  # of numpy.load
-        raise ModelFileError(f"{expected}, got a file that is no sound .npz") from None
+        raise refusal("a file that is no sound .npz") from None
     lacks = [name for name in names if name not in arrays]
     if lacks:
-        raise ModelFileError(f"{expected}, got an .npz without {', '.join(lacks)}")
+        raise refusal(f"an .npz without {', '.join(lacks)}")
     return arrays

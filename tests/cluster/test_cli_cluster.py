@@ -133,7 +133,7 @@ def test_local_without_json_prints_nothing_on_standard_output(tmp_path, conf):
 @pytest.mark.parametrize(
     ("setting", "code", "parts"),
     [
-        ("input=nowhere.txt", 1, ["nowhere.txt", "does not exist"]),
+        ("input=nowhere.txt", 2, ["nowhere.txt", "does not exist"]),
         ("output=in.txt/out", 2, ["output", "in.txt"]),
         ("json_log=no/such/log", 2, ["json_log", "no/such"]),
     ],

@@ -64,7 +64,7 @@ def test_nn_with_unknown_word_raises_what_main_prints(run, model):
 
 def test_nn_without_words_reads_standard_input_and_goes_on_after_an_unknown(run, model):
     result = run("nn", model, "-k", 1, input="king\n\nkong\n  été  \n")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stdout == "king\tqueen\t0.707107\nété\tman\t0.000000\n"
     assert "kong" in result.stderr
     assert "word (end" not in result.output  # no prompt in a pipe
