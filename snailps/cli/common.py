@@ -22,6 +22,7 @@ import typer
 
 from snailps import models
 from snailps.api.worker import load_class
+from snailps.cli import json_lines
 from snailps.cli.options import AddressFdOption as AddressFdOption
 from snailps.cli.options import ConfigOption as ConfigOption
 from snailps.cli.options import FreshOption as FreshOption
@@ -43,6 +44,7 @@ from snailps.config import (
 from snailps.config.fields import Settings, format_value, settings_of
 from snailps.config.misplaced import Remark
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
+from snailps.node.phrases import process_name
 
 if TYPE_CHECKING:
     from snailps.server.process import Server
@@ -151,10 +153,22 @@ def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
     return settings
 
 
+def log_as_told(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
+    """With `log_format: json`, all that this process says from now on is JSON lines.
+
+    To be called before settings are built, so that errors in them are JSON, too.
+    """
+    entry = raw.explicit("log_format", ClusterSettings)
+    if entry is not None and entry.value == "json":
+        json_lines.begin(name, stdout=stdout)
+
+
 def set_up_logging(level: str, name: str) -> None:
-    """Log lines go to standard error: time, process, message."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s", "%H:%M:%S"))
+    """Log lines go to standard error: time, process, message; or as JSON (`log_as_told`)."""
+    handler = json_lines.handler()
+    if handler is None:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s", "%H:%M:%S"))
     root = logging.getLogger("snailps")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -177,6 +191,12 @@ def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
+def name_of(node: Server | WorkerProcess) -> str:
+    """A process's name as everywhere, ``server 2``; ``server`` before it has a number."""
+    role = node.role.name.lower()
+    return process_name(role, node.welcome.node) if node.welcome is not None else role
+
+
 def run_node(
     cls: type[S],
     make: Callable[[S, RawConfig], Server | WorkerProcess],
@@ -197,7 +217,9 @@ def run_node(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a model prints, into a log, too
     raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
+    log_as_told(raw, _ROLES[cls], stdout=True)
     node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
+    json_lines.call(lambda: name_of(node))
     node.catch_signals()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     begin_anew = partial(_begin_anew, Path.cwd(), dict(os.environ), signals)

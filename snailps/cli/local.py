@@ -31,11 +31,13 @@ from snailps.cli.common import (
     flag_overrides,
     json_log_override,
     known_classes,
+    log_as_told,
     read_config,
     remarks,
 )
 from snailps.cli.end_panel import ending_of
 from snailps.cli.entry import main
+from snailps.cli.json_lines import is_object
 from snailps.cli.options import command_line
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import print_figures, print_json
@@ -110,6 +112,7 @@ def command(
     flags = flag_overrides(fresh=fresh, overwrite=overwrite)
     overrides = [*(sets or []), *json_log_override(json_log), *flags]
     raw = read_config(config, overrides)
+    log_as_told(raw, "snailps")
     entry = raw.explicit("worker_class", JobSettings)
     if entry is None:
         raise ConfigError(
@@ -161,6 +164,7 @@ def run_local(
     ui : bool
         Show it on a page, too.
     """
+    log_as_told(raw, "snailps")
     for cls in (MasterSettings, ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
     local = ["master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0"]
@@ -173,7 +177,7 @@ def run_local(
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def relay(name: str, line: str) -> None:
-        if line.startswith(OWN_ERROR):
+        if line.startswith(OWN_ERROR) or is_object(line):  # which has its process's name
             lines.put(line)
         elif found := _LOGGED.match(line):
             lines.put(f"{f'{found[1]} ' if verbose else ''}{name}: {line[found.end() :]}")

@@ -23,9 +23,11 @@ from snailps.cli.common import (
     flag_overrides,
     json_log_override,
     known_classes,
+    log_as_told,
     read_config,
     role_settings,
 )
+from snailps.cli.json_lines import EVENTS
 from snailps.cli.options import command_line
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import print_json
@@ -41,6 +43,7 @@ from snailps.node.status import Status
 from snailps.transport.control import show
 
 log = logging.getLogger("snailps")
+events = logging.getLogger(EVENTS)
 
 
 def command(
@@ -78,6 +81,7 @@ def command(
     flags = flag_overrides(fresh=fresh, overwrite=overwrite)
     overrides = [*(sets or []), *json_log_override(json_log), *flags]
     raw = read_config(config, overrides)
+    log_as_told(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
     source_key = secrets.token_hex(16) if with_driver else ""
@@ -137,7 +141,11 @@ def command(
     finally:
         if progress is not None:
             progress.close()
-        registration.end(code, verdict, absolute(master.figures) if code == EXIT_OK else {})
+        figures = absolute(master.figures) if code == EXIT_OK else {}
+        registration.end(code, verdict, figures)
+        fields = {"event": "end", "code": code, "figures": figures}
+        text = verdict or "the job is done"
+        events.log(logging.ERROR if code == EXIT_FAILED else logging.INFO, "%s", text, extra=fields)
         for page in pages:
             page.close()
     if master.verdict:

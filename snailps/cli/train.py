@@ -15,7 +15,14 @@ import typer
 from snailps import models
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
-from snailps.cli.common import FreshOption, JsonLogOption, OverwriteOption, SetOption, known_classes
+from snailps.cli.common import (
+    FreshOption,
+    JsonLogOption,
+    OverwriteOption,
+    SetOption,
+    known_classes,
+    log_as_told,
+)
 from snailps.cli.local import (
     JsonOption,
     ServersOption,
@@ -163,6 +170,7 @@ def train(
     # The processes inherit the environment; here it is only read to see which settings are given.
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
+    log_as_told(raw, "snailps")
     cls = load_class(models.CLASSES[name], "train")
     judged = "test" in settings_of(cls.Settings) and raw.explicit("test", cls.Settings)
     _refuse_change(cls.Settings, options, over, dict.fromkeys(own, f"train {name}"))

@@ -133,6 +133,14 @@ class ClusterSettings(Settings):
         unit="host:port",
         check=check_listen_addr,
     )
+    log_format: Literal["text", "json"] = setting(
+        "text",
+        help=(
+            "Lines on standard error: text for people, or one JSON object a line (time, level, "
+            "process, host, pid, message, and what else a line tells)."
+        ),
+        when="`json` where a program collects the logs (docs/operations.md).",
+    )
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse heartbeats that cannot work."""

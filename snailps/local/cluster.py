@@ -335,7 +335,9 @@ def _start(
     master = raw.build(MasterSettings, also_known=_ROLES)
 
     def write(name: str, line: str) -> None:
-        (log if log is not None else sys.stderr).write(f"{name}: {line}\n")
+        # A JSON line has the name of its process.
+        text = line if line.startswith("{") else f"{name}: {line}"
+        (log if log is not None else sys.stderr).write(f"{text}\n")
 
     for notice in raw.notices:
         write(caller, notice)

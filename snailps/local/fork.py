@@ -12,7 +12,6 @@ import ctypes
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -61,8 +60,8 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import select
 import signal
@@ -456,7 +457,7 @@ class Launcher:
 
     def _read(self, child: Child, stream: IO[str]) -> None:
         for line in stream:
-            text = line.rstrip("\n")
+            text = _as_text(line.rstrip("\n"))
             child.failed = child.failed or text.startswith(OWN_ERROR)
             if child.failed and child.role != "master":
                 child.held.append(text)
@@ -488,6 +489,16 @@ class Launcher:
                 self._on_line(first.name, line)
         for child in self.children:
             child.held = []
+
+
+def _as_text(line: str) -> str:
+    """A line of a child; its own error as text where its log is JSON."""
+    if line.startswith("{") and '"fatal": true' in line:
+        with contextlib.suppress(ValueError, KeyError):
+            record = json.loads(line)
+            if "exception" not in record:
+                return OWN_ERROR + str(record["message"])
+    return line
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:

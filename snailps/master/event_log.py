@@ -8,12 +8,16 @@ end panel shows.  It has the newest `EVENTS_MAX` events.  `now` is monotonic sec
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Iterable
 
 from snailps.master.effects import Fact, Happened, Outbox
 from snailps.node.status import EVENTS_MAX, EventStatus
 
+log = logging.getLogger("snailps.events")
+"""Events with their fields, for logs that programs read; where people read, other lines say it."""
+log.setLevel(logging.CRITICAL)
 _KEPT = {"joined", "lost", "replaced", "left", "moved", "master", "warning"}
 """Kinds that the journal keeps: checkpoints may be very many, and their folder tells of them."""
 
@@ -52,6 +56,9 @@ class EventLog:
     def take(self, happened: Iterable[Happened], now: float) -> None:
         """Notes what has happened just now."""
         for event in happened:
+            bad = event.kind in ("lost", "warning")
+            fields = {"event": event.kind, "who": event.who}
+            log.log(logging.WARNING if bad else logging.INFO, "%s", event.text, extra=fields)
             self._add(now - self._begun, event)
             if event.kind in _KEPT:
                 at = round(self._wall_s + now, 3)

@@ -362,3 +362,13 @@ class Paced(Counter):
         while not over.exists() and (block.progress[1] >= 1 or time.monotonic() < until):
             time.sleep(self.settings.pace_s / 10)
         return super().train(block)
+
+
+class Chatty(Counter):
+    """Prints and logs as users' models do, and then fails or not, as told."""
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        print(f"at block {block.number}")
+        print('a "quoted"\x1b[31m word\n\nand no end', file=sys.stderr, end="")
+        sys.stderr.write(" yet\n")
+        return super().train(block)

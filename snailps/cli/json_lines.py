@@ -1,0 +1,212 @@
+"""Structured logs (`log_format: json`): each line on standard error is one JSON object.
+
+    log records ──────────────────────────> JsonFormatter ┐
+    messages, prints, tracebacks -> JsonLines (a stream) ─┴> standard error, a line at a time
+
+Keys: `time` (ISO 8601, UTC), `level`, `process` (``server 2``), `host`, `pid`, `message`; then what
+a record has besides, such as `exception`.  Owns the format alone; must not know settings or
+processes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, TextIO
+
+ERROR = "snailps: error: "
+"""Prefix of the line in which a process says why it failed."""
+OWN = "snailps: "
+EVENTS = "snailps.events"
+"""Records with fields alone, whose text other lines say to people."""
+_STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+_REQUIRED = ("time", "level", "process", "host", "pid", "message")
+
+
+class Identity:
+    """Who writes: the fields that all lines of a process have."""
+
+    def __init__(self, name: Callable[[], str]) -> None:
+        self.name = name
+        self._host = socket.gethostname()
+
+    def line(self, level: str, message: str, time_s: float | None = None, **more: Any) -> str:
+        """One JSON object; `more` cannot replace the usual keys."""
+        at = datetime.fromtimestamp(time.time() if time_s is None else time_s, timezone.utc)
+        record = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": level,
+            "process": self.name(),
+            "host": self._host,
+            "pid": os.getpid(),
+            "message": message,
+        }
+        return json.dumps(
+            {**record, **{k: v for k, v in more.items() if k not in record}}, default=str
+        )
+
+
+class JsonFormatter(logging.Formatter):
+    """A log record as one JSON object, with its `extra` fields and its exception."""
+
+    def __init__(self, identity: Identity) -> None:
+        super().__init__()
+        self._identity = identity
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        more = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        more["logger"] = record.name
+        if record.exc_info:
+            more["exception"] = self.formatException(record.exc_info)
+        level = record.levelname.lower()
+        return self._identity.line(level, record.getMessage(), record.created, **more)
+
+
+class JsonLines(io.TextIOBase):
+    """A text stream that writes each line as a JSON object.
+
+    Lines that are such objects already, as a child process writes them, pass unchanged.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Where the objects go.
+    identity : Identity
+    """
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self, stream: TextIO, identity: Identity) -> None:
+        self._stream, self._identity = stream, identity
+        self._lock = threading.Lock()
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        """Writes the lines that `text` completes; the rest waits for its end."""
+        if not isinstance(text, str):
+            raise TypeError(f"expected text, got {type(text).__name__}")
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            for line in lines:
+                if line.strip():
+                    self._stream.write(self._object(line) + "\n")
+            if lines:
+                self._stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes what is written; a line without its end is not."""
+        self._stream.flush()
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def isatty(self) -> bool:
+        """False: nothing is drawn between the objects."""
+        return False
+
+    def fileno(self) -> int:
+        """Descriptor of the stream below."""
+        return self._stream.fileno()
+
+    def end(self) -> None:
+        """Writes a last line that has no end."""
+        if self._begun:
+            self.write("\n")
+
+    def _object(self, line: str) -> str:
+        line = line.rstrip()
+        if is_object(line):
+            return line
+        if line.startswith(ERROR):
+            return self._identity.line("error", line.removeprefix(ERROR), fatal=True)
+        return self._identity.line("info", line.removeprefix(OWN))
+
+
+def is_object(line: str) -> bool:
+    """Whether a line is one of these objects."""
+    if not line.startswith("{"):
+        return False
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and all(key in found for key in _REQUIRED)
+
+
+class _Output:
+    """What this process writes with, once its logs are JSON."""
+
+    def __init__(self) -> None:
+        self.name: Callable[[], str] = lambda: "snailps"
+        self.identity = Identity(lambda: self.name())
+        self.errors: TextIO = sys.stderr
+
+
+_output: _Output | None = None
+
+
+def begin(name: str, *, stdout: bool = False) -> None:
+    """From here on this process's standard error is JSON lines; with `stdout` that, too."""
+    global _output
+    if _output is None:
+        _output = _Output()
+        sys.stderr = _wrapped(sys.stderr, _output.identity)
+        sys.excepthook = _report
+        threading.excepthook = _report_of_thread
+    if stdout and not isinstance(sys.stdout, JsonLines):
+        sys.stdout = _wrapped(sys.stdout, _output.identity)
+    call(lambda: name)
+
+
+def call(name: Callable[[], str]) -> None:
+    """How this process is called in its lines from now on."""
+    if _output is not None:
+        _output.name = name
+
+
+def handler() -> logging.Handler | None:
+    """A handler that writes log records as JSON; None where logs are text."""
+    if _output is None:
+        return None
+    found = logging.StreamHandler(_output.errors)
+    found.setFormatter(JsonFormatter(_output.identity))
+    logging.getLogger(EVENTS).setLevel(logging.NOTSET)
+    return found
+
+
+def _wrapped(stream: TextIO, identity: Identity) -> Any:
+    lines = JsonLines(stream, identity)
+    atexit.register(lines.end)
+    return lines
+
+
+def _report(
+    kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+) -> None:
+    """An exception that nothing has caught, as one object."""
+    assert _output is not None
+    text = "".join(traceback.format_exception(kind, error, trace))
+    message = f"{kind.__name__}: {error}"
+    line = _output.identity.line("error", message, fatal=True, exception=text)
+    _output.errors.write(line + "\n")
+    _output.errors.flush()
+
+
+def _report_of_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is not SystemExit:
+        _report(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
