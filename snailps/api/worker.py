@@ -390,6 +390,15 @@ class Worker(ModelTables):
         return () if own else (f"{settings.output}.npz",)
 
     @classmethod
+    def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:
+        """About how many bytes the files have that `export` will write, by path, in its order.
+
+        Asked between survey and training: a job whose files have no room on the disk is refused
+        before it trains.  Empty (the default): nothing is known.
+        """
+        return {}
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the finished model, at the master; returns figures to add to the run's.
 

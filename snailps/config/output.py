@@ -1,16 +1,19 @@
 """Whether a result can be written where a setting says.
 
 output -> check_output -> its folder, made          files of a result -> refuse_existing
+sizes of files -> check_room          sizes of files -> sizes_text
 
 Which files a model writes, the model knows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from snailps.errors import ConfigError
@@ -56,6 +59,46 @@ def refuse_existing(files: Sequence[str]) -> None:
         "there is no unfinished run of this job to continue. To replace it, add --overwrite; to "
         "keep it, name another output"
     )
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Files and their sizes: ``out/x.bin (107.1 MB) and out/x.vec (9.2 MB)``."""
+    *first, last = [f"{path} ({size / 1e6:,.1f} MB)" for path, size in sizes.items()]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def check_room(sizes: Mapping[str, int]) -> None:
+    """Refuses files that have no room on their disk, before the training.
+
+    Parameters
+    ----------
+    sizes : mapping
+        Path -> bytes, in the order in which they are written, all in one folder.  A file replaces
+        an older one when it is complete, so both are there for a while.
+
+    Raises
+    ------
+    ConfigError
+        Says how much there is, how much is needed, and for what.
+    """
+    if not sizes:
+        return
+    held = needed = 0
+    for path, size in sizes.items():
+        needed = max(needed, held + size)
+        with contextlib.suppress(OSError):
+            held -= os.lstat(path).st_size
+        held += size
+    folder = Path(next(iter(sizes))).absolute().parent
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return  # the export will say what is wrong with it
+    if free < needed:
+        raise ConfigError(
+            f"output: {sizes_text(sizes)} need {needed / 1e6:,.1f} MB, and the disk of {folder} "
+            f"has {free / 1e6:,.1f} MB free: make room, or name an output on another disk"
+        )
 
 
 def refuse_folders(files: Sequence[str]) -> None:

@@ -51,6 +51,11 @@ class PackedWords(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def letters(self) -> int:
+        """Bytes of all words together."""
+        return int(self.starts[-1]) - int(self.starts[0])
+
     @overload
     def __getitem__(self, which: int) -> bytes: ...
     @overload

@@ -31,6 +31,7 @@ EventKind = Literal[
     "left",
     "moved",
     "checkpoint",
+    "files",
     "restored",
     "master",
     "warning",

@@ -326,6 +326,12 @@ def check_chunk(
         )
 
 
+def bin_bytes(entries: Sequence[PackedWords], rows: int, dim: int) -> int:
+    """The size of a file with these words and labels and so many rows, of both matrices."""
+    names = sum(words.letters + len(words) * (1 + _TAIL.size) for words in entries)
+    return _HEAD.size + _COUNTS.size + names + 2 * _SHAPE.size + 4 * dim * rows
+
+
 def _check_header(path: str | os.PathLike[str], header: BinHeader) -> None:
     if header.loss not in LOSSES or header.model not in MODELS:
         raise ModelFileError(

@@ -251,6 +251,7 @@ class JobController:
 
     def _keep(self, job: Job, snapshot: JobSnapshot) -> None:
         """Beside the loop: a master that takes over begins at the snapshot, too."""
+        job.check_room(snapshot.summary)
         self._services.keep_base(snapshot)
         if snapshot.summary is not None:
             job.ready_summary(snapshot.summary)
@@ -377,7 +378,7 @@ class JobController:
         self.worker_wait.over()
         if job.pass_ == "survey" and job.ledger.over:
             job.end_pass(now)
-            self._beside(partial(self._end_survey, job), lambda _, now: self.summarised(now))
+            self._beside(partial(self._end_survey, job), self._summarised)
         elif job.pass_ == "train":
             self._step_training(job, job.ledger, workers, now)
 
@@ -543,10 +544,18 @@ class JobController:
             member.wait_for("the survey to be merged", now)
             self._summaries.append(call)
 
-    def _end_survey(self, job: Job) -> None:
-        """Beside the loop: the parts become one."""
+    def _end_survey(self, job: Job) -> str:
+        """Beside the loop: the parts become one; what the job will write."""
         job.end_survey()
+        files = job.check_room(job.summary)
         self._services.keep_base(job.base())
+        return files
+
+    def _summarised(self, files: str, now: float) -> None:
+        if files:
+            self._out.happened("files", "", f"will write {files}")
+            log.info("will write %s", files)
+        self.summarised(now)
 
     def summarised(self, now: float) -> None:
         """The survey is merged, and kept: goes on to the training."""

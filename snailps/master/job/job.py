@@ -22,7 +22,7 @@ from snailps.api.rotation import VISITING_PER_PART, Rotation
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.origins import with_origins
-from snailps.config.output import check_output
+from snailps.config.output import check_output, check_room, sizes_text
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
@@ -500,6 +500,22 @@ class Job:
         self.ready_summary(summary)
         if not self.settings.block_bytes:
             self.input.fit(summary)
+
+    def check_room(self, summary: bytes | None) -> str:
+        """What will be written after such a survey, in words; empty: that is not known.
+
+        Beside the loop: the model reads the summary.
+
+        Raises
+        ------
+        ConfigError
+            The disk has no room for it.
+        """
+        if not self.settings.output:
+            return ""
+        sizes = self.cls.file_sizes(self.settings, summary or b"")
+        check_room(sizes)
+        return sizes_text(sizes) if sizes else ""
 
     def ready_summary(self, summary: bytes) -> None:
         """Packs what workers are told of the survey, once for all.  Beside the loop: takes long."""

@@ -41,6 +41,7 @@ from snailps.models.ngram_rows import chosen, surveyed, with_rows
 from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
 from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
 from snailps.vectors import BinHeader, write_bin
+from snailps.vectors.fasttext_bin import bin_bytes
 
 Ints = NDArray[np.int32]
 
@@ -513,6 +514,15 @@ class Classifier(TextModel):
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
         """The .bin."""
         return (f"{settings.output}.bin",)
+
+    @classmethod
+    def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:
+        """The .bin."""
+        assert isinstance(settings, ClassifierSettings)
+        s, rest = surveyed(settings, summary)
+        words, labels = unpack_summary(rest)
+        rows = len(words) + len(labels) + s.buckets
+        return {f"{s.output}.bin": bin_bytes([words.words, labels.words], rows, s.dim)}
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:

@@ -59,7 +59,7 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.export import neighbours, write_files
+from snailps.models.word_vectors.export import file_sizes, neighbours, write_files
 from snailps.models.word_vectors.rotation import SkipGramTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
@@ -530,6 +530,12 @@ class WordVectors(TextModel):
         """A file of each format."""
         assert isinstance(settings, WordVectorSettings)
         return [f"{settings.output}.{name}" for name in settings.formats]
+
+    @classmethod
+    def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:
+        """A file of each format."""
+        assert isinstance(settings, WordVectorSettings)
+        return file_sizes(*unpack_vocabulary(settings, summary))
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
