@@ -4,6 +4,7 @@
 #   node.sh install                  unpacks the wheels that were sent
 #   node.sh start NAME WORD...       runs `snailps WORD...` as NAME, unless it runs already
 #   node.sh status                   one line per process: name, state, last line of its log
+#   node.sh follow                   the job's status until it ends; ends with its exit code
 #   node.sh logs LINES [follow]      all logs, each line prefixed with its process
 #   node.sh stop SECONDS             ends the job; after SECONDS SIGTERM, 5 s later SIGKILL
 #   node.sh pack PATH...             an archive of those that exist, to standard output
@@ -149,6 +150,18 @@ status() {
     done
 }
 
+follow() {
+    [ -f run/master.pid ] || fail "no master was started here"
+    read -r pid _ <run/master.pid
+    code=0
+    ./snailps status --watch --interval 5 --pid "$pid" || code=$?
+    if [ "$code" != 0 ] && ! alive master; then
+        state master
+        tail -n 5 logs/master.log
+    fi >&2
+    exit "$code"
+}
+
 logs() {
     set -- "$1" "${2:-}" logs/*.log
     [ -e "$3" ] || fail "no logs yet"
@@ -218,7 +231,7 @@ pack() {
 }
 
 case ${1:-} in
-install | start | status | logs | stop | pack) "$@" ;;
+install | start | status | follow | logs | stop | pack) "$@" ;;
 *)
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2

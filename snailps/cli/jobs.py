@@ -11,13 +11,13 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from snailps.cli.figures import count_text, size_text
+from snailps.cli.figures import count_text
 from snailps.errors import EXIT_INTERRUPTED, ConfigError
 from snailps.node.phrases import phase_words
 from snailps.node.run_registry import Run, RunRegistry
@@ -136,7 +136,7 @@ def title_of(run: Run) -> str:
     return f"run {run.number} ({run.model}{output})"
 
 
-def end_lines(run: Run, registry: RunRegistry) -> list[str]:
+def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
     """How a run ended that is over: figures and files, or the reason and how to go on."""
     if registry.state(run) == "killed":
         return [
@@ -148,27 +148,19 @@ def end_lines(run: Run, registry: RunRegistry) -> list[str]:
     if ending == "done":
         lines = [f"{title_of(run)} was done {took}"]
         lines += [f"  {run.verdict}"] if run.verdict else []
-        return lines + [f"  {line}" for line in figure_lines(run.figures)]
+        return lines + [f"  {line}" for line in figure_lines(run)]
     lines = [f"{title_of(run)} {'was interrupted' if ending == 'interrupted' else 'failed'} {took}"]
     lines += [f"  {run.verdict}"] if run.verdict else []
     return [*lines, *_onward(run)]
 
 
-def figure_lines(figures: Mapping[str, Any]) -> list[str]:
-    """The figures of a finished run, and the files that it wrote with their sizes."""
-    unit = "words" if "words" in figures else "examples"
-    parts = []
-    if isinstance(figures.get(unit), int):
-        parts.append(f"{figures[unit]:,} {unit} in {figures.get('train_s', 0.0):.1f} s")
-    if figures.get(f"{unit}_per_s"):
-        parts.append(f"{figures[f'{unit}_per_s']:,.0f} {unit}/s")
-    if isinstance(figures.get("train_loss"), float):
-        parts.append(f"loss {figures['train_loss']:.4f}")
-    lines = [", ".join(parts)] if parts else []
-    files = figures.get("files")
-    if isinstance(files, list) and files:
-        lines.append("wrote " + ", ".join(f"{shown(str(path))}{_size(path)}" for path in files))
-    return lines
+def figure_lines(run: Run) -> list[str]:
+    """Figures and files of a run that is done, what it survived, and the next command to try."""
+    from snailps.cli.end_panel import end_lines, ending_of
+
+    figures = {**run.figures, "files": [shown(str(path)) for path in run.figures.get("files", [])]}
+    last = cast("Status", run.last)
+    return end_lines(ending_of(figures, job=run.model, status=last))
 
 
 def shown(path: str) -> str:
@@ -249,14 +241,6 @@ def _has_files(folder: str) -> bool:
     with contextlib.suppress(OSError):
         return any(True for _ in os.scandir(folder))
     return False
-
-
-def _size(path: object) -> str:
-    """The size of a file in parentheses."""
-    try:
-        return f" ({size_text(Path(str(path)).stat().st_size)})"
-    except OSError:
-        return " (no longer there)"
 
 
 def _age(seconds: float) -> str:

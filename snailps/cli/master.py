@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -27,6 +27,7 @@ from snailps.cli.common import (
     read_config,
     role_settings,
 )
+from snailps.cli.end_panel import FAULTS, FAULTS_MAX, end_lines, ending_of
 from snailps.cli.json_lines import EVENTS
 from snailps.cli.options import command_line
 from snailps.cli.page_process import PageProcess, UiOption
@@ -42,8 +43,12 @@ from snailps.node.run_registry import Registration, Run, RunRegistry
 from snailps.node.status import Status
 from snailps.transport.control import show
 
+if TYPE_CHECKING:
+    from snailps.cli.progress import Progress
+
 log = logging.getLogger("snailps")
 events = logging.getLogger(EVENTS)
+BUG = "it ended by a bug in snailps or in the model: see its log"
 
 
 def command(
@@ -92,6 +97,7 @@ def command(
         progress = Progress(sys.stderr, terminal=is_live(sys.stderr))
 
     registration = Registration(RunRegistry())
+    begun: list[Run] = []
     pages: list[PageProcess] = []
 
     def listening(host: str, port: int) -> None:
@@ -99,6 +105,7 @@ def command(
             command = called or ("" if with_driver else command_line(sys.argv[1:]))
             run = run_of(settings, master.job, config, command, show(reachable_here(host, port)))
             launcher = os.getppid() if called else 0
+            begun.append(run)
             registration.begin(replace(run, life=f"{master.life:x}", launcher=launcher))
         if ui:
             pages.append(PageProcess(show(reachable_here(host, port)), settings))
@@ -129,7 +136,7 @@ def command(
         on_status=None if progress is None else draw,
     )
     master.catch_signals()
-    code, verdict = EXIT_FAILED, "it ended by a bug in snailps or in the model: see its log"
+    code, verdict = EXIT_FAILED, BUG
     try:
         code = master.run()
         verdict = master.verdict
@@ -139,10 +146,11 @@ def command(
         code, verdict = error.exit_code, str(error)
         raise
     finally:
-        if progress is not None:
-            progress.close()
         figures = absolute(master.figures) if code == EXIT_OK else {}
-        registration.end(code, verdict, figures)
+        last = last_of(master) if begun else {}
+        if progress is not None:
+            close(progress, master, code, verdict, last)
+        registration.end(code, verdict, figures, last)
         fields = {"event": "end", "code": code, "figures": figures}
         text = verdict or "the job is done"
         events.log(logging.ERROR if code == EXIT_FAILED else logging.INFO, "%s", text, extra=fields)
@@ -172,18 +180,50 @@ def run_of(
     )
     if job is None:
         return run
-    names = {path: name for name, path in reversed(CLASSES.items())}
     wanted = job.settings
     saves = wanted.checkpoint_interval or wanted.param_backup_period
     return replace(
         run,
-        model=names.get(job.worker_class, job.worker_class.rpartition(":")[2]),
+        model=model_of(job),
         output=_absolute(wanted.output),
         journal=_absolute(
             journal_path(settings, job) if settings.on_node_loss == "recover" else None
         ),
         checkpoints=str(folder_of(wanted)) if saves else "",
     )
+
+
+def last_of(master: Master) -> dict[str, Any]:
+    """What the end of a run tells of its last status: faults, the newest checkpoint."""
+    status = master.status()
+    events = [event for event in status["events"] if event["kind"] in FAULTS]
+    return {"events": events[-2 * FAULTS_MAX :], "checkpoint": status["checkpoint"]}
+
+
+def close(
+    progress: Progress, master: Master, code: int, verdict: str, last: Mapping[str, Any]
+) -> None:
+    """Ends the display: with the figures of the job or, if it failed, with what it has left."""
+    if master_job := (master.job if last else None):
+        ending = ending_of(
+            master.figures if code == EXIT_OK else {},
+            job=model_of(master_job),
+            status=cast("Status", last),
+            losses=progress.losses,
+            why=(verdict or BUG) if code else "",
+        )
+        if code == EXIT_OK:
+            progress.close(ending)
+            return
+        for line in end_lines(ending):
+            progress.say(line)
+    progress.close()
+
+
+def model_of(job: Job) -> str:
+    """A job's model, as ``snailps train`` calls it; else the name of the user's class."""
+    names = {path: name for name, path in reversed(CLASSES.items())}
+    return names.get(job.worker_class, job.worker_class.rpartition(":")[2])
 
 
 def absolute(figures: Mapping[str, Any]) -> dict[str, Any]:

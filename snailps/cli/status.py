@@ -20,8 +20,8 @@ import typer
 
 from snailps.cli.options import ConfigOption, SetOption, read_config
 from snailps.config import ClusterSettings, RawConfig, parse_addr
-from snailps.errors import EXIT_FAILED, ConfigError, ProtocolError, RemoteError, SnailError
-from snailps.node.run_registry import Run, RunRegistry
+from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
+from snailps.node.run_registry import Run, RunRegistry, birth_of
 
 if TYPE_CHECKING:
     from snailps.node.status import Status
@@ -43,6 +43,7 @@ def command(
             show_default=False,
         ),
     ] = None,
+    pid: Annotated[int, typer.Option("--pid", hidden=True, help="Number of a process.")] = 0,
     config: ConfigOption = None,
     sets: SetOption = None,
     as_json: Annotated[
@@ -59,8 +60,8 @@ def command(
 
     It finds your job on this machine; if several run, snailps status RUN shows one. A job on
     another machine: --set master_addr=HOST:PORT. Each wait names what it is for and how long it
-    has lasted. With --watch it waits for a master that is not running. Where no job runs, it says
-    how the last one ended.
+    has lasted. With --watch it waits for a master that is not running, and exits with the job's
+    code. Where no job runs, it says how the last one ended.
 
     For example: snailps status --watch
     """
@@ -79,14 +80,16 @@ def command(
             watch_master(address, interval_s, trust, as_json=as_json)
         _show(ask(address, trust=trust), as_json=as_json)
         return
-    run = _chosen(name, registry, watch=watch, as_json=as_json)
+    if pid:
+        run: Run | None = _of_process(pid, registry)
+    else:
+        run = _chosen(name, registry, watch=watch, as_json=as_json)
     if run is None:
         _end_without(registry, raw, as_json=as_json)
-    elif registry.state(run) != "running" and not (watch and registry.restarts(run)):
-        _show_end(run, registry, as_json=as_json)
-        raise typer.Exit(EXIT_FAILED if name is None else 0)
     elif watch:
-        follow(run, registry, raw, interval_s, as_json=as_json)
+        raise typer.Exit(follow(run, registry, raw, interval_s, as_json=as_json))
+    elif registry.state(run) != "running":
+        _show_end(run, registry, as_json=as_json)
     else:
         _show(ask(run.address, trust=_trust_for(run, raw)), as_json=as_json)
 
@@ -114,6 +117,19 @@ def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bo
             f"for example snailps status {running[-1].number}"
         )
     return running[0] if running else None
+
+
+def _of_process(pid: int, registry: RunRegistry) -> Run:
+    """The run whose master is a process; waits until it has begun, or has ended without one."""
+    lives = True
+    while True:
+        run = next((one for one in reversed(registry.runs()) if one.pid == pid), None)
+        if run is not None:
+            return run
+        if not lives:
+            raise SnailError(f"process {pid} has begun no job: its log says why")
+        lives = birth_of(pid) is not None
+        time.sleep(LOOK_S)
 
 
 def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> Status:
@@ -181,8 +197,10 @@ def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool
 
 def follow(
     run: Run, registry: RunRegistry, raw: RawConfig, interval_s: float, *, as_json: bool
-) -> None:
-    """Shows a run's status until it has ended, then how; a master that takes over is followed.
+) -> int:
+    """Shows a run's status until it has ended, then how; returns the run's exit code.
+
+    A master that takes over is followed.
 
     Raises
     ------
@@ -202,10 +220,13 @@ def follow(
             return "" if found.address == before.address else "moved"
         return "" if registry.restarts(found) else "over"
 
-    while _watch(now.address, interval_s, _trust_for(now, raw), gone, as_json=as_json) != "over":
-        pass
-    if registry.state(now) != "running":
-        _show_end(now, registry, as_json=as_json)
+    reason = "" if registry.state(run) == "running" or registry.restarts(run) else "over"
+    while reason != "over":
+        reason = _watch(now.address, interval_s, _trust_for(now, raw), gone, as_json=as_json)
+    if registry.state(now) == "running":  # its record is gone
+        return EXIT_OK
+    _show_end(now, registry, as_json=as_json)
+    return now.code if registry.state(now) == "ended" else EXIT_FAILED
 
 
 def _watch(
@@ -326,7 +347,7 @@ def _show_end(run: Run, registry: RunRegistry, *, as_json: bool) -> None:
     if as_json:
         _print_json(jobs.record_of(run, registry, None))
     else:
-        typer.echo("\n".join(jobs.end_lines(run, registry)))
+        typer.echo("\n".join(jobs.ended_lines(run, registry)))
 
 
 def _show(status: Status, *, as_json: bool) -> None:

@@ -32,6 +32,8 @@ LOOK_S = 10.0
 """Between two looks whether the file is still there: a login manager removes the folder when the
 user's last session ends, and a run may go on after that."""
 FILE_BYTES_MAX = 1 << 20
+FIGURE_BYTES_MAX = 4096
+"""Longer figures, such as those of thousands of rounds, are not kept."""
 
 State = Literal["running", "ended", "killed"]
 Birth = Callable[[int], int | None]
@@ -76,6 +78,8 @@ class Run:
         Why it ended; empty for the ordinary end.
     figures : dict
         Of the finished run.
+    last : dict
+        Of its last status: `events`, `checkpoint`.
     """
 
     number: int = 0
@@ -101,6 +105,7 @@ class Run:
     code: int = 0
     verdict: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_session(self) -> bool:
@@ -215,11 +220,17 @@ class RunRegistry:
         """Whether a run's file is there."""
         return any((place / _name(run.number)).exists() for place in self._places)
 
-    def end(self, run: Run, code: int, verdict: str, figures: Mapping[str, Any]) -> Run:
+    def end(
+        self,
+        run: Run,
+        code: int,
+        verdict: str,
+        figures: Mapping[str, Any],
+        last: Mapping[str, Any] | None = None,
+    ) -> Run:
         """Replaces a running run's file by the record of its end; a session's is removed."""
-        done = replace(
-            run, ended=self._clock(), code=code, verdict=verdict, figures=_plain(figures)
-        )
+        done = replace(run, ended=self._clock(), code=code, verdict=verdict)
+        done = replace(done, figures=_plain(figures), last=_plain(last or {}))
         if run.is_session:
             self.forget(run)
         else:
@@ -328,14 +339,20 @@ class Registration:
                 self._thread = threading.Thread(target=self._stay, name="registry", daemon=True)
                 self._thread.start()
 
-    def end(self, code: int, verdict: str, figures: Mapping[str, Any]) -> None:
+    def end(
+        self,
+        code: int,
+        verdict: str,
+        figures: Mapping[str, Any],
+        last: Mapping[str, Any] | None = None,
+    ) -> None:
         """Leaves the record of the end."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
         with _debugged():
             if self._run is not None:
-                self._registry.end(self._run, code, verdict, figures)
+                self._registry.end(self._run, code, verdict, figures, last)
 
     def _stay(self) -> None:
         while not self._over.wait(LOOK_S):
@@ -362,8 +379,8 @@ def _read(path: Path) -> Run | None:
         if path.stat().st_size > FILE_BYTES_MAX:
             return None
         values = json.loads(path.read_text())
-        kinds = {one.name: type(one.default) for one in fields(Run) if one.name != "figures"}
-        kinds["figures"] = dict
+        kinds = {one.name: type(one.default) for one in fields(Run)}
+        kinds |= {"figures": dict, "last": dict}
         kept = {
             name: value
             for name, value in values.items()
@@ -389,6 +406,6 @@ def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
             text = json.dumps(value)
         except (TypeError, ValueError):
             continue
-        if len(text) <= 4096:
+        if len(text) <= FIGURE_BYTES_MAX:
             found[name] = value
     return found

@@ -67,7 +67,8 @@ def test_status_without_a_run_takes_little():
 
 def test_status_finds_the_only_run_and_later_says_how_it_ended(tmp_path, job, gate):
     with Cluster(tmp_path, job=job) as cluster:
-        cluster.started_at(gate)
+        master, _, _ = cluster.started_at(gate)
+        assert snailps("status", "--pid", str(master.pid))[0] == 0
         code, page, _ = snailps("status")
         assert code == 0
         assert f"master {cluster.address}" in page
@@ -84,9 +85,12 @@ def test_status_finds_the_only_run_and_later_says_how_it_ended(tmp_path, job, ga
     code, out, _ = snailps("status")
     assert code == FAILED
     assert re.search(r"^run 1 \(.*\) was done after \d+ s, \d+ s ago$", out, re.MULTILINE)
-    assert re.search(r"^  1,000 examples in .* s, .* examples/s", out, re.MULTILINE)
+    assert re.search(r"^  trained 1,000 examples in .* s, .* examples/s", out, re.MULTILINE)
     assert re.search(r"^  wrote .*out", out, re.MULTILINE)
     assert snailps("status", "1")[0] == 0
+    code, again, _ = snailps("status", "--pid", str(master.pid), "--watch")
+    assert code == 0
+    assert again.splitlines()[1:] == [line for line in out.splitlines() if line.startswith("  ")]
     (record,) = map(json.loads, snailps("jobs", "--json")[1].splitlines())
     assert (record["state"], record["code"]) == ("done", 0)
     assert record["figures"]["examples"] == 1000

@@ -202,6 +202,9 @@ def test_start_passes_on_what_the_inventory_says_and_leaves_alone_what_runs(here
     assert here("start").count(" runs already, process ") == 5
     assert sorted(here.numbers()) == numbers
 
+    master = here.path("one", "run/master.pid").read_text().split()[0]
+    assert f"snailps 1 status --watch --interval 5 --pid {master}" in here("start", "-w")
+
     def words(said, process):
         return re.search(f"^{process}: words (.*)$", said, re.MULTILINE)[1]
 

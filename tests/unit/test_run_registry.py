@@ -207,17 +207,19 @@ class TestWords:
             "files": [str(tmp_path / "x.vec"), str(tmp_path / "y.bin")],
         }  # fmt: skip
         machine.now += 75
-        done = machine.registry().end(run, 0, "", figures)
-        first, numbers, files = jobs.end_lines(done, machine.registry())
+        last = {"events": [{"kind": "lost", "text": "server 2 was lost"}], "checkpoint": None}
+        done = machine.registry().end(run, 0, "", figures, last)
+        first, *lines = jobs.ended_lines(done, machine.registry())
         assert first.startswith(f"run 1 (fasttext to {tmp_path / 'x'}) was done after 75 s, ")
-        assert numbers == "  1,000,000 words in 2.0 s, 500,000 words/s, loss 1.5000"
-        assert "x.vec (2.5 kB)" in files
-        assert "y.bin (no longer there)" in files
+        assert "  trained 1,000,000 words in 2.0 s, 500,000 words/s" in lines
+        assert f"  wrote {tmp_path / 'x.vec'} (2.5 kB)" in lines
+        assert f"  wrote {tmp_path / 'y.bin'}" in lines
+        assert "  survived: server 2 was lost" in lines
 
     def test_failed_run_says_why_and_the_command(self, machine):
         run = machine.begin(10, folder="/a b", command="snailps train fm")
         done = machine.registry().end(run, 1, "server 2 is lost", {})
-        first, why, onward = jobs.end_lines(done, machine.registry())
+        first, why, onward = jobs.ended_lines(done, machine.registry())
         assert "failed after" in first
         assert why == "  server 2 is lost"
         assert onward.endswith("begin again: cd '/a b' && snailps train fm")
@@ -229,7 +231,7 @@ class TestWords:
             10, folder="/a", command="snailps master -c x.conf", journal=str(tmp_path / "journal")
         )
         del machine.births[10]
-        first, onward = jobs.end_lines(run, machine.registry())
+        first, onward = jobs.ended_lines(run, machine.registry())
         assert "was killed, unfinished" in first
         assert onward == "  go on with: cd /a && snailps master -c x.conf"
 
@@ -238,7 +240,7 @@ class TestWords:
         (tmp_path / "saved" / "1").write_text("x")
         run = machine.begin(10, folder="/a", command="c", checkpoints=str(tmp_path / "saved"))
         del machine.births[10]
-        _, onward = jobs.end_lines(run, machine.registry())
+        _, onward = jobs.ended_lines(run, machine.registry())
         assert onward.startswith("  go on from its newest checkpoint, in ")
 
     def test_run_is_found_by_number_output_address_and_file_name(self, machine, tmp_path):
