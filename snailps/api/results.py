@@ -40,7 +40,7 @@ class Results:
     figures : dict
         Figures of the run, read-only.
     exporting : ExportProgress
-        Receives the progress of an export.
+        Receives the progress of an export, or of what a `loader` reads.
     """
 
     def __init__(

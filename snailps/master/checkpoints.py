@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from snailps.api.export_progress import SHARE_MIN
 from snailps.api.tables import Table
 from snailps.config import CHECKPOINT_SETTINGS, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
@@ -225,6 +226,22 @@ class CheckpointController:
     def resumes(self) -> bool:
         """Whether there is something to go on from."""
         return bool(self._candidates)
+
+    def restored(self, now: float) -> tuple[float, str, float | None]:
+        """How far the servers are with reading rows: share, text, and seconds left, if known."""
+        restoring = self._restoring
+        if restoring is None or not restoring.left:
+            return 0.0, "", None
+        candidate = restoring.left[0]
+        text = f"reading checkpoint {candidate.number}"
+        total = sum(file.bytes for file in candidate.manifest.files)
+        if restoring.broadcast is None or not total:
+            return 0.0, text, None
+        done = sum(int(member.stats.get("saved_bytes", 0)) for member in restoring.servers)
+        share = min(1.0, done / total)
+        text += f", {min(done, total) / 1e6:,.0f} of {total / 1e6:,.0f} MB"
+        left_s = (now - restoring.begun_at) * (1 - share) / share if share >= SHARE_MIN else None
+        return share, text, left_s
 
     def forget_others(self) -> None:
         """Has servers drop what a master that was lost told them to save or to load."""

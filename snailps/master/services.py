@@ -124,8 +124,14 @@ class Reader(Protocol):
     def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
         """Has the model look at itself after a round."""
 
-    def load(self, job: Job, work: Callable[[Results], Any], reading: Reading) -> Any:
-        """Calls `work` on the tables of the job."""
+    def load(
+        self,
+        job: Job,
+        work: Callable[[Results], Any],
+        reading: Reading,
+        told: ExportProgress | None = None,
+    ) -> Any:
+        """Calls `work` on the tables of the job; `told` gets how far it is."""
 
     def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
         """Judges the model and writes it."""

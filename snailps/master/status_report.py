@@ -160,11 +160,14 @@ class StatusReport:
                 "done": ledger.finished,
             }
         route, missing = self._members.route, self._members.missing()
-        shards, told = self._shards(), self._exporting
+        shards, told = self._shards(), self._files
         share = job.progress(now) if job is not None and ledger is not None else 0.0
         doing = job.pass_text() if job is not None else ""
+        eta_s = None
         if told is not None:
-            share, doing = told.share, told.text
+            share, doing, eta_s = told.share, told.text, told.eta_s
+        elif phase == "restoring":
+            share, doing, eta_s = self._job_controller.checkpoints.restored(now)
         nodes = [
             self._node(
                 member,
@@ -191,7 +194,7 @@ class StatusReport:
             "units_per_s": job.rate(now) if job is not None and ledger is not None else 0.0,
             "loss": job.metrics.loss if job is not None else None,
             "lr": job.metrics.lr if job is not None else None,
-            "eta_s": told.eta_s if told is not None else None,
+            "eta_s": eta_s,
             "elapsed_s": now - self._begun,
             "blocks": blocks,
             "nodes": nodes,
@@ -232,10 +235,12 @@ class StatusReport:
         }
 
     @property
-    def _exporting(self) -> ExportProgress | None:
-        """How far the export is, where one is under way."""
-        at_it = self._job_controller.phase is JobPhase.EXPORTING
-        return self._job_controller.export.told if at_it else None
+    def _files(self) -> ExportProgress | None:
+        """How far the export is, or the loading of first rows, where one is under way."""
+        phase = self._job_controller.phase
+        if phase is JobPhase.LOADING:
+            return self._job_controller.loading
+        return self._job_controller.export.told if phase is JobPhase.EXPORTING else None
 
     def _node(
         self, member: Member, silence_s: float | None, leased: int, clock: int | None, now: float

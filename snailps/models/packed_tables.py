@@ -143,7 +143,9 @@ def put_tables(results: Results) -> None:
         It is no such file, or of a model of other tables.
     """
     path: str = results.settings.continue_from  # type: ignore[attr-defined]
-    for name, packed in read_packed(opened(results.settings)).items():
+    tables = read_packed(opened(results.settings))
+    results.exporting.plan([packed.rows.size for packed in tables.values()])
+    for name, packed in tables.items():
         table = results.tables.get(name)
         width = -1 if table is None else table.dim + table.state_floats
         if packed.rows.shape[1] != width:
@@ -154,8 +156,12 @@ def put_tables(results: Results) -> None:
             )
         step = max(1, _PUT_FLOATS // width)
         edges = range(0, len(packed.keys), step)
+        pieces = ((packed.keys[at : at + step], packed.rows[at : at + step]) for at in edges)
         results.put_packed(
-            name, ((packed.keys[at : at + step], packed.rows[at : at + step]) for at in edges)
+            name,
+            results.exporting.count(
+                f"reading {path}", len(packed.keys), "rows", pieces, lambda piece: len(piece[0])
+            ),
         )
     release_whole(path)
 

@@ -207,7 +207,10 @@ def put_rows(
             check_finite(path, piece)
             yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at), piece
 
-    results.puts(table, pieces())
+    counted = results.exporting.count(
+        f"reading {path}", len(rows), "rows", pieces(), lambda piece: len(piece[0])
+    )
+    results.puts(table, counted)
 
 
 def check_finite(path: str, rows: Floats) -> None:

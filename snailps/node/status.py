@@ -197,8 +197,9 @@ class SessionStatus(TypedDict):
 class Status(TypedDict):
     """The state of the run.
 
-    `progress` is the share of the current pass, or of the export, 0 to 1; `pass_` names the pass,
-    or the step of the export and its progress; `eta_s` is the export's, else None.
+    `progress` is the share of the current pass, or of the export, of a restore or of loading first
+    rows, 0 to 1; `pass_` names the pass, or the step of one of these and its progress; `eta_s` is
+    theirs, else None.
     `units` counts words or examples since the start of the pass, `units_per_s` is the current
     rate; `elapsed_s` counts from the start of the master.
     `waits` lists all waits, the longest first.  `requests_per_s` counts

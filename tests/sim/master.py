@@ -70,7 +70,7 @@ class Reader:
             self.clients.remove(client)
             client.close()
 
-    def load(self, job, work, reading):
+    def load(self, job, work, reading, told=None):
         """Reads shared rows in the place of a loader; a generator."""
         client = yield from self._connect(next(reading.numbers))
         try:

@@ -345,7 +345,7 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
 def candidate(number):
     manifest = SimpleNamespace(
         tables=[{"number": 1, "table": Table("rows", 4).to_dict()}], job={"progress": 0.5},
-        saved_at="then",
+        saved_at="then", files=[SimpleNamespace(bytes=3_000_000), SimpleNamespace(bytes=5_000_000)],
     )  # fmt: skip
     return Candidate(number, f"checkpoint-{number}", manifest, f"position of {number}")
 
@@ -366,6 +366,19 @@ def test_newest_checkpoint_that_can_be_loaded_is_gone_on_from(world, caplog):
         world.controller.heard(one, m.Loaded(7, 5, ""), world.now)
     assert world.restored == ["position of 7"]
     assert (world.controller.continued_from, world.controller.resumes) == (7, False)
+
+
+def test_restore_tells_how_much_of_the_files_is_read_and_how_long_the_rest_takes(world):
+    assert world.controller.restored(world.now) == (0.0, "", None)
+    world.controller._candidates = [candidate(8)]
+    world.controller.restore(world.now)
+    assert world.controller.restored(world.now) == (
+        0.0, "reading checkpoint 8, 0 of 8 MB", None
+    )  # fmt: skip
+    for one, read in zip(world.servers, (1_500_000, 500_000), strict=True):
+        one.stats = {"saved_bytes": read}
+    share, text, left_s = world.controller.restored(world.now + 3)
+    assert (share, text, left_s) == (0.25, "reading checkpoint 8, 2 of 8 MB", pytest.approx(9.0))
 
 
 def test_no_checkpoint_that_can_be_loaded_is_the_end(world):

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from shards import Shards
 
+from snailps.api.export_progress import ExportProgress
 from snailps.api.tables import Table
 from snailps.api.worker import Results
 from snailps.config import RawConfig
+from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, MisuseError, ModelFileError
 from snailps.master.job.settings import job_settings
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
+from snailps.models.word_vectors.warm_start import put_model, put_vectors
 from snailps.vectors import BinHeader
 from snailps.vectors.fasttext_bin import write_bin
 from snailps.vectors.files import write_vec
@@ -129,6 +132,26 @@ def test_puts_of_many_pieces_make_each_row_what_it_should_be(results):
     results.puts("input", iter(pieces[::-1]))
     np.testing.assert_array_equal(results.pull("input", range(700)), rows)
     results.puts("input", [])
+
+
+def test_rows_and_vectors_that_are_read_tell_how_far_they_are(results, tmp_path, monkeypatch):
+    """The shares that a status would show while pieces are read, and at the end."""
+    vocabulary = Vocabulary([b"w0", b"w1"], np.array([2, 1]), 3)
+    results.summary, seen = vocabulary.to_bytes(), []
+    counts = ExportProgress.add
+    monkeypatch.setattr(
+        ExportProgress, "add", lambda self, n: (counts(self, n), seen.append(self.share))
+    )
+    path = write_model(tmp_path / "m", dim=4, bucket=4, minn=3, maxn=4)
+    results.settings = WordVectorSettings(dim=4, continue_from=str(path), bucket=4, minn=3, maxn=4)
+    put_model(results)
+    assert seen == [0.25, 0.5, 1.0]  # 2 + 2 + 4 rows
+    assert results.exporting.text == f"reading {path}, 4 of 4 rows"
+    write_vec(tmp_path / "v", [b"w1", b"other"], [np.ones((2, 4), np.float32)], 4)
+    results.settings = WordVectorSettings(dim=4, pretrained=str(tmp_path / "v"), minn=0, maxn=0)
+    put_vectors(results)
+    assert seen[3:] == [1.0]
+    assert results.exporting.text == f"reading {tmp_path / 'v'}, 2 of 2 words"
 
 
 def test_put_into_a_table_that_does_not_add_or_of_another_width_is_misuse(results):

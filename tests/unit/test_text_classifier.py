@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import snailps
+from snailps.api.export_progress import ExportProgress
 from snailps.data._text import WordCounter
 from snailps.data.label_words import label_of, word_of
 from snailps.data.vocabulary import Vocabulary
@@ -229,6 +230,7 @@ class Tables:
 
     def __init__(self, settings):
         self.settings, self.put = settings, {}
+        self.exporting = ExportProgress()
 
     def puts(self, table, pieces):
         for keys, rows in pieces:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from snailps.api.export_progress import ExportProgress
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Table
 from snailps.config import to_mapping
@@ -147,6 +148,7 @@ class JobController:
         )
         self.export = Export(out, self.checkpoints.advice)
         self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
+        self.loading = ExportProgress()  # how far first rows are read from a file
         self._saved_last = False
         self.expiry = ExpiryClock(members)
 
@@ -568,7 +570,8 @@ class JobController:
             return
         self._go(JobPhase.LOADING)
         reading = self.inspection.reading(dict(self.figures))
-        read = partial(self._services.reader.load, job, job.loader, reading)
+        self.loading = ExportProgress()
+        read = partial(self._services.reader.load, job, job.loader, reading, self.loading)
         self._beside(read, self._begin_training)
 
     def _begin_training(self, _: object, now: float) -> None:

@@ -109,6 +109,8 @@ def put_model(
     if not same:
         raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
     model.mapped.madvise(mmap.MADV_SEQUENTIAL)
+    buckets = [len(model.input) - n] if s.buckets else []
+    results.exporting.plan([n, len(model.output), *buckets])
     put_rows(results, s.continue_from, model, "input", 0, model.input[:n])
     put_rows(results, s.continue_from, model, "output", 0, model.output[:])
     if s.buckets:

@@ -83,6 +83,8 @@ def put_model(results: Results) -> None:
     if vocabulary.words[:n] != PackedWords.of(model.words):
         raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
     model.mapped.madvise(mmap.MADV_SEQUENTIAL)
+    buckets = [len(model.input) - n] if s.maxn else []
+    results.exporting.plan([n, n, *buckets])
     put_rows(results, s.continue_from, model, "input", 0, model.input[:n])
     put_rows(results, s.continue_from, model, "output", 0, model.output[:])
     if s.maxn:
@@ -99,7 +101,14 @@ def put_vectors(results: Results) -> None:
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     fresh = np.ones(len(vocabulary), np.bool_)  # of a word that occurs twice, the first counts
-    for words, vectors in read_vec(s.pretrained):
+    pieces = results.exporting.count(
+        f"reading {s.pretrained}",
+        vec_shape(s.pretrained)[0],
+        "words",
+        read_vec(s.pretrained),
+        lambda piece: len(piece[0]),
+    )
+    for words, vectors in pieces:
         ids = vocabulary.lexicon.indices(words)
         _, first = np.unique(ids, return_index=True)
         rows = first[(ids[first] >= 0) & fresh[ids[first]]]
