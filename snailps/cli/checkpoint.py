@@ -40,8 +40,7 @@ def list_(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
     For example: snailps checkpoint list out/corpus.checkpoints
     """
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; check the path")
+    _refuse_no_folder(folder)
     found = CheckpointFolder(folder).found()
     if not found:
         typer.echo(
@@ -85,11 +84,15 @@ def export_(
         typer.echo(file)
 
 
-def _checkpoints(path: Path) -> list[Found]:
-    """The checkpoints of a folder, or the one that `path` is."""
+def _refuse_no_folder(path: Path) -> None:
     if not path.is_dir():
         what = "a file, and checkpoints are folders" if path.exists() else "no such folder"
         raise DataError(f"{path}: {what}; check the path")
+
+
+def _checkpoints(path: Path) -> list[Found]:
+    """The checkpoints of a folder, or the one that `path` is."""
+    _refuse_no_folder(path)
     alone = path.name.startswith("checkpoint-") or (path / NAME).exists()
     found = CheckpointFolder(path.absolute().parent if alone else path).found()
     if alone:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,7 +18,8 @@ import typer
 
 from snailps._version import __version__
 from snailps.cli import PATHS
-from snailps.errors import SnailError
+from snailps.cli.usage import UsageError, usage_line
+from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
 
 _PANELS = {
     "Train": ("demo", "train", "fedavg", "local"),
@@ -125,9 +127,25 @@ def main() -> None:
     """Entry point."""
     try:
         words = spread_inputs(sys.argv[1:])
-        app_for(words)(args=words, prog_name="snailps")
+        code = app_for(words)(args=words, prog_name="snailps", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except UsageError as error:
+        sys.exit(_end_wrong(error, words))
+    except typer.Abort:
+        sys.exit(EXIT_INTERRUPTED)
     except SnailError as error:
         typer.echo(f"snailps: error: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
+        # What is left in the buffer has nobody to read it, and Python would say so at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _end_wrong(error: Exception, words: Sequence[str]) -> int:
+    """Says what is wrong with a command line; without any words after a command, shows its help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # type: ignore[attr-defined]
+    else:
+        typer.echo(f"snailps: error: {usage_line(error, words)}", err=True)
+    return EXIT_WRONG

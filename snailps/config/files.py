@@ -73,7 +73,7 @@ def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entr
     if path.resolve() in (importer.resolve() for importer in importers):
         names = " -> ".join(str(link) for link in chain)
         raise ConfigError(f"{origin}: import cycle: {names}; remove one of these imports")
-    is_conf = False
+    is_conf = path.suffix == ".conf"
     for number, line in enumerate(_lines(path, origin), start=1):
         here = f"{path}:{number}"
         line = line.strip()

@@ -30,6 +30,11 @@ def check_output(output: str) -> None:
     if not output:
         return
     folder = Path(output).absolute().parent
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(
+            f"output: {output}: {folder} is a file, and a folder is needed there; choose another "
+            "output"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -52,10 +57,12 @@ def refuse_existing(files: Sequence[str]) -> None:
     if not there:
         return
     found = os.lstat(there[0])
+    size = found.st_size
+    shown = f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size:,} bytes"
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.st_mtime))
     more = f", and {len(there) - 1} more of its files" if len(there) > 1 else ""
     raise ConfigError(
-        f"output: {there[0]} exists ({found.st_size / 1e6:,.1f} MB, written {written}){more}, and "
+        f"output: {there[0]} exists ({shown}, written {written}){more}, and "
         "there is no unfinished run of this job to continue. To replace it, add --overwrite; to "
         "keep it, name another output"
     )

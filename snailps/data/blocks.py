@@ -89,7 +89,7 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
     sources = [Source(path, _readable_bytes(path, scratch)) for path in files_of(inputs)]
     empty = [source.path for source in sources if source.bytes == 0]
     if empty and len(empty) == len(sources):
-        raise DataError(f"the input is empty: {_names(empty)} has no content")
+        raise DataError(f"the input is empty: {_names(empty)} has no content. Name a file that has")
     if empty:
         raise DataError(
             f"an input file is empty: {_names(empty)}. Remove it or leave it out; "

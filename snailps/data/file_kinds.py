@@ -103,6 +103,8 @@ def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
     found = _found(head, text)
     if found is not None:
         name, cure = found
+        if path.endswith(".npz"):
+            name, cure = "a .npz, arrays or a model", _LOAD
         raise DataError(f"{path} is no text, but {name}: {cure}")
 
 

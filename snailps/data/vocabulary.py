@@ -95,11 +95,11 @@ class Vocabulary:
         if label_prefix:
             wanted &= ~words.begin_with(label_prefix)
         if not wanted.any():
-            best = int(counts.argmax())
+            most = int(counts.max())
             raise DataError(
                 f"no words left: min_count is {min_count}, the most frequent of {len(counts):,} "
-                f"words, {words[best].decode(errors='replace')!r}, occurs {counts[best]:,} times. "
-                "Lower min_count or give more text"
+                f"words occurs {f'{most:,} times' if most > 1 else 'once'}. Lower min_count or give "
+                "more text"
             )
         return cls(*_chosen(words, counts, wanted, max_size or None), counter.tokens)
 

@@ -47,7 +47,10 @@ class JsonLog:
             if path:
                 self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - see close
         except OSError as error:
-            raise ConfigError(f"json_log: cannot write {path}: {error.strerror}") from None
+            raise ConfigError(
+                f"json_log: cannot write {path}: {error.strerror}; name a file in a folder that "
+                "is there"
+            ) from None
 
     def write_if_due(self, news: object, status: Callable[[], Status], now: float) -> None:
         """Writes a record when it is time to, or `news` is another object than the last time."""

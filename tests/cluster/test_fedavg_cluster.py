@@ -146,7 +146,7 @@ def test_loss_that_is_no_number_fails(folder):
 
 def test_missing_test_windows_end_the_job_before_it_starts(folder):
     (folder / "data" / "test.txt").write_text("")
-    master, _ = run(folder, code=1)
+    master, _ = run(folder, code=2)
     assert "data/test.txt: expected windows of 5 words" in master.stderr
 
 

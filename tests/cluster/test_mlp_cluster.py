@@ -150,6 +150,7 @@ def test_arrays_of_each_format_give_the_same_file(tmp_path):
     job = {
         "worker_class": "snailps.models.mlp:Mlp", "hidden": 8, "batch_size": 32,
         "micro_batches": 2, "consistency": "bsp", "epochs": 2, "output": "out",
+        "overwrite": "true",
     }  # fmt: skip
     found = []
     for given, own in [("input", {"labels": "input-labels"}), ("X.npy", {}), ("matrix", {})]:

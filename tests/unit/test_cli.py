@@ -178,7 +178,7 @@ def test_train_with_commas_between_paths_separates_them_where_all_are_there(
         ("--input in.txt --output out --formats bin,doc", ["--formats", "doc"]),
         ("--input in.txt --output out --threads x", ["--threads", "x"]),
         ("--input in.txt --output out --optimizer sgd", ["optimizer", "sgd"]),
-        ("--input in.txt --output out --dmi 5", ["No such option", "--dmi", "--dim"]),
+        ("--input in.txt --output out --dmi 5", ["there is no option --dmi; did you mean --dim?"]),
         ("--input in.txt --output out --servers 0", ["--servers"]),
         ("--input in.txt --output out --set dim", ["--set dim: expected key=value"]),
         ("--input in.txt --output out --set dim=x", ["--set dim=x: dim: expected", "'x'"]),
