@@ -93,6 +93,8 @@ def ending_of(
     facts: list[tuple[str, list[str]]] = []
     files = [str(path) for path in figures.get("files", [])] if kept else []
     by = ENDS.get(str(figures.get("ended_by", "")), "")
+    if figures.get("ended_by") == "interrupt" and not figures.get("files"):
+        why = why or "interrupted; nothing was saved"
     name = job or "the model"
     if why:
         mood: Mood = "waits" if "interrupted" in why else "bad"
@@ -106,7 +108,8 @@ def ending_of(
             title += f": {by}" + (f", {share:.0%} done" if share is not None else "")
     facts.append(("wrote", [_file_line(path) for path in files]))
     facts.append(("trained", _trained(figures, unit)))
-    facts.append(("loss", _loss(figures, losses)))
+    if not why:
+        facts.append(("loss", _loss(figures, losses)))
     if words := figures.get("vocabulary"):
         facts.append(("vocabulary", [f"{words:,} words"]))
     facts.append(("quality", _quality(figures.get("test"))))
@@ -222,8 +225,8 @@ def _saved(status: Status | None, wrote: bool) -> list[str]:
             f"{checkpoint['path']}: the same command goes on from there"
         ]
     if wrote:
-        return ["the model so far; no checkpoint to go on from: checkpoint_dir is not set"]
-    return ["nothing: there is no checkpoint yet, or checkpoint_dir is not set"]
+        return ["the model so far; there is no checkpoint to go on from (checkpoint_interval)"]
+    return ["nothing: there is no checkpoint (checkpoint_interval)"]
 
 
 def _times(figures: Mapping[str, Any], wall_s: float) -> str:

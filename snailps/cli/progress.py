@@ -142,6 +142,7 @@ class Progress:
         self._states: dict[tuple[str, int], str] = {}
         self._told: set[tuple[str, str, str]] = set()
         self._is_up = False
+        self._earlier_s = 0.0
         self._validation: Mapping[str, Sequence[Sequence[Any]]] = {}
         self._silent = False
         self._live: Live | None = None
@@ -165,6 +166,10 @@ class Progress:
     def update(self, status: Status) -> None:
         """Show `status` if it is time to, or if it brings news."""
         now = self._clock()
+        if self.last is not None and status["elapsed_s"] + self._earlier_s < self.last["elapsed_s"]:
+            self._earlier_s = self.last["elapsed_s"]  # another master, which counts from its start
+        if self._earlier_s:
+            status = {**status, "elapsed_s": status["elapsed_s"] + self._earlier_s}
         self.last = status
         self._eta.note(now, status["phase"], status["progress"])
         if status["phase"] == "training" and status["loss"] is not None:
@@ -266,13 +271,14 @@ class Progress:
             self.say(f"{_cluster(status)} is up after {short_seconds_text(status['elapsed_s'])}")
             self._told.update(map(_key, status.get("events", ())))  # they are in that line
         elif self._is_up:
-            for event in status.get("events", ()):
-                if event["kind"] == "checkpoint" and not self._verbose:
-                    continue  # quiet while all is well
-                if _key(event) not in self._told:
-                    self._told.add(_key(event))
+            news = [event for event in status.get("events", ()) if _key(event) not in self._told]
+            # What was lost first, then what follows from it.
+            news.sort(key=lambda event: (round(event["at_s"], 1), event["kind"] != "lost"))
+            for event in news:
+                self._told.add(_key(event))
+                if event["kind"] != "checkpoint" or self._verbose:  # quiet while all is well
                     style = {"lost": "red", "warning": "yellow", "checkpoint": "dim"}
-                    when = f"[{seconds_text(max(0.0, event['at_s']))}] "
+                    when = f"[{seconds_text(max(0.0, event['at_s'] + self._earlier_s))}] "
                     self.say(when + event["text"], style.get(event["kind"], "green"))
 
     def _say_states(self, status: Status) -> None:

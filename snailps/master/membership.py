@@ -36,8 +36,11 @@ SHOWN_MAX = 8
 """Addresses in a message."""
 USAGE_AT_ONCE = 50
 """Workers that are asked at once for what they use: of a thousand it is known each 20 s."""
-NUMBERS_AHEAD = 1024
+NUMBERS_AHEAD = 64
 """Numbers that a master that takes over skips, or they might be given twice."""
+READERS_FROM = 1 << 30
+"""Incarnations of what reads tables for the master: numbers of nodes, which are names, stay small.
+"""
 
 
 class Membership:
@@ -84,8 +87,9 @@ class Membership:
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._untold = False  # a route is made, and not told yet
         self._next_number = 1
+        self._next_reader = READERS_FROM
         self._given_before = 0  # numbers below may be of members that another master knew
-        self._numbers_kept = 0
+        self._numbers_kept = self._readers_kept = 0
         self.left: list[Member] = []
         self._since = now
         self._notice_at = self._since + NOTICE_S
@@ -159,14 +163,18 @@ class Membership:
         return self._next_number - 1
 
     def reserve(self, count: int) -> range:
-        """Numbers of nodes and incarnations, for work beside the loop."""
-        numbers = [self.new_number() for _ in range(count)]
-        return range(numbers[0], numbers[-1] + 1)
+        """Incarnations for work beside the loop: no node has one of these numbers."""
+        first = self._next_reader
+        self._next_reader += count
+        if self._next_reader > self._readers_kept - NUMBERS_AHEAD // 2:
+            self.out.note(*self.keep_numbers())
+        return range(first, self._next_reader)
 
     def keep_numbers(self) -> tuple[str, dict[str, Any]]:
         """The fact that numbers are given out from: a master that takes over begins behind them."""
         self._numbers_kept = self._next_number + NUMBERS_AHEAD
-        return "numbers", {"until": self._numbers_kept}
+        self._readers_kept = self._next_reader + NUMBERS_AHEAD
+        return "numbers", {"until": self._numbers_kept, "readers_until": self._readers_kept}
 
     # --- another master's members ------------------------------------------------------------
 
@@ -175,6 +183,7 @@ class Membership:
         data = fact.data
         if fact.kind == "numbers":
             self._next_number = self._given_before = int(data["until"])
+            self._next_reader = int(data.get("readers_until", READERS_FROM))
         elif fact.kind == "route":
             self.route = Route.from_dict(data["route"])
             self._epoch = self.route.epoch

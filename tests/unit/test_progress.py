@@ -191,6 +191,17 @@ FIGURES = {
 }  # fmt: skip
 
 
+def test_another_master_counts_on():
+    stream, progress = plain(Clock(), interval_s=0.0)
+    progress.update(make_status(elapsed_s=50.0, nodes=[make_node()]))
+    events = [make_event("master", "the master was started again", at_s=1.0)]
+    progress.update(make_status(elapsed_s=2.0, nodes=[make_node()], events=events))
+    progress.update(make_status(elapsed_s=3.0, nodes=[make_node()], events=events))
+    lines = stream.getvalue().splitlines()
+    assert lines[2] == "[51 s] the master was started again"
+    assert [line.partition("]")[0] for line in lines[3:]] == ["[52 s", "[53 s"]
+
+
 def test_end_names_files_figures_and_the_next_command():
     assert end_lines(ending_of(FIGURES, job="fasttext")) == [
         "wrote no/x.bin",
@@ -230,7 +241,7 @@ def test_end_interrupted_says_what_was_saved_and_how_to_go_on():
     ending = ending_of({}, job="fm", status=make_status(), why="interrupted while training")
     assert ending.title == "fm: interrupted"
     assert end_lines(ending) == [
-        "saved: nothing: there is no checkpoint yet, or checkpoint_dir is not set"
+        "saved: nothing: there is no checkpoint (checkpoint_interval)"
     ]
 
 
