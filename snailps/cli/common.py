@@ -163,6 +163,14 @@ def log_as_told(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
         json_lines.begin(name, stdout=stdout)
 
 
+def hide_told() -> None:
+    """Leaves out warnings that the launcher tells by the status's events."""
+    root = logging.getLogger("snailps")
+    if root.level >= logging.WARNING:
+        for handler in root.handlers:
+            handler.addFilter(lambda record: not getattr(record, "told", False))
+
+
 def set_up_logging(level: str, name: str) -> None:
     """Log lines go to standard error: time, process, message; or as JSON (`log_as_told`)."""
     handler = json_lines.handler()
@@ -219,6 +227,8 @@ def run_node(
     raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
     log_as_told(raw, _ROLES[cls], stdout=True)
     node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
+    if address_fd >= 0:
+        hide_told()
     json_lines.call(lambda: name_of(node))
     node.catch_signals()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [])

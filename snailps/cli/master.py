@@ -21,6 +21,7 @@ from snailps.cli.common import (
     OverwriteOption,
     SetOption,
     flag_overrides,
+    hide_told,
     json_log_override,
     known_classes,
     log_as_told,
@@ -88,6 +89,8 @@ def command(
     raw = read_config(config, overrides)
     log_as_told(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
+    if ready_fd >= 0 and not session:  # else nothing shows the status's events
+        hide_told()
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
     source_key = secrets.token_hex(16) if with_driver else ""
     progress = None

@@ -33,7 +33,7 @@ from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.services import Begun, Candidate, Completed, Files, Opened
 from snailps.node.effects import WorkDone
-from snailps.node.status import CheckpointStatus
+from snailps.node.status import EVENT_TOLD, CheckpointStatus
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -594,6 +594,7 @@ class CheckpointController:
             "continuing from checkpoint %d of %s: %.0f%% of the training, %s rows in %.1f s",
             candidate.number, candidate.manifest.saved_at, 100 * share,
             f"{sum(part.rows for part in broadcast.told.values()):,}", now - restoring.begun_at,
+            extra=EVENT_TOLD,
         )  # fmt: skip
         text = f"the training goes on from checkpoint {candidate.number}, {share:.0%} of it"
         self._out.happened("restored", "", text)

@@ -23,7 +23,7 @@ from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.node.limits import GOODBYE_S, GRACE_S
-from snailps.node.status import EventKind
+from snailps.node.status import EVENT_TOLD, EventKind
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,8 @@ class Departures:
         elif self._lifecycle.forming:
             self._lose_while_forming(member, why, now, left=left)
         elif not member.joined:
-            log.warning("%s is gone while it joined: %s. The job goes on", member.name, why)
+            text = "%s is gone while it joined: %s. The job goes on"
+            log.warning(text, member.name, why, extra=EVENT_TOLD)
             self._tell("lost", member, f"was lost while it joined ({why}); the others go on")
             self._members.remove(member)
         elif member.role == "worker" and (member.dropped or left):
@@ -279,7 +280,7 @@ class Departures:
         returned = self._job_controller.released(member, now)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
-        log.warning("%s is lost: %s. %s, %s", member.name, why, who, leased)
+        log.warning("%s is lost: %s. %s, %s", member.name, why, who, leased, extra=EVENT_TOLD)
         told = "the others go on" if self._members.nodes("worker") else "another one is waited for"
         if returned:
             blocks = "1 block of its" if returned == 1 else f"{returned} blocks of its"
@@ -290,7 +291,7 @@ class Departures:
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
         """Goes on without a server: its standbys, if there are any, serve its shards."""
-        log.warning("%s is lost: %s", member.name, why)
+        log.warning("%s is lost: %s", member.name, why, extra=EVENT_TOLD)
         heirs = self._replication.heirs_text(member.number)
         self._tell("lost", member, f"was lost ({why}); {heirs}")
         self._job_controller.checkpoints.lost(member, why, now)

@@ -43,6 +43,7 @@ from snailps.node.limits import GRACE_S
 from snailps.node.metric_samples import of_process
 from snailps.node.metrics import Sample
 from snailps.node.metrics_server import MetricsServer, serve_metrics
+from snailps.node.status import EVENT_TOLD
 from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
@@ -330,7 +331,7 @@ class Node:
         log.warning(
             "the master at %s is gone: %s. Continuing with work in progress; waiting %.0f s for "
             "it to be started again",
-            self._master, why, us.patience_s,
+            self._master, why, us.patience_s, extra=EVENT_TOLD,
         )  # fmt: skip
         until = time.monotonic() + us.patience_s
         while not self.ended.is_set():

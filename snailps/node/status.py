@@ -44,6 +44,10 @@ EVENTS_MAX = 200
 """So many events the status has at most."""
 
 
+EVENT_TOLD = {"told": True}
+"""`extra` of a log record that an event of the status tells as well: displays leave it out."""
+
+
 class EventStatus(TypedDict):
     """Something that happened to the cluster, in words for its user.
 

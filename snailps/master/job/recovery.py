@@ -22,6 +22,7 @@ from snailps.master.job.job import Job, rotation_of
 from snailps.master.job.snapshot import JobSnapshot, decode, unpack
 from snailps.master.leases import BspLedger, RotationLedger, RoundLedger
 from snailps.master.membership import Membership
+from snailps.node.status import EVENT_TOLD
 from snailps.transport import messages
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class JobRecovery:
             controller.exported_before(job, exported["figures"], now)
         self._past, self._facts = Past([]), []  # they may be many, and have said all
         share, what = job.progress(now), "training" if job.pass_ == "train" else "survey"
-        log.warning("took over from the previous master: %.0f%% of the %s done", 100 * share, what)
+        text = "took over from the previous master: %.0f%% of the %s done"
+        log.warning(text, 100 * share, what, extra=EVENT_TOLD)
 
     def _last(self, kind: str) -> dict[str, Any]:
         """The last fact of a kind; empty: none."""

@@ -34,6 +34,7 @@ from snailps.master.replication.placement import Copy, Placement, Server, Shard
 from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.limits import ORDER_S, SERVE_S, STALL_S, YIELD_S_MAX
+from snailps.node.status import EVENT_TOLD
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 
@@ -502,7 +503,11 @@ class ReplicationPlanner:
     def _give_up(self, shard: Shard, copy: Copy, why: str, now: float) -> None:
         """Gives up a standby that makes no progress; another one is made soon."""
         log.warning(
-            "shard %d: its standby at server %d is given up: %s", shard.number, copy.server, why
+            "shard %d: its standby at server %d is given up: %s",
+            shard.number,
+            copy.server,
+            why,
+            extra=EVENT_TOLD,
         )
         shard.failures += 1
         shard.goal = shard.leaves = shard.takes = 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from snailps.master.replication.effects import ReplicationMetrics
 from snailps.master.replication.placement import Placement, Shard
-from snailps.node.status import EventKind
+from snailps.node.status import EVENT_TOLD, EventKind
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Redundancy:
             self._warned = True
             log.warning(
                 "%d of %d shards have no standby just now: another loss would end the job",
-                len(self.places.bare), len(self.places.shards),
+                len(self.places.bare), len(self.places.shards), extra=EVENT_TOLD,
             )  # fmt: skip
             lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
             self.told.append(("warning", "", f"{lacking} now: another loss would end the job"))
@@ -132,7 +132,12 @@ class Redundancy:
             log.info("every shard has its standby")
         elif self._thin_s is not None:
             level = logging.WARNING if self._warned else logging.INFO
-            log.log(level, "every shard has its standby again, after %.1f s", self._thin_s)
+            log.log(
+                level,
+                "every shard has its standby again, after %.1f s",
+                self._thin_s,
+                extra=EVENT_TOLD,
+            )
             if self._warned:
                 text = f"every shard has its standby again, after {self._thin_s:.1f} s"
                 self.told.append(("replaced", "", text))
