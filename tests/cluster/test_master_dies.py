@@ -451,6 +451,17 @@ def await_redundancy(local, lost=0):
         time.sleep(0.01)
 
 
+def await_started_again(local, role, victim):
+    """Waits until the launcher says that it has started another process for this one."""
+    line = rf"{role} \d+: was ended by SIGKILL: it is started again"
+    count = 2 if role == "server" else 1
+    until = time.monotonic() + LIMIT_S
+    local.wait_line(line)
+    while victim in (now := children_of(local.pid, role)) or len(now) < count:
+        assert time.monotonic() < until, local.stderr
+        time.sleep(0.01)
+
+
 @pytest.mark.long(but=["server"])
 @pytest.mark.parametrize("role", ["worker", "server"])
 def test_launcher_replaces_a_killed_node(tmp_path, job, role):
@@ -463,7 +474,7 @@ def test_launcher_replaces_a_killed_node(tmp_path, job, role):
             await_redundancy(local)
             victim = children_of(local.pid, role)[0]
             os.kill(victim, signal.SIGKILL)
-            local.wait_line(rf"{role} \d+: was ended by SIGKILL: it is started again")
+            await_started_again(local, role, victim)
             await_redundancy(local, lost=victim)
             gate.open()
         assert local.wait(LIMIT_S) == 0
