@@ -269,8 +269,9 @@ class Progress:
         if not self._is_up and status["nodes"] and status["phase"] not in _BEFORE:
             self._is_up = True
             self.say(f"{_cluster(status)} is up after {short_seconds_text(status['elapsed_s'])}")
-            self._told.update(map(_key, status.get("events", ())))  # they are in that line
-        elif self._is_up:
+            joined = [e for e in status.get("events", ()) if e["kind"] == "joined"]
+            self._told.update(map(_key, joined))  # they are in that line
+        if self._is_up:
             news = [event for event in status.get("events", ()) if _key(event) not in self._told]
             # What was lost first, then what follows from it.
             news.sort(key=lambda event: (round(event["at_s"], 1), event["kind"] != "lost"))

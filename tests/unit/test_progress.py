@@ -240,9 +240,7 @@ def test_end_interrupted_says_what_was_saved_and_how_to_go_on():
     )
     ending = ending_of({}, job="fm", status=make_status(), why="interrupted while training")
     assert ending.title == "fm: interrupted"
-    assert end_lines(ending) == [
-        "saved: nothing: there is no checkpoint (checkpoint_interval)"
-    ]
+    assert end_lines(ending) == ["saved: nothing: there is no checkpoint (checkpoint_interval)"]
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
