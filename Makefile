@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-hosts test-wheels wheels sanitize lint bench clean
+.PHONY: help demo check test test-all test-browser test-hosts test-wheels wheels sanitize lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -54,6 +54,11 @@ test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubunt
 	@tests/hosts/install </dev/null
 	@$(BIN)/python -m pytest tests/hosts $(ARGS) </dev/null
 
+# Not among the others: it needs a Chromium.  SNAILPS_SCREENSHOTS=DIR keeps what it looks like.
+test-browser: $(VENV)/.made-test ## the live page in a real Chromium (skipped where there is none)
+	@tests/browser/install </dev/null
+	@$(BIN)/python -m pytest tests/browser $(ARGS) </dev/null
+
 sanitize: $(VENV)/.made-test ## compiled parts under gcc's sanitizers (ARGS=short: two minutes)
 	@tests/sanitize $(ARGS) </dev/null
 
@@ -65,7 +70,7 @@ wheels: $(VENV)/.made ## wheels in dist/, for each Python 3.10 to 3.14 that is h
 test-wheels: $(VENV)/.made ## install each of dist/ where no compiler is, and run a smoke test
 	@$(WHEELS) --try $(ARGS) </dev/null
 
-SCRIPTS := .ci/run tests/hosts/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+SCRIPTS := .ci/run tests/browser/install tests/hosts/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null

@@ -107,6 +107,8 @@ def ending_of(
             share = figures.get("progress")
             title += f": {by}" + (f", {share:.0%} done" if share is not None else "")
     facts.append(("wrote", [_file_line(path) for path in files]))
+    if kept and figures.get("report"):
+        facts.append(("report", [f"{_file_line(str(figures['report']))}: open it in a browser"]))
     facts.append(("trained", _trained(figures, unit)))
     if not why:
         facts.append(("loss", _loss(figures, losses)))

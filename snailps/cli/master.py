@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,8 @@ def command(
     try:
         code = master.run()
         verdict = master.verdict
+        if settings.report and master.figures.get("files") and not session:
+            _write_report(master)
         if progress is not None:
             progress.validate(master.figures.get("validation", {}))
     except SnailError as error:
@@ -164,6 +167,18 @@ def command(
     if as_json:
         print_json(master.figures)
     raise typer.Exit(code)
+
+
+def _write_report(master: Master) -> None:
+    """The report beside the result, and its path among the figures."""
+    from snailps.monitor.report import Story, write_report
+
+    output = master.job.settings.output if master.job is not None else ""
+    if output:
+        now = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        path = write_report(output, Story(**master.recorded()), now)
+        if path:
+            master.figures["report"] = path
 
 
 def run_of(

@@ -206,6 +206,14 @@ class MasterSettings(ListenerSettings):
         low=0,
         high=65_535,
     )
+    report: bool = setting(
+        True,
+        help=(
+            "Write `OUTPUT.report.html` beside the result: curves, cluster, faults, settings and "
+            "versions in one file."
+        ),
+        when="Nothing but the result is wanted beside it.",
+    )
     master_time_out: float = setting(
         60.0,
         help=(

@@ -40,6 +40,7 @@ from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
 from snailps.master.job.history import RunHistory
 from snailps.master.job.input import address_of, check_driver_files
+from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.loop_latency import LoopLatency
@@ -586,10 +587,14 @@ class MasterCore:
         if ask.what == "history":
             self.out.reply(call, messages.Report(dict(self.history.told())))
         elif ask.what == "settings":
-            told = [*(job.settings_told if job is not None else ()), *self._settings_told]
-            self.out.reply(call, messages.Report({"settings": [list(one) for one in told]}))
+            self.out.reply(call, messages.Report({"settings": self.settings_of(job)}))
         else:
             self.status_report.ask(call, now)
+
+    def settings_of(self, job: Job | None) -> list[list[str]]:
+        """Key, value and origin of the settings of a job and of the master."""
+        told = [*(job.settings_told if job is not None else ()), *self._settings_told]
+        return [list(one) for one in told]
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
         """The driver gives up its job, whose training is dropped, or ends the training `early`."""

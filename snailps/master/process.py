@@ -228,6 +228,16 @@ class Master:
         """Figures of the finished run."""
         return self.core.job_controller.figures
 
+    def recorded(self) -> dict[str, Any]:
+        """What is told of the run, at its end: status, history, settings, lines, figures."""
+        return {
+            "status": self.status(),
+            "history": self.core.history.told(),
+            "settings": self.core.settings_of(self.job),
+            "lines": self._log_tail.lines(),
+            "figures": self.figures,
+        }
+
     @property
     def verdict(self) -> str:
         """Why the cluster ended; empty for the ordinary end."""

@@ -146,6 +146,15 @@ class Chrome:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", {"features": [scheme]})
 
+    def settle(self) -> None:
+        """Waits for two frames, in which sizes are observed and drawn, and for what glides."""
+        self.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => "
+            "Promise.all(document.getAnimations().filter((one) => "
+            "one.effect.getTiming().iterations !== Infinity).map((one) => one.finished))"
+            ".then(done, done))))"
+        )
+
     def screenshot(self, path: Path) -> None:
         """The whole page as a PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]

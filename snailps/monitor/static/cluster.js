@@ -268,7 +268,7 @@ class Cluster {
     } else {
       const down = b.cy > a.cy;
       const y1 = down ? a.y + a.high : a.y, y2 = down ? b.y : b.y + b.high;
-      const shift = ((i % 5) - 2) * 7, bend = (y2 - y1) / 2;
+      const shift = ((i % 5) - 2) * Math.min(7, a.wide / 6, b.wide / 6), bend = (y2 - y1) / 2;
       [mx, my] = [(a.cx + b.cx) / 2 + shift, (y1 + y2) / 2];
       end = [b.cx + shift, y2, down ? 1 : -1];
       d = `M${a.cx + shift},${y1}C${a.cx + shift},${y1 + bend} ${b.cx + shift},${y2 - bend} ${b.cx + shift},${y2 - (down ? 5 : -5)}`;

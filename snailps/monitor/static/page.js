@@ -34,6 +34,7 @@ function start() {
   if (inside) {
     document.documentElement.classList.add("report");
     show(JSON.parse(inside.textContent));
+    for (const id of ["facts-panel", "machine-panel"]) byId(id).open = true;
     return;
   }
   view.name = new URLSearchParams(location.search).get("run") || "";
@@ -131,12 +132,13 @@ function show(picture) {
   showCurves(picture, status);
   view.cluster.update(status, performance.now() / 1000);
   setText(byId("cluster-sum"), sumOf(status));
+  byId("waits-panel").hidden = report;
   showWaits(status);
   showEvents(status);
   showModel(picture, status);
   showTable(status);
   showDetails(false);
-  showFacts(status);
+  showFacts(picture, status);
   showSettings(picture.settings || []);
   showLog(picture.log || []);
   setText(byId("foot"), `snailps ${status.version} · master at ${status.address}${picture.report ? ` · ${picture.report}` : ""}`);
@@ -173,7 +175,7 @@ function showHead(picture, status) {
   byId("bar-fill").style.transform = `scaleX(${share})`;
   setAttrs(byId("bar"), { "aria-valuenow": Math.floor(share * 100), class: `bar ${status.phase === "failed" ? "bad" : over ? "good" : ""}` });
   const eta = known(status.eta_s) ? status.eta_s : etaOf(picture, status);
-  setText(byId("doing"), [share > 0 && percent(share), status.pass_, known(eta) && !over && share > 0 && `about ${seconds(eta)} left`,
+  setText(byId("doing"), [share > 0 && percent(share), !over && status.pass_, known(eta) && !over && share > 0 && `about ${seconds(eta)} left`,
     status.waiting_for && `waits for ${status.waiting_for}`, status.message].filter(Boolean).join(" · "));
   document.title = `${share > 0 && !over ? `${Math.floor(share * 100)}% ` : ""}${title} – snailps`;
   const unit = status.unit || "words";
@@ -240,7 +242,8 @@ function showAlarm(picture, status) {
 function showCurves(picture, status) {
   const { series } = picture;
   const marks = status.events.filter((event) => ["lost", "replaced", "checkpoint", "master", "restored"].includes(event.kind))
-    .map((event) => ({ at: event.at_s, kind: KINDS[event.kind][0] === "bad" ? "bad" : KINDS[event.kind][0] === "good" ? "good" : "note", text: event.text }));
+    .map((event) => ({ at: event.at_s, kind: KINDS[event.kind][0] === "bad" ? "bad" : KINDS[event.kind][0] === "good" ? "good" : "note", text: event.text }))
+    .sort((a, b) => (a.kind === "bad") - (b.kind === "bad")); // a loss on top of what followed at once
   const { speed, loss, cpu, memory } = view.curves;
   speed.unit = `${status.unit} a second`;
   speed.update(series.at_s, series.units_per_s, marks);
@@ -341,7 +344,7 @@ const COLUMNS = [
   ["blocks", (n) => (n.role === "worker" ? n.done.toLocaleString("en") : ""), "n"],
   ["cores", (n) => (known(n.cpu) ? n.cpu.toFixed(2) : ""), "n"],
   ["memory", (n) => (known(n.rss_bytes) ? bytes(n.rss_bytes) : ""), "n"],
-  ["heard", (n) => (known(n.heartbeat_s) ? `${n.heartbeat_s.toFixed(1)} s ago` : ""), "n"],
+  ["heard", (n) => (known(n.heartbeat_s) && n.state !== "bye" ? `${n.heartbeat_s.toFixed(1)} s ago` : ""), "n"],
 ];
 
 function showTable(status) {
@@ -395,7 +398,13 @@ function showDetails(jump) {
   if (jump) panel.scrollIntoView({ block: "nearest" });
 }
 
-function showFacts(status) {
+function showFacts(picture, status) {
+  const about = Object.entries(picture.machine || {});
+  byId("machine-panel").hidden = !about.length;
+  rows(byId("machine"), about, () => el("div", {}, el("dt"), el("dd")), (item, [name, value]) => {
+    setText(item.children[0], name);
+    setText(item.children[1], value);
+  });
   const found = Object.entries(status.figures || {}).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
   byId("facts-panel").hidden = !found.length;
   rows(byId("facts"), found, () => el("div", {}, el("dt"), el("dd")), (item, [name, value]) => {

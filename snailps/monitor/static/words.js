@@ -3,7 +3,7 @@
 
 class WordMap {
   constructor(host) {
-    this.svg = svg("svg", { role: "img" });
+    this.svg = svg("svg", { role: "img", "aria-label": "Map of words" });
     this.texts = new Map();
     host.append(this.svg);
     this.host = host;

@@ -1,0 +1,200 @@
+"""The report of a run that has ended: the page, with its last picture inside, as one file.
+
+    Status, history, settings, log lines -> render -> HTML without requests -> OUTPUT.report.html
+
+It is drawn by the scripts of the page.  What came from the run is data in a JSON block, in which
+no markup can begin, and text in a list for readers without scripts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import logging
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from snailps._version import __version__
+from snailps.monitor.page_server import SCRIPTS, static
+from snailps.monitor.picture import packed, plain, trimmed
+from snailps.monitor.series import Series
+from snailps.node.status import History, Status
+
+log = logging.getLogger(__name__)
+
+BYTES_MAX = 300_000
+PROCESSES_MAX = 300
+"""Of a larger cluster the first ones are in the report, if it would else be too large."""
+LINES_MAX = 100
+SUFFIX = ".report.html"
+_PACKAGES = ("numpy", "lz4", "rich", "typer")
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the master knows of a run at its end."""
+
+    status: Status
+    history: History
+    settings: Sequence[Sequence[str]] = ()
+    lines: Sequence[str] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_report(output: str, story: Story, written: str) -> str:
+    """Writes ``OUTPUT.report.html``; its path, or empty if it cannot be written.
+
+    `written`: date and time, for its last line.  A report is never a reason for a run to fail.
+    """
+    path = Path(f"{output}{SUFFIX}")
+    draft = path.with_name(path.name + ".part")
+    try:
+        draft.write_bytes(render(story, machine(), written))
+        draft.replace(path)
+    except OSError as error:
+        log.warning("cannot write the report %s: %s; the model is complete", path, error.strerror)
+        return ""
+    return str(path)
+
+
+def render(story: Story, about: Mapping[str, str], written: str) -> bytes:
+    """The report as a file's bytes, below `BYTES_MAX`."""
+    made = _html(_picture(story, about, written, LINES_MAX, None))
+    if len(made) > BYTES_MAX:
+        made = _html(_picture(story, about, written, 0, PROCESSES_MAX))
+    return made
+
+
+def machine() -> dict[str, str]:
+    """This machine, and the versions that ran on it."""
+    found = {
+        "snailps": __version__,
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": str(os.cpu_count() or ""),
+        "memory": _memory(),
+    }
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {name: value for name, value in found.items() if value}
+
+
+def _picture(
+    story: Story,
+    about: Mapping[str, str],
+    written: str,
+    lines_max: int,
+    processes_max: int | None,
+) -> dict[str, Any]:
+    status = story.status
+    series = Series()
+    series.replace(
+        {name: values for name, values in story.history.items() if isinstance(values, list)}
+    )
+    # Processes that have left at the end are not lost; there were no lost ones left in the list.
+    nodes = [node.copy() for node in status["nodes"]]
+    for node in nodes:
+        if node["state"] == "gone":
+            node["state"], node["waits"] = "bye", ""
+    shown = trimmed(
+        {
+            **status,
+            "nodes": nodes[:processes_max],
+            "shards": status["shards"][: processes_max and 2 * processes_max],
+            "waits": [],
+            "figures": dict(story.figures) or status["figures"],
+        }
+    )
+    return {
+        "version": 1,
+        "state": "report",
+        "why": "",
+        "run": {"name": "", "address": status["address"], "title": "", "output": ""},
+        "status": shown,
+        "series": series.columns(),
+        "settings": plain(list(story.settings)),
+        "log": plain(list(story.lines)[-lines_max:] if lines_max else []),
+        "words": None,
+        "machine": plain(dict(about)),
+        "report": plain(f"report of {written}"),
+    }
+
+
+def _html(picture: Mapping[str, Any]) -> bytes:
+    page = static("page.html").decode()
+    style = static("page.css").decode()
+    script = "".join(static(name).decode().replace('"use strict";\n', "", 1) for name in SCRIPTS)
+    script = f'"use strict";\n{script}'
+    policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    page = page.replace('<meta name="viewport"', f'{head}<meta name="viewport"', 1)
+    page = re.sub(r'<link rel="icon"[^>]*>\n', "", page)
+    page = re.sub(r"<script defer [^>]*></script>\n", "", page)
+    page = page.replace('<link rel="stylesheet" href="/page.css">', f"<style>{style}</style>", 1)
+    page = re.sub(
+        r"<noscript>.*?</noscript>", lambda found: _plain_facts(picture), page, flags=re.DOTALL
+    )
+    page = page.replace(
+        "<title>snailps</title>", f"<title>{_text(_title(picture))} – snailps</title>", 1
+    )
+    # No `<` can be in it, so that nothing ends the block or begins another.
+    data = packed(picture).decode().replace("<", "\\u003c").replace(">", "\\u003e")
+    end = (
+        f'<script type="application/json" id="report-data">{data}</script>\n'
+        f"<script>{script}</script>\n</body>"
+    )
+    return page.replace("</body>", end, 1).encode()
+
+
+def _plain_facts(picture: Mapping[str, Any]) -> str:
+    """What readers without scripts see."""
+    status = picture["status"]
+    facts = {"model": status["job_name"], "output": status["output"], "loss": status["loss"]}
+    facts |= {k: v for k, v in status["figures"].items() if isinstance(v, (str, int, float))}
+    rows = "".join(
+        f"<div><dt>{_text(str(name))}</dt><dd>{_text(str(value))}</dd></div>"
+        for name, value in {**facts, **picture["machine"]}.items()
+    )
+    return f'<noscript><dl class="facts panel">{rows}</dl></noscript>'
+
+
+def _title(picture: Mapping[str, Any]) -> str:
+    status = picture["status"]
+    return f"{status['job_name']} {Path(status['output']).name}".strip()
+
+
+def _text(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+def _digest(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.machine()
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def _memory() -> str:
+    try:
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return ""
+    return f"{pages * size / 1e9:.1f} GB"
