@@ -29,6 +29,7 @@ from snailps.cli.options import FreshOption as FreshOption
 from snailps.cli.options import JsonLogOption as JsonLogOption
 from snailps.cli.options import OverwriteOption as OverwriteOption
 from snailps.cli.options import SetOption as SetOption
+from snailps.cli.options import TensorboardOption as TensorboardOption
 from snailps.cli.options import read_config as read_config
 from snailps.config import (
     ClusterSettings,
@@ -73,6 +74,11 @@ def _address_override(descriptor: int) -> list[str]:
 def json_log_override(path: Path | None) -> list[str]:
     """``--json-log PATH`` as the ``--set`` that it is short for."""
     return [] if path is None else [f"json_log={format_value(str(path))}"]
+
+
+def tensorboard_override(path: Path | None) -> list[str]:
+    """``--tensorboard DIR`` as the ``--set`` that it is short for."""
+    return [] if path is None else [f"tensorboard={format_value(str(path))}"]
 
 
 def known_classes(raw: RawConfig) -> tuple[type[Settings], ...]:

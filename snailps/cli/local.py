@@ -28,12 +28,14 @@ from snailps.cli.common import (
     JsonLogOption,
     OverwriteOption,
     SetOption,
+    TensorboardOption,
     flag_overrides,
     json_log_override,
     known_classes,
     log_as_told,
     read_config,
     remarks,
+    tensorboard_override,
 )
 from snailps.cli.end_panel import ending_of
 from snailps.cli.entry import main
@@ -100,6 +102,7 @@ def command(
     sets: SetOption = None,
     as_json: JsonOption = False,
     json_log: JsonLogOption = None,
+    tensorboard: TensorboardOption = None,
     fresh: FreshOption = False,
     overwrite: OverwriteOption = False,
     verbose: VerboseOption = False,
@@ -110,7 +113,8 @@ def command(
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
     """
     flags = flag_overrides(fresh=fresh, overwrite=overwrite)
-    overrides = [*(sets or []), *json_log_override(json_log), *flags]
+    files = [*json_log_override(json_log), *tensorboard_override(tensorboard)]
+    overrides = [*(sets or []), *files, *flags]
     raw = read_config(config, overrides)
     log_as_told(raw, "snailps")
     entry = raw.explicit("worker_class", JobSettings)

@@ -21,6 +21,7 @@ from snailps.cli.common import (
     JsonLogOption,
     OverwriteOption,
     SetOption,
+    TensorboardOption,
     flag_overrides,
     hide_told,
     json_log_override,
@@ -28,6 +29,7 @@ from snailps.cli.common import (
     log_as_told,
     read_config,
     role_settings,
+    tensorboard_override,
 )
 from snailps.cli.end_panel import FAULTS, FAULTS_MAX, end_lines, ending_of
 from snailps.cli.json_lines import EVENTS
@@ -63,6 +65,7 @@ def command(
         ),
     ] = False,
     json_log: JsonLogOption = None,
+    tensorboard: TensorboardOption = None,
     fresh: FreshOption = False,
     overwrite: OverwriteOption = False,
     ui: UiOption = False,
@@ -86,7 +89,8 @@ def command(
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
     flags = flag_overrides(fresh=fresh, overwrite=overwrite)
-    overrides = [*(sets or []), *json_log_override(json_log), *flags]
+    files = [*json_log_override(json_log), *tensorboard_override(tensorboard)]
+    overrides = [*(sets or []), *files, *flags]
     raw = read_config(config, overrides)
     log_as_told(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)

@@ -30,6 +30,10 @@ AddressFdOption = Annotated[
 JsonLogOption = Annotated[
     Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
 ]
+TensorboardOption = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", help="Folder for TensorBoard: curves, norms, vectors."),
+]
 FreshOption = Annotated[
     bool,
     typer.Option("--fresh", help="Start anew, even if this job has a checkpoint.", metavar=""),

@@ -20,6 +20,7 @@ from snailps.cli.common import (
     JsonLogOption,
     OverwriteOption,
     SetOption,
+    TensorboardOption,
     known_classes,
     log_as_told,
 )
@@ -75,6 +76,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     parameters.append(_parameter("workers", WorkersOption, 1))
     parameters.append(_parameter("sets", SetOption, None))
     parameters.append(_parameter("json_log", JsonLogOption, None))
+    parameters.append(_parameter("tensorboard", TensorboardOption, None))
     parameters.append(_parameter("as_json", JsonOption, False))
     parameters.append(_parameter("ui", UiOption, False))
     parameters.append(_parameter("fresh", FreshOption, False))
@@ -155,6 +157,7 @@ def train(
     sets = given.pop("sets", None) or []
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, json_log = given.pop("as_json"), given.pop("json_log")
+    tensorboard = given.pop("tensorboard", None)
     ui = given.pop("ui", False)
     flags = {name: True for name in _FLAGS if given.pop(name, False)}
     verbose = given.pop("verbose", False)
@@ -167,6 +170,9 @@ def train(
     if json_log is not None:
         log_path = {"json_log": format_value(str(json_log))}
         options = options.merged(RawConfig.from_mapping(log_path, "--json-log"))
+    if tensorboard is not None:
+        folder = {"tensorboard": format_value(str(tensorboard))}
+        options = options.merged(RawConfig.from_mapping(folder, "--tensorboard"))
     # The processes inherit the environment; here it is only read to see which settings are given.
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)

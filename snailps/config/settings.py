@@ -268,6 +268,16 @@ class MasterSettings(ListenerSettings):
         low=0.1,
         high=_DAY_S,
     )
+    tensorboard: str = setting(
+        "",
+        help=(
+            "Folder that gets the run for TensorBoard: curves, histograms of the rows' norms, the "
+            "vectors at the end. Needs `pip install snailps[tensorboard]` at the master. Empty: "
+            "none."
+        ),
+        when="Runs are compared there.",
+        unit="path",
+    )
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse more servers than nodes."""

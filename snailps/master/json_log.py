@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 PHASES = ("restoring", "survey", "loading", "training", "exporting")
 """In others there is nothing to record."""
+_LEFT_OUT = ("nodes", "events")
+"""Of a status: what would be long, and the same again, in each record."""
 
 
 class JsonLog:
@@ -62,7 +64,7 @@ class JsonLog:
         """Writes a record, where there is a log."""
         if self._file is None:
             return
-        record = {key: value for key, value in status.items() if key != "nodes"}
+        record = {key: value for key, value in status.items() if key not in _LEFT_OUT}
         try:
             self._file.write(json.dumps(_finite({"time": time.time(), **record})) + "\n")
             self._file.flush()

@@ -43,8 +43,9 @@ from snailps.master.job.snapshot import JobSnapshot, pack
 from snailps.master.journal import Journal
 from snailps.master.json_log import PHASES, JsonLog
 from snailps.master.log_tail import LogTail
-from snailps.master.phases import ClusterPhase
+from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.master.takeover import check_results, journal_path, life_of, unended
+from snailps.master.tensorboard_log import TensorboardLog
 from snailps.master.works import Works
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
@@ -325,11 +326,14 @@ class Master:
         )
         self._probe_service = ProbeService("master", False, others=self.core.members.endpoints)
         self._json_log = JsonLog("", 0.0)
+        self._tensorboard: TensorboardLog | None = None
         return past is not None
 
     def _begin(self, listener: Listener, job: Job | None) -> None:
         settings = self._settings
         self._json_log = JsonLog(settings.json_log, settings.json_log_interval)
+        if settings.tensorboard:
+            self._tensorboard = self._reader.observer = TensorboardLog(settings.tensorboard)
         if job is not None:
             workers = settings.expected_node_num - max(1, settings.expected_servers)
             self._feed(events.Started(job, workers))
@@ -357,6 +361,8 @@ class Master:
         self._server.close()
         self._heartbeats.stop()
         self._json_log.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
         self._trust.close()
         self._log_tail.close()
 
@@ -433,6 +439,9 @@ class Master:
         job = core.job_controller.job
         if job is not None and core.job_controller.phase in PHASES:
             self._json_log.write_if_due(job.validation, self.status, now)
+            if self._tensorboard is not None and core.job_controller.phase is JobPhase.TRAINING:
+                jobs, members = core.job_controller.jobs, len(core.members.all)
+                self._tensorboard.write_if_due(jobs, members, self.status, now)
 
     def _feed(self, event: Event) -> None:
         """Hands the core an event, and does what it wants, with all that comes of that."""
@@ -523,7 +532,7 @@ class Master:
             effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),
             effects.Diagnose: self._diagnose,
             effects.Say: lambda effect: log.info("%s", effect.text),
-            effects.Record: lambda effect: self._json_log.write(effect.status),
+            effects.Record: self._record,
         }
 
     def _send(self, effect: effects.Send) -> None:
@@ -561,6 +570,11 @@ class Master:
         self._journal.note(effect.kind, effect.data)
         if not self._journal.kept:
             self._events.append(events.JournalFailed())
+
+    def _record(self, effect: effects.Record) -> None:
+        self._json_log.write(effect.status)
+        if self._tensorboard is not None:
+            self._tensorboard.write(effect.status)
 
     def _diagnose(self, effect: effects.Diagnose) -> None:
         if self._diagnosis is not None:

@@ -13,9 +13,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
@@ -31,6 +31,16 @@ from snailps.transport.security.trust import Trust
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+
+class Observer(Protocol):
+    """Is shown the tables when the master reads them, and the files of the export."""
+
+    def looked(self, results: Results) -> None:
+        """The tables can be read."""
+
+    def exported(self, files: Sequence[str]) -> None:
+        """These files are written."""
 
 
 class ModelReader:
@@ -53,6 +63,7 @@ class ModelReader:
         self._links: set[ShardConnections] = set()
         self._closed = threading.Event()
         self._told: ExportProgress | None = None
+        self.observer: Observer | None = None
 
     # --- of the loop -----------------------------------------------------------------------------
 
@@ -83,11 +94,18 @@ class ModelReader:
 
     def inspect(self, job: Job, reading: Reading) -> None:
         """Has the model's inspector look; `Job.validation` gets what it finds."""
-        look = job.cls.inspector(job.settings)
-        if look is None:
+        look, observer = job.cls.inspector(job.settings), self.observer
+        if look is None and observer is None:
             return
+
+        def both(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
+            found = look(results) if look is not None else {}
+            if observer is not None:
+                observer.looked(results)
+            return found
+
         try:
-            found = self.load(job, look, reading)
+            found = self.load(job, both, reading)
         except Exception as error:  # a look is no reason to lose the model
             log.error("cannot look at the model, the job goes on: %s", explain(error))
             return
@@ -112,9 +130,17 @@ class ModelReader:
         told.check()
         judge = partial(_judge_and_export, job)
         figures |= self.load(job, judge, reading, told)
+        if self.observer is not None:
+            self._show_exported(self.observer, figures.get("files", []))
         if job.settings.output:
             figures["export_s"] = round(time.monotonic() - begin, 3)
         return figures
+
+    def _show_exported(self, observer: Observer, files: Sequence[str]) -> None:
+        try:
+            observer.exported(files)
+        except Exception as error:  # the result is written
+            log.warning("tensorboard: no vectors of %s: %s", files, explain(error))
 
     def load(
         self,

@@ -1,0 +1,216 @@
+"""A training for TensorBoard: curves, histograms of the rows' norms, and the vectors at the end.
+
+    Status (of the loop) -> scalars ┐
+    Results (beside the loop) -> norms of rows ┼-> queue -> thread -> tensorboardX -> event files
+    files of the export -> words and vectors ┘
+
+The loop only puts numbers into a queue; what is written is written in a thread of its own, and what
+cannot be written is left out with a warning: it never ends a run.  A step is the number of words or
+examples so far, so a training that goes on later continues its curves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.results import Results
+from snailps.errors import ConfigError, SnailError, explain
+from snailps.node.status import Status
+from snailps.vectors.extras import optional_module
+from snailps.vectors.files import Float32, load
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+NODES_PER_S = 100
+"""A status of many processes takes a while to make: of so many one is made each second."""
+ROWS_MAX = 20_000
+"""Rows of a table whose norms are looked at: shards have rows by hash, so any are a fair sample."""
+WORDS_MAX = 10_000
+"""Vectors for the projector, which a browser must hold; the most frequent words."""
+QUEUE_MAX = 1000
+END_S = 20.0
+"""How long the end of the master waits for what is still to be written."""
+FILE_BYTES_MAX = 256 << 20
+"""A larger file is not loaded for it, but a ``.vec``, of which the first lines are read."""
+_VECTORS = (".vec", ".npz", ".bin")
+
+Write = Callable[[Any], None]
+"""Writes something with a `tensorboardX.SummaryWriter`."""
+
+
+class TensorboardLog:
+    """Writes a folder that ``tensorboard --logdir`` shows.
+
+    Parameters
+    ----------
+    folder : str
+        Of the first job; later ones of a session have ``job-2``, ... in it.
+
+    Raises
+    ------
+    ConfigError
+        tensorboardX is not installed, or the folder cannot be made.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._module = optional_module("tensorboardX", "tensorboard", "snailps[tensorboard]")
+        self._folder = Path(folder).expanduser()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"tensorboard: cannot make {folder}: {error.strerror}") from None
+        self._at = 0.0
+        self._job, self._step = 1, 0
+        self._queue: queue.Queue[tuple[int, Write] | None] = queue.Queue(QUEUE_MAX)
+        self._thread = threading.Thread(
+            target=self._write_all, name="snailps-tensorboard", daemon=True
+        )
+        self._thread.start()
+
+    # --- the master's loop -----------------------------------------------------------------------
+
+    def write_if_due(
+        self, job: int, members: int, status: Callable[[], Status], now: float
+    ) -> None:
+        """Adds a point to the curves of this job when it is time to."""
+        self._job = job
+        if now >= self._at:
+            self._at = now + max(INTERVAL_S, members / NODES_PER_S)
+            self.write(status())
+
+    def write(self, status: Status) -> None:
+        """Adds a point to all curves."""
+        self._step = step = status["units"]
+        points: dict[str, float | None] = {
+            "training/loss": status["loss"],
+            "training/learning_rate": status["lr"],
+            "training/progress": status["progress"],
+            f"speed/{status['unit']}_per_second": status["units_per_s"],
+            "speed/requests_per_second": status["requests_per_s"],
+            "cluster/longest_wait_seconds": max(
+                (w["seconds"] for w in status["waits"]), default=0.0
+            ),
+            "cluster/waits": len(status["waits"]),
+            "cluster/servers": sum(node["role"] == "server" for node in status["nodes"]),
+            "cluster/workers": sum(node["role"] == "worker" for node in status["nodes"]),
+        }
+
+        def scalars(writer: Any) -> None:
+            for name, value in points.items():
+                if value is not None:
+                    writer.add_scalar(name, value, step)
+
+        self._put(scalars)
+
+    # --- beside the loop -------------------------------------------------------------------------
+
+    def looked(self, results: Results) -> None:
+        """Notes the norms of rows of all tables.  Takes as long as reading these does."""
+        step = self._step
+        for name in results.tables:
+            found, count = [], 0
+            for _, rows in results.scan(name):
+                found.append(np.linalg.norm(rows.astype(np.float64), axis=1))
+                count += len(rows)
+                if count >= ROWS_MAX:
+                    break
+            norms = np.concatenate(found)[:ROWS_MAX] if found else np.empty(0)
+            norms = norms[np.isfinite(norms)]
+            if len(norms):
+                self._put(partial(_histogram, f"row_norms/{name}", norms, step))
+
+    def exported(self, files: Sequence[str]) -> None:
+        """Notes the vectors of what the export wrote, if they are vectors of words."""
+        known = sorted(
+            (_VECTORS.index(suffix), file)
+            for file in files
+            if (suffix := Path(file).suffix) in _VECTORS
+        )
+        found = _first_vectors(known[0][1]) if known else None
+        if found is None:
+            return
+        words, rows = found
+        step = self._step
+        self._put(partial(_embedding, words, rows, step))
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _put(self, write: Write) -> None:
+        try:
+            self._queue.put_nowait((self._job, write))
+        except queue.Full:  # a disk that hangs must not stop the run
+            log.debug("tensorboard: the disk is behind, a point is left out")
+
+    def _write_all(self) -> None:
+        writers: dict[int, Any] = {}
+        failed = False
+        while (item := self._queue.get()) is not None:
+            job, write = item
+            try:
+                if job not in writers:
+                    folder = self._folder if job <= 1 else self._folder / f"job-{job}"
+                    writers[job] = self._module.SummaryWriter(str(folder), flush_secs=5)
+                write(writers[job])
+            except Exception as error:  # of the package, the disk
+                if not failed:
+                    log.warning("tensorboard: cannot write %s: %s", self._folder, explain(error))
+                failed = True
+        for writer in writers.values():
+            try:
+                writer.close()
+            except Exception as error:
+                log.warning("tensorboard: cannot write %s: %s", self._folder, explain(error))
+
+    def close(self) -> None:
+        """Writes what there is still, and ends."""
+        try:
+            self._queue.put(None, timeout=END_S)
+        except queue.Full:
+            return
+        self._thread.join(END_S)
+
+
+def _histogram(tag: str, norms: NDArray[np.float64], step: int, writer: Any) -> None:
+    writer.add_histogram(tag, norms, step)
+
+
+def _embedding(words: list[str], rows: Float32, step: int, writer: Any) -> None:
+    writer.add_embedding(rows, metadata=words, tag="words", global_step=step)
+
+
+def _first_vectors(path: str) -> tuple[list[str], Float32] | None:
+    """The first words of a file, with their vectors; None where it is a model of another kind."""
+    if path.endswith(".vec"):
+        return _first_lines(path)
+    if Path(path).stat().st_size > FILE_BYTES_MAX:
+        log.info("tensorboard: %s is too large for the projector", path)
+        return None
+    try:
+        vectors: Any = load(path)
+        words = list(itertools.islice(vectors.words, WORDS_MAX))
+        return words, np.array(vectors.vectors[: len(words)], np.float32)
+    except (SnailError, AttributeError, TypeError):
+        return None
+
+
+def _first_lines(path: str) -> tuple[list[str], Float32]:
+    """The same of a ``.vec``, of which no more is read: the file may be of any size."""
+    words, rows = [], []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        next(file, "")  # the numbers of words and of columns
+        for line in itertools.islice(file, WORDS_MAX):
+            word, *numbers = line.rstrip().split(" ")
+            words.append(word)
+            rows.append(np.array(numbers, np.float32))
+    return words, np.array(rows, np.float32)

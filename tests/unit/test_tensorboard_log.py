@@ -1,0 +1,192 @@
+"""What a training writes for TensorBoard, read back from its event files."""
+
+import logging
+import struct
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from snailps.errors import ConfigError
+from snailps.master import tensorboard_log
+from snailps.master.tensorboard_log import ROWS_MAX, TensorboardLog
+from snailps.store.checkpoint._crc32c import crc32c
+from snailps.vectors.files import write_vec
+from tests.support.master_world import World
+
+tensorboardX = pytest.importorskip("tensorboardX", reason="pip install snailps[tensorboard]")
+from tensorboardX.proto.event_pb2 import Event  # noqa: E402 - behind the skip
+
+
+def masked(data):
+    """The checksum of a record."""
+    crc = crc32c(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def events_in(folder):
+    """All events of a run: records of a length, a checksum of it, the data, and one of that."""
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            record = data[at + 12 : at + 12 + length]
+            assert struct.unpack_from("<I", data, at + 8)[0] == masked(data[at : at + 8])
+            assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked(record)
+            yield Event.FromString(record)
+            at += 16 + length
+
+
+def values_in(folder):
+    return [(event.step, value) for event in events_in(folder) for value in event.summary.value]
+
+
+def status_of(**more):
+    world = World()
+    world.forms()
+    return {**world.core.status(world.now), **more}
+
+
+def tables(**rows):
+    """Tables as `Results` shows them, in pieces."""
+
+    def scan(name):
+        for begin in range(0, len(rows[name]), 1000):
+            yield np.arange(begin, begin + 1000), rows[name][begin : begin + 1000]
+
+    return SimpleNamespace(tables=dict.fromkeys(rows), scan=scan)
+
+
+def test_scalars_are_curves_over_the_words(tmp_path):
+    board = TensorboardLog(str(tmp_path / "runs" / "a"))
+    for step in (100, 200):
+        told = status_of(units=step, loss=10.0 / step, lr=0.05, units_per_s=50.0, unit="words")
+        board.write(told)
+    board.close()
+    found = {
+        (value.tag, step): value.simple_value for step, value in values_in(tmp_path / "runs/a")
+    }
+    assert found["training/loss", 100] == pytest.approx(0.1)
+    assert found["training/loss", 200] == pytest.approx(0.05)
+    assert found["training/learning_rate", 200] == pytest.approx(0.05)
+    assert found["speed/words_per_second", 100] == 50.0
+    assert found["cluster/workers", 100] == 2.0
+    assert ("cluster/longest_wait_seconds", 100) in found
+
+
+def test_scalars_leave_out_what_is_not_known(tmp_path):
+    board = TensorboardLog(str(tmp_path))
+    board.write(status_of(loss=None, lr=None))
+    board.close()
+    tags = {value.tag for _, value in values_in(tmp_path)}
+    assert "training/progress" in tags
+    assert "training/loss" not in tags
+
+
+def test_points_are_a_second_apart_and_further_with_many_processes(tmp_path):
+    board, asked = TensorboardLog(str(tmp_path)), []
+
+    def status():
+        asked.append(1)
+        return status_of()
+
+    for tenth in range(20):
+        board.write_if_due(1, 4, status, tenth / 10)
+    assert len(asked) == 2
+    board.write_if_due(1, 1000, status, 100.0)
+    board.write_if_due(1, 1000, status, 109.9)
+    assert len(asked) == 3
+    board.close()
+
+
+def test_histograms_are_of_the_norms_of_rows(tmp_path):
+    board = TensorboardLog(str(tmp_path))
+    board.looked(tables(input=np.full((3000, 4), 2.0, np.float32), empty=np.zeros((0, 4))))
+    board.close()
+    ((_, value),) = values_in(tmp_path)
+    assert value.tag == "row_norms/input"
+    assert (value.histo.num, value.histo.min, value.histo.max) == (3000, 4.0, 4.0)
+
+
+def test_histograms_look_at_a_sample_of_large_tables(tmp_path):
+    board = TensorboardLog(str(tmp_path))
+    board.looked(tables(input=np.ones((ROWS_MAX + 5000, 2), np.float32)))
+    board.close()
+    ((_, value),) = values_in(tmp_path)
+    assert value.histo.num == ROWS_MAX
+
+
+def test_the_projector_gets_words_and_vectors(tmp_path):
+    path = tmp_path / "model.vec"
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    write_vec(path, [b"the", b"of", b"snail", "é".encode()], [rows], 2)
+    board = TensorboardLog(str(tmp_path / "run"))
+    board.exported([str(path)])
+    board.close()
+    (folder,) = [one.parent for one in (tmp_path / "run").rglob("tensors.tsv")]
+    assert (folder / "metadata.tsv").read_text().split() == ["the", "of", "snail", "é"]
+    written = np.loadtxt(folder / "tensors.tsv", delimiter="\t")
+    np.testing.assert_allclose(written, rows)
+    assert "tensors.tsv" in (tmp_path / "run" / "projector_config.pbtxt").read_text()
+
+
+def test_files_that_are_no_vectors_are_left_alone(tmp_path):
+    (tmp_path / "model.npz").write_bytes(b"x")
+    board = TensorboardLog(str(tmp_path / "run"))
+    board.exported([str(tmp_path / "model.npz"), "weights.txt"])
+    board.exported([])
+    board.close()
+    assert not list((tmp_path / "run").rglob("tensors.tsv"))
+
+
+def test_later_jobs_of_a_session_have_folders_of_their_own(tmp_path):
+    board = TensorboardLog(str(tmp_path))
+    for job in (1, 2):
+        board.write_if_due(job, 1, lambda: status_of(loss=1.0), 10.0 * job)
+    board.close()
+    assert values_in(tmp_path)
+    assert values_in(tmp_path / "job-2")
+
+
+def test_a_disk_that_fails_is_a_warning_and_no_more(tmp_path, monkeypatch, caplog):
+    def broken(*arguments, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensorboardX, "SummaryWriter", broken)
+    with caplog.at_level(logging.WARNING, "snailps"):
+        board = TensorboardLog(str(tmp_path))
+        board.write(status_of())
+        board.write(status_of())
+        board.close()
+    assert caplog.text.count("No space left on device") == 1
+
+
+def test_a_missing_package_and_a_bad_folder_are_said_at_once(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="tensorboard: cannot make"):
+        TensorboardLog(str(tmp_path / "file" / "run"))
+
+    def lacking(name, what, requirement):
+        raise ConfigError(f"{what} needs {name}: pip install '{requirement}'")
+
+    monkeypatch.setattr(tensorboard_log, "optional_module", lacking)
+    with pytest.raises(ConfigError, match=r"pip install 'snailps\[tensorboard\]'"):
+        TensorboardLog(str(tmp_path))
+
+
+def test_tensorboards_own_reader_takes_it(tmp_path):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard itself is not installed: it takes 80 MB",
+    )
+    board = TensorboardLog(str(tmp_path))
+    for step in (100, 200):
+        board.write(status_of(units=step, loss=10.0 / step))
+    board.looked(tables(input=np.ones((3000, 2), np.float32)))
+    board.close()
+    read = accumulator.EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert [(e.step, round(e.value, 3)) for e in read.Scalars("training/loss")] == [
+        (100, 0.1), (200, 0.05)
+    ]  # fmt: skip
+    assert read.Histograms("row_norms/input")[0].histogram_value.num == 3000
