@@ -36,7 +36,7 @@ def main(text):
         model = snailps.FastText(**parameters, callbacks=MlflowCallback(), verbose=False).fit(text)
         for epoch in model.history_:
             mlflow.log_metrics({"epoch_loss": epoch["loss"]}, step=epoch["epoch"])
-        model.save("model.bin")
+        model.wv.save("model.bin")
         mlflow.log_artifact("model.bin")
 
 

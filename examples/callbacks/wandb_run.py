@@ -36,7 +36,7 @@ def main(text):
     parameters = {"dim": 50, "epochs": 5, "lr": 0.05}
     run = wandb.init(project="snailps", config=parameters)
     model = snailps.FastText(**parameters, callbacks=WandbCallback(run), verbose=False).fit(text)
-    model.save("model.bin")
+    model.wv.save("model.bin")
     run.finish()
 
 
