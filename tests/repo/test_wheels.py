@@ -120,7 +120,7 @@ def test_command_builds_for_those_that_are_asked_for(wheels, home, monkeypatch, 
     for version in ("3.10", "3.11", "3.13"):
         fake_python(home / "bin" / f"python{version}", version)
     built = []
-    monkeypatch.setattr(wheels, "build", lambda found, out, work: built.extend(found))
+    monkeypatch.setattr(wheels, "build", lambda found, out, work, reuse: built.extend(found))
     wheels.main(words)
     assert [one.version for one in built] == versions
 
@@ -142,6 +142,27 @@ def test_sources_are_copied_without_what_builds_leave(wheels, tmp_path):
     wheels.copy_sources(tree, target)
     found = {p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file()}
     assert found == {*wheels.SOURCES, *(f"snailps/{name}" for name in kept)}
+
+
+def test_compiled_modules_of_one_python_are_copied_with_their_times(wheels, tmp_path):
+    tree, target = tmp_path / "tree", tmp_path / "target"
+    sources = ["data/_text.pyx", "data/_text.c", "_kernels.pyx"]
+    compiled = ["data/_text", "data/_deleted", "_kernels"]
+    for name in sources + [f"{name}.cpython-311-x.so" for name in compiled]:
+        path = tree / "snailps" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        os.utime(path, (1e9, 1e9))
+    (tree / "snailps" / "data" / "_text.cpython-312-x.so").write_text("")
+    for name in wheels.SOURCES:
+        (tree / name).write_text(name)
+    wheels.copy_sources(tree, target)
+    assert wheels.copy_compiled(tree, target, "3.11") == 2
+    found = {path.name: path for path in target.rglob("*.so")}
+    assert set(found) == {"_text.cpython-311-x.so", "_kernels.cpython-311-x.so"}
+    assert found["_text.cpython-311-x.so"].match("build/lib.*-cpython-311/snailps/data/_text.*")
+    assert (target / "snailps" / "data" / "_text.c").stat().st_mtime == 1e9
+    assert all(path.stat().st_mtime == 1e9 for path in found.values())
 
 
 def test_extensions_are_those_of_the_sources_and_of_this_machine(wheels, monkeypatch):
@@ -183,6 +204,8 @@ def test_wheel_as_it_should_be_has_no_faults(wheels, tmp_path):
     assert wheels.faults_of(write_wheel(tmp_path), EXTENSIONS) == []
     two = "cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64"
     assert wheels.faults_of(write_wheel(tmp_path, tags=two), EXTENSIONS) == []
+    page = write_wheel(tmp_path, "snailps/monitor/static/page.js")
+    assert wheels.faults_of(page, EXTENSIONS) == []
 
 
 @pytest.mark.parametrize(
