@@ -58,8 +58,8 @@ __all__ = [
 LocalCluster = Cluster
 MARGIN_S = 5.0
 """How much longer than the master we wait for the start: its error names what is missing."""
-HELD_BYTES, HELD_TABLES = 512 << 20, 2000
-"""What the kept cluster may hold of earlier jobs before another one takes its place."""
+FITS_MAX = 4000
+"""So often the kept cluster is given out: a life has numbers for some 65,000 tables."""
 CONNECT_S = 10.0
 """How long `connect` tries to reach a master."""
 _ROLES: tuple[type[Settings], ...] = tuple(c for _, c in ROLE_CLASSES if c is not JobSettings)
@@ -209,7 +209,7 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cluster: Cluster | None = None
-        self._workers = 0
+        self._workers = self._given = 0
 
     def get(self, workers: int | None) -> Cluster:
         """The cluster, with so many workers if a number is given; started if need be.
@@ -218,25 +218,23 @@ class _Kept:
         """
         with self._lock:
             made = self._cluster
-            if made is not None and workers in (None, self._workers) and not _is_worn(made):
-                return made
+            if made is not None and workers in (None, self._workers) and _is_alive(made):
+                self._given += 1
+                if self._given <= FITS_MAX or made.has_own_tables:  # which may be in use
+                    return made
+            self._given = 1
             made = self._cluster = None  # it may end before the other one needs memory
             self._workers = workers or 1
             self._cluster = made = cluster(workers=self._workers)
             return made
 
 
-def _is_worn(made: Cluster) -> bool:
-    """Whether another cluster is better: this has ended, or earlier jobs have left very much."""
+def _is_alive(made: Cluster) -> bool:
+    """Whether a cluster answers; one that has ended has only just been found out, at times."""
     try:
-        status = made.status()
+        return made.is_open and bool(made.status())
     except SnailError:
-        return True
-    session = status["session"]
-    if session is None or session["job"] or made.has_own_tables:
-        return False  # what it holds is in use
-    held = sum(shard["bytes"] for shard in status["shards"])
-    return held > HELD_BYTES or session["tables"] > HELD_TABLES
+        return False
 
 
 _kept = _Kept()
@@ -248,9 +246,9 @@ def default_cluster(workers: int | None = None) -> Cluster:
     """The cluster that a model is fitted on where none is named.
 
     That of the innermost ``with`` block.  Outside of one it is started at the first use, kept, and
-    ended with this process; but another one takes its place once earlier jobs have left very much
-    in its memory, unless it has tables that `Cluster.table` has declared.  The old one ends when
-    nothing refers to it.
+    ended with this process; its memory serves one fit after the other.  After some thousand fits
+    another one takes its place, unless it has tables that `Cluster.table` has declared.  The old
+    one ends when nothing refers to it.
 
     Parameters
     ----------

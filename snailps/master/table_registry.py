@@ -8,6 +8,7 @@ Servers are told of a table once: further declarations of it are answered when a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -20,7 +21,12 @@ from snailps.master.events import Answer
 from snailps.master.member import Member
 from snailps.transport import messages
 
+log = logging.getLogger(__name__)
+
 TABLES_MAX = 4096
+"""At a time."""
+NUMBER_MAX = 0xFFFF
+"""Numbers are never given twice in a life: what is late would reach another table."""
 
 OnMade = Callable[[Answer, float], None]
 """Gets `Declared`, or why the tables could not be made; and the time."""
@@ -68,18 +74,35 @@ class TableRegistry:
 
     @property
     def count(self) -> int:
-        """How many tables there are at the servers, those of earlier jobs too."""
+        """How many tables there are at the servers."""
         return len(self._made)
 
-    def forget_job(self) -> None:
-        """Lets the next job of a session declare its tables afresh.
+    @property
+    def numbers_left(self) -> int:
+        """How many more tables can be made."""
+        return NUMBER_MAX + 1 - self._next_table
 
-        Until then the driver can read what the last job left.  The rows stay on the servers until
-        the cluster ends.
+    def forget_job(self, now: float) -> None:
+        """Lets the next job of a session declare its tables afresh, and has servers drop the last
+        job's.
+
+        Until then the driver can read what that left.  Nothing waits for the servers: each drops
+        its tables before it makes others, and numbers are given once only.
         """
-        for name in self._of_job:
-            self.tables.pop(name, None)
+        gone = [self.tables.pop(name)[0] for name in self._of_job if name in self.tables]
         self._of_job.clear()
+        for number in gone:
+            self._made.pop(number, None)
+        if gone:
+            order = messages.DropTables(sorted(gone))
+            refused = "cannot drop the tables of the last job"
+            Broadcast(
+                self._out, self._servers(), order, self._dropped, now, loss="drop", refused=refused
+            )
+
+    def _dropped(self, broadcast: Broadcast, now: float) -> None:
+        if broadcast.error:  # they take memory, and nothing else
+            log.warning("%s", broadcast.error)
 
     def replay(self, fact: Fact) -> None:
         """Takes a table that an earlier master of this life has noted."""
@@ -122,10 +145,12 @@ class TableRegistry:
                 raise ConfigError(
                     f"table {table.name!r} is declared in two ways: {_differences(known, table)}"
                 )
-            if number > TABLES_MAX:
+            if len(self._made) + len(new) >= TABLES_MAX and table.name not in self.tables:
+                raise ConfigError(f"more than {TABLES_MAX:,} tables: use rows of fewer ones")
+            if number > NUMBER_MAX:
                 raise ConfigError(
-                    f"more than {TABLES_MAX:,} tables, those of earlier jobs included, whose rows "
-                    "stay until the cluster ends: start it anew"
+                    f"this session has made {NUMBER_MAX:,} tables, as many as it can: start the "
+                    "cluster anew"
                 )
             if table.name not in self.tables:
                 new[table.name] = (number, table)
@@ -179,7 +204,7 @@ class TableRegistry:
             ended(broadcast.error, now)
 
     def made(self) -> list[Any]:
-        """All tables with their numbers, those of earlier jobs too: their rows are still there."""
+        """All tables with their numbers, in rising order."""
         return [[number, table.to_dict()] for number, table in self._made.items()]
 
     def remake(self, now: float) -> None:

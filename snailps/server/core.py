@@ -78,6 +78,7 @@ class ServerCore:
         self._orders: Mapping[type[Any], Callable[[int, Any, float], None]] = {
             messages.TakeRoute: host.take_route,
             messages.MakeTables: host.make_tables,
+            messages.DropTables: host.drop_tables,
             messages.HostStandby: host.host_standby,
             messages.BackUp: host.back_up,
             messages.Alone: host.alone,

@@ -237,6 +237,18 @@ class ShardHost:
 
         self._out.post_all([(i, *post) for i, post in enumerate(posts)], ended, now)
 
+    def drop_tables(self, call: int, order: messages.DropTables, now: float) -> None:
+        """Drops tables in every shard here; one that stops meanwhile has none."""
+        self.touched.difference_update(order.numbers)
+        do = partial(Shard.drop_tables, numbers=order.numbers)
+        shards = [*self.primaries.values(), *self.standbys.values()]
+        posts = [(i, shard, do) for i, shard in enumerate(shards)]
+
+        def ended(answers: dict[int, Answered], now: float) -> None:
+            self._out.answer(call, messages.Ok())
+
+        self._out.post_all(posts, ended, now)
+
     def back_up(self, call: int, order: messages.BackUp, now: float) -> None:
         """Starts to copy a shard to its standby; `Backed` or `Unbacked` follows.
 

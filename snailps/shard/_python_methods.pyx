@@ -42,6 +42,10 @@ cdef class PythonMethods:
         """Takes a table's method, unless it has one."""
         self.methods.setdefault(number, method)
 
+    def drop(self, number):
+        """Forgets the method of a table, if it has one."""
+        self.methods.pop(number, None)
+
 
 # --- requests ------------------------------------------------------------------------------------
 

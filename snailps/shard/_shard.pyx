@@ -139,6 +139,12 @@ cdef class ShardCore:
         if method is not None:
             self.methods.add(number, method)
 
+    def drop_tables(self, numbers):
+        """Drops tables with their rows; those that are not here are passed over."""
+        self.store.drop_tables(numbers)
+        for number in numbers:
+            self.methods.drop(number)
+
     @property
     def clock_error(self):
         """What an access method in Python raised when a clock was applied, or None."""

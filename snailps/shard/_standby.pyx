@@ -38,7 +38,8 @@ from snailps.store.core._clock_buffer cimport (
 )
 from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport (
-    Mark, Table, marks_raise, store_access, store_adds_state, store_dim, store_disown, store_floats,
+    Mark, Table, marks_raise, store_access, store_adds_state, store_dim, store_disown, store_dropped,
+    store_floats,
     store_owns, store_push, store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
@@ -104,6 +105,10 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     cdef Appended told
     cdef RowRequest asked
     told.groups = 0
+    if table == NULL and store_dropped(me.shard, head.table):
+        if me.standby.pieces and me.standby.table == head.table:
+            me.standby.pieces = 0
+        return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
         return OUTCOME_PARK
@@ -320,6 +325,8 @@ cdef Outcome _staged(Context *me, const ReplicaHead *head, uint64_t incarnation,
     cdef uint32_t g, i
     cdef Slot *slot
     cdef Staged *part
+    if table == NULL and store_dropped(me.shard, head.table):
+        return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
         return OUTCOME_PARK
@@ -413,6 +420,8 @@ cdef Outcome _rows(Context *me, const ReplicaHead *head, const char *at, uint64_
     cdef const RowsHead *top = <const RowsHead *>at
     cdef Table *table = store_table(me.shard, head.table)
     cdef int failed
+    if table == NULL and store_dropped(me.shard, head.table):
+        return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
         return OUTCOME_PARK

@@ -88,6 +88,13 @@ class Shard:
         """
         self.core.add_table(number, dim, access, init, scale, seed, hyper, track, method)
 
+    def drop_tables(self, numbers: Sequence[int]) -> None:
+        """Drops tables with their rows; those that are not here are passed over.
+
+        At a primary and at its standbys each by itself: nothing of the tables is read any more.
+        """
+        self.core.drop_tables(numbers)
+
     def fragments(self) -> NDArray[np.uint32]:
         """The fragments that this shard owns, uint32, ascending."""
         return self.core.store.fragments()

@@ -25,7 +25,7 @@ from snailps.store.core._arena cimport arena_end
 from snailps.store.core._clock_buffer cimport (
     SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, SEAL_FUTURE, SEAL_OK, SEAL_REFUSED, SEAL_SLOTS,
     STAGE_DROPPED, STAGE_OK, STAGED_BYTES_MAX, Slot, Slots, Staged, slot_at, slots_check, slots_end,
-    slots_free, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
+    slots_forget, slots_free, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
     staged_bytes_of, staged_give, staged_new,
 )
 from snailps.store.core._slab cimport (
@@ -33,6 +33,7 @@ from snailps.store.core._slab cimport (
 )
 from snailps.store.tables cimport (
     TRACK_TOUCH, Fragment, Shard, Table, marks_drop, store_adds_state, store_bytes, store_disown,
+    store_drop,
     store_mark, store_owns, store_pull_any, store_push, store_scan, store_set_mark, store_table,
     table_new,
 )
@@ -202,6 +203,24 @@ cdef class ShardStore:
         table.slab.scale = settings[0]
         for i in range(<int>HYPER_NUM):
             table.hyper[i] = settings[1 + i]
+
+    def drop_tables(self, table_ids):
+        """Drops tables with their rows, and what is staged of them; their memory serves others.
+
+        A number without a table is passed over.
+
+        Notes
+        -----
+        Reads every index and list of chunks: some 0.1 s where a table has 10 GB, during which the
+        shard serves nothing else.
+        """
+        cdef Table *table
+        cdef uint32_t number
+        for number in table_ids:
+            table = store_table(self.shard, number)
+            if table != NULL:
+                slots_forget(&self.slots, table)
+                store_drop(self.shard, number)
 
     # sums
 

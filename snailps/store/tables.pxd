@@ -44,6 +44,7 @@ cdef struct Shard:
     Fragment *fragments
     Table **tables              # by table id; NULL = no such table
     uint32_t table_cap
+    uint32_t table_end          # tables made so far have numbers below
     uint32_t frag_num
     uint32_t tick               # the caller's clock: what a push leaves in rows that track it
     const RowOps *ops
@@ -54,6 +55,11 @@ cdef struct Shard:
 # NULL if this shard has no such table.
 cdef inline Table *store_table(Shard *shard, uint32_t table_id) noexcept nogil:
     return shard.tables[table_id] if table_id < shard.table_cap else NULL
+
+
+# Whether a table was here: numbers are given once, and in rising order.
+cdef inline bint store_dropped(const Shard *shard, uint32_t table_id) noexcept nogil:
+    return table_id < shard.table_end and shard.tables[table_id] == NULL
 
 
 cdef inline uint32_t store_dim(const Table *table) noexcept nogil:
@@ -93,6 +99,9 @@ cdef inline bint store_keeps(const Table *table, uint32_t fragment) noexcept nog
 # A table without rows; NULL = no memory.  The caller fills in its settings.
 cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t state_floats,
                       uint32_t track) noexcept nogil
+
+# Drops a table with its rows, whose memory others get.  Nothing may point to it any more.
+cdef void store_drop(Shard *shard, uint32_t table_id) noexcept nogil
 
 # Bytes taken for rows, indices, tables and marks, freed and kept for re-use included.
 cdef uint64_t store_bytes(const Shard *shard) noexcept nogil

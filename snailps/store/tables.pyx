@@ -11,16 +11,16 @@ none, costs a call of `_slab`.  It must not know frames, requests or clocks.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key, mix64
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
 from snailps.abi._row_ops cimport RowOps, RowStep
-from snailps.store.core._arena cimport arena_used
+from snailps.store.core._arena cimport Piece, arena_merge, arena_used
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
-    part_find, part_reach, row_at, slab_init, slot_of, track_push, weights_of,
+    part_find, part_reach, row_at, slab_init, slab_pieces, slot_of, track_push, weights_of,
 )
 
 cdef enum:
@@ -456,4 +456,20 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t st
     table.slab.hyper = table.hyper
     table.slab.tick = &shard.tick
     shard.tables[table_id] = table
+    shard.table_end = max(shard.table_end, table_id + 1)
     return table
+
+
+cdef void store_drop(Shard *shard, uint32_t table_id) noexcept nogil:
+    cdef Table *table = shard.tables[table_id]
+    cdef uint64_t n = slab_pieces(&table.slab, shard.frag_num, NULL)
+    cdef Piece *pieces = <Piece *>malloc(n * sizeof(Piece))
+    if pieces == NULL:                  # its rows' memory goes with the shard
+        free(table)
+        shard.tables[table_id] = NULL
+        return
+    slab_pieces(&table.slab, shard.frag_num, pieces)
+    free(table)
+    shard.tables[table_id] = NULL
+    arena_merge(&shard.arena, pieces, n)
+    free(pieces)

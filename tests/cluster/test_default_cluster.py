@@ -47,7 +47,7 @@ pids = [node["pid"] for node in cluster.status()["nodes"] if node["pid"] != os.g
 print(*pids, file=sys.stderr, flush=True)
 if sys.argv[1] == "replaced":
     import snailps.local.cluster as module
-    module.HELD_TABLES = -1
+    module.FITS_MAX = 1
     assert thread_gets(2) is not cluster
     assert snailps.default_cluster() is not cluster
     assert cluster.is_open  # while anybody has it

@@ -99,6 +99,23 @@ def test_fit_of_a_table_in_a_file_equals_that_of_its_rows(cluster, tmp_path):
     assert made[0].score(file) > 0.9
 
 
+def test_fifty_fits_leave_the_rows_of_one(cluster):
+    x = np.eye(400, dtype=np.float32)
+    y = np.arange(400) % 2
+    held = []
+    for number in range(50):
+        if number % 5:
+            model = snailps.LogisticRegression(epochs=1, cluster=cluster)
+        else:
+            model = snailps.FMClassifier(epochs=1, factors=4 + number % 3, cluster=cluster)
+        model.fit(x, y)
+        status = cluster.status()
+        held.append(sum(shard["bytes"] for shard in status["shards"]))
+        assert sum(shard["rows"] for shard in status["shards"]) <= 401
+        assert status["session"]["tables"] <= 2
+    assert held[-1] < 1.02 * held[10]  # pointers to tables and marks stay
+
+
 def test_errors_leave_the_session_alive(cluster):
     model = snailps.Word2Vec(dim=8, min_count=10_000, cluster=cluster)
     with pytest.raises(ClusterError, match=r"no words left: min_count is 10000.*Lower min_count"):

@@ -116,7 +116,8 @@ ANSWERS = [
 ERRORS = [b'{"code":"x","text":"y"}', b"", b"[" * 4000, b'{"code":1e999}']
 MASTERS = [
     m.Welcome(1, 1, 1, 64, 1.0, 9.0), m.TakeRoute({}), m.Stop(True, "x"), m.Fence(1),
-    m.MakeTables([[1, TABLE]]), m.Expire(2, 1, [0]), m.SetClock(1), m.CloseClock(1, [0]),
+    m.MakeTables([[1, TABLE]]), m.DropTables([7]), m.Expire(2, 1, [0]), m.SetClock(1),
+    m.CloseClock(1, [0]),
     m.Save(1, "/x"), m.StopSaving(), m.Load(1, "/x", [[1, 1]]), m.HostStandby(0, []), m.Alone(0),
     m.BackUp(0, 1, "h", 1, True, False), m.Promote(0, 9), m.Yield(0, 1.0), m.DropShard(0),
     m.KeepShards([]), m.Start(1, "a:B", {}, 1, False), m.Leased(1, progress=[0.0, 1.0]),

@@ -32,6 +32,7 @@ KNOWN = [
     ),
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),
     (m.MakeTables([[1, {"dim": 2}]]), b'{"is":"MakeTables","tables":[[1,{"dim":2}]]}'),
+    (m.DropTables([3, 4]), b'{"is":"DropTables","numbers":[3,4]}'),
     (m.Expire(9, 1, [0, 2]), b'{"is":"Expire","tick":9,"before":1,"shards":[0,2]}'),
     (m.Save(3, "/c/3.part"), b'{"is":"Save","number":3,"folder":"/c/3.part","clock":-1}'),
     (m.StopSaving(), b'{"is":"StopSaving"}'),

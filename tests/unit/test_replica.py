@@ -531,3 +531,22 @@ def test_fence_holds_at_the_promoted_standby(cluster):
     for incarnation in (6, 7):
         with pytest.raises(RemoteError, match="given up"):
             cluster.client(incarnation, epoch=2).push(1, keys, ones)
+
+
+def test_standby_passes_over_a_table_that_it_has_dropped_already(cluster):
+    """Each shard drops a session's earlier tables by itself, when its server is told."""
+    client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
+    cluster.add_table(3, 4)
+    ones = np.ones((10, 4), np.float32)
+    client.push(3, keys, ones)
+    new = cluster.standby(0)
+    new[0].drop_tables([3])  # before the copy begins
+    made = cluster.back_up(standby=new)
+    for _ in range(2):
+        client.push(3, keys, ones)
+        client.push(1, keys, ones)
+    cluster.threads[0].drop_tables([3])
+    client.push(1, keys, ones)
+    assert set(made[0].stats()["tables"]) == set(cluster.threads[0].stats()["tables"])
+    cluster.promote(made)
+    assert (client.pull(1, keys, np.zeros((10, 4), np.float32)) == 3).all()

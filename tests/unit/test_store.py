@@ -159,3 +159,49 @@ def test_store_empty_requests_are_answered():
         "marks": 0,
         "tables": {0: {"dim": 3, "rows": 0, "row_bytes": 0}},
     }
+
+
+# --- tables that go -------------------------------------------------------------------------------
+
+
+def test_dropped_tables_leave_their_memory_to_others():
+    store = ShardStore(8, kernels.row_ops())
+    store.own(range(8))
+    keys, taken = some_keys(4000), []
+    for job in range(12):
+        numbers = [1 + 2 * job, 2 + 2 * job]
+        dim = (60, 7, 3)[job % 3]
+        for number in numbers:
+            store.add_table(number, dim, twin.ADD, ZEROS, 0, 0, [])
+        for first in range(0, len(keys), 500):  # rows of both tables come in turn
+            part = keys[first : first + 500]
+            for number in numbers:
+                values = np.full((len(part), dim), number, np.float32)
+                store.push(number, number, first + 1, part, values)
+        for number in numbers:
+            assert (store.pull(number, keys) == number).all()
+        taken.append(store.bytes)
+        store.drop_tables([*numbers, 999])
+        assert store.stats()["rows"] == 0
+    assert max(taken) <= 1.25 * max(taken[:3])
+    store.drop_tables([1])  # a second time
+    with pytest.raises(SnailError, match="no table 1 in this shard"):
+        store.pull(1, keys)
+
+
+def test_dropped_table_takes_what_is_staged_of_it_along():
+    store = ShardStore(4, kernels.row_ops())
+    store.own(range(4))
+    keys = some_keys(20)
+    for number in (1, 2):
+        store.add_table(number, 3, twin.ADD, ZEROS, 0, 0, [])
+        for slot in (0, 1, 2):
+            assert store.stage(number, 0, slot, 5 + slot, keys, np.ones((20, 3)))
+    store.seal(0, 0, 3, 5)  # its values are sums by now
+    before = store.clock_state()["staged_bytes"]
+    store.drop_tables([1])
+    assert store.clock_state()["staged_bytes"] == before / 2
+    for slot in (1, 2):
+        store.seal(0, slot, 3, 5 + slot)
+    assert store.clock_state() == {"clock": 1, "slots": 0, "sealed": [], "staged_bytes": 0}
+    assert (store.pull(2, keys) == 3).all()

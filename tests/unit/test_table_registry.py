@@ -7,6 +7,7 @@ from master_parts import TestOutbox
 
 from snailps.api.tables import Table
 from snailps.errors import ClusterError, ConfigError, ConnectionLost
+from snailps.master import table_registry
 from snailps.master.table_registry import TableRegistry
 from snailps.transport import messages as m
 
@@ -50,6 +51,36 @@ def test_servers_make_a_table_once_however_many_workers_declare_it():
     assert all(answer == [m.Declared([1, 2])] for answer in answers)
     assert world.declare("bias") == [m.Declared([2])]  # it exists: no server is asked
     assert not world.out.orders
+
+
+def test_tables_of_a_job_are_dropped_as_the_next_begins():
+    world = World()
+    driver = SimpleNamespace(role="driver")
+    world.declare("rows", "bias")
+    own = Table("own", 4).to_dict()
+    world.table_registry.declare(driver, m.Declare([own]), lambda *_: None, 0.0)
+    world.answer()
+    world.table_registry.forget_job(1.0)
+    assert world.answer() == [m.DropTables([1, 2])] * 3
+    assert [number for number, _ in world.table_registry.made()] == [3]
+    assert world.table_registry.count == 1
+    world.declare("rows")
+    assert [number for number, _ in world.answer()[0].tables] == [4]  # numbers come once
+    world.table_registry.forget_job(2.0)
+    world.servers.clear()
+    world.table_registry.forget_job(3.0)
+    assert world.failed == []
+
+
+def test_numbers_of_tables_end(monkeypatch):
+    monkeypatch.setattr(table_registry, "NUMBER_MAX", 3)
+    world = World()
+    for _ in range(3):
+        world.declare("rows")
+        world.answer()
+        world.table_registry.forget_job(0.0)
+    with pytest.raises(ConfigError, match="has made 3 tables, as many as it can: start"):
+        world.declare("rows")
 
 
 def test_only_new_tables_are_ordered_and_all_are_waited_for():

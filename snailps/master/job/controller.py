@@ -217,7 +217,7 @@ class JobController:
             self.recovery.go_on(self, job, now)
             return
         if not self.recovery.known:
-            self._members.table_registry.forget_job()
+            self._members.table_registry.forget_job(now)
             for ended in self.ended_jobs.values():
                 ended.tables = ended.summary = None
             self._members.rows.expired = 0

@@ -17,6 +17,10 @@ cdef struct Spare                   # the next region, touched ahead by a thread
 cdef struct FreeBlock:
     FreeBlock *next
 
+cdef struct Piece:
+    char *at
+    uint64_t length                 # a multiple of 64
+
 cdef struct Arena:
     char *bump                      # never used, hence zero, up to `end`
     char *end
@@ -41,6 +45,10 @@ cdef char *arena_free_block(Arena *arena, uint64_t piece, uint64_t *length) noex
 
 # Puts any 64-byte multiple on the free lists, as the largest blocks that fit.
 cdef void arena_give(Arena *arena, char *piece, uint64_t length) noexcept nogil
+
+# Gives pieces back, and merges all that is free: neighbours become one block, out of which pieces of
+# any length can be cut.  Reads every free block; without memory for that, nothing is merged.
+cdef void arena_merge(Arena *arena, const Piece *pieces, uint64_t n) noexcept nogil
 
 # Bytes cut so far, those on the free lists included.
 cdef uint64_t arena_used(const Arena *arena) noexcept nogil

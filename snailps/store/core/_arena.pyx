@@ -13,7 +13,8 @@ Nothing here locks: an arena belongs to one shard's thread.  It must not know ro
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcpy
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *address, size_t length, int prot, int flags, int fd, long offset)
@@ -197,6 +198,49 @@ cdef void arena_give(Arena *arena, char *piece, uint64_t length) noexcept nogil:
         arena.free[c] = block
         piece += <uint64_t>BLOCK_MIN << c
         length -= <uint64_t>BLOCK_MIN << c
+
+
+cdef int _by_place(const void *one, const void *other) noexcept nogil:
+    cdef const char *a = (<const Piece *>one).at
+    cdef const char *b = (<const Piece *>other).at
+    return (a > b) - (a < b)
+
+
+cdef void arena_merge(Arena *arena, const Piece *pieces, uint64_t n) noexcept nogil:
+    cdef uint64_t count = n
+    cdef uint64_t at, first
+    cdef uint32_t c
+    cdef FreeBlock *block
+    cdef Piece *all
+    for c in range(BLOCK_CLASSES):
+        block = arena.free[c]
+        while block != NULL:
+            count += 1
+            block = block.next
+    all = <Piece *>malloc(max(count, <uint64_t>1) * sizeof(Piece))
+    if all == NULL:
+        for at in range(n):
+            arena_give(arena, pieces[at].at, pieces[at].length)
+        return
+    memcpy(all, pieces, n * sizeof(Piece))
+    at = n
+    for c in range(BLOCK_CLASSES):
+        block = arena.free[c]
+        while block != NULL:
+            all[at].at = <char *>block
+            all[at].length = <uint64_t>BLOCK_MIN << c
+            at += 1
+            block = block.next
+        arena.free[c] = NULL
+    qsort(all, count, sizeof(Piece), _by_place)
+    while count:                        # from behind: what is given last is taken first
+        first = count - 1
+        while first and all[first - 1].at + all[first - 1].length == all[first].at:
+            all[first - 1].length += all[first].length
+            first -= 1
+        arena_give(arena, all[first].at, all[first].length)
+        count = first
+    free(all)
 
 
 cdef char *arena_cut(Arena *arena, uint64_t length) noexcept nogil:

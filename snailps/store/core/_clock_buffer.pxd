@@ -149,4 +149,7 @@ cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil
 # Begins at `clock` anew: nothing is staged, sealed or broken.
 cdef void slots_set(Slots *s, uint64_t clock, bint early) noexcept nogil
 
+# Drops what is staged or summed of a table, which is about to go.
+cdef void slots_forget(Slots *s, const Table *table) noexcept nogil
+
 cdef void slots_free(Slots *s) noexcept nogil

@@ -491,17 +491,53 @@ cdef void slots_set(Slots *s, uint64_t clock, bint early) noexcept nogil:
     s.broken = BROKEN_NOT
 
 
+cdef void slots_forget(Slots *s, const Table *table) noexcept nogil:
+    cdef Sums **at = &s.sums
+    cdef Sums *sums
+    cdef Staged *part
+    cdef Staged *next_one
+    cdef Staged *last
+    cdef uint32_t i
+    for i in range(s.cap):
+        part = s.slot[i].first
+        last = NULL
+        while part != NULL:
+            next_one = part.next
+            if part.table == table:
+                if last == NULL:
+                    s.slot[i].first = next_one
+                else:
+                    last.next = next_one
+                staged_free(s, part)
+            else:
+                last = part
+            part = next_one
+        s.slot[i].last = last
+    while at[0] != NULL:
+        sums = at[0]
+        if sums.table == table:
+            at[0] = sums.next
+            _sums_clear(s, sums)
+            _sums_free(sums)
+        else:
+            at = &sums.next
+
+
+cdef void _sums_free(Sums *sums) noexcept nogil:
+    free(sums.keys)
+    free(sums.rows)
+    free(sums.fragments)
+    free(sums.index)
+    free(sums)
+
+
 cdef void slots_free(Slots *s) noexcept nogil:
     cdef Sums *sums
     slots_set(s, 0, False)
     while s.sums != NULL:
         sums = s.sums
         s.sums = sums.next
-        free(sums.keys)
-        free(sums.rows)
-        free(sums.fragments)
-        free(sums.index)
-        free(sums)
+        _sums_free(sums)
     free(s.slot)
     free(s.gather)
     s.slot = NULL

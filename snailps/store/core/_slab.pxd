@@ -25,7 +25,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._row_ops cimport RowOps
-from snailps.store.core._arena cimport Arena, FreeBlock
+from snailps.store.core._arena cimport Arena, FreeBlock, Piece
 
 cdef extern from *:
     """
@@ -127,6 +127,10 @@ cdef inline void track_push(const Slab *slab, char *row) noexcept nogil:
 # access method, initialiser, hyper-parameters and tick are filled in by the caller.
 cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
                     uint32_t floats, bint touches) noexcept nogil
+
+# Ends a slab: fills in what it has of the arena's memory and forgets it; their number.  `to` NULL: only
+# counts.
+cdef uint64_t slab_pieces(Slab *slab, uint32_t frag_num, Piece *to) noexcept nogil
 
 # First value of a key: its weights, or (floats > dim) weights and state.
 cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats) noexcept nogil

@@ -17,7 +17,7 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._prefetch cimport fetch
 from snailps.abi._row_ops cimport ACCESS_PYTHON, RowOps
 from snailps.store.core._arena cimport (
-    BLOCK_MIN, Arena, FreeBlock, arena_block, arena_cut, arena_free_block, arena_give, block_class,
+    BLOCK_MIN, Arena, FreeBlock, Piece, arena_block, arena_cut, arena_free_block, arena_give, block_class,
 )
 
 cdef extern from *:
@@ -41,10 +41,20 @@ cdef void _part_clear(Part *part) noexcept nogil:
     part.chunks = &part.first
 
 
+cdef char *_take_piece(Arena *arena, uint64_t length) noexcept nogil:
+    """Of what is free, or new; contents are arbitrary."""
+    cdef uint64_t whole
+    cdef char *block = arena_free_block(arena, length, &whole)
+    if block == NULL:
+        return arena_cut(arena, length)
+    arena_give(arena, block + length, whole - length)
+    return block
+
+
 cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
                     uint32_t floats, bint touches) noexcept nogil:
     cdef uint32_t f
-    slab.parts = <Part *>arena_cut(arena, frag_num * sizeof(Part))
+    slab.parts = <Part *>_take_piece(arena, frag_num * sizeof(Part))
     if slab.parts == NULL:
         return False
     for f in range(frag_num):
@@ -62,6 +72,42 @@ cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_n
         slab.chunk_shift += 1
     slab.chunk_bytes = (<uint64_t>slab.chunk_rows * slab.stride + 63) // 64 * 64
     return True
+
+
+cdef inline uint64_t _piece(Piece *to, uint64_t n, char *at, uint64_t length) noexcept nogil:
+    """Notes a piece, if it is one; their number then."""
+    if length == 0:
+        return n
+    if to != NULL:
+        to[n].at = at
+        to[n].length = length
+    return n + 1
+
+
+cdef uint64_t slab_pieces(Slab *slab, uint32_t frag_num, Piece *to) noexcept nogil:
+    cdef uint64_t n = 0
+    cdef uint32_t f, i
+    cdef FreeBlock *block = slab.free_chunks
+    cdef Part *part
+    for f in range(frag_num):
+        part = &slab.parts[f]
+        if part.chunk_num == 1 and part.room < slab.chunk_rows:
+            n = _piece(to, n, part.first, <uint64_t>BLOCK_MIN << part.first_class)
+        else:
+            for i in range(part.chunk_num):
+                n = _piece(to, n, part.chunks[i], slab.chunk_bytes)
+        if part.chunk_cap > 1:
+            n = _piece(to, n, <char *>part.chunks, part.chunk_cap * sizeof(char *))
+        if part.buckets != <Bucket *>NO_BUCKET:
+            n = _piece(to, n, <char *>part.buckets, (<uint64_t>part.mask + 1) * sizeof(Bucket))
+    while block != NULL:
+        n = _piece(to, n, <char *>block, slab.chunk_bytes)
+        block = block.next
+    n = _piece(to, n, slab.window, <uint64_t>(slab.window_end - slab.window))
+    n = _piece(to, n, <char *>slab.parts, frag_num * sizeof(Part))
+    if to != NULL:
+        slab.parts = NULL
+    return n
 
 
 cdef inline void _first_row(const Slab *slab, uint64_t key, float *row,

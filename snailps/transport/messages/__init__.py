@@ -50,6 +50,7 @@ from snailps.transport.messages.replication import (
 )
 from snailps.transport.messages.tables import (
     CloseClock,
+    DropTables,
     Expire,
     Fence,
     Load,
@@ -91,7 +92,8 @@ from snailps.transport.messages.work import (
 __all__ = [
     "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "AskJob", "BackUp", "Backed", "Borrow",
     "Borrowed", "Bye", "CameBack", "Cancel", "CloseClock", "Content", "Declare", "Declared", "Done",
-    "Drain", "DropShard", "Enough", "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch",
+    "Drain", "DropShard", "DropTables", "Enough",
+    "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch",
     "Finished", "GiveBack", "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load",
     "Loaded", "MakeTables", "Message", "Ok", "Probe", "Promote", "ReadFile", "Register", "Rejoin",
     "Report", "Save", "Saved", "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop",

@@ -1,7 +1,7 @@
 """What the master orders servers to do with their rows: tables, clocks, fences, checkpoints.
 
-    master -> server   MakeTables>Ok  Expire>Report  SetClock>Report  CloseClock>Report
-                       Fence>Report  Save>Ok  StopSaving>Ok  Load>Ok
+    master -> server   MakeTables>Ok  DropTables>Ok  Expire>Report  SetClock>Report
+                       CloseClock>Report  Fence>Report  Save>Ok  StopSaving>Ok  Load>Ok
     server -> master   Saved  Loaded
 
 It knows no worker's job.
@@ -50,6 +50,14 @@ class MakeTables(Message):
     """Table declarations with their numbers, for servers."""
 
     tables: NumberedTables
+
+
+@message(by="master", answers="Ok")
+@dataclass(frozen=True, slots=True)
+class DropTables(Message):
+    """Servers drop these tables with their rows: those of a session's earlier job."""
+
+    numbers: Annotated[list[Any], ListOf(U32, TABLES_MAX)]
 
 
 @message(by="master", answers="Report", report=_DONE)
