@@ -1,0 +1,283 @@
+"""Workers at a ledger of a rotation, drawn from a seed: leases, losses, masters, checkpoints.
+
+    seed -> Site.step -> RotationLedger: lease, deal, borrow, give back, done -> Site.check
+
+`Site` knows what each worker holds, and asserts after each step what must hold of that.  Must not
+know how the ledger chooses.
+"""
+
+import random
+
+from snailps.api.rotation import Rotation
+from snailps.data.blocks import Block
+from snailps.master.leases import RotationLedger
+from snailps.master.leases.rotation import CHUNKS_AHEAD, NO_PART
+
+
+def blocks_of(count, size=10):
+    return [Block(n, "in", n * size, (n + 1) * size) for n in range(count)]
+
+
+def taken_over(ledger, nodes):
+    """The ledger of another master, from the journal's snapshot."""
+    known = ledger.records.known().copy()
+    again = RotationLedger(
+        ledger._blocks, ledger._count // ledger._chunks, ledger.rotation, known,
+        nodes=nodes, extent=ledger.extent,
+    )  # fmt: skip
+    again.resume(ledger.snapshot())
+    return again
+
+
+class Site:
+    """Workers at a ledger, all they hold, and what must hold of that at any time."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        blocks, self.epochs = self.rng.randint(1, 12), self.rng.randint(1, 2)
+        self.blocks = blocks_of(blocks)
+        chunks = self.rng.randint(1, min(4, blocks))
+        self.rotation = Rotation(chunks, self.rng.randint(1, 5))
+        self.count = chunks * self.epochs
+        self.nodes = list(range(1, 1 + self.rng.randint(1, 5)))
+        self.next_node = 100
+        self.leaving = set()
+        self.ledger = RotationLedger(self.blocks, self.epochs, self.rotation, nodes=self.nodes)
+        self.parts = {}
+        self.slices, self.tenancies = {}, {}  # number -> worker, in the order leased
+        self.had, self.holds = {}, {}
+        self.settled = {}  # of each tenancy that is not done: visits that need not be repeated
+        self.begun = set()
+        self.refused = set()
+        self.done_slices, self.done_tenancies = {}, {}
+
+    def number_of(self, chunk, part):
+        return self.ledger._number(chunk, part)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def ask(self, node):
+        if node in self.leaving:
+            return
+        entry = self.ledger.take(node)
+        for chunk, parts in self.ledger.decided():
+            assert chunk not in self.parts
+            assert 1 <= parts <= self.rotation.most_parts
+            self.parts[chunk] = parts
+        if entry is None:
+            assert str(self.ledger.wait_of(node))
+            self.refused.add(node)
+            return
+        self.refused.discard(node)
+        number, chunk = entry.number, entry.chunk
+        assert number not in {*self.slices, *self.tenancies}
+        if entry.slice >= 0:
+            assert number not in self.done_slices
+            before = chunk - CHUNKS_AHEAD - 1
+            if before >= 0:
+                assert self.is_trained(before)
+            self.slices[number] = node
+            return
+        assert number not in self.done_tenancies
+        assert self.done_chunk_slices(chunk) == entry.slices
+        assert entry.parts == self.parts[chunk]
+        assert entry.visiting == 2 * entry.parts
+        assert number == self.number_of(chunk, entry.part)
+        assert sum(holder == node for holder in self.tenancies.values()) < 2
+        self.tenancies[number] = node
+        assert set(entry.had) == self.settled.get(number, set())
+        self.had[number], self.holds[number] = set(entry.had), set()
+
+    def is_trained(self, chunk):
+        parts = self.parts.get(chunk)
+        return parts is not None and all(
+            self.number_of(chunk, part) in self.done_tenancies for part in range(parts)
+        )
+
+    def done_chunk_slices(self, chunk):
+        return sum(self.ledger.chunk_of(number) == chunk for number in self.done_slices)
+
+    def deal(self, number):
+        node = self.slices.pop(number)
+        assert self.ledger.done(number, node)
+        self.done_slices[number] = node
+
+    def first_of(self, node):
+        """The tenancy that a worker trains: the one leased first."""
+        return next((n for n, holder in self.tenancies.items() if holder == node), None)
+
+    def begin(self, number):
+        """No other tenancy under way has this part of the rows."""
+        if number in self.begun:
+            return
+        chunk = self.ledger.chunk_of(number)
+        part = number - self.number_of(chunk, 0)
+        for other in self.begun:
+            theirs = self.ledger.chunk_of(other)
+            assert self.parts[theirs] == self.parts[chunk]
+            assert other - self.number_of(theirs, 0) != part
+        for earlier in range(chunk):
+            if self.parts[earlier] != self.parts[chunk]:
+                assert self.is_trained(earlier)
+        self.begun.add(number)
+
+    def visit(self, node):
+        number = self.first_of(node)
+        if number is None:
+            return
+        self.begin(number)
+        part = self.ledger.borrow(number, node)
+        visiting = 2 * self.parts[self.ledger.chunk_of(number)]
+        free = set(range(visiting)) - self.had[number] - set().union(*self.holds.values())
+        if part is None:
+            assert not free
+            assert "give back part" in str(self.ledger.wait_of_borrow(number))
+        elif part == NO_PART:
+            assert len(self.had[number]) == visiting
+        else:
+            assert part in free
+            self.had[number].add(part)
+            self.holds[number].add(part)
+
+    def give_back(self, node):
+        number = self.first_of(node)
+        if number is not None and self.holds[number]:
+            part = self.rng.choice(sorted(self.holds[number]))
+            assert self.ledger.give_back(number, node, part)
+            self.holds[number].discard(part)
+            if self.rng.random() < 0.3:
+                before = self.settled.get(number, set())
+                self.settled[number] = self.had[number] - self.holds[number]
+                new = self.ledger.settle_visits(number, node)
+                assert set(new) == self.settled[number] - before
+
+    def train(self, node):
+        """Reports a tenancy that is trained."""
+        number = self.first_of(node)
+        if number is None or self.holds[number]:
+            return
+        chunk = self.ledger.chunk_of(number)
+        if len(self.had[number]) == 2 * self.parts[chunk]:
+            assert self.ledger.done(number, node)
+            self.forget(number)
+            self.settled.pop(number, None)
+            self.done_tenancies[number] = node
+
+    def forget(self, number):
+        del self.tenancies[number], self.had[number], self.holds[number]
+        self.begun.discard(number)
+
+    def lose(self, node):
+        back = self.ledger.retire(node)
+        theirs = {n for n, holder in {**self.slices, **self.tenancies}.items() if holder == node}
+        assert set(back) == theirs
+        for number in theirs:
+            if number in self.slices:
+                del self.slices[number]
+            else:
+                self.forget(number)
+        self.nodes.remove(node)
+        self.refused.discard(node)
+        self.leaving.discard(node)
+
+    def join(self):
+        self.nodes.append(self.next_node)
+        self.ledger.join(self.next_node)
+        self.next_node += 1
+
+    def leave(self, node):
+        self.ledger.leave(node)
+        self.leaving.add(node)
+        self.refused.discard(node)
+
+    def take_over(self):
+        """Another master: leases are not in its journal, the workers tell."""
+        self.ledger = taken_over(self.ledger, self.nodes[:1])
+        for number, node in {**self.slices, **self.tenancies}.items():
+            assert self.ledger.claim(number, node)
+        for number, node in self.tenancies.items():
+            self.ledger.claim_visits(number, node, self.had[number], self.holds[number])
+        self.refused.clear()
+
+    def restore(self):
+        """The whole cluster began again, from a checkpoint of now, with other workers."""
+        self.nodes = [self.next_node + n for n in range(self.rng.randint(1, 4))]
+        self.next_node += len(self.nodes)
+        ledger = self.ledger
+        self.ledger = RotationLedger(
+            self.blocks, self.epochs, self.rotation, ledger.settled(),
+            nodes=self.nodes, extent=ledger.extent,
+        )  # fmt: skip
+        for number in list(self.tenancies):
+            self.forget(number)
+        self.slices.clear()
+        self.settled.clear()
+        self.refused.clear()
+        self.leaving.clear()
+        opened = self.ledger.extent["open"]
+        done = {n for n in self.done_tenancies if self.ledger.chunk_of(n) >= opened}
+        assert done == set(self.ledger.records.done().tolist())
+        self.done_slices = {
+            n: by for n, by in self.done_slices.items() if self.ledger.chunk_of(n) < opened
+        }
+
+    # --- the walk --------------------------------------------------------------------------------
+
+    def step(self, faults):
+        node = self.rng.choice(self.nodes)
+        kind = self.rng.random()
+        if faults and kind < 0.06:
+            if kind < 0.015 and len(self.nodes) > 1:
+                self.lose(node)
+            elif kind < 0.03 and len(self.nodes) < 8:
+                self.join()
+            elif kind < 0.04 and len(self.nodes) - len(self.leaving) > 1:
+                if node not in self.leaving:
+                    self.leave(node)
+            elif kind < 0.055:
+                self.take_over()
+            else:
+                self.restore()
+        elif kind < 0.3:
+            self.ask(node)
+        elif kind < 0.5:
+            mine = [number for number, holder in self.slices.items() if holder == node]
+            if mine:
+                self.deal(self.rng.choice(mine))
+        elif kind < 0.7:
+            self.visit(node)
+        elif kind < 0.9:
+            self.give_back(node)
+        else:
+            self.train(node)
+        self.check()
+
+    def check(self):
+        """Each worker that could get something is woken; progress is a share."""
+        for node in self.ledger.woken(self.refused):
+            self.ask(node)
+        for node in sorted(self.refused):
+            assert self.ledger.take(node) is None, f"worker {node} was not woken"
+        held = [part for parts in self.holds.values() for part in parts]
+        assert len(held) == len(set(held))
+        assert 0.0 <= self.ledger.progress <= 1.0
+        assert self.ledger.leased == len(self.slices) + len(self.tenancies)
+
+    def finish(self):
+        """Without further faults all is trained, in a bounded number of turns."""
+        for _ in range(3000):
+            if self.ledger.over:
+                return
+            for node in list(self.nodes):
+                self.ask(node)
+                for number in [n for n, holder in self.slices.items() if holder == node]:
+                    self.deal(number)
+                self.visit(node)
+                self.give_back(node)
+                self.train(node)
+                if node in self.leaving and self.first_of(node) is None:
+                    self.lose(node)
+                    if not self.nodes:
+                        self.join()
+                self.check()
+        raise AssertionError(f"no end: {[str(self.ledger.wait_of(node)) for node in self.nodes]}")
