@@ -251,7 +251,7 @@ def run_local(
         if figures or (last is not None and last["phase"] in _AT_WORK and not killed):
             ending = ending_of(
                 figures,
-                job=job,
+                job=job or (last["job_name"] if last is not None else ""),
                 status=last,
                 losses=progress.losses,
                 kept=kept,
