@@ -18,7 +18,7 @@ from snailps.api.class_loading import load_named
 from snailps.api.model_tables import ModelTables
 from snailps.api.results import Results, write_tables
 from snailps.api.rotation import Rotation, Visits
-from snailps.api.tables import Table, Tensor
+from snailps.api.tables import Rows, Table, Tensor
 from snailps.config import JobSettings, settings_of
 from snailps.config.fields import with_fields
 from snailps.data.blocks import Source
@@ -388,6 +388,15 @@ class Worker(ModelTables):
         """
         own = cls.export.__func__ is not Worker.export.__func__  # type: ignore[attr-defined]
         return () if own else (f"{settings.output}.npz",)
+
+    @classmethod
+    def landmarks(cls, results: Results, count: int) -> tuple[Sequence[str], Rows] | None:
+        """Up to `count` named rows for a map of the model, during training, at the master.
+
+        Called beside the master's loop while a live page is open.  None (the default): nothing in
+        this model has a name.
+        """
+        return None
 
     @classmethod
     def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:

@@ -588,6 +588,13 @@ class MasterCore:
             self.out.reply(call, messages.Report(dict(self.history.told())))
         elif ask.what == "settings":
             self.out.reply(call, messages.Report({"settings": self.settings_of(job)}))
+        elif ask.what == "map":
+            if job is None or self.told_phase != "training":
+                self.out.reply(call, messages.Report({}))
+                return
+            self.job_controller.inspection.map(
+                job, lambda found: self.out.reply(call, messages.Report(dict(found))), now
+            )
         else:
             self.status_report.ask(call, now)
 

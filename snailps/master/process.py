@@ -230,13 +230,15 @@ class Master:
         return self.core.job_controller.figures
 
     def recorded(self) -> dict[str, Any]:
-        """What is told of the run, at its end: status, history, settings, lines, figures."""
+        """What is told of the run, at its end: status, history, settings, lines, figures,
+        and the last map of words."""
         return {
             "status": self.status(),
             "history": self.core.history.told(),
             "settings": self.core.settings_of(self.job),
             "lines": self._log_tail.lines(),
             "figures": self.figures,
+            "words": self.core.job_controller.inspection.last_map,
         }
 
     @property

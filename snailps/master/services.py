@@ -124,6 +124,9 @@ class Reader(Protocol):
     def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
         """Has the model look at itself after a round."""
 
+    def landmarks(self, job: Job, reading: Reading, *, sharp: bool) -> Mapping[str, Any]:
+        """Places of named rows in a map of the model; empty where it has none."""
+
     def load(
         self,
         job: Job,

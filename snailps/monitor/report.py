@@ -46,6 +46,7 @@ class Story:
     settings: Sequence[Sequence[str]] = ()
     lines: Sequence[str] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_report(output: str, story: Story, written: str) -> str:
@@ -125,7 +126,7 @@ def _picture(
         "series": series.columns(),
         "settings": plain(list(story.settings)),
         "log": plain(list(story.lines)[-lines_max:] if lines_max else []),
-        "words": None,
+        "words": {**plain(story.words), "number": 1} if story.words else None,
         "machine": plain(dict(about)),
         "report": plain(f"report of {written}"),
     }

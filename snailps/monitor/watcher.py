@@ -95,6 +95,7 @@ class Watcher:
         self._state, self._why = "connecting", ""
         self._series = Series()
         self._extra: dict[str, Any] = {"settings": [], "log": [], "words": None}
+        self._maps = 0
         self._unknown: set[str] = set()  # what this master cannot be asked
         self._closed = threading.Event()
         self._wanted = threading.Event()
@@ -168,11 +169,6 @@ class Watcher:
             self._looked_at = self._clock()
             return self._packed or self._pack()
 
-    def take_words(self, words: dict[str, Any] | None) -> None:
-        """Takes another map of words."""
-        with self._changed:
-            self._extra["words"] = words
-
     # --- the thread ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -228,9 +224,17 @@ class Watcher:
                 if isinstance(found, dict):
                     found = found.get(what, found.get("lines", []))
                 self._extra[what] = plain(found or [])
+            if fresh["phase"] == "training":
+                self._take_map(self._try(control, "map"))
         with self._changed:
             self._status, self._state, self._why = fresh, "live", ""
         self._renew()
+
+    def _take_map(self, found: Any) -> None:
+        """Another map of words; an empty answer keeps the one before."""
+        if isinstance(found, dict) and found.get("words"):
+            self._maps += 1
+            self._extra["words"] = {**plain(found), "number": self._maps}
 
     def _ask(self, control: ControlClient, what: str, limit_s: float) -> Any:
         answer = control.call(messages.Ask(what), limit_s)

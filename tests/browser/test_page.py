@@ -90,6 +90,7 @@ def test_page_shows_a_training_and_a_killed_server(chrome, shoot, train):
     line = "document.querySelector('.curve .c-line').getAttribute('d').split('L').length"
     first = chrome.wait_for(f"{line} > 2 && {line}")
     chrome.wait_for(f"{line} > {first}")
+    chrome.wait_for("document.querySelectorAll('#words text').length > 100")
     assert "server" in chrome.text()
     assert chrome.evaluate("document.querySelectorAll('.p.server .shard.primary').length") >= 2
     shoot("training")

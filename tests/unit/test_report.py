@@ -24,6 +24,7 @@ def story(**size):
         settings=[["epochs", "5", "default"], ["input", HOSTILE, "--input"]],
         lines=[f"12:00:00 info {HOSTILE}"],
         figures={"words": 20, "note": HOSTILE},
+        words={"words": [HOSTILE, "a"], "xs": [0.1, 0.2], "ys": [0.0, 0.5], "sharp": True},
     )
 
 

@@ -8,7 +8,7 @@ is monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,11 @@ LOOKS = 10
 """How often the model's inspector looks during the training."""
 NUMBERS = 3
 """Incarnations for one reading of the tables: an export connects three times."""
+MAP_S = 3.0
+"""Between two maps, for all that ask; each connects to every shard."""
+MAPPED_SHARDS_MAX = 64
+SHARP_FROM = 0.02
+"""From this share of the training on, rows have directions worth a look."""
 
 
 class Inspection:
@@ -39,16 +44,25 @@ class Inspection:
         self._members, self._out, self._reader = members, out, reader
         self._looks = 0
         self._looking = 0  # the work of a look
+        self._mapping = False
+        self._map: Mapping[str, Any] = {}
+        self._map_due = 0.0
         self._numbers: Iterator[int] | None = None  # of the connection that serves all rounds
 
     def begin(self, looks: int = 0) -> None:
         """A job begins, or goes on after so many looks."""
         self._looks = looks
+        self._map = {}
 
     @property
     def looking(self) -> bool:
         """Whether the inspector looks at present."""
         return bool(self._looking)
+
+    @property
+    def last_map(self) -> Mapping[str, Any]:
+        """The last map of this job; empty before the first."""
+        return self._map
 
     def reading(self, figures: dict[str, Any]) -> Reading:
         """What a reading of the tables that begins now needs."""
@@ -65,6 +79,27 @@ class Inspection:
 
     def _looked(self, done: WorkDone, now: float) -> None:
         self._looking = 0
+
+    def map(self, job: Job, then: Callable[[Mapping[str, Any]], None], now: float) -> None:
+        """Has places of named rows read; `then` gets them, or those of the last map of this job.
+
+        Not in a cluster of more than `MAPPED_SHARDS_MAX` shards.
+        """
+        shards = len(self._members.route.shards) if self._members.route is not None else 0
+        if self._mapping or now < self._map_due or not 0 < shards <= MAPPED_SHARDS_MAX:
+            then(self._map)
+            return
+        sharp = job.progress(now) >= SHARP_FROM
+        read = partial(self._reader.landmarks, job, self.reading({}), sharp=sharp)
+
+        def mapped(done: WorkDone, now: float) -> None:
+            self._mapping, self._map_due = False, now + MAP_S
+            if done.error is None:
+                self._map = done.result
+            then(self._map)
+
+        self._mapping = True
+        self._out.work(read, mapped)
 
     def begin_rounds(self) -> None:
         """The rounds of a job begin: their first look connects."""

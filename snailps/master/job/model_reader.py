@@ -17,6 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.errors import ClusterError, explain
@@ -27,10 +30,14 @@ from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust
+from snailps.vectors.plane import plane, turned
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+LANDMARKS = 150
+"""Words of a map: more would lie on each other."""
 
 
 class Observer(Protocol):
@@ -63,6 +70,7 @@ class ModelReader:
         self._links: set[ShardConnections] = set()
         self._closed = threading.Event()
         self._told: ExportProgress | None = None
+        self._places: NDArray[np.float32] | None = None  # of the last map
         self.observer: Observer | None = None
 
     # --- of the loop -----------------------------------------------------------------------------
@@ -118,6 +126,24 @@ class ModelReader:
         results, _ = self._of_rounds
         results.figures = reading.figures
         return job.cls.after_round(results, round_)
+
+    def landmarks(self, job: Job, reading: Reading, *, sharp: bool) -> Mapping[str, Any]:
+        """Places of named rows in a map of the model, turned like the map before; or empty."""
+        found = self.load(job, lambda results: job.cls.landmarks(results, LANDMARKS), reading)
+        if found is None or len(found[0]) < 3:
+            return {}
+        names, rows = found
+        places = plane(rows, sharp=sharp)
+        before = self._places
+        if before is not None and before.shape == places.shape:
+            places = turned(places, before)
+        self._places = places
+        return {
+            "words": list(names),
+            "xs": np.round(places[:, 0], 3).tolist(),
+            "ys": np.round(places[:, 1], 3).tolist(),
+            "sharp": sharp,
+        }
 
     def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
         """Judges the model and writes it; the figures of that.  Takes as long as it does."""

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.rotation import Rotation
-from snailps.api.tables import Table
+from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
@@ -59,7 +59,7 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.export import file_sizes, neighbours, write_files
+from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.rotation import SkipGramTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
@@ -205,6 +205,16 @@ class WordVectors(TextModel):
         """Neighbours of `validation_words`."""
         assert isinstance(settings, WordVectorSettings)
         return neighbours if settings.validation_words else None
+
+    @classmethod
+    def landmarks(cls, results: Results, count: int) -> tuple[Sequence[str], Rows] | None:
+        """The most frequent words but the end of a line, with their vectors."""
+        assert isinstance(results.settings, WordVectorSettings)
+        s, vocabulary = unpack_vocabulary(results.settings, results.summary)
+        words = vocabulary.words[: count + 1]
+        rows = np.concatenate([np.array(some, np.float32) for some in word_rows(results, s, words)])
+        kept = [i for i, word in enumerate(words) if word != b"</s>"][:count]
+        return [words[i].decode("utf-8", "replace") for i in kept], rows[kept]
 
     @classmethod
     def rotation(

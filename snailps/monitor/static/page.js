@@ -333,7 +333,8 @@ function showModel(picture, status) {
   byId("words-panel").hidden = !picture.words;
   if (picture.words) {
     view.words.update(picture.words);
-    setText(byId("words-note"), picture.words.note || "");
+    const { words, sharp } = picture.words;
+    setText(byId("words-note"), `${words.length} frequent words, by ${sharp ? "principal components: words used alike are near each other" : "a random projection, until some is learnt"}`);
   }
 }
 

@@ -36,11 +36,11 @@ class WordMap {
         this.texts.set(word, text);
         this.svg.append(text);
       }
-      const half = Math.min(wide / 2 - 4, word.length * 3.4 + 4);
+      const half = Math.min(wide / 2 - 4, word.length * 3.7 + 3);
       const x = Math.max(half, Math.min(wide - half, wide / 2 + xs[i] * (wide / 2 - 30)));
       const y = Math.max(12, Math.min(high - 6, high / 2 - ys[i] * (high / 2 - 16)));
       // Frequent words come first: later ones that would lie on them step back.
-      const hit = boxes.some((box) => Math.abs(box.x - x) < box.half + half - 3 && Math.abs(box.y - y) < 11);
+      const hit = boxes.some((box) => Math.abs(box.x - x) < box.half + half - 2 && Math.abs(box.y - y) < 12);
       if (!hit) boxes.push({ x, y, half });
       text.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
       text.style.opacity = hit ? "0" : "1";

@@ -265,7 +265,7 @@ class Ask(Message):
     """What is going on?
 
     `what` is "stats" to a server or worker; to the master "status", "history" (of the training),
-    "settings" or "log" (its last lines).
+    "settings", "log" (its last lines) or "map" (places of the model's named rows in a plane).
     """
 
     what: Label
