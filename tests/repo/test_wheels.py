@@ -134,14 +134,24 @@ def test_sources_are_copied_without_what_builds_leave(wheels, tmp_path):
     for name in wheels.SOURCES:
         (tree / name).write_text(name)
     kept = ["__init__.py", "_kernels.pyx", "data/_text.pyx", "data/_text.pxd", "data/_cells.h"]
+    kept.append("monitor/static/page.html")
     made = ["_kernels_base.pyx", "data/_text.c", "data/_text.cpython-311-x.so", "data/_x.cpp"]
     for name in kept + made:
+        (tree / "snailps" / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / "snailps" / name).write_text("")
     (target / "snailps").mkdir(parents=True)
     (target / "snailps" / "deleted.py").write_text("")
     wheels.copy_sources(tree, target)
     found = {p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file()}
     assert found == {*wheels.SOURCES, *(f"snailps/{name}" for name in kept)}
+
+
+def test_page_is_among_the_files_of_the_repository():
+    """`.gitignore` leaves out pages that Cython writes, and must not leave out ours."""
+    page = "snailps/monitor/static/page.html"
+    ignored = subprocess.run(["git", "check-ignore", "--quiet", page], cwd=ROOT, check=False)
+    assert (ROOT / page).is_file()
+    assert ignored.returncode != 0
 
 
 def test_compiled_modules_of_one_python_are_copied_with_their_times(wheels, tmp_path):
