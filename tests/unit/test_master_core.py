@@ -250,6 +250,11 @@ def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
     assert world.core.told_phase == "training"
     ledger = world.core.job_controller.job.ledger
     assert ledger.finished == 1
+    told = [(event["kind"], event["text"]) for event in world.core.status(world.now)["events"]]
+    assert told[:2] == [
+        ("joined", "the cluster is complete: 1 server and 2 workers"),  # as the first master noted
+        ("master", "the master was started again; 1 server and 2 workers came back to it"),
+    ]
     assert held in ledger.records.held_by(2)
     assert world.answers[early].number not in (held, -1)
 
