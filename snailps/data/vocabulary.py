@@ -98,8 +98,8 @@ class Vocabulary:
             most = int(counts.max())
             raise DataError(
                 f"no words left: min_count is {min_count}, the most frequent of {len(counts):,} "
-                f"words occurs {f'{most:,} times' if most > 1 else 'once'}. Lower min_count or give "
-                "more text"
+                f"words occurs {f'{most:,} times' if most > 1 else 'once'}. Lower min_count or "
+                "give more text"
             )
         return cls(*_chosen(words, counts, wanted, max_size or None), counter.tokens)
 
