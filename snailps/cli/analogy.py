@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.printing import print_rows
+from snailps.cli.printing import JsonRowsOption, print_rows
 from snailps.vectors.files import load
 
 
@@ -22,6 +22,7 @@ def command(
     b: Annotated[str, typer.Argument(metavar="B", help="germany")],
     c: Annotated[str, typer.Argument(metavar="C", help="france")],
     k: Annotated[int, typer.Option("-k", min=1, help="Answers.")] = 10,
+    as_json: JsonRowsOption = False,
 ) -> None:
     """The K words nearest to A - B + C: "berlin germany france" asks for paris.
 
@@ -32,4 +33,4 @@ def command(
     In a pipe: word, cosine, separated by a tab.
     """
     answers = load(model).analogy(a, b, c, k)
-    print_rows(("word", "cosine"), answers, title=f"{a} - {b} + {c}")
+    print_rows(("word", "cosine"), answers, title=f"{a} - {b} + {c}", as_json=as_json)

@@ -74,8 +74,8 @@ STARTING = ("forming", "preparing")
 REPLACING = ("survey", "loading", "training")
 """Phases in which a server or worker that was killed is replaced."""
 
-ServersOption = Annotated[int, typer.Option(min=1, max=64, help="Server processes.")]
-WorkersOption = Annotated[int, typer.Option(min=1, max=256, help="Worker processes.")]
+ServersOption = Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Server processes.")]
+WorkersOption = Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Worker processes.")]
 JsonOption = Annotated[
     bool,
     typer.Option(
@@ -96,7 +96,9 @@ _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping
 
 
 def command(
-    config: Annotated[Path, typer.Option("-c", "--config", help="A .conf file with a job.")],
+    config: Annotated[
+        Path, typer.Option("-c", "--config", metavar="FILE", help="A .conf file with a job.")
+    ],
     servers: ServersOption = 1,
     workers: WorkersOption = 1,
     sets: SetOption = None,

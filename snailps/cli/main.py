@@ -18,6 +18,7 @@ import typer
 
 from snailps._version import __version__
 from snailps.cli import PATHS
+from snailps.cli.help import HELP_ALL, HelpInGroups
 from snailps.cli.usage import UsageError, usage_line
 from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
 
@@ -41,6 +42,7 @@ COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel; each command is a module beside this one."""
 
 
+_ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
 _CODES = (
     "Exit codes: 0 done; 1 failed; 2 wrong usage, input or setting; 3 stopped because another "
     "process failed; 130 interrupted."
@@ -64,7 +66,8 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         module = importlib.import_module(f"snailps.cli.{name}")
         if hasattr(module, "command"):
-            app.command(name, rich_help_panel=COMMANDS[name])(module.command)
+            kind = HelpInGroups if name in _ON_ONE_SCREEN else None
+            app.command(name, cls=kind, rich_help_panel=COMMANDS[name])(module.command)
         else:
             group = module.app_for(words[1:]) if name == "train" else module.app
             app.add_typer(group, name=name, rich_help_panel=COMMANDS[name])
@@ -127,7 +130,9 @@ def main() -> None:
     """Entry point."""
     try:
         words = spread_inputs(sys.argv[1:])
-        code = app_for(words)(args=words, prog_name="snailps", standalone_mode=False)
+        given = {"all": HELP_ALL in words}
+        words = ["--help" if word == HELP_ALL else word for word in words]
+        code = app_for(words)(args=words, prog_name="snailps", standalone_mode=False, obj=given)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         sys.exit(_end_wrong(error, words))

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.printing import print_rows
+from snailps.cli.printing import JsonRowsOption, print_rows
 from snailps.errors import EXIT_WRONG, DataError
 from snailps.vectors.files import load
 from snailps.vectors.query import Vectors
@@ -30,6 +30,7 @@ def command(
         typer.Argument(metavar="[WORD]...", help="Left out: one word a line of standard input."),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Neighbours a word.")] = 10,
+    as_json: JsonRowsOption = False,
 ) -> None:
     """The K words nearest to each WORD, by the cosine of their vectors.
 
@@ -41,23 +42,23 @@ def command(
     """
     vectors = load(model)
     for word in words or ():
-        print_neighbours(vectors, word, k)
-    if not words and not answer_input(vectors, k):
+        print_neighbours(vectors, word, k, as_json)
+    if not words and not answer_input(vectors, k, as_json):
         raise typer.Exit(EXIT_WRONG)
 
 
-def print_neighbours(vectors: Vectors, word: str, k: int) -> None:
+def print_neighbours(vectors: Vectors, word: str, k: int, as_json: bool = False) -> None:
     """Print one word's neighbours."""
     rows = [(word, other, score) for other, score in vectors.neighbours(word, k)]
-    print_rows(COLUMNS, rows)
+    print_rows(COLUMNS, rows, as_json=as_json)
 
 
-def answer_input(vectors: Vectors, k: int) -> bool:
+def answer_input(vectors: Vectors, k: int, as_json: bool = False) -> bool:
     """Answer one word per line; unknown ones are reported and skipped, and give False."""
     good = True
     for word in _input_words():
         try:
-            print_neighbours(vectors, word, k)
+            print_neighbours(vectors, word, k, as_json)
         except DataError as error:
             typer.echo(f"snailps nn: {error}".encode("utf-8", "replace"), err=True)
             good = False

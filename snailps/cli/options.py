@@ -18,7 +18,8 @@ import typer
 from snailps.config import RawConfig
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("-c", "--config", help="A .conf file; see docs/settings.md.")
+    Path | None,
+    typer.Option("-c", "--config", metavar="FILE", help="A .conf file; see docs/settings.md."),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -28,7 +29,8 @@ AddressFdOption = Annotated[
     int, typer.Option("--address-fd", hidden=True, help="Descriptor to read master_addr from.")
 ]
 JsonLogOption = Annotated[
-    Path | None, typer.Option("--json-log", help="File that gets a JSON record every 5 s.")
+    Path | None,
+    typer.Option("--json-log", metavar="FILE", help="File that gets a JSON record every 5 s."),
 ]
 TensorboardOption = Annotated[
     Path | None,

@@ -52,10 +52,13 @@ def command(
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --metrics: one JSON object.", metavar="")
+        bool,
+        typer.Option("--json", help="Print a JSON object a row, with names.", metavar=""),
     ] = False,
 ) -> None:
     """The best labels of a text, with their probabilities; or predictions for a file of examples.
+
+    With --json: an object a line with line, label, probability, or with the scores of an example.
 
     For example: snailps predict out/sections.bin "plays chess over the network" -k 3
 
@@ -70,8 +73,8 @@ def command(
     if model.suffix == ".npz":
         _predict_examples(model, text, metrics, as_json)
         return
-    if metrics or as_json:
-        raise ConfigError("--metrics and --json are for a .npz; snailps test judges classifiers")
+    if metrics:
+        raise ConfigError("--metrics is for a .npz; snailps test judges classifiers")
     classifier = LabelModel(model)
     number = 0
     pieces = _input_lines() if text == "-" else iter([text.encode("utf-8", "surrogateescape")])
@@ -80,7 +83,7 @@ def command(
         for found in classifier.predict(piece, k, threshold):
             number += 1
             rows += [(number, to_text(label), p) for label, p in found] or [(number, None, None)]
-        print_rows(COLUMNS, rows)
+        print_rows(COLUMNS, rows, as_json=as_json)
 
 
 def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> None:
@@ -101,6 +104,10 @@ def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> N
         return
     for scores in predictor.predict(texts):
         lines = scores if scores.ndim == 2 else scores[:, None]
+        if as_json:
+            for values in np.asarray(lines).tolist():
+                print_json({"scores": values})
+            continue
         rows = ("\t".join(map("{:.6g}".format, line)) for line in np.asarray(lines).tolist())
         typer.echo("\n".join(rows), nl=len(lines) > 0)
 

@@ -11,18 +11,36 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 Cell = str | int | float | None
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
+JsonRowsOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print a JSON object a row, with names.", metavar=""),
+]
+
+
+def print_rows(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    title: str = "",
+    *,
+    as_json: bool = False,
+) -> None:
     """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``.
 
-    Words that are not UTF-8 are written as their original bytes (lines) or marked (table).
+    Words that are not UTF-8 are written as their original bytes (lines) or marked (table).  With
+    `as_json` each row is a JSON object on a line of its own, with the columns as names.
     """
+    if as_json:
+        for row in rows:
+            cells = [_printable(cell) if isinstance(cell, str) else cell for cell in row]
+            print_json(dict(zip(columns, cells, strict=True)))
+        return
     if sys.stdout.isatty():
         _print_table(columns, rows, title)
         return

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.printing import print_rows
+from snailps.cli.printing import JsonRowsOption, print_rows
 from snailps.vectors.files import load
 
 
@@ -20,6 +20,7 @@ def command(
     model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
     a: Annotated[str, typer.Argument(metavar="A", help="A word.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    as_json: JsonRowsOption = False,
 ) -> None:
     """Cosine of the vectors of A and B: 1 alike, 0 unrelated, -1 opposite.
 
@@ -27,4 +28,5 @@ def command(
 
     In a pipe: A, B, cosine, separated by tabs.
     """
-    print_rows(("word", "other", "cosine"), [(a, b, load(model).similarity(a, b))])
+    rows = [(a, b, load(model).similarity(a, b))]
+    print_rows(("word", "other", "cosine"), rows, as_json=as_json)

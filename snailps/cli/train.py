@@ -24,6 +24,7 @@ from snailps.cli.common import (
     known_classes,
     log_as_told,
 )
+from snailps.cli.help import HelpInGroups, group_of
 from snailps.cli.local import (
     JsonOption,
     ServersOption,
@@ -39,6 +40,7 @@ from snailps.master.job.settings import job_settings
 
 _FLAGS = ("fresh", "overwrite")
 _NOT_OPTIONS = ("worker_class", *_FLAGS)
+_TYPES = {"int": "int", "float": "number", "bool": "true|false", "str": "text", "list": "list"}
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 """Fixed settings of a command that shares its model with another one."""
 
@@ -67,10 +69,12 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
             )
             text = f"{either}. {_REQUIRED[key] or setting.help}"
         kind: Any = list[str] | None if key in PATHS else str | None
-        metavar = "|".join(setting.choices) or (setting.unit or "VALUE").upper()
+        metavar = "|".join(setting.choices) or (setting.unit or _TYPES[setting.kind]).upper()
         metavar = "PATH..." if key in PATHS else metavar
         flags = ["--train", flag] if judged and key == "input" else [flag]
-        option = typer.Option(*flags, help=text, metavar=metavar, show_default=False)
+        option = typer.Option(
+            *flags, help=text, metavar=metavar, show_default=False, rich_help_panel=group_of(key)
+        )
         parameters.append(_parameter(key, Annotated[kind, option], None))
     parameters.append(_parameter("servers", ServersOption, 1))
     parameters.append(_parameter("workers", WorkersOption, 1))
@@ -228,5 +232,5 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
     """The commands of all models, or of the one whose name `words` begin with."""
     app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
     for name in words[:1] if words and words[0] in models.SETTINGS else models.SETTINGS:
-        app.command(name)(_command_of(name, models.SETTINGS[name]))
+        app.command(name, cls=HelpInGroups)(_command_of(name, models.SETTINGS[name]))
     return app

@@ -13,13 +13,14 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.printing import print_rows
+from snailps.cli.printing import JsonRowsOption, print_json, print_rows
 from snailps.vectors.files import load
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
     words: Annotated[list[str], typer.Argument(metavar="WORD...", help="Words.")],
+    as_json: JsonRowsOption = False,
 ) -> None:
     """The vector of each WORD.
 
@@ -30,6 +31,10 @@ def command(
     In a pipe: the word and its numbers, separated by tabs, one line per word.
     """
     vectors = load(model)
+    if as_json:
+        for word in words:
+            print_json({"word": word, "vector": vectors.vector(word).tolist()})
+        return
     # Five digits, as in a .vec file: more than the precision of training.
     rows = [(word, *(f"{value:.5g}" for value in vectors.vector(word).tolist())) for word in words]
     if not sys.stdout.isatty():

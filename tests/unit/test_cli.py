@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 import pytest
+import typer
 from cluster_models import COUNTER
 from typer.testing import CliRunner
 
@@ -97,7 +98,7 @@ def test_help_of_each_command_names_its_options(monkeypatch, capsys, command):
 
 @pytest.mark.parametrize("name", models.SETTINGS)
 def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, name):
-    _, told, _ = call(monkeypatch, capsys, "train", name, "--help")
+    _, told, _ = call(monkeypatch, capsys, "train", name, "--help-all")
     told = re.sub(r"[\s│]+", " ", told)
     judged = "test" in settings_of(models.SETTINGS[name])
     assert ("--train,--input " in told) == judged
@@ -121,6 +122,45 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
     assert f"For example: snailps train {name} {example} --output out/" in told
     assert "--input PATH... Required. " in told
     assert f"--output PATH Required{', unless --test is given' if judged else ''}. " in told
+
+
+@pytest.mark.parametrize("name", models.SETTINGS)
+def test_short_help_of_train_is_a_screen_of_groups_with_a_line_an_option(monkeypatch, capsys, name):
+    code, told, _ = call(monkeypatch, capsys, "train", name, "--help")
+    lines = told.splitlines()
+    assert code == 0
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    groups = [line[:-1] for line in lines if re.fullmatch(r"[A-Z]\w+:", line)]
+    assert groups == ["Basics", "Model", "Stopping", "Checkpoints", "Cluster"]
+    options = re.findall(r"^  (?:-\w, )?(--[\w-]+)", told, re.MULTILINE)
+    assert {"--output", "--epochs", "--max-seconds", "--workers", "--overwrite"} <= {*options}
+    assert re.search(r"--epochs INT .* \[\d+\]$", told, re.MULTILINE)
+    left = int(re.search(r"--help-all has (\d+) more options", lines[-1])[1])
+    assert left + len(options) == len(options_of(name))
+
+
+def options_of(name):
+    """The options of `snailps train NAME` but for those that show its help."""
+    command = typer.main.get_command(cli.app_for(["train", name])).commands["train"].commands[name]
+    return [one for one in command.params if "--help" not in one.opts and not one.hidden]
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("trian", "there is no command 'trian'; did you mean train? snailps --help"),
+    ("nn", "MODEL is missing. snailps nn --help"),
+    ("nn m -k", "-k: expected a value, got none."),
+    ("nn m -k 0", "-k: expected at least 1; got '0'. snailps nn --help"),
+    ("similarity m a b c", "expected fewer words; 'c' is more than the command takes."),
+    ("eval m --oov no", "--oov: expected one of"),
+    ("local -c a --workers=900", "--workers: expected at most 256; got '900'."),
+])  # fmt: skip
+def test_wrong_usage_is_one_line_with_the_help_to_read(monkeypatch, capsys, words, expected):
+    code, told, err = call(monkeypatch, capsys, *words.split())
+    assert (code, told) == (2, "")
+    assert err.startswith("snailps: error: ")
+    assert expected in err
+    assert err.count("\n") == 1
 
 
 def test_version_tells_version_and_kernels(monkeypatch, capsys):

@@ -56,6 +56,19 @@ def test_nn_with_words_prints_tab_separated_lines(run, model):
     )  # fmt: skip
 
 
+def test_json_has_an_object_a_row_with_the_columns_as_names(run, model):
+    found = [
+        [json.loads(line) for line in run(*words, "--json").stdout.splitlines()]
+        for words in (("nn", model, "king", "-k", 1), ("similarity", model, "king", "queen"))
+    ]
+    assert found[0] == [
+        {"word": "king", "neighbour": "queen", "cosine": pytest.approx(0.707107, 1e-5)}
+    ]
+    assert found[1][0].keys() == {"word", "other", "cosine"}
+    (row,) = run("vector", model, "king", "--json").stdout.splitlines()
+    assert json.loads(row)["word"] == "king"
+
+
 def test_nn_with_unknown_word_raises_what_main_prints(run, model):
     result = run("nn", model, "kong")
     assert isinstance(result.exception, DataError)

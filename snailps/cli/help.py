@@ -1,0 +1,128 @@
+"""The help of a command with many options: one line each, in groups, on one screen.
+
+    options of a command, their groups -> HelpInGroups -> at most 40 lines
+    --help-all                         -> Typer's own help, with every option and its whole text
+
+A group is the panel that an option has in Typer's help.  `expert` ones are left out of the short
+help.  Must not know which options there are: `train.py` and the others say what group each is in.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand
+
+WIDTH = 80
+NAME_WIDTH = 31
+LINES_MAX = 40
+HELP_ALL = "--help-all"
+EXPERT = "Expert"
+MODEL = "Model"
+GROUPS = ("Basics", MODEL, "Stopping", "Checkpoints", "Cluster")
+OTHERS = "Options"
+FEW = 16
+"""So many options need no groups."""
+LINES_BELOW = 2
+
+_GROUP_OF = {
+    "Basics": "input train test output overwrite epochs lr formats set json ui verbose",
+    "Stopping": "max_steps max_seconds target_loss",
+    "Checkpoints": "checkpoint_interval checkpoint_dir fresh",
+    "Cluster": "servers workers threads consistency wire",
+}
+_GROUPED = {key: group for group, keys in _GROUP_OF.items() for key in keys.split()}
+_GROUPED |= dict.fromkeys(
+    re.findall(
+        r"\w+",
+        "model dim window negatives minn maxn bucket min_count sample optimizer continue_from "
+        "pretrained loss word_ngrams column label_column classes hash_bits l1 l2 factors hidden "
+        "activation batch_size labels test_labels data_dir rounds learners bs bpe pipelines",
+    ),
+    MODEL,
+)
+
+
+def group_of(key: str) -> str:
+    """The group of a setting, or of an option by its name as a setting has it."""
+    return _GROUPED.get(key, EXPERT)
+
+
+class HelpInGroups(TyperCommand):
+    """A command whose ``--help`` has one line an option."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes the short help, or with ``--help-all`` Typer's own."""
+        if (ctx.find_root().obj or {}).get("all"):
+            super().format_help(ctx, formatter)
+        else:
+            formatter.write(short_help(ctx.command_path, self.help or "", self.params))
+
+
+def short_help(path: str, text: str, options: list[Any]) -> str:
+    """The help on one screen."""
+    lines = [f"Usage: {path} [OPTIONS]", ""]
+    parts = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+    visible = [
+        one for one in options if not getattr(one, "hidden", False) and "--help" not in one.opts
+    ]
+    few = len(visible) <= FEW
+    for part in parts:
+        lines += [*_wrapped(part), ""] if few else _wrapped(part)
+    if few:
+        return "\n".join([*lines, f"{OTHERS}:", *map(option_line, visible)]) + "\n"
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for option in visible:
+        if (group := group_of(max(option.opts, key=len)[2:].replace("-", "_"))) in found:
+            found[group].append(option_line(option))
+    titles = sum(map(bool, found.values()))
+    room = LINES_MAX - len(lines) - titles - LINES_BELOW
+    room -= sum(len(some) for group, some in found.items() if group != MODEL)
+    found[MODEL] = found[MODEL][: max(0, room)]  # the first ones are the most needed
+    for group, some in found.items():
+        lines += [f"{group}:", *some] if some else []
+    left = len(visible) - sum(map(len, found.values()))
+    lines += ["", f"{path} {HELP_ALL} has {left} more options, and all they do."]
+    return "\n".join(lines) + "\n"
+
+
+def option_line(option: Any) -> str:
+    """An option on one line: names, type, what it does, default."""
+    names = ", ".join(sorted(option.opts, key=len))
+    metavar = option.metavar or ""
+    if len(names) + len(metavar) + 3 > NAME_WIDTH:
+        metavar = "NAME" if "|" in metavar else metavar
+    start = f"  {names} {metavar}".rstrip()
+    default, text = _parts(option)
+    room = WIDTH - max(NAME_WIDTH, len(start) + 2) - len(default)
+    if len(text) > room:
+        text = text[: room - 2].rsplit(" ", 1)[0].rstrip(",;:(") + " .."
+    return f"{start:<{NAME_WIDTH - 2}}  {text}{default}".rstrip()
+
+
+def _parts(option: Any) -> tuple[str, str]:
+    """The default in brackets, and the first sentence of an option's text."""
+    text = (option.help or "").replace("`", "")
+    default = ""
+    if found := re.search(r" ?Default: (.*)\.$", text):
+        text, default = text[: found.start()], f" [{re.sub(r'[.]0$', '', found[1])}]"
+    elif isinstance(option.default, (int, float)) and not isinstance(option.default, bool):
+        default = f" [{option.default}]"
+    if len(default) > 16:
+        default = ""
+    head = "Required. " if text.startswith("Required") else ""
+    if head:
+        text = text.partition(". ")[2]
+    return default, head + re.split(r"(?<=[^.])\.(?: |$)", text)[0].rstrip(".")
+
+
+def _wrapped(text: str) -> list[str]:
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and len(line) + 1 + len(word) > WIDTH:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}".strip()
+    return [*lines, line]
