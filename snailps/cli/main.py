@@ -63,7 +63,8 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
         epilog=_CODES,
     )
     app.callback()(_options)
-    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+    first = words[0] if words else ""
+    for name in () if first == "--version" else (first,) if first in COMMANDS else COMMANDS:
         module = importlib.import_module(f"snailps.cli.{name}")
         if hasattr(module, "command"):
             kind = HelpInGroups if name in _ON_ONE_SCREEN else None

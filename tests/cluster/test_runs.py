@@ -54,12 +54,13 @@ def test_status_without_a_run_says_so_at_once():
 
 
 @pytest.mark.long
-def test_status_without_a_run_takes_little():
+@pytest.mark.parametrize("words", ["status", "--version"])
+def test_command_that_needs_no_model_takes_little(words):
     slower = max(1.0, yardstick() / YARDSTICK_S)
     spent = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        snailps("status")
+        snailps(words)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(spent) < STATUS_CPU_S * slower
