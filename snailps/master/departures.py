@@ -283,7 +283,7 @@ class Departures:
         log.warning("%s is lost: %s. %s, %s", member.name, why, who, leased, extra=EVENT_TOLD)
         told = "the others go on" if self._members.nodes("worker") else "another one is waited for"
         if returned:
-            blocks = "1 block of its" if returned == 1 else f"{returned} blocks of its"
+            blocks = "its block" if returned == 1 else f"its {returned} blocks"
             told += f", {blocks} will be trained again"
         self._tell("lost", member, f"was lost ({why}); {told}")
         if culprit:
