@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 cdef enum:
     FRAME_MAGIC = 0x53504E53        # b"SNPS" read as little endian
-    FRAME_VERSION = 1
+    FRAME_VERSION = 2
     FRAME_HEADER_BYTES = 48
     DATA_BODY_MAX = 1 << 20
     HANDSHAKE_BODY_MAX = 4096

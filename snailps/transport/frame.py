@@ -21,7 +21,7 @@ import lz4.block
 from snailps.errors import MisuseError, ProtocolError
 
 MAGIC = b"SNPS"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<4sBBHIIQQQQ")
 HEADER_BYTES = HEADER.size
 

@@ -32,7 +32,7 @@ from snailps.transport.control import (
 )
 from snailps.transport.control import server as control_server
 from snailps.transport.control.encoded import Encoded
-from snailps.transport.frame import HEADER, MAGIC, Frame, Kind, encode_frame
+from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role, remote_error
 from snailps.transport.security.refusals import LINES_MAX
 from snailps.transport.security.trust import Trust
@@ -416,11 +416,11 @@ def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "magic"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "magic"),
         (HEADER.pack(MAGIC, 9, 1, 0, 0, 0, 0, 0, 0, 0), "version"),
-        (HEADER.pack(MAGIC, 1, 77, 0, 0, 0, 0, 0, 0, 0), "kind"),
-        (HEADER.pack(MAGIC, 1, 1, 4, 0, 0, 0, 0, 0, 0), "flag"),
-        (HEADER.pack(MAGIC, 1, 32, 0, 0, 0, 0, 0, 0, 5000), "too-long"),
-        (HEADER.pack(MAGIC, 1, 32, 0, 0, 0, 0, 0, 1, 0), "handshake"),
-        (HEADER.pack(MAGIC, 1, 1, 0, 0, 0, 0, 0, 0, 0), "handshake"),
+        (HEADER.pack(MAGIC, VERSION, 77, 0, 0, 0, 0, 0, 0, 0), "kind"),
+        (HEADER.pack(MAGIC, VERSION, 1, 4, 0, 0, 0, 0, 0, 0), "flag"),
+        (HEADER.pack(MAGIC, VERSION, 32, 0, 0, 0, 0, 0, 0, 5000), "too-long"),
+        (HEADER.pack(MAGIC, VERSION, 32, 0, 0, 0, 0, 0, 1, 0), "handshake"),
+        (HEADER.pack(MAGIC, VERSION, 1, 0, 0, 0, 0, 0, 0, 0), "handshake"),
     ],
 )
 def test_garbage_before_the_handshake_is_refused_and_others_are_served(
@@ -561,7 +561,7 @@ def test_note_of_a_master_that_fails_here_ends_the_node(master, connect):
 
 def test_oversize_body_is_refused_before_it_is_sent(master, raw):
     one = raw().shake()
-    one.sock.sendall(HEADER.pack(MAGIC, 1, 32, 0, 0, 0, 0, 0, 1, (256 << 20) + 1))
+    one.sock.sendall(HEADER.pack(MAGIC, VERSION, 32, 0, 0, 0, 0, 0, 1, (256 << 20) + 1))
     assert refused(one).code == "too-long"
 
 
@@ -712,7 +712,7 @@ def test_heartbeat_connection_is_handed_on(master, raw):
     assert (hello.channel, hello.node, hello.incarnation) == (Channel.PULSE, 1, 2)
     one.send(Frame(Kind.HEARTBEAT))
     sock.setblocking(True)
-    assert sock.recv(100)[:5] == b"SNPS\x01"
+    assert sock.recv(100)[:5] == b"SNPS\x02"
     sock.close()
     assert master.do(lambda: len(master.server.peers)) == 0
     assert master.lost.empty()

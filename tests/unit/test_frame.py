@@ -88,7 +88,7 @@ frames = st.builds(
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_frame_of_each_kind_has_golden_bytes(kind):
-    golden = bytes.fromhex(f"534e5053 01 {NUMBERS[kind.name]:02x} 0000 {TAIL}")
+    golden = bytes.fromhex(f"534e5053 02 {NUMBERS[kind.name]:02x} 0000 {TAIL}")
     frame = Frame(kind, b"abc", **FIELDS)
     assert encode_frame(frame) == golden
     assert decode_all(golden) == [frame]
@@ -103,7 +103,7 @@ def test_header_is_48_bytes():
 
 
 def test_frame_without_body_has_golden_bytes():
-    golden = bytes.fromhex("534e5053 01 05 0000" + "00" * 40)
+    golden = bytes.fromhex("534e5053 02 05 0000" + "00" * 40)
     assert encode_frame(Frame(Kind.HEARTBEAT)) == golden
 
 
@@ -175,7 +175,7 @@ def test_missing_bytes_never_reads_past_the_frame():
         (b"GET / HTTP/1.1\r\n", "magic", "is this a snailps peer"),
         (b"SNPX", "magic", "b'SNPX'"),
         (b"X", "magic", "b'X'"),
-        (header(version=2), "version", "wire format 2, this side 1"),
+        (header(version=1), "version", f"wire format 1, this side {VERSION}"),
         (header(version=0), "version", "wire format 0"),
         (header(kind=0), "kind", "unknown frame kind 0"),
         (header(kind=6), "kind", "unknown frame kind 6"),
