@@ -197,7 +197,7 @@ class PageServer:
                 run = runs[0]
             if run is None:
                 text = "no such run" if wanted else "no run"
-                return _json({"state": "none", "why": text}, HTTPStatus.NOT_FOUND)
+                return _json({"state": "none", "why": text})
             watcher = self.watch(run)
         after = int(query["after"]) if query.get("after", "").isdecimal() else 0
         body = watcher.picture(after, HOLD_S)

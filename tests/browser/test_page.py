@@ -232,6 +232,21 @@ def test_page_has_landmarks_names_and_a_place_for_faults(chrome, serve):
     stayed_here(chrome, url)
 
 
+def test_page_without_a_run_says_so_and_shows_the_next(chrome, monkeypatch):
+    runs = []
+    monkeypatch.setattr(watcher_module, "visit", lambda *_: StubControl(status()))
+    page = PageServer("127.0.0.1", 0, lambda: list(runs))
+    page.start()
+    try:
+        chrome.goto(page.url)
+        chrome.wait_for("byId('empty').innerText.includes('No master runs')")
+        runs.append(Run("1", "127.0.0.1:1", OPEN))
+        chrome.wait_for("!byId('run').hidden && byId('empty').hidden")
+        stayed_here(chrome, page.url)
+    finally:
+        page.close()
+
+
 def test_words_like_markup_stay_text(chrome, serve):
     told = status(word=HOSTILE)
     told["waits"] = [{"who": HOSTILE, "whom": HOSTILE, "seconds": 3.0}]

@@ -14,7 +14,7 @@ from snailps.monitor.access import Access, check_token, host_of, is_loopback, ne
 from snailps.monitor.page_server import CONNECTIONS_MAX, SCRIPTS, PageServer, static
 from snailps.monitor.picture import packed, plain, table, trimmed
 from snailps.monitor.series import Series
-from snailps.monitor.watcher import IDLE_S, LOOK_S, Run, Watcher
+from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, Run, Watcher
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN
 
@@ -300,10 +300,38 @@ def test_hostile_words_come_as_json_that_no_browser_takes_for_markup(page, contr
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_unknown_run_is_not_found(page):
-    code, _, body = get(page, "/api/run?run=%3Cscript%3E")
-    assert code == 404
-    assert b"script" not in body
+def test_unknown_run_is_told_and_not_echoed(page):
+    _, _, body = get(page, "/api/run?run=%3Cscript%3E")
+    assert json.loads(body) == {"state": "none", "why": "no such run"}
+
+
+def test_page_without_runs_says_so(control):
+    server = PageServer("127.0.0.1", 0, list)
+    server.start()
+    try:
+        assert json.loads(get(server, "/api/run")[2]) == {"state": "none", "why": "no run"}
+    finally:
+        server.close()
+
+
+def test_run_that_ended_has_its_figures_as_the_last_picture(control):
+    endings = []
+    one = Watcher(RUN, ending=lambda run: endings[0] if endings else None)
+    one.start()
+    try:
+        picture = {"version": 0, "state": ""}
+        while picture["state"] != "live":
+            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        endings.append(Ending(0, "", {"words": 7}))
+        control.answers["status"] = ConnectionLost("the master is gone: closed")
+        while picture["state"] == "live":
+            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        assert picture["state"] == "ended"
+        assert picture["status"]["phase_words"] == "done"
+        assert picture["status"]["figures"] == {"words": 7}
+        assert picture["status"]["waits"] == []
+    finally:
+        one.close()
 
 
 def test_runs_are_listed(page):

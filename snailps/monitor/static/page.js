@@ -53,7 +53,7 @@ async function follow() {
       const answer = await fetch(`/api/run?run=${encodeURIComponent(view.name)}&after=${view.version}`, { cache: "no-store" });
       if (answer.status === 401) return link("lost", await answer.text());
       const picture = await answer.json();
-      if (answer.ok) {
+      if (answer.ok && picture.state !== "none") {
         view.version = picture.version;
         show(picture);
         if (picture.state === "ended") await pause(5000);
@@ -406,7 +406,10 @@ function showFacts(picture, status) {
     setText(item.children[0], name);
     setText(item.children[1], value);
   });
-  const found = Object.entries(status.figures || {}).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
+  const plain = ([, value]) => ["string", "number", "boolean"].includes(typeof value);
+  const figures = Object.entries(status.figures || {});
+  const test = Object.entries(status.figures && status.figures.test || {}).map(([name, value]) => [`test: ${name}`, value]);
+  const found = [...test, ...figures].filter(plain);
   byId("facts-panel").hidden = !found.length;
   rows(byId("facts"), found, () => el("div", {}, el("dt"), el("dd")), (item, [name, value]) => {
     setText(item.children[0], name.replaceAll("_", " "));
