@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from glob import glob, has_magic
 from typing import Any
@@ -16,11 +17,14 @@ from typing import Any
 import numpy as np
 
 from snailps.data.elements import a_kind, elements_of, is_missing
+from snailps.data.reading import format_of
 from snailps.data.spool import Spooled, spool_text
-from snailps.data.unpacking import is_url
+from snailps.data.unpacking import DAMAGED, is_url, open_content
 from snailps.errors import DataError
 
 SHOWN_CHARS = 60
+LOOK_BYTES = 1 << 16
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 @contextlib.contextmanager
@@ -51,7 +55,32 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
             f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
             "labels; of a table give column=, too, the name of the column of texts"
         )
+    if not column:
+        for path in paths:
+            _refuse_header(path)
     yield paths
+
+
+def _refuse_header(path: str) -> None:
+    """Refuses CSV and TSV whose first line names columns, which would be read as a text.
+
+    Raises
+    ------
+    DataError
+    """
+    separator = {"csv": ",", "tsv": "\t"}.get(format_of(path) or "")
+    if separator is None or is_url(path) or not os.path.isfile(path):  # noqa: PTH113
+        return
+    with contextlib.suppress(OSError, *DAMAGED), open_content(path) as file:
+        first, second = (file.readline(LOOK_BYTES).decode(errors="replace") for _ in range(2))
+        names = [cell.strip().strip('"') for cell in first.removeprefix("\ufeff").split(separator)]
+        is_header = len(names) > 1 and all(map(_NAME.fullmatch, names))
+        if is_header and second.count(separator) >= len(names) - 1:
+            raise DataError(
+                f"{path} has names of columns in its first line ({', '.join(names)[:80]}): say "
+                f"which one has the texts, for example column={names[0]!r:.40}. Rename it to .txt if all "
+                "of it is text"
+            )
 
 
 def columns_of(data: Any, column: str, labels: Any = None) -> dict[str, str]:

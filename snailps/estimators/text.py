@@ -140,7 +140,7 @@ class TextClassifier(
             if is_path(X):
                 self._known = known
                 columns = columns_of(X, column, y)
-                with corpus(X, labels=None if columns else y) as given:
+                with corpus(X, labels=None if columns else y, column=column) as given:
                     self._train(given, {**settings, **columns}, goes_on=goes_on)
             else:
                 self._learn_texts(X, y, column, settings, known, goes_on=goes_on)

@@ -154,6 +154,20 @@ def test_corpus_leaves_paths_as_they_are(tmp_path):
             assert found == paths
 
 
+def test_corpus_refuses_csv_with_names_of_columns_unless_one_is_named(tmp_path):
+    file = tmp_path / "reviews.csv"
+    file.write_text('text,stars\n"good, very",5\n')
+    said = r"names of columns .*text, stars.*column='text'"
+    with pytest.raises(DataError, match=said), corpus(file):
+        pass
+    with corpus(file, column="text") as found:
+        assert found == [str(file)]
+    for text in ("some words, then\nothers, too\n", "one,two\nand no comma\n", "word\nword\n"):
+        file.write_text(text)
+        with corpus(file) as found:
+            assert found == [str(file)]
+
+
 def test_corpus_spools_the_rest():
     with corpus(iter(["north wind", ["south", "wind"]])) as found:
         assert isinstance(found, Spooled)
