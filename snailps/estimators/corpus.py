@@ -76,10 +76,10 @@ def _refuse_header(path: str) -> None:
         names = [cell.strip().strip('"') for cell in first.removeprefix("\ufeff").split(separator)]
         is_header = len(names) > 1 and all(map(_NAME.fullmatch, names))
         if is_header and second.count(separator) >= len(names) - 1:
+            shown = ", ".join(names)[:80]
             raise DataError(
-                f"{path} has names of columns in its first line ({', '.join(names)[:80]}): say "
-                f"which one has the texts, for example column={names[0]!r:.40}. Rename it to .txt if all "
-                "of it is text"
+                f"{path} has names of columns in its first line ({shown}): say which one has the "
+                f"texts, for example column={names[0]!r:.40}. Rename it to .txt if all of it is text"
             )
 
 
