@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from snailps.cli.progress import count_text, line_of, seconds_text
+from snailps.node.phrases import state_words
 from snailps.node.status import NodeStatus, Status
 
 LOOP_MS = 50.0
@@ -45,7 +46,7 @@ def sections_of(status: Status) -> list[Section]:
         for wait in status["waits"]
     ]
     unit = f"{status['unit']}/s"
-    columns = ("process", "host:pid", "address", "heard", "state", "done", "leased")
+    columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work")
     found = [
         Section("", (*columns, "clock", unit), [_row(n) for n in status["nodes"]]),
         Section(
@@ -64,7 +65,6 @@ def head_of(status: Status) -> list[str]:
     parts = [
         f"master {status['address']}",
         f"{len(status['nodes'])} processes",
-        f"route epoch {status['epoch']}",
         f"{count_text(status['requests_per_s'])} requests/s",
     ]
     return [line_of(status, status["eta_s"]), ", ".join(parts)]
@@ -113,7 +113,7 @@ def _columns(section: Section) -> list[str]:
 def _row(node: NodeStatus) -> tuple[str, ...]:
     heard, block_s = node["heartbeat_s"], node["block_s"]
     works = node["role"] == "worker"
-    state = node["state"]
+    state, _ = state_words(node)
     if block_s is not None and block_s >= 1:
         state += f", {seconds_text(block_s)} at this block"
     return (

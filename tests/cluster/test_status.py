@@ -84,7 +84,7 @@ def test_status_as_json_has_the_documented_keys(tmp_path, job, gate):
     assert sum(shard["fragments"] for shard in status["shards"]) == 64
     assert all(shard["bytes"] > 0 and shard["address"] for shard in status["shards"])
     assert re.search(rf"^worker {worker['id']} .* ago +training.* 2 +2", page, re.MULTILINE)
-    assert "route epoch 1" in page
+    assert "blocks done" in page
 
 
 @pytest.mark.long
