@@ -2,3 +2,6 @@
 
 PATHS = ("input", "test", "labels", "test_labels")
 """Settings that are paths: the option of such a setting takes several words."""
+
+COMPLETE = "_SNAILPS_COMPLETE"
+"""The variable by which a shell's script asks for words (`snailps completion`)."""

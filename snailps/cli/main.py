@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from snailps._version import __version__
-from snailps.cli import PATHS
+from snailps.cli import COMPLETE, PATHS
 from snailps.cli.help import HELP_ALL, HelpInGroups
 from snailps.cli.usage import UsageError, usage_line
 from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
@@ -35,6 +35,7 @@ _PANELS = {
         "ui",
         "doctor",
         "tls",
+        "completion",
     ),
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
 }  # fmt: skip
@@ -131,6 +132,8 @@ def main() -> None:
     """Entry point."""
     try:
         words = spread_inputs(sys.argv[1:])
+        if COMPLETE in os.environ:  # a shell asks which words may follow
+            importlib.import_module("typer.completion").completion_init()
         given = {"all": HELP_ALL in words}
         words = ["--help" if word == HELP_ALL else word for word in words]
         code = app_for(words)(args=words, prog_name="snailps", standalone_mode=False, obj=given)

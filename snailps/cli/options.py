@@ -17,13 +17,28 @@ import typer
 
 from snailps.config import RawConfig
 
+
+def settings_like(incomplete: str) -> list[str]:
+    """Names of settings that begin so, for a shell to complete: ``checkpoint_dir=``."""
+    from snailps.cli.settings import documented_classes
+    from snailps.config.fields import settings_of
+
+    names = {name for _, cls in documented_classes() for name in settings_of(cls)}
+    return [f"{name}=" for name in sorted(names) if name.startswith(incomplete)]
+
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option("-c", "--config", metavar="FILE", help="A .conf file; see docs/settings.md."),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting; overrides all other sources."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting; overrides all other sources.",
+        autocompletion=settings_like,
+    ),
 ]
 AddressFdOption = Annotated[
     int, typer.Option("--address-fd", hidden=True, help="Descriptor to read master_addr from.")

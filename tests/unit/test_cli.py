@@ -29,6 +29,7 @@ COMMANDS = {
     "doctor": ["--config", "--set", "--wait", "--hosts", "--rows", "--json"],
     "local": ["--config", "--servers", "--workers", "--set", "--json", "--json-log"],
     "train": ["fasttext", "word2vec", "classifier", "logistic", "sparse_net", "fedavg"],
+    "completion": ["bash|zsh|fish"],
     "demo": ["--output", "--epochs", "--set"],
     "nn": ["-k"],
     "similarity": [],

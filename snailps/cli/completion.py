@@ -1,0 +1,38 @@
+"""``snailps completion``: what makes a shell complete commands, options, models and settings.
+
+    shell -> a script of its language on standard output, which asks snailps for the words
+
+Typer knows commands and options; names of settings after ``--set`` come from `settings_like`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from snailps.cli import COMPLETE
+
+
+class Shell(str, Enum):
+    """Shells that are known."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def command(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell in use.")],
+) -> None:
+    """Prints a script after which the shell completes snailps' commands, options and settings.
+
+    For bash, in ~/.bashrc: eval "$(snailps completion bash)". For zsh, in ~/.zshrc, the same with
+    zsh. For fish: snailps completion fish > ~/.config/fish/completions/snailps.fish
+
+    For example: snailps completion bash
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    typer.echo(get_completion_script(prog_name="snailps", complete_var=COMPLETE, shell=shell.value))
