@@ -139,7 +139,7 @@ def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) ->
     temporary = Path(environ.get("TMPDIR", ""))
     found = [runtime / "snailps"] if runtime.is_absolute() else []
     temporary = temporary if temporary.is_absolute() else Path("/tmp")
-    return [*found, temporary / f"snailps-{uid}"]
+    return [*found, temporary / f"snailps-runs-{uid}"]
 
 
 def is_ours(folder: Path, uid: int) -> bool:

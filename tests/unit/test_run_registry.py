@@ -189,10 +189,10 @@ def test_file_that_was_removed_is_written_again(machine):
 def test_folders_are_of_the_runtime_and_of_the_user():
     assert [str(place) for place in folders({"XDG_RUNTIME_DIR": "/run/user/5"}, 5)] == [
         "/run/user/5/snailps",
-        "/tmp/snailps-5",
+        "/tmp/snailps-runs-5",
     ]
     assert [str(place) for place in folders({"XDG_RUNTIME_DIR": "x", "TMPDIR": "/var/t"}, 5)] == [
-        "/var/t/snailps-5"
+        "/var/t/snailps-runs-5"
     ]
 
 
