@@ -79,7 +79,7 @@ def _refuse_header(path: str) -> None:
             shown = ", ".join(names)[:80]
             raise DataError(
                 f"{path} has names of columns in its first line ({shown}): say which one has the "
-                f"texts, for example column={names[0]!r:.40}. Rename it to .txt if all of it is text"
+                f"texts, for example column={names[0]!r:.40}. Name it .txt if all of it is text"
             )
 
 
