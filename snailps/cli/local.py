@@ -88,7 +88,7 @@ VerboseOption = Annotated[
         "--verbose", "-v", help="Also show blocks, processes and the log of each.", metavar=""
     ),
 ]
-HINT = "Ctrl-C ends the training early and saves the model; snailps status -w shows more"
+HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
 _LOGGED = re.compile(r"(\d\d:\d\d:\d\d) (?:master|server|worker): ")
 """Start of a child's log line; the launcher's name for the child says more."""
 _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping")

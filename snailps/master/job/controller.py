@@ -481,7 +481,7 @@ class JobController:
         """Ends the training early: leased blocks are finished, and the model is saved."""
         if self.job is not None and self.job.ledger is not None and not self.interrupted:
             self.interrupted = True
-            log.warning("interrupted: finishing the leased blocks, then saving the model")
+            log.warning("interrupted: finishing the blocks at work, then saving the model")
             self._end_early(self.job, "interrupt", now)
 
     def _end_early(self, job: Job, why: str, now: float) -> None:
