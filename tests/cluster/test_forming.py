@@ -247,7 +247,7 @@ def test_master_asked_to_end_while_somebody_joins_saves_and_ends_all(tmp_path, j
         master, servers, _ = cluster.begin()
         newcomer = cluster.stuck(servers[0])
         master.send(signal.SIGTERM)
-        master.wait_line("interrupted: finishing the leased blocks")
+        master.wait_line("interrupted: finishing the blocks at work")
         cluster.gate.open()
         servers[0].send(signal.SIGCONT)
         assert master.wait() == INTERRUPTED, master.stderr
