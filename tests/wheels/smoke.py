@@ -35,15 +35,21 @@ def check_no_compiler() -> None:
 
 
 def check_files() -> Path:
-    """The package is the installed one, complete, without sources of what is compiled."""
+    """The package is the installed one, complete, without sources of what is compiled.
+
+    Only the live page has files of other kinds.
+    """
     import snailps
 
     home = Path(snailps.__file__).resolve().parent
     site = Path(sysconfig.get_path("platlib")).resolve()
     assert home.is_relative_to(site), f"{home} is not in {site}"
-    suffixes = {path.suffix for path in home.rglob("*") if path.is_file()}
+    page = home / "monitor" / "static"
+    files = [path for path in home.rglob("*") if path.is_file()]
+    suffixes = {path.suffix for path in files if path.parent != page}
     assert suffixes <= {".py", ".pyi", ".pyc", ".so", ".typed"}, suffixes
     assert (home / "py.typed").is_file()
+    assert (page / "page.html").is_file()
     assert metadata.version("snailps") == snailps.__version__
     return home
 
