@@ -138,6 +138,11 @@ def title_of(run: Run) -> str:
 
 def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
     """How a run ended that is over: figures and files, or the reason and how to go on."""
+    if registry.restarts(run):
+        return [
+            f"the master of {title_of(run)} was killed and is being started again; the others wait "
+            "for it: ask again, or with --watch"
+        ]
     if registry.state(run) == "killed":
         return [
             f"{title_of(run)} was killed, unfinished; it began {_ago(run.started)}",

@@ -100,14 +100,14 @@ def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bo
 
     if name is not None:
         return jobs.find(name, registry.runs())
-    running = registry.running()
+    running = registry.going_on()
     told = False
     while watch and not running:
         if not told:
             typer.echo("no job runs on this machine: waiting for one (Ctrl-C ends)", err=True)
             told = True
         time.sleep(LOOK_S)
-        running = registry.running()
+        running = registry.going_on()
     if len(running) > 1:
         numbers = ", ".join(str(run.number) for run in running)
         if not as_json:

@@ -267,14 +267,19 @@ class RunRegistry:
         """Runs whose master lives."""
         return [run for run in self.runs() if self.state(run) == "running"]
 
+    def going_on(self) -> list[Run]:
+        """Runs whose master lives, or was killed and is being started again."""
+        return [run for run in self.runs() if self.state(run) == "running" or self.restarts(run)]
+
     def last(self) -> Run | None:
         """The run that ended last, or was killed; None without one."""
         over = [run for run in self.runs() if self.state(run) != "running" and not run.is_session]
         return max(over, key=lambda run: run.ended or run.started, default=None)
 
     def restarts(self, run: Run) -> bool:
-        """Whether the process lives that starts a killed master of this run again."""
-        return bool(run.launcher) and self._lives(run, run.launcher, run.launcher_born)
+        """Whether the master was killed, and the process lives that starts it again."""
+        killed = bool(run.launcher) and self.state(run) == "killed"
+        return killed and self._lives(run, run.launcher, run.launcher_born)
 
     def prune(self) -> None:
         """Forgets all but the newest runs of those that are over, and killed sessions."""

@@ -111,8 +111,13 @@ def test_launcher_that_lives_starts_a_killed_master_again(machine):
     del machine.births[10]
     registry = machine.registry()
     assert registry.restarts(run)
+    assert registry.going_on() == [run]
+    (line,) = jobs.ended_lines(run, registry)
+    assert "being started again" in line
     machine.births[9] = 64
     assert not registry.restarts(run)
+    assert registry.going_on() == []
+    assert "was killed, unfinished" in jobs.ended_lines(run, registry)[0]
 
 
 def test_second_folder_serves_where_the_first_cannot_be_made(machine, tmp_path):
