@@ -76,6 +76,19 @@ def frames_of(error: BaseException) -> str:
     return "".join(traceback.format_list(own)).rstrip("\n")
 
 
+def trace_of(error: BaseException) -> str:
+    """A traceback, for a log: of a user's own lines only, or the whole one where there are none."""
+    told = traceback.TracebackException.from_exception(error)
+    if any(is_own_code(frame.filename) for frame in told.stack):
+        chain: list[traceback.TracebackException | None] = [told]
+        while chain:
+            if (one := chain.pop()) is not None:
+                own = [frame for frame in one.stack if is_own_code(frame.filename)]
+                one.stack = traceback.StackSummary.from_list(own)
+                chain += [one.__cause__, one.__context__]
+    return "".join(told.format()).rstrip("\n")
+
+
 def with_frames(text: str, frames: str) -> str:
     """A sentence, with such lines below it."""
     return f"{text}\n{frames}" if frames else text

@@ -176,6 +176,7 @@ class Estimator:
         monitor = Monitor(
             self._parameter("callbacks"), display, epochs, past, loss_factor=loss_factor
         )
+        monitor.quiet = not self._parameter("verbose")
         try:
             with run_job(
                 self.worker_class,

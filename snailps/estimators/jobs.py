@@ -85,7 +85,12 @@ def run_job(
             # What a cluster on other hosts reads of this process: the rows to begin with.
             begin = [settings["continue_from"]] if "continue_from" in settings else []
             job = where.run(
-                worker_class, settings, input=given, files=begin, on_status=monitor.update
+                worker_class,
+                settings,
+                input=given,
+                files=begin,
+                on_status=monitor.update,
+                quiet=monitor.quiet,
             )
             with job.results(output=str(Path(folder, "model"))) as results:
                 figures = {**job.figures, **load_class(worker_class, "the job").export(results)}

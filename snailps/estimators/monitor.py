@@ -81,6 +81,8 @@ class Monitor:
         A callback has ended the training.
     history : list of dict
         epoch, loss and speed, of each epoch; complete after `finish`.
+    quiet : bool
+        The cluster is to write no lines of its own if the job fails.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Monitor:
         self._display, self._epochs, self._first, self._clock = display, epochs, first, clock
         self._begun: float | None = None
         self._told, self._last = -math.inf, ("", 0.0, 0)
-        self.stopped = False
+        self.stopped = self.quiet = False
         self.history: list[Report] = []
 
     def update(self, status: Status) -> bool:

@@ -347,6 +347,7 @@ def _start(
         session=True,
         on_line=write,
     )
+    launcher.lines.may_hold = log is None
     made = None
     try:
         launcher.start()

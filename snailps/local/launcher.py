@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
@@ -38,6 +39,8 @@ RESTARTS_MAX = 3
 """How many times a killed process is started again."""
 LEAVE_S = 1.0
 """How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
+HELD_MAX = 1000
+"""How many lines of a quiet job are kept."""
 READ_S = 5.0
 """How long reading the last lines of a process that has ended may take, seconds."""
 
@@ -80,6 +83,8 @@ class Child:
         It was asked to end; its further lines are not shown.
     again : bool
         It was started in another one's place.
+    raised : bool
+        It belongs to a job whose failure was raised.
     given_name : str
         What the master calls it, once that is known.
     """
@@ -92,6 +97,7 @@ class Child:
     failed: bool = False
     silent: bool = False
     again: bool = False
+    raised: bool = False
     given_name: str = ""
 
     @property
@@ -109,6 +115,50 @@ class Child:
                 thread.join(READ_S)
             if stream is not None:
                 stream.close()
+
+
+class Lines:
+    """The lines of the children, on their way to whoever shows them.
+
+    Those of a quiet job are held until it is known how it ends: an error that is raised has the
+    text of those that a failed job wrote, which may come after it.
+
+    Attributes
+    ----------
+    may_hold : bool
+        Whether a quiet job is quiet: not where a log was asked for.
+    """
+
+    def __init__(self, show: Callable[[str, str], None]) -> None:
+        self.may_hold = False
+        self._show = show
+        self._lock = threading.Lock()
+        self._held: deque[tuple[str, str]] | None = None
+
+    def take(self, name: str, line: str) -> None:
+        """Shows a line, or holds it."""
+        with self._lock:
+            if self._held is not None:
+                self._held.append((name, line))
+                return
+        self._show(name, line)
+
+    def hold(self) -> None:
+        """Holds the newest lines from now on; those that are held are dropped."""
+        with self._lock:
+            self._held = deque(maxlen=HELD_MAX) if self.may_hold else None
+
+    def drop(self) -> None:
+        """Drops what is held, and all lines from now on."""
+        with self._lock:
+            self._held = deque(maxlen=0) if self.may_hold else None
+
+    def release(self) -> None:
+        """Shows what is held, and all lines from now on."""
+        with self._lock:
+            held, self._held = self._held, None
+        for name, line in held or ():
+            self._show(name, line)
 
 
 class Launcher:
@@ -161,7 +211,8 @@ class Launcher:
         self._config = config
         self._overrides = list(overrides)
         self._servers, self._workers, self._session = servers, workers, session
-        self._main, self._on_line = main, on_line
+        self.lines = Lines(on_line)
+        self._main, self._on_line = main, self.lines.take
         self.children: list[Child] = []
         self.address = ""
         self.source_key = ""
@@ -310,6 +361,11 @@ class Launcher:
         """Takes the master's names of processes, by process id: messages use them from now on."""
         for child in self.children:
             child.given_name = names.get(child.process.pid, child.given_name)
+
+    def note_raised(self) -> None:
+        """The session raises the failure of a job: the workers, which end with it, tell no more."""
+        for child in self.children:
+            child.raised = child.raised or child.role == "worker"
 
     def kill(self, pids: Iterable[int]) -> None:
         """Kills servers and workers that do not end when they are asked to."""
@@ -477,13 +533,14 @@ class Launcher:
         """
         if self.poll() == 0:
             for child in self.children:
-                if child.again and child.held:
+                if child.again and child.held and not child.raised:
                     first_line = child.held[0].removeprefix(OWN_ERROR)
                     self._on_line(child.name, f"it was started again and has ended: {first_line}")
                     for line in child.held[1:]:
                         self._on_line(child.name, line)
                     child.held = []
-        first = next((child for child in self.children if child.held), None)
+        told = [child for child in self.children if child.held and not child.raised]
+        first = next(iter(told), None)
         if first is not None and not (self.children[0].failed or self._interrupted):
             for line in first.held:
                 self._on_line(first.name, line)

@@ -225,6 +225,10 @@ class Cluster:
         """The master's current status."""
         self._check_open()
         status = self._driver.status()
+        if self._launcher is not None:
+            self._launcher.call_names(
+                {node["pid"]: f"{node['role']} {node['id']}" for node in status["nodes"]}
+            )
         roles = [node["role"] for node in status["nodes"]]
         counted = [(roles.count(role), role) for role in ("server", "worker")]
         self._sizes = ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for n, role in counted)
@@ -282,6 +286,7 @@ class Cluster:
         files: Sequence[Spooled | str] = (),
         on_status: Callable[[Status], object] | None = None,
         timeout_s: float | None = None,
+        quiet: bool = False,
     ) -> JobResult:
         """Trains a model as `train` does; its tables can be read until the next job begins.
 
@@ -299,6 +304,9 @@ class Cluster:
             and the job is done; an exception in it cancels the job.
         timeout_s : float, optional
             Limit, seconds.
+        quiet : bool
+            The cluster's own processes write no lines to standard error if the job fails, and those
+            of a job that is done at its end.  Nothing changes where they have a `log`.
 
         Returns
         -------
@@ -312,7 +320,7 @@ class Cluster:
         values = dict(settings or {})
         if input is not None:
             values["input"] = input
-        return self._run(model, values, files, on_status, timeout_s)
+        return self._run(model, values, files, on_status, timeout_s, quiet)
 
     def _run(
         self,
@@ -321,13 +329,19 @@ class Cluster:
         files: Sequence[Spooled | str],
         on_status: Callable[[Status], object] | None,
         timeout_s: float | None,
+        quiet: bool = False,
     ) -> JobResult:
         self._check_open()
         path, source = _path_of(model)
         begun, until = time.monotonic(), _until(timeout_s)
-        with self.in_turn(until), self._placed(values, files) as placed:
+        with (
+            self.in_turn(until),
+            self._hushed(quiet) as hold,
+            self._placed(values, files) as placed,
+        ):
             texts = setting_texts({"worker_class": path, **placed})
             self._renew_workers(until)
+            hold()
             try:
                 number = self._submit(texts, source, begun, until)
                 history = self._wait(number, on_status, begun, until)
@@ -336,12 +350,37 @@ class Cluster:
                     self._driver.cancel()
                 raise
             job = self._driver.job(number)
-        if failure := job["failure"]:
-            if self._launcher is not None and (ends := self._launcher.unusual_ends(failure)):
-                failure += f" ({ends})"
-            raise ClusterError(with_frames(failure, job["trace"]))
+            if failure := job["failure"]:
+                if self._launcher is not None:
+                    self._launcher.note_raised()
+                    if ends := self._launcher.unusual_ends(failure):
+                        failure += f" ({ends})"
+                raise ClusterError(with_frames(failure, job["trace"]))
         figures = job["figures"]
         return JobResult(figures, history.of(figures), self, number, model, job["settings"])
+
+    @contextlib.contextmanager
+    def _hushed(self, quiet: bool) -> Iterator[Callable[[], None]]:
+        """The lines of the processes are dropped if `quiet`; yields what holds them from then on.
+
+        They are shown if all goes well.  If not, the next job decides on later ones: what a process
+        says of a failure may come after it.
+        """
+        if self._launcher is None:
+            yield lambda: None
+            return
+        lines = self._launcher.lines
+        if not quiet:
+            lines.release()
+            yield lambda: None
+            return
+        lines.drop()
+        try:
+            yield lines.hold
+        except BaseException:
+            lines.drop()
+            raise
+        lines.release()
 
     @contextlib.contextmanager
     def in_turn(self, until: float = math.inf) -> Iterator[None]:

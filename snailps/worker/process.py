@@ -15,7 +15,6 @@ import logging
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -40,6 +39,7 @@ from snailps.errors import (
     WaitTimeout,
     explain,
     frames_of,
+    trace_of,
 )
 from snailps.kernels import cores
 from snailps.node.checks import look_half_way, why_not_connected
@@ -625,7 +625,7 @@ class WorkerProcess(Node):
             return
         cause = error.__cause__ or error
         if not isinstance(cause, SnailError):
-            trace = "".join(traceback.format_exception(cause))
-            log.error("%s\n%s", explain(error), trace)
+            log.error("%s\n%s", explain(error), trace_of(cause))
+            log.debug("with the lines of snailps", exc_info=cause)
         self.end(EXIT_FAILED, explain(error))  # first: the master's Stop may be very quick
         self.control.note(messages.Failed(explain(error), frames_of(cause)))

@@ -133,6 +133,27 @@ def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text):
     assert worker.process.returncode == -signal.SIGKILL
 
 
+def test_quiet_job_that_fails_writes_no_line(text, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+    job = {"input": text, "epochs": 1}
+    with snailps.cluster(threads=1) as session:
+        for _ in range(2):  # what it does with the first one's worker is not told, either
+            with pytest.raises(ClusterError, match="planted failure"):
+                session.run(models.FailsInTrain, job, timeout_s=LIMIT_S, quiet=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_job_that_fails_tells_the_users_lines_once(text, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+    with snailps.cluster(threads=1) as session, pytest.raises(ClusterError, match="planted"):
+        session.train(models.FailsInTrain, input=text, epochs=1, timeout_s=LIMIT_S)
+    told = capsys.readouterr().err
+    assert set(re.findall(r'^worker \d+:   File "(.*)", line', told, re.MULTILINE)) == {
+        models.__file__
+    }
+    assert told.count("snailps: error") == 0
+
+
 def test_cluster_that_nothing_refers_to_ends(text):
     dropped = snailps.cluster(threads=1, log=io.StringIO())
     table = dropped.table("w")

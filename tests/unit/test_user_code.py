@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from snailps import Block, Table, Tensor, Worker
-from snailps.errors import ClusterError, ConfigError, MisuseError, explain, place_of
+from snailps.errors import ClusterError, ConfigError, MisuseError, explain, place_of, trace_of
 from snailps.worker.user_code import named, numbers_of, tables_of
 
 HERE = __file__
@@ -90,6 +90,30 @@ def test_place_of_an_error_in_a_compiled_part_is_the_line_that_called_it():
 
 def test_place_of_an_error_without_a_traceback_is_empty():
     assert place_of(ValueError("made, never raised")) == ""
+
+
+def test_trace_has_the_users_lines_of_every_error_in_the_chain():
+    def fail():
+        try:
+            np.ones(3).reshape(2, 2)
+        except ValueError as error:
+            raise KeyError("w") from error
+
+    model = Mine(Mine.Settings())
+    model.train = lambda block: fail()
+    with pytest.raises(ClusterError) as caught, named(model, "train", block(1)):
+        model.train(block(1))
+    trace = trace_of(caught.value.__cause__)
+    assert set(re.findall(r'File "(.*)", line', trace)) == {HERE}
+    assert "KeyError: 'w'" in trace
+    assert "ValueError: cannot reshape" in trace
+
+
+def test_trace_without_a_users_line_is_whole():
+    with pytest.raises(ValueError, match="could not convert") as caught:
+        np.loadtxt(["x"])
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next
+    assert "_read" in trace_of(caught.value)
 
 
 def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
