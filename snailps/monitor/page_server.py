@@ -1,4 +1,4 @@
-"""The page over HTTP: three files of this package, and JSON.
+"""The page over HTTP: files of this package, and JSON.
 
     GET /                 page.html            GET /api/runs           the runs that can be shown
     GET /page.css, .js    as they are          GET /api/run?run=&after= a run's newest picture
@@ -37,7 +37,7 @@ HOLD_S = 8.0
 SILENT_S = 15.0
 """A connection that says nothing for so long is closed."""
 FORGET_S = 60.0
-"""A run that nobody has looked at for so long is watched no more."""
+"""A run that was not looked at for so long is watched no more."""
 SCRIPTS = ("curves.js", "cluster.js", "words.js", "page.js")
 """In this order: each uses those before it."""
 _KINDS = {

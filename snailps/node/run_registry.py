@@ -143,7 +143,7 @@ def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) ->
 
 
 def is_ours(folder: Path, uid: int) -> bool:
-    """Whether a folder is one of this user that nobody else may write to; no link to one."""
+    """Whether a folder is one of this user that no other one may write to; no link to one."""
     try:
         found = folder.lstat()
     except OSError:
