@@ -18,8 +18,12 @@ from snailps.node.status import NodeStatus, Status
 
 LOOP_MS = 50.0
 """A 99.9th percentile of the master's turns above this is reported: it delays all processes."""
+LOOP_TURNS = 10_000
+"""Of fewer turns, a slow one in a thousand is the start of the job."""
 _HEAD_LINES = 8
 """Lines of a page on a terminal for titles, blank lines and the head."""
+_SPARE = ("address", "at", "clock", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
+"""Columns that a narrow terminal does not show, the first one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,28 @@ class Section:
         more = (f"... {left} more", *("" for _ in self.columns[1:]))
         return Section(self.title, self.columns, [*self.rows[: rows_max - 1], more])
 
+    def fitted(self, width: int) -> Section:
+        """The same without what is too much for a screen of `width` columns."""
+        spare = [name for name in _SPARE if name in self.columns]
+        section = self
+        while spare and max(map(len, _columns(section))) > width:
+            section = section.without(spare.pop(0))
+        return section
+
+    def without(self, column: str) -> Section:
+        """The same without a column."""
+        at = self.columns.index(column)
+        rows = [(*row[:at], *row[at + 1 :]) for row in self.rows]
+        return Section(self.title, (*self.columns[:at], *self.columns[at + 1 :]), rows)
+
+    def filled(self) -> Section:
+        """The same without columns in which nothing stands."""
+        section = self
+        for at, name in enumerate(self.columns):
+            if not any(row[at] for row in self.rows):
+                section = section.without(name)
+        return section
+
 
 def sections_of(status: Status) -> list[Section]:
     """The page's sections in order: processes, shards, waits, notes."""
@@ -47,17 +73,17 @@ def sections_of(status: Status) -> list[Section]:
     ]
     unit = f"{status['unit']}/s"
     columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work")
+    processes = Section("", (*columns, "clock", unit), [_row(node) for node in status["nodes"]])
+    if len({node["host"] for node in status["nodes"]}) < 2:
+        processes = processes.without("address")  # one machine: its address tells nothing apart
+    shards = ("shard", "primary", "at", "standby", "state", "rows", "MB", "pulls/s", "pushes/s")
     found = [
-        Section("", (*columns, "clock", unit), [_row(n) for n in status["nodes"]]),
-        Section(
-            "",
-            ("shard", "primary", "standby", "state", "rows", "MB", "pulls/s", "pushes/s", "behind"),
-            _shards(status),
-        ),
+        processes,
+        Section("", (*shards, "behind"), _shards(status)),
         Section("", ("waiting process", "since", "waits for"), waits),
         Section("", (), [(line,) for line in _notes(status)]),
     ]
-    return [section for section in found if section.rows]
+    return [section.filled() for section in found if section.rows]
 
 
 def head_of(status: Status) -> list[str]:
@@ -78,8 +104,8 @@ def lines_of(status: Status) -> list[str]:
     return lines
 
 
-def picture_of(status: Status, height: int) -> RenderableType:
-    """The page for a terminal of `height` lines; rows that do not fit are omitted."""
+def picture_of(status: Status, height: int, width: int = 80) -> RenderableType:
+    """The page for a terminal of `height` lines; rows and columns that do not fit are omitted."""
     sections = sections_of(status)
     # Notes and waits are short and matter most; processes and shards share the remaining lines.
     fixed = sum(len(s.cut(height // 3).rows) for s in sections if not _is_long(s))
@@ -87,12 +113,13 @@ def picture_of(status: Status, height: int) -> RenderableType:
     room = max(4, (height - _HEAD_LINES - fixed) // max(1, long) - 2)
     parts = [Text(line) for line in head_of(status)]
     for section in sections:
-        lines = _columns(section.cut(room if _is_long(section) else max(2, height // 3)))
+        shown = section.cut(room if _is_long(section) else max(2, height // 3)).fitted(width)
+        lines = _columns(shown)
         head = 1 if section.columns else 0
         parts += [Text(""), *(Text(line, style="dim") for line in lines[:head])]
         parts += [Text(line, style="" if head else "yellow") for line in lines[head:]]
-    for part in parts:  # a line too long for the screen is cut
-        part.no_wrap, part.overflow = True, "ellipsis"
+        for part in parts[-len(lines) :] if _is_long(section) else ():  # a row is one line
+            part.no_wrap, part.overflow = True, "ellipsis"
     return Group(*parts)
 
 
@@ -139,7 +166,8 @@ def _shards(status: Status) -> list[tuple[str, ...]]:
         rows.append(
             (
                 str(shard["shard"]),
-                f"server {shard['primary']} {shard['address']}",
+                f"server {shard['primary']}",
+                shard["address"],
                 f"server {shard['standby']}" if shard["standby"] else "none",
                 state,
                 f"{shard['rows']:,}",
@@ -167,7 +195,7 @@ def _notes(status: Status) -> list[str]:
         )
         notes.append(line + ("; another is being written" if checkpoint["writing"] else ""))
     loop = status["loop"]
-    if loop["busy_ms_p999"] > LOOP_MS:
+    if loop["turns"] >= LOOP_TURNS and loop["busy_ms_p999"] > LOOP_MS:
         notes.append(
             f"the master's loop is busy: {loop['busy_ms_p999']:.0f} ms in one turn of 1,000, "
             f"{loop['busy_ms_max']:.0f} ms at most; give it a core of its own"

@@ -300,7 +300,8 @@ class Progress:
 
 def line_of(status: Status, eta_s: float | None, *, verbose: bool = False) -> str:
     """The status as one plain line without its end."""
-    parts = [*_figures(status), *_left(status, eta_s), *_blocks(status, verbose), *_message(status)]
+    parts = [*_figures(status), *_left(status, eta_s), *_lr(status)]
+    parts += [*_blocks(status, verbose), *_message(status)]
     share = f" {_percent(status)}" if _percent(status) else ""
     doing = f", {status['pass_']}" if status["pass_"] else ""
     waits = f", waits for {status['waiting_for']}" if status["waiting_for"] else ""
@@ -335,7 +336,8 @@ def picture_of(
         bar.add_row(head, ProgressBar(completed=status["progress"], total=1.0), "  ".join(right))
     else:
         bar.add_row(head, "", seconds_text(status["elapsed_s"]))
-    figures = [*_blocks(status, verbose), *_figures(status)]
+    # The loss is the last, for its course is drawn behind it.
+    figures = [*_blocks(status, verbose), *(_lr(status) if verbose else ()), *_figures(status)]
     if status["phase"] == "exporting" and status["pass_"]:
         figures.append(status["pass_"])
     second = Text((" - " if ascii_only else " · ").join(figures))
@@ -440,11 +442,15 @@ def _figures(status: Status) -> list[str]:
     if status["phase"] in ("survey", "training"):
         if status["units_per_s"] > 0:
             figures.append(f"{count_text(status['units_per_s'])} {status['unit']}/s")
-        if status["lr"] is not None:
-            figures.append(f"learning rate {status['lr']:.3g}")
         if status["loss"] is not None:
             figures.append(f"loss {status['loss']:.4f}")
     return figures
+
+
+def _lr(status: Status) -> list[str]:
+    if status["phase"] != "training" or status["lr"] is None:
+        return []
+    return [f"learning rate {status['lr']:.3g}"]
 
 
 def _blocks(status: Status, verbose: bool) -> list[str]:

@@ -252,7 +252,7 @@ def _watch(
             interval_s,
             trust,
             gone,
-            lambda status: live.update(picture_of(status, console.height), refresh=True),
+            lambda status: live.update(picture_of(status, *reversed(console.size)), refresh=True),
             lambda text: live.update(Text(text, style="yellow"), refresh=True),
         )
 

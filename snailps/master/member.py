@@ -8,6 +8,7 @@ Owns what is known of one process; decides nothing.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,10 @@ log = logging.getLogger(__name__)
 
 WAIT_TOLD_S = 3.0
 """How long a worker waits for others before the log says so."""
+RATE_WINDOW_S = 10.0
+"""Rates are means over so long."""
+_SECONDS_LEAST = 1e-6
+"""Clocks tell nothing finer."""
 NAMED_MAX = 8
 """Members that a message names one by one."""
 
@@ -54,8 +59,6 @@ class Member:
         The job ended without the block it still works on.
     since : float
         When it registered, monotonic seconds.
-    rate : float or None
-        Units per second on its last block.
     epoch : int
         Of the route that it has last taken.
     away : bool
@@ -101,7 +104,6 @@ class Member:
     worked: bool = False
     dropped: bool = False
     since: float = 0.0
-    rate: float | None = None
     epoch: int = 0
     waited_s: float = 0.0
     away: bool = False
@@ -120,6 +122,9 @@ class Member:
     lacks: str = ""
     stats_at: float = 0.0
     address: tuple[str, int] = ("", 0)
+    _units: deque[tuple[float, int]] = field(default_factory=deque)
+    _units_since: float = 0.0
+    _visits_units: int = 0
     _waits_since: float = 0.0
     _wait_told: bool = False
 
@@ -127,6 +132,27 @@ class Member:
     def name(self) -> str:
         """Its name in messages."""
         return f"{self.role} {self.number} ({self.host}, process {self.pid})"
+
+    def trained(self, units: int, seconds: float, now: float, *, visit: bool = False) -> None:
+        """It has trained so many units, in so long.
+
+        In a rotation the units of `visit` are a part of those of the tenancy, which follow.
+        """
+        if not self._units or now - self._units[-1][0] > RATE_WINDOW_S:
+            self._units.clear()
+            self._units_since = now - seconds
+        new = units if visit else max(0, units - self._visits_units)
+        self._visits_units = self._visits_units + units if visit else 0
+        self._units.append((now, new))
+
+    def rate(self, now: float) -> float | None:
+        """Units per second over the last `RATE_WINDOW_S` seconds; None before the first."""
+        if not self._units:
+            return None
+        while len(self._units) > 1 and now - self._units[0][0] > RATE_WINDOW_S:
+            self._units.popleft()
+        units = sum(n for at, n in self._units if now - at <= RATE_WINDOW_S)
+        return units / max(min(RATE_WINDOW_S, now - self._units_since), _SECONDS_LEAST)
 
     @property
     def short_name(self) -> str:

@@ -260,7 +260,7 @@ class StatusReport:
             "waits": member.waits,
             "waits_s": member.waits_s(now),
             "clock": clock,
-            "rate": member.rate,
+            "rate": member.rate(now),
             "done": member.done,
             "leased": leased,
             "block_s": now - member.block_since if busy else None,

@@ -39,7 +39,7 @@ STATE_WORDS: dict[str, tuple[str, Mood]] = {
     "finished": ("finished", "idle"),
     "waiting for the export": ("done", "idle"),
     "leaving": ("moving its shards away", "waits"),
-    "back": ("back, was without the master", "waits"),
+    "back": ("back with the master", "good"),
     "missed": ("lost", "bad"),
     "gone": ("lost", "bad"),
     "lost": ("lost", "bad"),
@@ -67,7 +67,7 @@ def process_name(role: str, number: int) -> str:
 def state_words(node: NodeStatus) -> tuple[str, Mood]:
     """What a process does now, and what that means."""
     words, mood = STATE_WORDS.get(node["state"], (node["state"], "good"))
-    if node["role"] == "server" and node["state"] == "ready":
+    if node["role"] == "server" and node["state"] in ("ready", "back"):
         words = "serving"
     if node["waits"] and mood == "good":
         mood = "waits"

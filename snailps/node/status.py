@@ -77,7 +77,7 @@ class NodeStatus(TypedDict):
     since its last heartbeat, None before the first.  `waits` says what it waits for (empty:
     nothing), `waits_s` for how long.  `clock` is a worker's progress: blocks that it has finished
     (ssp), its current step or round (bsp, rounds); None without clocks.  `rate` is units per second
-    of its last block, `done` its blocks of this job, `leased` those it holds, `block_s` seconds
+    over the last seconds, `done` its blocks of this job, `leased` those it holds, `block_s` seconds
     since it began the current one, `fetched` those whose bytes the master sent it because it cannot
     open `lacks`.  `cpu` is its share of one core since it was last asked (1.0: one core busy), and
     `rss_bytes` its resident memory, both None before it has told; servers tell each second, workers

@@ -247,6 +247,8 @@ def test_picture_of_a_thousand_nodes_fits_the_terminal(height):
 def test_a_master_whose_loop_is_busy_is_told_of():
     status = large_status(1)
     assert not any("loop is busy" in line for line in lines_of(status))
-    status["loop"] |= {"busy_ms_p999": 120.0, "busy_ms_max": 300.0}
+    status["loop"] |= {"busy_ms_p999": 120.0, "busy_ms_max": 300.0, "turns": 999}
+    assert not any("loop is busy" in line for line in lines_of(status))  # the start of a job
+    status["loop"] |= {"turns": 20_000}
     (line,) = [line for line in lines_of(status) if "loop is busy" in line]
     assert "120 ms in one turn of 1,000, 300 ms at most" in line

@@ -293,7 +293,7 @@ def worker(number):
     return SimpleNamespace(
         number=number, name=f"worker {number}", dropped=False, finished=False, leaving=False,
         wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
-        done=0, block_since=0.0, rate=0.0,
+        done=0, block_since=0.0, trained=lambda units, seconds, now, visit=False: None,
     )  # fmt: skip
 
 

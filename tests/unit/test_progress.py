@@ -64,8 +64,8 @@ def without_ansi(text):
 
 def test_line_training_names_every_figure():
     assert line_of(make_status(), 83.0) == (
-        "[12 s] training 25.0%, epoch 2/5, 1.23 M words/s, learning rate 0.0375, loss 2.3456, "
-        "1 min 23 s left"
+        "[12 s] training 25.0%, epoch 2/5, 1.23 M words/s, loss 2.3456, 1 min 23 s left, "
+        "learning rate 0.0375"
     )
 
 

@@ -207,18 +207,19 @@ def test_figures_of_visits_count_at_once_and_those_of_the_tenancy_in_their_place
     assert job.metrics.loss_by_epoch() == [None]
     for part in range(4):
         assert world.ask(a, m.Borrow(one.number)).part == part
+        world.now += 0.5
         gives_back(world, a, one, part)
     assert (job.metrics.units, job.metrics.loss) == (20, 2.0)
     assert job.metrics.loss_by_epoch() == [2.0]
     assert job.ledger.progress == pytest.approx(1 / 4)
     assert job.rate(world.now) > 0
     (member, _) = world.core.members.joined("worker")
-    assert member.rate == 10
+    assert member.rate(world.now) == 10
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     assert (job.metrics.units, job.metrics.loss) == (30, 2.0)  # shown is the mean of visits
     assert job.metrics.loss_by_epoch() == [3.0]
     assert job.ledger.progress == pytest.approx(1 / 4)
-    assert member.rate == 15
+    assert member.rate(world.now) == 15
 
 
 def test_figures_of_a_lost_tenancy_are_withdrawn(make_job):

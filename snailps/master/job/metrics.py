@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.master.leases.records import BlockResult
+from snailps.master.member import RATE_WINDOW_S
 
-RATE_WINDOW_S = 10.0
 RECENT_BLOCKS = 16
 """The loss shown, and compared with `target_loss`, is the mean over so many blocks, or visits."""
 _BLOCK = -1

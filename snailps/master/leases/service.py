@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 DROP_S = 20.0
 """How long a block may take once the training is to end early; then it is given up."""
-SECONDS_LEAST = 1e-6
-"""Of a block, where its rate is reckoned: clocks tell nothing finer."""
 NAMES_S = 0.2
 """Between two updates of what workers wait for."""
 ANSWERS_MAX = 256
@@ -142,7 +140,7 @@ class LeaseService:
             member.done += 1
         member.block_since = now
         if message.seconds > 0 and message.pass_ == "train" and not _is_dealt(ledger, message):
-            member.rate = message.units / max(message.seconds, SECONDS_LEAST)
+            member.trained(message.units, message.seconds, now)
         self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
         self.answer(now)
         if member.number in self._refused and not member.waits:
@@ -173,7 +171,7 @@ class LeaseService:
             if fact is not None:
                 self._out.note("visits", fact)
         if message.seconds > 0:
-            member.rate = message.units / max(message.seconds, SECONDS_LEAST)
+            member.trained(message.units, message.seconds, now, visit=True)
         if job.ledger.closed:  # it may hold others
             self.hurry(now)
         self._lend(now)

@@ -1,0 +1,56 @@
+"""The page of `snailps status`: what it shows, and what a narrow terminal leaves out."""
+
+import io
+
+import pytest
+from rich.console import Console
+from statuses import status as make_status
+
+from snailps.cli.overview import lines_of, picture_of
+
+
+def drawn(status, width, height=40):
+    """The page on a terminal of this size, as lines."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, height=height, force_terminal=False)
+    console.print(picture_of(status, height, width))
+    return stream.getvalue().splitlines()
+
+
+def test_page_has_no_columns_in_which_nothing_stands():
+    status = make_status()
+    for node in status["nodes"]:
+        node["clock"] = None
+    titles = next(line for line in lines_of(status) if line.startswith("process"))
+    assert "clock" not in titles
+    assert "behind" not in "".join(lines_of(status))
+    status["nodes"][-1]["clock"] = 7
+    assert "clock" in next(line for line in lines_of(status) if line.startswith("process"))
+
+
+def test_page_of_one_machine_has_no_addresses_of_processes():
+    status = make_status()
+    titles = next(line for line in lines_of(status) if line.startswith("process"))
+    assert "address" not in titles
+    status["nodes"][0]["host"] = "other"
+    titles = next(line for line in lines_of(status) if line.startswith("process"))
+    assert "address" in titles
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_rows_of_a_terminal_are_not_cut(width):
+    status = make_status(servers=2, workers=20)
+    status["nodes"][0]["host"] = "other"
+    lines = drawn(status, width)
+    assert not any("\N{HORIZONTAL ELLIPSIS}" in line for line in lines)
+    assert any("words/s" in line and line.startswith("process") for line in lines)
+    assert any("pulls/s" in line and line.startswith("shard") for line in lines)
+    assert any("waits for" in line for line in lines)
+    joined = " ".join(" ".join(lines).split())
+    assert joined.count(", loss") == joined.count("learning rate") == 1  # wrapped, not cut
+
+
+def test_server_that_is_back_serves():
+    status = make_status()
+    status["nodes"][0]["state"] = "back"
+    assert any(line.startswith("server 1") and "serving" in line for line in lines_of(status))
