@@ -41,6 +41,8 @@ LEAVE_S = 1.0
 """How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
 HELD_MAX = 1000
 """How many lines of a quiet job are kept."""
+LAST_MAX, LAST_CHARS = 3, 500
+"""How many of its newest lines are kept of a process, and how much of each."""
 READ_S = 5.0
 """How long reading the last lines of a process that has ended may take, seconds."""
 
@@ -85,6 +87,8 @@ class Child:
         It was started in another one's place.
     raised : bool
         It belongs to a job whose failure was raised.
+    last : deque of str
+        The newest lines.
     given_name : str
         What the master calls it, once that is known.
     """
@@ -98,6 +102,7 @@ class Child:
     silent: bool = False
     again: bool = False
     raised: bool = False
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_MAX))
     given_name: str = ""
 
     @property
@@ -380,14 +385,25 @@ class Launcher:
         for child in self.children[1:]:
             code = child.process.poll()
             if code is not None and code < 0:
-                name = signal.Signals(-code).name
-                why = ", maybe as memory is short" if name == "SIGKILL" else ""
-                told.append(f"{child.name} was ended by {name}{why}")
+                told.append(f"{child.name} {_ended_by(code)}")
             elif code not in (None, EXIT_OK, EXIT_FAILED, EXIT_STOPPED) or (
                 code is not None and f"{child.process.pid}) is lost" in failure
             ):
                 told.append(f"{child.name} has exited with code {code}")
         return "; ".join(told)
+
+    def master_end(self, limit_s: float) -> str:
+        """How a signal has ended the master, and its last lines; empty if none did in time."""
+        master = self.children[0]
+        _wait(master.process, limit_s)
+        code = master.process.poll()
+        if code is None or code >= 0:
+            return ""
+        if master.reader is not None:
+            master.reader.join(limit_s)
+        lines = " | ".join(master.last)
+        log = f"the end of its log: {lines}" if lines else "its log has no line that says why"
+        return f"the master (process {master.process.pid}) {_ended_by(code)}; {log}"
 
     def ended(self) -> set[int]:
         """Process ids of servers and workers that have ended."""
@@ -514,6 +530,7 @@ class Launcher:
     def _read(self, child: Child, stream: IO[str]) -> None:
         for line in stream:
             text = _as_text(line.rstrip("\n"))
+            child.last.append(text[:LAST_CHARS])
             child.failed = child.failed or text.startswith(OWN_ERROR)
             if child.failed and child.role != "master":
                 child.held.append(text)
@@ -546,6 +563,12 @@ class Launcher:
                 self._on_line(first.name, line)
         for child in self.children:
             child.held = []
+
+
+def _ended_by(code: int) -> str:
+    """What a negative exit code means."""
+    name = signal.Signals(-code).name
+    return f"was ended by {name}{', maybe as memory is short' if name == 'SIGKILL' else ''}"
 
 
 def _as_text(line: str) -> str:

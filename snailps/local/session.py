@@ -26,7 +26,14 @@ from snailps.api.tables import AnyKeys, Rows, Table, Tensor
 from snailps.api.worker import Worker, check_class, load_class
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.data.spool import Spooled
-from snailps.errors import ClusterError, ConfigError, SnailError, WaitTimeout, with_frames
+from snailps.errors import (
+    EXIT_OK,
+    ClusterError,
+    ConfigError,
+    SnailError,
+    WaitTimeout,
+    with_frames,
+)
 from snailps.local.driver import Driver
 from snailps.local.history import History
 from snailps.local.launcher import Launcher
@@ -595,14 +602,26 @@ class Cluster:
             if time.monotonic() > until:
                 return
             wait_s = min(LOOK_S, 1.5 * wait_s or LOOK_FIRST_S)
-        raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+        raise self._why_ended()
+
+    def _why_ended(self) -> ClusterError:
+        """The error of a cluster that has ended: of what, what is lost, what to do."""
+        text = self._driver.verdict.text or "the cluster was shut down"
+        if self._launcher is not None and self._driver.verdict.code != EXIT_OK:
+            text = self._launcher.master_end(ENDING_S) or text
+            if ends := self._launcher.unusual_ends(text):
+                text += f" ({ends})"
+        return ClusterError(
+            f"{text.rstrip('.')}. This cluster has ended, with its tables and what it was "
+            "training: make or connect to another one"
+        )
 
     def _check_open(self) -> None:
         self._driver.check_process()
         if self._closed:
             raise ClusterError("this cluster is closed: make another one")
         if self._driver.ended.is_set():
-            raise ClusterError(self._driver.verdict.text or "the cluster has ended")
+            raise self._why_ended()
 
     def close(self) -> None:
         """Ends a cluster of this machine; no process is left.  Leaves one of other hosts as it is.

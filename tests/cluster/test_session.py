@@ -117,6 +117,10 @@ def test_session_gives_the_frames_of_user_code_and_goes_on(session, text, method
         ),
         (models.Leaves, r"is lost: .*\(worker .*has exited with code 3\)$"),
         (models.Crashes, r"is lost: .*no other worker is left \(worker .*was ended by SIGSEGV\)$"),
+        (
+            models.IsKilled,
+            r"no other worker is left \(worker \d+ was ended by SIGKILL, maybe as m.*\)$",
+        ),
     ],
 )
 def test_session_whose_worker_ends_goes_on(session, text, model, said):
@@ -131,6 +135,25 @@ def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text):
         session.train(models.Hangs, input=text, epochs=1, timeout_s=2.0)
     assert trains(session, text)
     assert worker.process.returncode == -signal.SIGKILL
+
+
+def test_killed_master_is_named_with_what_is_lost_and_its_log(text):
+    with snailps.cluster(threads=1, log=io.StringIO()) as session:
+        master = session._launcher.children[0].process
+        killed = []
+
+        def kill(status):
+            if status["phase"] == "training" and not killed:
+                killed.append(master.pid)
+                master.kill()
+
+        said = (
+            rf"^the master \(process {master.pid}\) was ended by SIGKILL, maybe as memory is short"
+            r"; its log has no line that says why\. This cluster has ended, with its tables and what "
+        )
+        for _ in range(2):  # also when it is asked again
+            with pytest.raises(ClusterError, match=said):
+                session.run(models.Sleeps, {"epochs": 1000}, input=text, on_status=kill)
 
 
 def test_quiet_job_that_fails_writes_no_line(text, monkeypatch, capsys):
