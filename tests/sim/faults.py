@@ -603,8 +603,10 @@ class Faults:
         other = self._one(others)
         if one is None or other is None or (long and not self._wild and self._forming()):
             return False
-        if long and not self._wild and {one.role, other.role} == {Role.SERVER, Role.WORKER}:
-            return False  # the worker gives up when its limit is over, and the job with it
+        roles = {one.role, other.role}
+        clients = [{Role.SERVER, Role.WORKER}, {Role.SERVER, Role.DRIVER}]
+        if long and not self._wild and roles in clients:
+            return False  # a client gives up when its limit is over, and the job with it
         forming = self._forming()
         for_s = share * cluster.scenario.heartbeat_timeout
         self._world.say("fault", f"{one.name} and {other.name} are parted for {for_s:.1f} s")
