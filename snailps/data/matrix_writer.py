@@ -4,19 +4,17 @@
          -> write_matrix -> Written, a user's file; spool_matrix -> Spooled, a driver's
     RowsSource -> Draft, then its labels -> Spooled
 
-Memory stays bounded: a piece has about a million entries.  A matrix is not copied where it has the
-file's types.  Where the number of entries is not known beforehand (missing values, dicts), sections
-are written beside each other, then put together.  The format is in `matrix_file`, tables and dicts
-in `feature_rows`.  No library is imported here: the objects' own methods are used.
+Memory stays bounded: a piece has about a million entries.  Where the number of entries is not known
+beforehand (missing values, dicts), sections are written beside each other, then put together.  The
+format is in `matrix_file`, what gives the pieces in `matrix_sources`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,9 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data._examples import Examples
-from snailps.data._matrix import first_falling, first_not_finite, wide_keys
-from snailps.data.feature_rows import Piece, RowsSource, features_of
+from snailps.data.feature_rows import RowsSource
 from snailps.data.matrix_file import (
     KEY_LIMIT,
     Flags,
@@ -35,6 +31,7 @@ from snailps.data.matrix_file import (
     Section,
     first_not_weight,
 )
+from snailps.data.matrix_sources import check_finite, floats, rows_source
 from snailps.data.scratch import Scratch, ScratchFile
 from snailps.data.spool import Spooled
 from snailps.errors import DataError
@@ -42,7 +39,6 @@ from snailps.errors import DataError
 Progress = Callable[[int, int | None], None]
 """Called with the rows written so far and the number of all, None if it is not known."""
 
-PIECE_ENTRIES = 1 << 20
 COPY_BYTES = 1 << 20
 CLASSES_MAX = 1 << 24
 """Whole numbers up to here are exact in float32."""
@@ -213,201 +209,6 @@ def write_rows(file: FileWriter, make: Callable[[str], FileWriter], source: Rows
         There are no rows, a value cannot be one of an example, or the files' limit is reached.
     """
     return _write(file, make, source, _NO_CONTENT, None)
-
-
-def rows_source(
-    X: Any,
-    *,
-    label: str = "",
-    fields: Sequence[int] | NDArray[Any] | None = None,
-    dense: bool = False,
-    keep_bytes: bool = True,
-) -> RowsSource:
-    """What gives the rows of an object in pieces; parameters and errors as of `spool_matrix`.
-
-    A `RowsSource` stays as it is.
-    """
-    if isinstance(X, RowsSource):
-        return X
-    modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
-    if "scipy" in modules and hasattr(X, "tocsr"):
-        if dense and fields is not None:
-            raise DataError("fields: expected none with dense=True")
-        found: RowsSource = DenseSparseRows(X) if dense else SparseRows(X, fields)
-    elif isinstance(X, np.ndarray):
-        if dense and fields is not None:
-            raise DataError("fields: expected none with dense=True")
-        found = DenseRows(X, dense, fields, keep_bytes)
-    else:
-        found = features_of(X, modules, label, dense)
-        if fields is not None:
-            raise DataError(f"fields: expected none for {found.name}: its columns are its fields")
-    if label and not found.has_label:
-        raise DataError(f"label: {found.name} has no columns of names: pass the labels as y")
-    return found
-
-
-class SparseRows(RowsSource):
-    """Rows of a matrix of `scipy.sparse`."""
-
-    def __init__(self, X: Any, fields: Sequence[int] | NDArray[Any] | None = None) -> None:
-        shape = X.shape
-        if len(shape) != 2:
-            raise DataError(f"X: expected two axes, got shape {shape}")
-        self.rows, self.columns = int(shape[0]), int(shape[1])
-        self.name = f"a {type(X).__name__} of {self.rows:,} x {self.columns:,}"
-        if X.format != "csr":
-            X = X.tocsr()
-        self._take(X)
-        if not self._is_summed(X):
-            self._take(_summed(X))
-        self._fields = _fields_of(fields, self.columns)
-        self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
-        if not self._all_ones():
-            self.flags |= Flags.VALUES
-        if self.columns > 1 << 32:
-            self.flags |= Flags.WIDE
-        elif self.columns == 0 and self.entries:
-            raise DataError("X has entries, but no columns")
-
-    def _take(self, X: Any) -> None:
-        """The arrays of a CSR matrix, which are checked."""
-        self._ptr, self._keys = np.asarray(X.indptr, np.int64), np.asarray(X.indices)
-        self._values = np.asarray(X.data)
-        if self._values.dtype.kind not in "biuf":
-            raise DataError(f"X: expected numbers, got {self._values.dtype}")
-        ptr = self._ptr
-        if len(ptr) != self.rows + 1 or first_falling(ptr) >= 0 or ptr[0] < 0:
-            raise DataError("X: its row pointers (indptr) are not those of a CSR matrix")
-        self.entries = int(ptr[-1] - ptr[0])
-        if ptr[-1] > min(len(self._keys), len(self._values)):
-            raise DataError(f"X: its row pointers end at entry {ptr[-1]:,}, but it has fewer")
-
-    def _is_summed(self, X: Any) -> bool:
-        """Whether no row has an entry twice: models would take it for two features."""
-        return self.entries < 2 or bool(X.has_canonical_format)
-
-    def _all_ones(self) -> bool:
-        values = self._values[self._ptr[0] : self._ptr[-1]]
-        firsts = range(0, len(values), PIECE_ENTRIES)
-        return all((values[at : at + PIECE_ENTRIES] == 1).all() for at in firsts)
-
-    def pieces(self) -> Iterator[Piece]:
-        """Views, where the matrix has the file's types."""
-        ptr = self._ptr
-        key_type = np.dtype(np.uint64 if Flags.WIDE in self.flags else np.uint32)
-        for first, last in _even(ptr):
-            a, b = int(ptr[first]), int(ptr[last])
-            keys, fields = self._keys[a:b], None
-            if b > a and not 0 <= int(keys.min()) <= int(keys.max()) < self.columns:
-                raise DataError(
-                    f"X: expected column numbers from 0 to {self.columns - 1:,}, got "
-                    f"{int(keys.min())} to {int(keys.max())} in rows {first:,} to {last - 1:,}"
-                )
-            if keys.dtype.itemsize == key_type.itemsize:
-                stored = np.ascontiguousarray(keys).view(key_type)
-            else:
-                stored = keys.astype(key_type)
-            if self._fields is not None:
-                fields = self._fields[keys]
-            values = _floats(self._values[a:b]) if Flags.VALUES in self.flags else None
-            if values is not None:
-                _check_finite(values, lambda at: f"row {_row_of(ptr, first, at)}", "X")  # noqa: B023
-            yield Piece(ptr[first : last + 1] - ptr[first], stored, values, fields)
-
-
-def _summed(X: Any) -> Any:
-    """X without entries that come twice, or X itself if it is only not sorted."""
-    ptr = np.asarray(X.indptr)
-    first, last = int(ptr[0]), int(ptr[-1])
-    try:
-        copy = type(X)(
-            (X.data[first:last].copy(), X.indices[first:last].copy(), ptr - ptr[0]), shape=X.shape
-        )
-        copy.sum_duplicates()
-    except (TypeError, ValueError):  # `pieces` tells what is wrong
-        return X
-    return X if copy.nnz == last - first else copy
-
-
-class DenseSparseRows(RowsSource):
-    """Rows of a matrix of `scipy.sparse` with all their values."""
-
-    def __init__(self, X: Any) -> None:
-        sparse = SparseRows(X)
-        self.name, self.rows, self.columns = sparse.name, sparse.rows, sparse.columns
-        self.entries = self.rows * self.columns
-        self.flags = Flags.DENSE | Flags.VALUES
-        self._sparse = sparse
-        self._step = max(1, PIECE_ENTRIES // max(1, self.columns))
-
-    def pieces(self) -> Iterator[Piece]:
-        """Some rows at a time, zeros but for the entries."""
-        for piece in self._sparse.pieces():
-            assert piece.ptr is not None
-            assert piece.keys is not None
-            for first in range(0, piece.rows, self._step):
-                ptr = piece.ptr[first : first + self._step + 1]
-                a, b = int(ptr[0]), int(ptr[-1])
-                x = np.zeros((len(ptr) - 1, self.columns), np.float32)
-                rows = np.repeat(np.arange(len(x)), np.diff(ptr))
-                x[rows, piece.keys[a:b]] = 1 if piece.values is None else piece.values[a:b]
-                yield Piece(None, None, x.ravel(), None, len(x))
-
-
-class DenseRows(RowsSource):
-    """Rows of an array of two axes, its zeros left out unless it is to stay dense."""
-
-    def __init__(
-        self,
-        X: NDArray[Any],
-        dense: bool,
-        fields: Sequence[int] | NDArray[Any] | None = None,
-        keep_bytes: bool = True,
-    ) -> None:
-        if X.ndim < 2 or (X.ndim > 2 and not dense):
-            raise DataError(f"X: expected two axes, got shape {X.shape}: a row an example")
-        if X.dtype.kind not in "biuf":
-            raise DataError(f"X: expected numbers, got an array of {X.dtype}")
-        self.name = f"an array of {' x '.join(f'{size:,}' for size in X.shape)}"
-        self._x = X.reshape(len(X), math.prod(X.shape[1:]))
-        self.rows, self.columns = self._x.shape
-        self._step = max(1, PIECE_ENTRIES // max(1, self.columns))
-        self._fields = _fields_of(fields, self.columns)
-        if dense:
-            self.flags = Flags.DENSE | Flags.VALUES
-            if X.dtype == np.uint8 and keep_bytes:
-                self.flags |= Flags.BYTES
-            self.entries = self._x.size
-        else:
-            self.flags = Flags.VALUES
-            if self._fields is not None:
-                self.flags |= Flags.FIELDS
-            firsts = range(0, self.rows, self._step)
-            self.entries = sum(
-                int(np.count_nonzero(self._x[at : at + self._step])) for at in firsts
-            )
-
-    def pieces(self) -> Iterator[Piece]:
-        """Copies of some rows at a time."""
-        for first in range(0, self.rows, self._step):
-            x = self._x[first : first + self._step]
-            if Flags.BYTES in self.flags:
-                yield Piece(None, None, np.ascontiguousarray(x).ravel(), None, len(x))
-                continue
-            given, x = x, _floats(x)
-            _check_finite(
-                x.ravel(),
-                lambda at: f"row {first + at // self.columns:,}, column {at % self.columns:,}",  # noqa: B023
-                "X",
-            )
-            if Flags.DENSE in self.flags:
-                yield Piece(None, None, x.ravel(), None, len(x))
-                continue
-            rows, columns = np.nonzero(given)  # also what is so small that it becomes 0
-            ptr = np.searchsorted(rows, np.arange(len(x) + 1))
-            fields = None if self._fields is None else self._fields[columns]
-            yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
 
 
 class FileWriter(Protocol):
@@ -708,7 +509,7 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
             f"sample_weight: expected {source.rows:,} numbers, as many as X has rows, got "
             f"{given.dtype} of shape {given.shape}"
         )
-    weights = _floats(given)
+    weights = floats(given)
     if (at := first_not_weight(weights)) >= 0:
         raise DataError(
             f"sample_weight: number {at:,} is {given[at]}: expected finite numbers of at least 0"
@@ -738,8 +539,8 @@ def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[np.float32], Labels]
             )
     elif given.dtype.kind not in "biuf":
         raise DataError(f"y: expected numbers, got {given.dtype}: number the classes from 0 on")
-    labels = _floats(given)
-    _check_finite(labels, lambda at: f"label {at:,}", "y")
+    labels = floats(given)
+    check_finite(labels, lambda at: f"label {at:,}", "y")
     return labels, _kind_of(labels)
 
 
@@ -751,68 +552,3 @@ def _kind_of(labels: NDArray[np.float32]) -> Labels:
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number, np.bool_)) and value == value
 
-
-def _fields_of(
-    fields: Sequence[int] | NDArray[Any] | None, columns: int
-) -> NDArray[np.int32] | None:
-    if fields is None:
-        return None
-    found = np.asarray(fields)
-    if found.shape != (columns,) or found.dtype.kind not in "iu" or found.min(initial=0) < 0:
-        raise DataError(
-            f"fields: expected a number from 0 on for each of {columns:,} columns, got "
-            f"{found.dtype} of shape {found.shape}"
-        )
-    if found.max(initial=0) >= 1 << 31:
-        raise DataError(f"fields: expected numbers below 2^31, got {found.max()}")
-    return found.astype(np.int32)
-
-
-def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
-    """As float32; what does not fit becomes infinite."""
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(values, np.float32)
-
-
-def _check_finite(values: NDArray[np.float32], where: Callable[[int], str], name: str) -> None:
-    at = first_not_finite(values)
-    if at >= 0:
-        raise DataError(
-            f"{name}: {where(at)} has value {_spelt(values[at])}: expected finite numbers within "
-            "float32's range. Fill missing values, or leave such rows out"
-        )
-
-
-def _spelt(value: Any) -> str:
-    """As scikit-learn has it: NaN, and inf."""
-    return "NaN" if value != value else str(value)
-
-
-def _even(ptr: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about `PIECE_ENTRIES` entries; no more rows than that, either."""
-    first, rows = 0, len(ptr) - 1
-    while first < rows:
-        last = int(np.searchsorted(ptr, ptr[first] + PIECE_ENTRIES, side="right")) - 1
-        last = min(max(first + 1, last), first + PIECE_ENTRIES, rows)
-        yield first, last
-        first = last
-
-
-def _row_of(ptr: NDArray[Any], first: int, entry: int) -> str:
-    row = int(np.searchsorted(ptr, ptr[first] + entry, side="right")) - 1
-    return f"{row:,}"
-
-
-def examples_of_piece(piece: Piece, source: RowsSource, hash_bits: int = 0) -> Examples:
-    """A piece of rows as models have examples, without a file; labels are 0."""
-    assert piece.ptr is not None
-    assert piece.keys is not None
-    hashed = Flags.HASHED in source.flags
-    keys, _ = wide_keys(np.ascontiguousarray(piece.keys), KEY_LIMIT, hashed, hash_bits)
-    values, fields = piece.values, piece.fields
-    if values is None:
-        values = np.ones(len(keys), np.float32)
-    if fields is None:
-        fields = np.empty(0, np.int32)
-    labels = np.zeros(piece.rows, np.float32)
-    return Examples(labels, piece.ptr, keys, values, np.ascontiguousarray(fields, np.int32), 0)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.matrix_writer import rows_source
+from snailps.data.matrix_sources import rows_source
 from snailps.estimators.jobs import Finished
 from snailps.estimators.net import grown_layers, hidden_of, widths_of
 from snailps.estimators.sparse import CLASS_WEIGHT, SparseClassifier

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind
-from snailps.data.matrix_writer import Draft, examples_of_piece, rows_source, spool_matrix
+from snailps.data.matrix_sources import examples_of_piece, rows_source
+from snailps.data.matrix_writer import Draft, spool_matrix
 from snailps.data.spool import Spooled
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators.base import ClassifierEstimator, Estimator

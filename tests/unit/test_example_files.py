@@ -10,7 +10,8 @@ from snailps import write_matrix
 from snailps.data.example_files import BYTE, DeclaredRows, example_files
 from snailps.data.feature_rows import table_of
 from snailps.data.matrix_file import Flags, read_header
-from snailps.data.matrix_writer import Draft, rows_source
+from snailps.data.matrix_sources import rows_source
+from snailps.data.matrix_writer import Draft
 from snailps.errors import DataError
 
 CSV = "a,b,city,y\n1,0,Rome,yes\n,2.5,,no\n3,4,Oslo,yes\n"

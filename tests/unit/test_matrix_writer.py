@@ -1,4 +1,4 @@
-"""data.matrix_writer and data.feature_rows: files of Python's matrices, tables and dicts."""
+"""data.matrix_writer and what it reads: files of Python's matrices, tables and dicts."""
 
 import importlib
 import math
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from test_matrix_file import rows_of
 
-from snailps.data import feature_rows, matrix_writer
+from snailps.data import feature_rows, matrix_sources, matrix_writer
 from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import Flags, Labels, read_header
 from snailps.data.matrix_writer import spool_matrix, write_matrix
@@ -55,7 +55,7 @@ def expected_rows(csr, labels, fields=None):
 @pytest.mark.parametrize("type_", FLOAT_TYPES)
 @pytest.mark.parametrize("index", ["i4", "i8"])
 def test_csr_of_each_type_is_written_as_it_is(tmp_path, monkeypatch, type_, index):
-    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 7)
+    monkeypatch.setattr(matrix_sources, "PIECE_ENTRIES", 7)
     x, y = matrix(30, 12, type_=type_, index=index), np.arange(30) % 3
     written = write_matrix(tmp_path / "a.mx", x, y)
     assert rows_of(read(tmp_path / "a.mx")) == expected_rows(x, y)
@@ -68,11 +68,11 @@ def test_csr_of_each_type_is_written_as_it_is(tmp_path, monkeypatch, type_, inde
 def test_any_csr_comes_back(tmp_path_factory, rows, columns, seed, piece):
     path = tmp_path_factory.getbasetemp() / "any.mx"
     x, y = matrix(rows, columns, seed), np.random.default_rng(seed).normal(size=rows)
-    before, matrix_writer.PIECE_ENTRIES = matrix_writer.PIECE_ENTRIES, piece
+    before, matrix_sources.PIECE_ENTRIES = matrix_sources.PIECE_ENTRIES, piece
     try:
         write_matrix(path, x, y)
     finally:
-        matrix_writer.PIECE_ENTRIES = before
+        matrix_sources.PIECE_ENTRIES = before
     assert rows_of(read(path)) == expected_rows(x, y)
 
 
@@ -124,7 +124,7 @@ def test_array_is_written_without_its_zeros(tmp_path, type_):
 
 @pytest.mark.parametrize("type_", ["f4", "f8", "u1", "i4"])
 def test_dense_array_keeps_all_values(tmp_path, monkeypatch, type_):
-    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 11)
+    monkeypatch.setattr(matrix_sources, "PIECE_ENTRIES", 11)
     x = np.arange(40).reshape(8, 5).astype(type_)
     write_matrix(tmp_path / "a", x, np.arange(8), dense=True)
     header = header_of(tmp_path / "a")
@@ -142,7 +142,7 @@ def test_file_without_labels_has_none(tmp_path):
 
 
 def test_progress_tells_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 8)
+    monkeypatch.setattr(matrix_sources, "PIECE_ENTRIES", 8)
     told = []
     write_matrix(
         tmp_path / "a", np.eye(20), np.zeros(20), on_progress=lambda *one: told.append(one)
@@ -481,7 +481,7 @@ def test_neighbours_of_the_file_stay(tmp_path):
 
 
 def test_sparse_matrix_may_be_dense(tmp_path, monkeypatch):
-    monkeypatch.setattr(matrix_writer, "PIECE_ENTRIES", 4)
+    monkeypatch.setattr(matrix_sources, "PIECE_ENTRIES", 4)
     x = matrix(7, 3)
     write_matrix(tmp_path / "a", x, np.zeros(7), dense=True)
     write_matrix(tmp_path / "b", x.toarray(), np.zeros(7), dense=True)
