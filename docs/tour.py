@@ -91,6 +91,7 @@ class Terminal:
             "PS1": "$ ",
             "LANG": "C.UTF-8",
             "TERM": "screen-256color",
+            "HISTFILE": "",
         }
         self.env = env
         self.folder = folder / "work"
