@@ -149,7 +149,7 @@ def test_killed_master_is_named_with_what_is_lost_and_its_log(text):
 
         said = (
             rf"^the master \(process {master.pid}\) was ended by SIGKILL, maybe as memory is short"
-            r"; its log has no line that says why\. This cluster has ended, with its tables and what "
+            r"; its log has no line that says why\. This cluster has ended, with its tables and "
         )
         for _ in range(2):  # also when it is asked again
             with pytest.raises(ClusterError, match=said):
