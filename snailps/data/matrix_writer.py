@@ -551,4 +551,3 @@ def _kind_of(labels: NDArray[np.float32]) -> Labels:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number, np.bool_)) and value == value
-
