@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from snailps.data.driver_files import is_driver_file, size_of
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
 from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, files_of_url, is_packed, is_url
@@ -288,7 +288,10 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
             raise DataError(f"expected a regular file, got something else: {path}")
         local = scratch.local(path)
         with local.open("rb") as file:
-            refuse_foreign(file.read(HEAD_BYTES), path, text=scratch.reads_text)
+            head = file.read(CSV_BYTES if scratch.reads_text else HEAD_BYTES)
+            refuse_foreign(head[:HEAD_BYTES], path, text=scratch.reads_text)
+            if scratch.reads_text and not scratch.reads_columns:
+                refuse_header(head, path)
             return os.fstat(file.fileno()).st_size
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error

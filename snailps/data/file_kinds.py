@@ -2,6 +2,7 @@
 
     first bytes -> kind_of -> "a PNG image", or "" if nothing is known against it
     first bytes, path -> refuse_foreign -> DataError with the name, and what to do
+    first lines, path -> refuse_header -> DataError with the columns, one of which is to be named
 
 A pattern has bytes that no text begins with, as far as the format has any.  What is of no known
 format, and has many control characters, is binary data.  No files are opened here.
@@ -11,10 +12,16 @@ from __future__ import annotations
 
 import re
 
+from snailps.data.reading import format_of
 from snailps.errors import DataError
 
 HEAD_BYTES = 512
 """So many first bytes are enough; a tar archive shows itself at byte 257."""
+
+CSV_BYTES = 1 << 16
+"""The first two lines of CSV are looked for in so many bytes."""
+SHOWN_CHARS = 80
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 BINARY_BYTES_MIN = 32
 """Of fewer bytes too little is known."""
@@ -106,6 +113,34 @@ def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
         if path.endswith(".npz"):
             name, cure = "a .npz, arrays or a model", _LOAD
         raise DataError(f"{path} is no text, but {name}: {cure}")
+
+
+def refuse_header(head: bytes, path: str) -> None:
+    """Refuses, as a text, CSV and TSV whose first line names columns.
+
+    Parameters
+    ----------
+    head : bytes
+        The first `CSV_BYTES` of its content.
+    path : str
+
+    Raises
+    ------
+    DataError
+        The first line has names only, and the second has as many cells.
+    """
+    separator = {"csv": ",", "tsv": "\t"}.get(format_of(path) or "")
+    if separator is None:
+        return
+    lines = head.removeprefix(b"\xef\xbb\xbf").decode(errors="replace").split("\n", 2)
+    names = [cell.strip().strip('"') for cell in lines[0].split(separator)]
+    cells = lines[1].count(separator) + 1 if len(lines) > 1 else 0
+    if len(names) > 1 and cells >= len(names) and all(map(_COLUMN.fullmatch, names)):
+        raise DataError(
+            f"{path} has names of columns in its first line "
+            f"({', '.join(names)[:SHOWN_CHARS]}): say which one has the texts, for example "
+            f"column={names[0]!r:.40}. Name it .txt if all of it is text"
+        )
 
 
 def _found(head: bytes, text: bool) -> tuple[str, str] | None:

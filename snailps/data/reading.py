@@ -73,6 +73,11 @@ class Reading:
         """Whether the job reads text, and no arrays."""
         return self.form == "text"
 
+    @property
+    def reads_columns(self) -> bool:
+        """Whether a column is named."""
+        return bool(self.column if self.form == "text" else self.label_column)
+
     def takes(self, path: str) -> bool:
         """Whether a file is a table for this job.
 

@@ -140,6 +140,10 @@ class Tables(Protocol):
     def reads_text(self) -> bool:
         """Whether the job reads text, and no arrays."""
 
+    @property
+    def reads_columns(self) -> bool:
+        """Whether a column is named."""
+
     def takes(self, path: str) -> bool:
         """Whether a file is a table; DataError if it should be and is not."""
 
@@ -239,6 +243,11 @@ class Scratch:
     def reads_text(self) -> bool:
         """Whether the job is known to read text, and no arrays."""
         return self.tables is not None and self.tables.reads_text
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether the job reads a column of tables."""
+        return self.tables is not None and self.tables.reads_columns
 
     def open(self, path: str) -> BinaryIO:
         """The content of an input file, open for reading; of a driver's, only what is read comes.

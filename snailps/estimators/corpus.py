@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from glob import glob, has_magic
 from typing import Any
@@ -17,14 +16,12 @@ from typing import Any
 import numpy as np
 
 from snailps.data.elements import a_kind, elements_of, is_missing
-from snailps.data.reading import format_of
+from snailps.data.file_kinds import CSV_BYTES, refuse_header
 from snailps.data.spool import Spooled, spool_text
 from snailps.data.unpacking import DAMAGED, is_url, open_content
 from snailps.errors import DataError
 
 SHOWN_CHARS = 60
-LOOK_BYTES = 1 << 16
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 @contextlib.contextmanager
@@ -62,25 +59,16 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
 
 
 def _refuse_header(path: str) -> None:
-    """Refuses CSV and TSV whose first line names columns, which would be read as a text.
+    """Refuses CSV and TSV whose first line names columns, before a cluster is started for it.
 
     Raises
     ------
     DataError
     """
-    separator = {"csv": ",", "tsv": "\t"}.get(format_of(path) or "")
-    if separator is None or is_url(path) or not os.path.isfile(path):  # noqa: PTH113
+    if is_url(path) or not os.path.isfile(path):  # noqa: PTH113
         return
     with contextlib.suppress(OSError, *DAMAGED), open_content(path) as file:
-        first, second = (file.readline(LOOK_BYTES).decode(errors="replace") for _ in range(2))
-        names = [cell.strip().strip('"') for cell in first.removeprefix("\ufeff").split(separator)]
-        is_header = len(names) > 1 and all(map(_NAME.fullmatch, names))
-        if is_header and second.count(separator) >= len(names) - 1:
-            shown = ", ".join(names)[:80]
-            raise DataError(
-                f"{path} has names of columns in its first line ({shown}): say which one has the "
-                f"texts, for example column={names[0]!r:.40}. Name it .txt if all of it is text"
-            )
+        refuse_header(file.read(CSV_BYTES), path)
 
 
 def columns_of(data: Any, column: str, labels: Any = None) -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from snailps.data.blocks import expand, head_of
-from snailps.data.file_kinds import HEAD_BYTES, kind_of, refuse_foreign
+from snailps.data.file_kinds import HEAD_BYTES, kind_of, refuse_foreign, refuse_header
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -117,6 +117,31 @@ def test_binary_data_of_no_known_format_is_no_text(data):
 )  # fmt: skip
 def test_text_of_other_encodings_is_no_binary_data(data):
     assert kind_of(data, text=True) == ""
+
+
+def test_csv_with_names_of_columns_is_no_text_unless_one_is_named(tmp_path):
+    file = tmp_path / "reviews.csv"
+    file.write_bytes(b'\xef\xbb\xbf"text",stars\r\n"good, very",5\r\n')
+
+    def opened(reading):
+        return expand([str(file)], Scratch(str(tmp_path / "scratch"), 1 << 20, tables=reading))
+
+    with pytest.raises(DataError, match=r"reviews\.csv has names of columns .*column='text'"):
+        opened(Reading("text"))
+    assert opened(Reading("text", column="text"))
+    assert opened(Reading())  # a model of one's own that reads lines
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "some words, then\nothers, too\n"), ("a.csv", "one,two\nand no comma\n"),
+        ("a.csv", "word\nword\n"), ("a.tsv", "text,stars\ngood,5\n"), ("a.csv", "a,b"),
+        ("a.txt", "text,stars\ngood,5\n"), ("a.csv", ""),
+    ],
+)  # fmt: skip
+def test_text_with_commas_is_no_table(name, text):
+    refuse_header(text.encode(), name)
 
 
 def test_sqlite_as_it_writes(tmp_path):
