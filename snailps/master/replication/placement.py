@@ -273,6 +273,19 @@ class Placement:
         """Shards that a server has as primary or standby, or that are on their way to it."""
         return sorted(self._held.get(server, ()))
 
+    def status(self) -> list[dict[str, Any]]:
+        """The shards as a picture; standby 0: none."""
+        return [
+            {
+                "shard": s.number,
+                "primary": s.primary,
+                "standby": s.standby.server if s.standby else 0,
+                "state": s.step or (s.standby.state if s.standby else "none"),
+                "seeded": s.standby.seeded if s.standby else 0.0,
+            }
+            for s in self.shards
+        ]
+
     def holders(self, shard: Shard) -> set[int]:
         """Servers that have a shard, or are about to."""
         found = {shard.primary}

@@ -124,16 +124,7 @@ class ReplicationPlanner:
 
     def status(self) -> list[dict[str, Any]]:
         """The shards as a picture; standby 0: none."""
-        return [
-            {
-                "shard": s.number,
-                "primary": s.primary,
-                "standby": s.standby.server if s.standby else 0,
-                "state": s.step or (s.standby.state if s.standby else "none"),
-                "seeded": s.standby.seeded if s.standby else 0.0,
-            }
-            for s in self._placement.shards
-        ]
+        return self._placement.status()
 
     def snapshot(self) -> dict[str, Any]:
         """State of the shards for another master, JSON-serialisable."""
