@@ -115,10 +115,12 @@ def ending_of(
     if words := figures.get("vocabulary"):
         facts.append(("vocabulary", [f"{words:,} words"]))
     facts.append(("quality", _quality(figures.get("test"))))
+    facts.append(("reliability", _reliability(figures.get("test"))))
     if bad := figures.get("bad_lines"):
         facts.append(("left out", [f"{bad:,} malformed lines of the input"]))
     if (moved := figures.get(f"bytes_per_{unit[:-1]}")) is not None and figures.get("servers"):
-        facts.append(("network", [f"{moved:,.0f} bytes {_a(unit[:-1])} sent"]))
+        moved_text = f"{moved:,.{0 if moved >= 10 else 1}f}"
+        facts.append(("network", [f"{moved_text} bytes {_a(unit[:-1])} sent"]))
     facts.append(("survived" if not why else "faults", _faults(status)))
     if why or figures.get("ended_by") == "interrupt":
         facts.append(("saved", _saved(status, bool(files))))
@@ -132,7 +134,7 @@ def end_lines(ending: Ending) -> list[str]:
     """The facts as plain ASCII lines, each complete in itself."""
     lines = []
     for label, told in ending.facts:
-        if label == "why":  # said where it happened
+        if label in ("why", "reliability"):  # said where it happened; a table of the result
             continue
         if label in ("wrote", "survived", "faults"):
             lines += [f"{label}: {one}" if label != "wrote" else f"wrote {one}" for one in told]
@@ -206,6 +208,17 @@ def _quality(test: Any) -> list[str]:
         if isinstance(value, float)
     ]
     return [", ".join(told[:TESTS_MAX])] if told else []
+
+
+def _reliability(test: Any) -> list[str]:
+    """Predicted and observed shares of parts of a test that are alike in the prediction."""
+    parts = test.get("reliability") if isinstance(test, Mapping) else None
+    if not parts:
+        return []
+    names = ("predicted", "observed")
+    rows = [" ".join(f"{part[name]:.2f}" for part in parts) for name in names]
+    head = f"shares of yes, {len(parts)} parts of the test from low to high"
+    return [head, *(f"{name:9} {row}" for name, row in zip(names, rows, strict=True))]
 
 
 def _faults(status: Status | None) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 ASK_S = 1.0
 """How long a master may take to answer before its line says that it does not."""
+OUTPUT_LEAST = 16
+"""So many signs of an output are shown on any terminal."""
 
 
 def command(
@@ -53,7 +57,12 @@ def command(
     if not runs:
         typer.echo("no jobs on this machine yet: snailps demo runs one", err=True)
         return
-    typer.echo("\n".join(table_of(runs, registry)))
+    typer.echo("\n".join(table_of(runs, registry, columns_here())))
+
+
+def columns_here() -> int | None:
+    """The width of the terminal that standard output is; None elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def status_or_reason(run: Run, registry: RunRegistry) -> tuple[Status | None, str]:
@@ -88,8 +97,11 @@ def trust_of(run: Run) -> Trust:
     return Trust.of(ClusterSettings(secret_file=run.secret_file, tls=run.tls))
 
 
-def table_of(runs: Sequence[Run], registry: RunRegistry) -> list[str]:
-    """A line for each run, the newest last, below a line of titles."""
+def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = None) -> list[str]:
+    """A line for each run, the newest last, below a line of titles.
+
+    With a `width` the ends of long outputs are shown, so that a line is one.
+    """
     rows = [("run", "job", "state", "speed", "began", "output")]
     for run in runs:
         status, reason = status_or_reason(run, registry)
@@ -99,6 +111,9 @@ def table_of(runs: Sequence[Run], registry: RunRegistry) -> list[str]:
             (str(run.number), run.model, state, _speed_text(run, status), began, shown(run.output))
         )
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    if width is not None:
+        room = max(OUTPUT_LEAST, width - sum(widths) - 2 * len(widths))
+        rows = [(*row[:-1], _end_of(row[-1], room)) for row in rows]
     return [
         "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
         .rstrip()
@@ -156,7 +171,8 @@ def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
         return lines + [f"  {line}" for line in figure_lines(run)]
     lines = [f"{title_of(run)} {'was interrupted' if ending == 'interrupted' else 'failed'} {took}"]
     lines += [f"  {run.verdict}"] if run.verdict else []
-    return [*lines, *_onward(run)]
+    told = figure_lines(run) if run.figures.get("files") else []
+    return [*lines, *(f"  {line}" for line in told), *_onward(run)]
 
 
 def figure_lines(run: Run) -> list[str]:
@@ -200,6 +216,16 @@ def find(name: str, runs: Sequence[Run]) -> Run:
         + (f" ({known})" if known else ", which lists none yet")
         + ", or the output of a run. A master elsewhere: --set master_addr=HOST:PORT"
     )
+
+
+def _end_of(path: str, room: int) -> str:
+    """A path, or as many of its last folders as there is room for."""
+    if len(path) <= room:
+        return path
+    parts = path.split("/")
+    while len(parts) > 1 and len("/".join(parts)) + 4 > room:
+        parts.pop(0)
+    return f".../{'/'.join(parts)}"
 
 
 def _ending(run: Run) -> str:

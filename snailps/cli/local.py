@@ -224,7 +224,8 @@ def run_local(
         launcher.start(lambda: bool(interrupts))
         if launcher.address:
             if verbose or not terminal:
-                progress.say(f"to look closer: snailps status --watch{_doors(launcher, master)}")
+                doors = f"--watch{_doors(launcher, master)}" if verbose else "-w"
+                progress.say(f"to look closer: snailps status {doors}")
             if ui:
                 page = PageProcess(launcher.address, master)
                 page.tell(lines.put)
@@ -271,7 +272,7 @@ def run_local(
         figures["peak_rss_mb"] = round(figures["peak_rss_mb"] + peak_rss_mb(), 1)
         if as_json:
             print_json(figures)
-        elif "test" in figures:
+        elif "test" in figures and not (terminal and sys.stdout.isatty()):  # else in the panel
             print_figures(figures["test"])
     if code is None or code < 0:  # ended by a signal: ours before it had a handler, or another
         if interrupts:

@@ -37,7 +37,7 @@ from snailps.cli.options import command_line
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import print_json
 from snailps.config import MasterSettings
-from snailps.errors import EXIT_FAILED, EXIT_OK, SnailError
+from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SnailError
 from snailps.master.checkpoint_files import folder_of
 from snailps.master.job.job import Job
 from snailps.master.process import Master
@@ -156,7 +156,8 @@ def command(
         code, verdict = error.exit_code, str(error)
         raise
     finally:
-        figures = absolute(master.figures) if code == EXIT_OK else {}
+        saved = code == EXIT_INTERRUPTED and master.figures.get("files")
+        figures = absolute(master.figures) if code == EXIT_OK or saved else {}
         last = last_of(master) if begun else {}
         if progress is not None:
             close(progress, master, code, verdict, last)

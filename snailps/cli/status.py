@@ -111,7 +111,7 @@ def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bo
     if len(running) > 1:
         numbers = ", ".join(str(run.number) for run in running)
         if not as_json:
-            typer.echo("\n".join(jobs.table_of(running, registry)))
+            typer.echo("\n".join(jobs.table_of(running, registry, jobs.columns_here())))
         raise ConfigError(
             f"{len(running)} jobs run on this machine ({numbers}): snailps status RUN shows one, "
             f"for example snailps status {running[-1].number}"

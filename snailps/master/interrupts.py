@@ -10,11 +10,14 @@ it.  `now` is monotonic seconds.
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 from snailps.errors import EXIT_INTERRUPTED, EXIT_OK
 from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.phases import JobPhase
+from snailps.node.phrases import PHASE_WORDS
+from snailps.node.status import Phase
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,8 @@ class Interrupts:
         elif phase is JobPhase.IDLE and not self._lifecycle.forming:
             self._lifecycle.stop(EXIT_OK, "the session was ended by a signal")
         elif self._signals > 1 or phase is not JobPhase.TRAINING:
-            doing = phase.value if not self._lifecycle.forming else "forming"
+            told = "forming" if self._lifecycle.forming else phase.value
+            doing = PHASE_WORDS[cast(Phase, told)]
             self._lifecycle.fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
         else:
             self._handled = self._signals

@@ -84,7 +84,7 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
             f"{'; '.join(differ[:3])}. Start it with its own settings, or begin anew with --fresh"
         )
     base, arrays = journal.check(facts)
-    log.warning("%s: a run has not ended: taking it over", journal.path)
+    log.warning("taking over a run that has not ended: %s", journal.path)
     return Past(facts, str(journal.path), base, arrays)
 
 

@@ -115,7 +115,7 @@ def test_master_with_second_sigint_while_it_exports_ends_at_once(tmp_path, job, 
             assert observer.status()["phase"] == "exporting"  # the result is on its way
         master.send(signal.SIGINT)
         assert codes_at_once(cluster) == [INTERRUPTED, STOPPED, STOPPED]
-        assert "interrupted while exporting" in master.stderr
+        assert "interrupted while saving the model" in master.stderr
         assert "Traceback" not in master.stderr
         at_export.open()
 

@@ -41,7 +41,7 @@ def test_export_that_waits_for_a_server_tells_its_state_and_ends_by_sigterm(tmp_
         finally:
             server.send(signal.SIGCONT)
         assert cluster.codes()[0] == INTERRUPTED
-        assert "interrupted while exporting, 0% done; nothing was saved" in master.stderr
+        assert "interrupted while saving the model, 0% done; nothing was saved" in master.stderr
         assert "Traceback" not in master.stderr
     assert not [each.name for each in tmp_path.iterdir() if "out" in each.name]
 

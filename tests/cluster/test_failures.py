@@ -195,7 +195,7 @@ def test_master_with_sigint_while_forming_ends_at_once(tmp_path, job):
         master.wait_line("server 1 .*registered")
         master.send(signal.SIGINT)
         assert cluster.codes() == [INTERRUPTED, STOPPED]
-        assert "interrupted while forming; nothing was saved" in master.stderr
+        assert "interrupted while starting the cluster; nothing was saved" in master.stderr
         assert "Traceback" not in master.stderr
         assert not server.errors
 

@@ -146,7 +146,7 @@ def test_master_asked_to_end_while_members_connect_ends_all(tmp_path, job):
         codes = cluster.codes()
         assert codes[0] == INTERRUPTED
         assert set(codes[1:]) <= {STOPPED, FAILED}  # one may be in the middle of a handshake
-        assert "interrupted while forming" in master.stderr
+        assert "interrupted while starting the cluster" in master.stderr
 
 
 # --- a node joins a running job -------------------------------------------------------------------

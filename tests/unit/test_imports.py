@@ -119,8 +119,8 @@ INNER = {
 CORE_USES = {
     "_version", "errors", "config", "data.blocks", "transport.messages", "transport.frame",
     "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.effects",
-    "node.limits", "node.status", "api.tables", "api.worker", "api.results", "api.export_progress",
-    "api.rotation",
+    "node.limits", "node.phrases", "node.status", "api.tables", "api.worker", "api.results",
+    "api.export_progress", "api.rotation",
 }  # fmt: skip
 # ... and the server's.  A shard's calls are named, and made elsewhere.
 SERVER_CORE_USES = {

@@ -18,7 +18,7 @@ from snailps.transport import messages
 WORKER = SimpleNamespace(
     number=1, name="worker 1", dropped=False, finished=False, leaving=False,
     wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
-    done=0, block_since=0.0,
+    done=0, block_since=0.0, trained=lambda units, seconds, now, visit=False: None,
 )  # fmt: skip
 MICRO_BATCHES = 4
 
@@ -55,7 +55,8 @@ def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
     assert not failed
     now.s += 1
     controller.step(now.s)
-    assert failed == [("interrupted while exporting, 0% done; nothing was saved", EXIT_INTERRUPTED)]
+    verdict = "interrupted while saving the model, 0% done; nothing was saved"
+    assert failed == [(verdict, EXIT_INTERRUPTED)]
 
 
 @pytest.fixture

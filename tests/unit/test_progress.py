@@ -464,3 +464,16 @@ def test_validation_is_written_once_a_line_a_name(terminal):
     assert lines.count("  king: queen 0.756, man 0.5") == 2
     assert lines.count("     x: not known") == 1
     assert lines.count("     x: caf\ufffd 1") == 1
+
+
+def test_panel_shows_a_reliability_that_a_narrow_terminal_has_room_for():
+    parts = [{"examples": 10, "predicted": n / 10, "observed": n / 11} for n in range(10)]
+    figures = {"examples": 100, "servers": 1, "bytes_per_example": 0.26, "wall_s": 1.0}
+    ending = ending_of(figures | {"test": {"auc": 0.9, "reliability": parts}}, job="logistic")
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(end_picture(ending))
+    shown = stream.getvalue()
+    assert "predicted 0.00 0.10 0.20 0.30 0.40 0.50 0.60 0.70 0.80 0.90 " in shown
+    assert "observed  0.00 0.09" in shown
+    assert "0.3 bytes an example sent" in shown
+    assert not any("predicted" in line for line in end_lines(ending))  # the result has it

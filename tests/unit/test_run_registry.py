@@ -6,7 +6,7 @@ import os
 import pytest
 
 from snailps.cli import jobs
-from snailps.errors import ConfigError
+from snailps.errors import EXIT_INTERRUPTED, ConfigError
 from snailps.node.run_registry import KEPT, Registration, Run, RunRegistry, folders
 
 UID = os.getuid()
@@ -265,3 +265,26 @@ class TestWords:
         done = registry.end(run, 130, "interrupted", {})
         record = json.loads(json.dumps(jobs.record_of(done, registry, None)))
         assert (record["state"], record["code"]) == ("interrupted", 130)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_table_of_runs_shows_the_ends_of_outputs_for_which_a_terminal_has_no_room(machine, width):
+    output = "/a" + "/long-folder" * 20 + "/last/vectors"
+    machine.begin(10, output=output)
+    registry = machine.registry()
+    lines = jobs.table_of(registry.runs(), registry, width)
+    assert max(map(len, lines)) <= width
+    assert lines[-1].endswith("/last/vectors")
+    assert ".../" in lines[-1]
+    assert jobs.table_of(registry.runs(), registry)[-1].endswith(output)
+
+
+def test_interrupted_run_that_saved_its_model_is_told_with_its_files(machine):
+    run = machine.begin(10)
+    registry = machine.registry()
+    figures = {"files": ["/out/x.bin"], "words": 9, "words_per_s": 3.0, "train_s": 3.0}
+    registry.end(run, EXIT_INTERRUPTED, "interrupted after 9% of the training", figures)
+    (ended,) = registry.runs()
+    lines = jobs.ended_lines(ended, registry)
+    assert "was interrupted" in lines[0]
+    assert "  wrote /out/x.bin" in lines

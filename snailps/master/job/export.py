@@ -72,10 +72,11 @@ class Export:
 
     def verdict(self) -> str:
         """What is there of an export that was interrupted, and how to get the rest."""
-        text = "interrupted while exporting; "
+        text = "interrupted while saving the model; "
         if self.told is None:
             text += "nothing was saved"
         else:
-            text = f"interrupted while exporting, {self.told.share:.0%} done; {self.told.verdict()}"
+            share = f"{self.told.share:.0%} done"
+            text = f"interrupted while saving the model, {share}; {self.told.verdict()}"
         advice = self._advice()
         return f"{text}. {advice}" if advice else text
