@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from snailps.config import RawConfig
+from snailps.config import ClusterSettings, RawConfig
 
 
 def settings_like(incomplete: str) -> list[str]:
@@ -68,3 +68,12 @@ def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig
 def command_line(words: Sequence[str]) -> str:
     """The command with these words, as a user types it again to go on: not anew."""
     return shlex.join(["snailps", *(word for word in words if word != "--fresh")])
+
+
+def connection_settings(raw: RawConfig) -> ClusterSettings:
+    """The settings that say how to connect; models are imported only to check other keys."""
+    if not raw.entries:
+        return ClusterSettings()
+    from snailps.cli.common import known_classes
+
+    return raw.build(ClusterSettings, also_known=known_classes(raw))

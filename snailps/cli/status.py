@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from snailps.cli.options import ConfigOption, SetOption, read_config
+from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config
 from snailps.config import ClusterSettings, RawConfig, parse_addr
 from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
 from snailps.node.run_registry import Run, RunRegistry, birth_of
@@ -69,13 +69,13 @@ def command(
     registry = RunRegistry()
     address = ""
     if name is None and (raw.explicit("master_addr", ClusterSettings) or config is not None):
-        address = _settings(raw).master_addr
+        address = connection_settings(raw).master_addr
     elif (
         name is not None and ":" in name and not any(one.address == name for one in registry.runs())
     ):
         address = name
     if address:
-        trust = _trust(_settings(raw))
+        trust = _trust(connection_settings(raw))
         if watch:
             watch_master(address, interval_s, trust, as_json=as_json)
         _show(ask(address, trust=trust), as_json=as_json)
@@ -298,15 +298,6 @@ def _repeat(
         time.sleep(max(0.0, interval_s - (time.monotonic() - begin)))
 
 
-def _settings(raw: RawConfig) -> ClusterSettings:
-    """The settings that say how to connect; models are imported only to check other keys."""
-    if not raw.entries:
-        return ClusterSettings()
-    from snailps.cli.common import known_classes
-
-    return raw.build(ClusterSettings, also_known=known_classes(raw))
-
-
 def _trust(settings: ClusterSettings) -> Trust:
     from snailps.transport.security.trust import Trust
 
@@ -316,7 +307,7 @@ def _trust(settings: ClusterSettings) -> Trust:
 def _trust_for(run: Run, raw: RawConfig) -> Trust:
     """How to connect to a run: as the user says, else with the files it was started with."""
     if any(raw.explicit(key, ClusterSettings) for key in _CREDENTIALS):
-        return _trust(_settings(raw))
+        return _trust(connection_settings(raw))
     from snailps.cli.jobs import trust_of
 
     return trust_of(run)
@@ -328,7 +319,7 @@ def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoR
     host, port = parse_addr(settings.master_addr, "master_addr")
     with contextlib.suppress(OSError):  # another user's, or one in a container
         socket.create_connection((host, port), PROBE_S).close()
-        _show(ask(settings.master_addr, trust=_trust(_settings(raw))), as_json=as_json)
+        _show(ask(settings.master_addr, trust=_trust(connection_settings(raw))), as_json=as_json)
         raise typer.Exit()
     last = registry.last()
     typer.echo("no job of yours runs on this machine", err=as_json)

@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.common import known_classes
 from snailps.cli.jobs import find, trust_of
-from snailps.cli.options import ConfigOption, SetOption, read_config
+from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import EXIT_FAILED, ClusterError, SnailError
 from snailps.monitor.access import is_loopback, new_token
@@ -62,7 +61,7 @@ def command(
     raw = read_config(config, sets)
     runs = Runs(RunRegistry(), name)
     if name is None and (config is not None or raw.explicit("master_addr", ClusterSettings)):
-        settings = raw.build(ClusterSettings, also_known=known_classes(raw))
+        settings = connection_settings(raw)
         runs = Given(RunRegistry(), settings.master_addr, Trust.of(settings))
     host, port = parse_addr(listen, "--listen", port_optional=True)
     if not token and (runs.is_secret or not is_loopback(host)):
