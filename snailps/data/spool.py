@@ -85,6 +85,7 @@ def spool_text(
     column: str = "",
     label_prefix: str = LABEL_PREFIX.decode(),
     on_progress: OnProgress | None = None,
+    on_bytes: Callable[[int], object] | None = None,
 ) -> Spooled:
     """Writes text into one file, a unit a line, in order.
 
@@ -104,6 +105,8 @@ def spool_text(
     label_prefix : str
     on_progress : callable, optional
         ``on_progress(units, units_total or None)``, about once a MiB and at the end.
+    on_bytes : callable, optional
+        Called at the same times with the bytes written so far.
 
     Raises
     ------
@@ -131,6 +134,8 @@ def spool_text(
             file.write(piece)
             if on_progress is not None:
                 on_progress(units, found.count)
+            if on_bytes is not None:
+                on_bytes(file.bytes)
         if units == 0:
             raise DataError(f"the data is empty: {found.name} has no element")
         return Spooled(file, units, found.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import glob, has_magic
 from typing import Any
 
@@ -25,7 +25,13 @@ SHOWN_CHARS = 60
 
 
 @contextlib.contextmanager
-def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spooled | list[str]]:
+def corpus(
+    data: Any,
+    *,
+    labels: Any = None,
+    column: str = "",
+    on_bytes: Callable[[int], object] | None = None,
+) -> Iterator[Spooled | list[str]]:
     """What a job reads, while it runs: paths, or a file made of `data`.
 
     Parameters
@@ -36,6 +42,8 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
         Of each text; with paths they are in the files.
     column : str
         Of a table.
+    on_bytes : callable, optional
+        As of `spool_text`.
 
     Raises
     ------
@@ -43,7 +51,7 @@ def corpus(data: Any, *, labels: Any = None, column: str = "") -> Iterator[Spool
         It is no text, is empty, or a path that does not exist.
     """
     if not is_path(data):
-        with spool_text(data, labels=labels, column=column) as spooled:
+        with spool_text(data, labels=labels, column=column, on_bytes=on_bytes) as spooled:
             yield spooled
         return
     paths = paths_of(data)

@@ -1,6 +1,7 @@
 """Shows a training: a bar on terminals and in notebooks, lines elsewhere, or nothing.
 
     verbose, standard error -> display_of -> Display.show(report) -> screen
+    bytes of the data that are written -> SpoolDisplay.show -> screen
 
 Standard output is not written.  rich is imported when a bar is shown.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from snailps.errors import ParameterError
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 BAR_STEPS = 1000
 NOTEBOOK_CHARS = 30
+SPOOL_FIRST_S, SPOOL_AGAIN_S, SPOOL_LINE_S = 1.0, 0.2, 10.0
+"""When the writing of data is first shown, how often in its place, and how often as a line."""
 
 
 def display_of(verbose: object, title: str) -> Display:
@@ -160,6 +164,49 @@ class BarDisplay:
         )
         bar.start()
         return bar
+
+
+class SpoolDisplay:
+    """Says how much of the data is written, once that has taken a second.
+
+    Parameters
+    ----------
+    verbose : object
+        As of `display_of`, which decides whether anything is shown.
+    title : str
+    clock : callable
+        Steady seconds.
+    """
+
+    def __init__(
+        self, verbose: object, title: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._title, self._clock = title, clock
+        shown = display_of(verbose, title)
+        self._is_quiet = isinstance(shown, Quiet)
+        self._in_place = not isinstance(shown, LineDisplay)
+        self._next = clock() + SPOOL_FIRST_S
+        self._chars = 0
+
+    def show(self, size: int) -> None:
+        """Takes the bytes so far."""
+        now = self._clock()
+        if self._is_quiet or now < self._next:
+            return
+        self._next = now + (SPOOL_AGAIN_S if self._in_place else SPOOL_LINE_S)
+        text = f"{self._title}: spooling: {size / 1e6:,.0f} MB"
+        self._write(f"\r{text}" if self._in_place else f"{text}\n")
+        self._chars = len(text)
+
+    def close(self) -> None:
+        """Clears what is drawn in its place; lines stay."""
+        if self._chars and self._in_place:
+            self._write("\r" + " " * self._chars + "\r")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def line_of(report: Mapping[str, Any]) -> str:

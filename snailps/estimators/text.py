@@ -21,7 +21,7 @@ from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 from snailps.estimators.base import ClassifierEstimator
-from snailps.estimators.corpus import columns_of, corpus, is_path, lines_of
+from snailps.estimators.corpus import columns_of, is_path, lines_of
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import classes_of, known_label, values_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
@@ -140,7 +140,7 @@ class TextClassifier(
             if is_path(X):
                 self._known = known
                 columns = columns_of(X, column, y)
-                with corpus(X, labels=None if columns else y, column=column) as given:
+                with self._corpus(X, labels=None if columns else y, column=column) as given:
                     self._train(given, {**settings, **columns}, goes_on=goes_on)
             else:
                 self._learn_texts(X, y, column, settings, known, goes_on=goes_on)
@@ -169,7 +169,7 @@ class TextClassifier(
         words |= known
         bare = {label: word.removeprefix(_PREFIX) for label, word in words.items()}
         self._known = words
-        with corpus(X, labels=[bare[value] for value in values], column=column) as given:
+        with self._corpus(X, labels=[bare[value] for value in values], column=column) as given:
             self._train(given, settings, goes_on=goes_on)
 
     def _take(self, done: Finished) -> None:

@@ -7,10 +7,11 @@ Owns how such a model goes on, is saved and travels; what it is when it is opene
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
@@ -18,7 +19,8 @@ from typing import Any, ClassVar, TypeVar
 from snailps.data.spool import Spooled
 from snailps.errors import ParameterError
 from snailps.estimators.base import Estimator
-from snailps.estimators.corpus import is_path, is_table
+from snailps.estimators.corpus import corpus, is_path, is_table
+from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
 from snailps.vectors import BinHeader, read_header
 
@@ -106,6 +108,21 @@ class TextEstimator(Estimator):
             return given or own
         last = self._fitted_column if goes_on else ""
         return given or ((own or last) if is_table(data) else "")
+
+    @contextlib.contextmanager
+    def _corpus(
+        self, data: Any, *, labels: Any = None, column: str = ""
+    ) -> Iterator[Spooled | list[str]]:
+        """As `corpus`; shows how much is spooled."""
+        with contextlib.ExitStack() as stack:
+            display = SpoolDisplay(self._parameter("verbose"), type(self).__name__)
+            try:
+                given = stack.enter_context(
+                    corpus(data, labels=labels, column=column, on_bytes=display.show)
+                )
+            finally:
+                display.close()
+            yield given
 
     def _check(self, *, goes_on: bool, epochs: int | None = None) -> dict[str, Any]:
         """Refuses wrong parameters, before data is read; the settings of this job.

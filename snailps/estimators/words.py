@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind
 from snailps.errors import DataError, ModelFileError, ParameterError
-from snailps.estimators.corpus import columns_of, corpus, lines_of
+from snailps.estimators.corpus import columns_of, lines_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import BinHeader, Vectors, read_bin
@@ -67,7 +67,7 @@ class WordEstimator(TextEstimator):
         """
         settings = self._check(goes_on=False)
         column = self._column(X, column, goes_on=False)
-        with corpus(X, column=column) as given:
+        with self._corpus(X, column=column) as given:
             self._train(given, {**settings, **columns_of(X, column)}, goes_on=False)
         self._fitted_column = column
         return self
@@ -98,7 +98,7 @@ class WordEstimator(TextEstimator):
         goes_on = self._is_fitted
         settings = self._check(goes_on=goes_on, epochs=epochs)
         column = self._column(X, column, goes_on=goes_on)
-        with corpus(X, column=column) as given:
+        with self._corpus(X, column=column) as given:
             self._train(given, {**settings, **columns_of(X, column)}, goes_on=goes_on)
         self._fitted_column = column
         return self

@@ -549,6 +549,33 @@ def test_numbers_are_degrees_of_verbosity(monkeypatch, verbose, kind):
     assert type(display.display_of(verbose, "FastText")).__name__ == kind
 
 
+@pytest.mark.parametrize(
+    ("verbose", "is_terminal", "shown"),
+    [
+        (True, False, "FastText: spooling: 120 MB\n"),
+        ("auto", True, "\rFastText: spooling: 120 MB\r" + " " * 26 + "\r"),
+        ("auto", False, ""),
+        (False, True, ""),
+    ],
+)
+def test_spooling_is_shown_after_a_second(monkeypatch, verbose, is_terminal, shown):
+    stream = io.StringIO()
+    stream.isatty = lambda: is_terminal
+    monkeypatch.setattr("sys.stderr", stream)
+    now = [0.0]
+    spooling = display.SpoolDisplay(verbose, "FastText", clock=lambda: now[0])
+    for now[0], size in ((0.9, 100_000_000), (1.0, 120_000_000), (1.1, 130_000_000)):
+        spooling.show(size)
+    spooling.close()
+    assert stream.getvalue() == shown
+
+
+def test_fit_of_a_generator_shows_what_is_spooled(jobs, monkeypatch, capsys):
+    monkeypatch.setattr(display, "SPOOL_FIRST_S", 0.0)
+    FastText(dim=4, bucket=7, verbose=True).fit(iter([["wind"] * 300_000]))
+    assert capsys.readouterr().err.startswith("FastText: spooling: 2 MB\n")
+
+
 def test_wrong_parameters_are_told_before_data_is_read(jobs):
     sentences = iter(SENTENCES)
     for wrong in ({"dim": "3"}, {"cluster": 3}, {"callbacks": 3}, {"verbose": -1}, {"workers": 0}):
