@@ -8,6 +8,7 @@
 #define SNAILPS_CELLS_H
 
 #include <math.h>
+#include <string.h>
 
 #include "../abi/_key_hash.h"
 #include "_example_lines.h"
@@ -139,9 +140,24 @@ static inline snail_fault snail_next_cell(const uint8_t **cursor, const snail_ce
     return SNAIL_FAULT_NONE;
 }
 
+/* Reads true and false as 1 and 0, as JSON, pandas and spreadsheets spell them. */
+static int snail_truth(const snail_cell *cell, float *out) {
+    static const char *const words[] = {"false", "true",  "False",
+                                        "True",  "FALSE", "TRUE"};
+    const size_t size = (size_t)(cell->stop - cell->text);
+    for (int i = 0; i < 6; i++) {
+        if (size == strlen(words[i]) && !memcmp(cell->text, words[i], size)) {
+            *out = (float)(i & 1);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The whole cell as a number. */
 static inline int snail_whole_number(const snail_cell *cell, float *out) {
     const uint8_t *p = cell->text;
-    return snail_read_real(&p, out) && p == cell->stop;
+    return (snail_read_real(&p, out) && p == cell->stop) || snail_truth(cell, out);
 }
 
 /* Writes what a cell adds to the example: its label, an entry, or nothing. */

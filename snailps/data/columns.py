@@ -17,6 +17,8 @@ from itertools import pairwise
 from snailps.errors import ConfigError
 
 HASHED_BITS_MAX = 62
+TRUTH = {"false": 0, "true": 1, "False": 0, "True": 1, "FALSE": 0, "TRUE": 1}
+"""Cells of CSV that are numbers, as `true` of JSON and Parquet is; `_cells.h` reads them."""
 _RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+)")
 
 

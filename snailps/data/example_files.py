@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.blocks import cut, expand, files_of, read_block
-from snailps.data.columns import Column, Kind, columns_by_name, columns_of, declaration_of
+from snailps.data.columns import TRUTH, Column, Kind, columns_by_name, columns_of, declaration_of
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import Piece, RowsSource, Table
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
@@ -495,8 +495,12 @@ class _Labels:
             self._parts.append(labels)
             return
         if self._are_numbers and labels and isinstance(labels[0], str):  # cells of CSV
+            if all(one in TRUTH for one in labels):
+                self._parts.append(np.array([TRUTH[one] for one in labels], np.bool_))
+                return
             try:
-                self._parts.append(np.array([one or "nan" for one in labels], np.float64))
+                numbers = [float(TRUTH.get(one, one or "nan")) for one in labels]
+                self._parts.append(np.array(numbers, np.float64))
             except ValueError:
                 row = next(at for at, one in enumerate(labels) if one and not _is_number(one))
                 raise DataError(
@@ -528,7 +532,7 @@ class _Labels:
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(TRUTH.get(text, text))
     except ValueError:
         return False
     return True

@@ -191,13 +191,20 @@ class PandasTable(Table):
         self.name = f"a DataFrame of {len(self.columns):,} columns"
 
     def is_numeric(self, column: Any) -> bool:
-        """By the type; categories of numbers are categories."""
+        """By the type; categories of numbers are categories.
+
+        Truth values of which some are missing are objects, as `pandas.read_csv` makes them.
+        """
         dtype = self._frame[column].dtype
+        if dtype.name == "object":
+            return _are_truths(self._frame[column])
         return getattr(dtype, "kind", "O") in "biuf" and dtype.name != "category"
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
         """Nullable types have NaN for NA."""
         part = self._frame[column].iloc[first:last]
+        if part.dtype.name == "object" and _are_truths(part):
+            part = part.astype("boolean")
         if isinstance(part.dtype, np.dtype):
             return np.asarray(part.to_numpy())
         return np.asarray(part.to_numpy(np.float64, na_value=np.nan))
@@ -210,6 +217,13 @@ class PandasTable(Table):
     def whole(self, column: Any) -> Any:
         """A Series."""
         return self._frame[column]
+
+
+def _are_truths(series: Any) -> bool:
+    """Whether objects of pandas are truth values, or missing."""
+    from pandas.api.types import infer_dtype
+
+    return bool(infer_dtype(series, skipna=True) == "boolean")
 
 
 class PolarsTable(Table):

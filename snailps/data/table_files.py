@@ -17,28 +17,31 @@ import json
 import logging
 import re
 import shutil
+import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
+from snailps.data.columns import TRUTH, Column, Kind, columns_by_name, declaration_of
 from snailps.data.declared_rows import ListTable, kind_of_values, piece_of
 from snailps.data.elements import Elements
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import ArrowTable, Piece, RowsSource, Table
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.label_words import word_of
 from snailps.data.matrix_file import Flags
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading, format_of
 from snailps.data.scratch import ScratchFile
 from snailps.data.spool import lines_of
-from snailps.data.unpacking import is_sequential, library, open_content, told
+from snailps.data.unpacking import is_sequential, is_url, library, open_content, told
 from snailps.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -154,11 +157,32 @@ def open_table(path: str, make: Make | None = None) -> TableFile:
     found = format_of(path)
     assert found is not None
     with _told(path):
+        _refuse_other_files(path)
         if found == "parquet":
             return ParquetFile(path, make)
         if found == "jsonl":
             return JsonLines(path)
         return SeparatedFile(path, "," if found == "csv" else "\t")
+
+
+def _refuse_other_files(path: str) -> None:
+    """Refuses pipes, as a table is opened more than once, and by its first bytes what is no table.
+
+    Raises
+    ------
+    DataError
+    """
+    if is_url(path):
+        return  # each opening is a request
+    # Asked before opening: that would wait for a writer.
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        raise DataError(
+            f"expected a regular file, got something else: {path}. A table is read more than once: "
+            "write what a pipe has into a file"
+        )
+    if format_of(path) != "parquet":
+        with open_content(path) as file:
+            refuse_foreign(file.read(HEAD_BYTES), path, text=True)
 
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
@@ -517,7 +541,7 @@ class SeparatedFile(TableFile):
         for _, cells in zip(range(HEAD_ROWS), self._cells(), strict=False):
             for name, cell in zip(self.names, cells, strict=True):
                 cell = cell.strip()
-                if cell and _NUMBER.fullmatch(cell):
+                if cell and (_NUMBER.fullmatch(cell) or cell in TRUTH):
                     numbers[name] = True
                 elif cell:
                     text[name] = True

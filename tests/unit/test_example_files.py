@@ -88,6 +88,43 @@ def test_parquet_has_labels_of_any_type(tmp_path):
         assert found.labels().tolist() == labels
 
 
+@pytest.mark.parametrize("words", [("true", "false"), ("True", "False"), ("TRUE", "FALSE")])
+def test_truth_of_csv_is_a_number_as_in_a_frame(write, words):
+    pandas = pytest.importorskip("pandas")
+    yes, no = words
+    path = write("x.csv", f"a,b,city,y\n{yes},1,Rome,{no}\n,2,Oslo,{yes}\n{no},3,Rome,{no}\n")
+    found = example_files([path], "y")
+    assert found.declared == ("a:numeric", "b:numeric", "city:categorical", "y:label")
+    frame = pandas.DataFrame(
+        {"a": [True, None, False], "b": [1.0, 2, 3], "city": ["Rome", "Oslo", "Rome"]}
+    )
+    assert rows_of(found) == of_frame(frame)
+    labels = found.labels()
+    assert (labels.dtype.kind, labels.tolist()) == ("b", [False, True, False])
+
+
+def test_truth_in_a_column_of_numbers_is_zero_or_one(write):
+    found = example_files([write("x.csv", "a,y\n0.5,True\nTrue,2\n")], "y")
+    assert rows_of(found) == [[(0, 0.5, 0)], [(0, 1, 0)]]
+    assert found.labels().tolist() == [1, 2]
+
+
+def test_pipe_of_a_table_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "x.csv")
+    with pytest.raises(DataError, match=r"regular file.*x\.csv.*write what a pipe has"):
+        example_files([str(tmp_path / "x.csv")], "y")
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [(b"\x89PNG\r\n\x1a\n", "a PNG image"), ("a,y\n1,2\n".encode("utf-16"), "UTF-16 text")],
+)
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_table_that_is_another_file_is_refused_by_its_name(write, begin, name, ending):
+    with pytest.raises(DataError, match=f"is no text, but {name}"):
+        example_files([write(f"x.{ending}", begin * 20)], "y")
+
+
 def test_declarations_win_and_go_for_tables_in_memory(write):
     pandas = pytest.importorskip("pandas")
     path = write("x.csv", NUMBERS)
