@@ -18,9 +18,12 @@ WORDS = ("socket", "thread", "exception", "integer", "directory", "unpicklably")
 
 def command(
     output: Annotated[
-        Path | None, typer.Option(help="Prefix of the vectors' files; default: none are kept.")
+        Path | None,
+        typer.Option(help="Prefix of result files; default: none are kept.", metavar="PATH"),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="More is better and slower.")] = 40,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="More is better and slower.", metavar="INT")
+    ] = 40,
     overwrite: OverwriteOption = False,
     sets: SetOption = None,
 ) -> None:

@@ -27,6 +27,16 @@ def settings_like(incomplete: str) -> list[str]:
     return [f"{name}=" for name in sorted(names) if name.startswith(incomplete)]
 
 
+def runs_like(incomplete: str) -> list[tuple[str, str]]:
+    """Numbers of runs that begin so, with what each is, for a shell to complete; newest first."""
+    from snailps.cli.jobs import title_of
+    from snailps.node.run_registry import RunRegistry
+
+    runs = reversed(RunRegistry().runs())
+    found = [(str(run.number), title_of(run)) for run in runs]
+    return [pair for pair in found if pair[0].startswith(incomplete)]
+
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option("-c", "--config", metavar="FILE", help="A .conf file; see docs/settings.md."),
@@ -49,7 +59,9 @@ JsonLogOption = Annotated[
 ]
 TensorboardOption = Annotated[
     Path | None,
-    typer.Option("--tensorboard", help="Folder for TensorBoard: curves, norms, vectors."),
+    typer.Option(
+        "--tensorboard", metavar="DIR", help="Folder for TensorBoard: curves, norms, vectors."
+    ),
 ]
 FreshOption = Annotated[
     bool,

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config
+from snailps.cli.options import (
+    ConfigOption,
+    SetOption,
+    connection_settings,
+    read_config,
+    runs_like,
+)
 from snailps.config import ClusterSettings, RawConfig, parse_addr
 from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
 from snailps.node.run_registry import Run, RunRegistry, birth_of
@@ -41,6 +47,7 @@ def command(
             metavar="[RUN]",
             help="A number of snailps jobs, an output, or an address.",
             show_default=False,
+            autocompletion=runs_like,
         ),
     ] = None,
     pid: Annotated[int, typer.Option("--pid", hidden=True, help="Number of a process.")] = 0,

@@ -13,7 +13,13 @@ from typing import Annotated
 import typer
 
 from snailps.cli.jobs import find, trust_of
-from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config
+from snailps.cli.options import (
+    ConfigOption,
+    SetOption,
+    connection_settings,
+    read_config,
+    runs_like,
+)
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import EXIT_FAILED, ClusterError, SnailError
 from snailps.monitor.access import is_loopback, new_token
@@ -35,6 +41,7 @@ def command(
             metavar="[RUN]",
             help="A number of snailps jobs, or an output.  Default: all that run.",
             show_default=False,
+            autocompletion=runs_like,
         ),
     ] = None,
     config: ConfigOption = None,

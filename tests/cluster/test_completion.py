@@ -1,12 +1,16 @@
 """Completion of command lines in a real bash, by the script that the command prints."""
 
+import json
 import shlex
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from processes import LIMIT_S, SNAILPS, environment
+
+from snailps.node.run_registry import Run
 
 SCRIPT = """
 PATH=$PWD:$PATH
@@ -27,16 +31,35 @@ ASKED = [
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 @pytest.mark.parametrize(("typed", "expected"), ASKED)
 def test_bash_completes_commands_models_options_and_settings(tmp_path, typed, expected):
-    program = tmp_path / "snailps"
+    found = completed(tmp_path, typed.split())
+    assert expected <= found, found
+    assert all(word.startswith(typed.split()[-1][:2]) for word in found)
+
+
+def completed(folder, words):
+    """What bash offers for the last of these words."""
+    program = folder / "snailps"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(SNAILPS)} "$@"\n')
     program.chmod(0o755)
     done = subprocess.run(
-        ["bash", "-c", SCRIPT, "bash", *typed.split()], cwd=tmp_path,
+        ["bash", "-c", SCRIPT, "bash", *words], cwd=folder,
         env=environment(), capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.stderr == ""
-    assert expected <= set(done.stdout.split()), done.stdout
-    assert all(word.startswith(typed.split()[-1][:2]) for word in done.stdout.split())
+    return set(done.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("command", ["status", "ui"])
+def test_bash_completes_the_numbers_of_runs(tmp_path, monkeypatch, command):
+    folder = tmp_path / "runtime" / "snailps"
+    folder.mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder.parent))
+    for number in (7, 12):
+        run = Run(number=number, pid=1, model="fm", output="/out/x", ended=1.0, started=0.5)
+        (folder / f"{number}.json").write_text(json.dumps(asdict(run)))
+    assert completed(tmp_path, ["snailps", command, ""]) == {"7", "12"}
+    assert completed(tmp_path, ["snailps", command, "1"]) == {"12"}
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
