@@ -70,6 +70,7 @@ class TableRegistry:
         self._next_table = 1
         self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
+        self._unnamed: list[int] = []  # of earlier jobs, and not dropped yet
         self._making: dict[int, _Making] = {}  # by table, until all servers have it
 
     @property
@@ -82,15 +83,20 @@ class TableRegistry:
         """How many more tables can be made."""
         return NUMBER_MAX + 1 - self._next_table
 
-    def forget_job(self, now: float) -> None:
+    def forget_job(self, now: float, in_use: bool = False) -> None:
         """Lets the next job of a session declare its tables afresh, and has servers drop the last
         job's.
 
         Until then the driver can read what that left.  Nothing waits for the servers: each drops
-        its tables before it makes others, and numbers are given once only.
+        its tables before it makes others, and numbers are given once only.  `in_use`: a worker
+        is still at a block of that job; its tables go with the next job's.
         """
-        gone = [self.tables.pop(name)[0] for name in self._of_job if name in self.tables]
+        gone = self._unnamed
+        gone += [self.tables.pop(name)[0] for name in self._of_job if name in self.tables]
         self._of_job.clear()
+        self._unnamed = gone if in_use else []
+        if in_use:
+            return
         for number in gone:
             self._made.pop(number, None)
         if gone:

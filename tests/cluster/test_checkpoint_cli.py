@@ -88,7 +88,7 @@ def test_verify_of_good_ones_ends_with_0_and_of_a_damaged_row_with_1(saved, tmp_
     data[4096 + 40] ^= 4
     file.write_bytes(data)
     code, lines, _ = snailps("checkpoint", "verify", newest.path, cwd=tmp_path)
-    assert code == 1
+    assert code == 2
     (row,) = (line.split("\t") for line in lines)
     assert row[1] == "damaged"
     assert file.name in row[-1]
@@ -138,11 +138,11 @@ def test_export_of_word_vectors_gives_their_files(tmp_path):
 def test_command_on_a_folder_that_is_none_says_so(tmp_path, command):
     more = ["--output", "x"] if command == "export" else []
     code, _, error = snailps("checkpoint", command, "nowhere", *more, cwd=tmp_path)
-    assert code == 1
+    assert code == 2
     assert error == "snailps: error: nowhere: no such folder; check the path\n"
 
 
 def test_verify_on_a_folder_without_checkpoints_says_so(tmp_path):
     code, _, error = snailps("checkpoint", "verify", tmp_path, cwd=tmp_path)
-    assert code == 1
+    assert code == 2
     assert "no checkpoints here" in error

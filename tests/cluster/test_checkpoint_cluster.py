@@ -135,7 +135,7 @@ def test_job_that_ended_begins_anew_by_the_same_command(tmp_path, job, saved):
         assert cluster.codes() == [0, 0, 0]
     assert json.loads((saved.path / PASSED).read_text())["why"] == "the run ended"
     assert list(saved.candidates()) == []
-    run_on(tmp_path, job)
+    run_on(tmp_path, job, "overwrite=true")
     assert_counted_once(tmp_path)
     assert len(trained(tmp_path)) == 20
 

@@ -237,7 +237,7 @@ def test_server_with_port_range_all_taken_says_so(tmp_path):
 def test_master_with_wrong_input_says_so_before_anybody_waits(tmp_path, job):
     """That each wrong input is told is in tests/unit/test_job.py."""
     with Cluster(tmp_path, job={**job, "input": "nowhere.txt"}) as cluster:
-        assert_one_sentence(cluster.master(), "nowhere.txt", "does not exist", code=FAILED)
+        assert_one_sentence(cluster.master(), "nowhere.txt", "does not exist", code=WRONG)
 
 
 def test_job_with_file_that_vanishes_names_file_and_block(tmp_path, job, gated):
@@ -262,7 +262,7 @@ def test_job_with_file_that_shrinks_says_so(tmp_path, job, gated):
 
 def test_job_with_output_that_cannot_be_written_says_so_before_anybody_waits(tmp_path, job):
     with Cluster(tmp_path, job={**job, "output": "in.txt/out"}) as cluster:
-        assert_one_sentence(cluster.master(), "output: in.txt/out", "cannot write", code=WRONG)
+        assert_one_sentence(cluster.master(), "output: in.txt/out", "is a file", code=WRONG)
 
 
 def test_job_with_output_in_a_folder_that_goes_says_so(tmp_path, job, gated):

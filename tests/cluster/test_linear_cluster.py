@@ -137,7 +137,7 @@ def test_job_with_malformed_line_ends_naming_it(tmp_path):
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
         cluster.nodes()
-        assert cluster.codes()[0] == 1
+        assert cluster.codes()[0] == 2
         assert any("line 2001, column 5" in error for error in master.errors), master.stderr
 
 

@@ -19,6 +19,7 @@ from test_cluster import figures_of
 from test_failures import WRONG, assert_one_sentence
 
 from snailps.cli.status import ask
+from snailps.node.run_registry import RunRegistry
 from snailps.store.checkpoint.folder import CheckpointFolder
 
 pytestmark = pytest.mark.limit(200)
@@ -439,9 +440,11 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, p
 
 def await_redundancy(local, lost=0):
     """Waits until every shard of a launcher's cluster has its standby, a lost process apart."""
-    line = local.wait_line(r"snailps status .*master_addr=")
-    address = re.search(r"master_addr=(\S+)", line)[1]
     until = time.monotonic() + LIMIT_S
+    while not (ours := [run for run in RunRegistry().runs() if run.launcher == local.pid]):
+        assert time.monotonic() < until, local.stderr
+        time.sleep(0.01)
+    address = ours[0].address
     while True:
         status = ask(address, LIMIT_S)
         pids = {node["pid"] for node in status["nodes"] if node["state"] not in ("gone", "lost")}

@@ -98,9 +98,11 @@ def normalised(screen):
     text = re.sub(r"N (min N s|s)\b", "N s", text)
     text = re.sub(r"N (bytes|kB|MB|GB)\b(?! a)", "N MB", text)
     text = re.sub(r"N [kMG] ", "N ", text)
+    # Of the last seconds: a job that is held at its gate soon has none.
+    text = re.sub(r"(^|(?<=\w) +)N examples/s( · )?", " ", text, flags=re.MULTILINE)
     text = re.sub(r"\bN s left", "", text)  # known, or not yet
     text = re.sub(r"─+", "─", text)
-    lines = [re.sub(r" +", " ", line).rstrip() for line in text.splitlines()]
+    lines = [re.sub(r" +", " ", line).strip() for line in text.splitlines()]
     hosts = re.compile(r"\S+, process N$")
     lines = [hosts.sub("HOST, process N", line) for line in lines]
     at = [number for number, line in enumerate(lines) if line.startswith("● ")]

@@ -27,7 +27,7 @@ t.write_any({kind!r}, {str(tmp_path / "m")!r}, words, [rows[:250_000], rows[250_
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=150
     )
     last = ended.stderr.strip().splitlines()[-1]
-    assert "ModelFileError" in last
+    assert "ModelWriteError" in last
     assert "file size limit" in last
     assert "raise the limit (ulimit -f) or choose another disk" in last
     assert list(tmp_path.iterdir()) == []

@@ -28,7 +28,7 @@ def test_old_demo_trains_as_it_stands(tmp_path, consistency):
     written = []
     for workers in ("1", "2"):
         words = ["local", "-c", "job.conf", "--workers", workers, "--json"]
-        words += ["--set", f"consistency={consistency}", "--set", "threads=1"]
+        words += ["--overwrite", "--set", f"consistency={consistency}", "--set", "threads=1"]
         run = Process("local", [*SNAILPS, *words], cwd=tmp_path)
         try:
             assert run.wait() == 0, run.stderr

@@ -25,6 +25,7 @@ from snailps.transport.frame import (
     DATA_BODY_MAX,
     HEADER,
     MAGIC,
+    VERSION,
     Frame,
     Kind,
     encode_frame,
@@ -253,7 +254,7 @@ def test_table_with_rows_too_wide_to_travel_is_refused():
 
 def head(kind=16, **changed):
     fields = {
-        "magic": MAGIC, "version": 1, "kind": kind, "flags": 0, "table": 0, "epoch": 0,
+        "magic": MAGIC, "version": VERSION, "kind": kind, "flags": 0, "table": 0, "epoch": 0,
         "job": 0, "incarnation": 0, "request": 9, "body_bytes": 0, **changed,
     }  # fmt: skip
     return HEADER.pack(*fields.values())
@@ -261,7 +262,7 @@ def head(kind=16, **changed):
 
 BAD_HEADERS = {
     "garbage": (b"GET / HTTP/1.1\r\n\r\n" + bytes(64), "magic"),
-    "version": (head(version=2), "version"),
+    "version": (head(version=VERSION + 1), "version"),
     "kind 0": (head(0), "kind"),
     "kind 200": (head(200), "kind"),
     "flag": (head(flags=2), "flag"),

@@ -72,6 +72,20 @@ def test_tables_of_a_job_are_dropped_as_the_next_begins():
     assert world.failed == []
 
 
+def test_tables_that_a_worker_is_still_at_go_with_the_next_jobs():
+    world = World()
+    world.declare("rows", "bias")
+    world.answer()
+    world.table_registry.forget_job(1.0, in_use=True)
+    assert not world.out.orders
+    assert [number for number, _ in world.table_registry.made()] == [1, 2]  # a server may join
+    world.declare("rows")
+    assert [number for number, _ in world.answer()[0].tables] == [3]
+    world.table_registry.forget_job(2.0)
+    assert world.answer() == [m.DropTables([1, 2, 3])] * 3
+    assert world.table_registry.count == 0
+
+
 def test_numbers_of_tables_end(monkeypatch):
     monkeypatch.setattr(table_registry, "NUMBER_MAX", 3)
     world = World()

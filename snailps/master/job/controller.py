@@ -217,7 +217,9 @@ class JobController:
             self.recovery.go_on(self, job, now)
             return
         if not self.recovery.known:
-            self._members.table_registry.forget_job(now)
+            # A worker that the last job was ended without still pushes to its tables.
+            behind = any(member.dropped for member in self._members.nodes("worker"))
+            self._members.table_registry.forget_job(now, in_use=behind)
             for ended in self.ended_jobs.values():
                 ended.tables = ended.summary = None
             self._members.rows.expired = 0
