@@ -42,7 +42,9 @@ class Pane:
         # The pane outlives the command: its last screen is what matters.
         script = f"{command}; echo {ENDED} $?; read wait"
         env = environment(LC_ALL="C.UTF-8", TMUX_TMPDIR=str(folder))
-        env = {key: value for key, value in env.items() if key not in ("NO_COLOR", "TMUX")}
+        # pytest-xdist sets COLUMNS, which has precedence over the terminal's width.
+        unset = ("NO_COLOR", "TMUX", "COLUMNS", "LINES")
+        env = {key: value for key, value in env.items() if key not in unset}
         size = ["-x", str(columns), "-y", str(LINES)]
         subprocess.run(
             [*self._tmux, "new-session", "-d", *size, "-c", str(folder), script],
