@@ -262,7 +262,8 @@ def test_local_with_failing_worker_gives_one_error_and_its_traceback(tmp_path, c
         assert run.wait() == 1
     (error,) = run.errors
     assert "planted failure" in error
-    assert re.search(r"^worker (\d+|\(process \d+\)): Traceback", run.stderr, re.MULTILINE)  # of the user's code
+    # Of the user's code.
+    assert re.search(r"^worker (\d+|\(process \d+\)): Traceback", run.stderr, re.MULTILINE)
 
 
 def child_of(pid, role):
