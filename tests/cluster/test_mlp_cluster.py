@@ -177,9 +177,7 @@ def test_example_of_rings_works_as_written(tmp_path, repo_root):
     assert figures["ended_by"] == "target_loss"
     weights = []
     for workers in (1, 2):
-        figures = run(
-            tmp_path, {**job, "consistency": "bsp", "overwrite": "true"}, workers=workers
-        )
+        figures = run(tmp_path, {**job, "consistency": "bsp", "overwrite": "true"}, workers=workers)
         assert figures["ended_by"] == "target_loss"
         with np.load(tmp_path / "out" / "rings.npz") as file:
             weights.append([file[name].tobytes() for name in sorted(file.files)])
