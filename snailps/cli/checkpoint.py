@@ -1,25 +1,36 @@
 """``snailps checkpoint list|verify|export``: checkpoints on disk, without a cluster.
 
     folder -> CheckpointFolder.found -> rows           folder -> verify -> rows, exit code
-    checkpoint -> offline.export -> the model's files
+    checkpoint -> offline_export.export -> the model's files | export_tables -> keys and rows
 
 Parses and prints; `store.checkpoint.folder` and `local.offline_export` do the work.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from snailps.api.export_progress import ExportProgress
+from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import Cell, print_json, print_rows
-from snailps.errors import CheckpointError, DataError
-from snailps.local.offline_export import export
+from snailps.cli.progress import is_live
+from snailps.config.output import sizes_text
+from snailps.errors import CheckpointError, ConfigError, DataError
+from snailps.local.offline_export import CheckpointSource, export
+from snailps.local.table_export import Format, export_tables, sizes_of
 from snailps.store.checkpoint.folder import CheckpointFolder, Found, verify
 from snailps.store.checkpoint.manifest import NAME
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints of a training: list, verify, export.")
+SHOW_S = 0.2
 COLUMNS = ("number", "state", "saved_at", "progress", "rows", "MB", "worker_class", "why")
 FolderArgument = Annotated[
     Path, typer.Argument(help="A checkpoint_dir, such as OUTPUT.checkpoints.")
@@ -61,6 +72,14 @@ def verify_(path: EitherArgument, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
+class TableFormat(str, enum.Enum):
+    """Formats of `export_tables`, for the command line."""
+
+    NPZ = "npz"
+    SAFETENSORS = "safetensors"
+    PARQUET = "parquet"
+
+
 @app.command("export")
 def export_(
     path: EitherArgument,
@@ -69,19 +88,68 @@ def export_(
         bool,
         typer.Option("--tables", help="Write OUTPUT.npz with all tables instead.", metavar=""),
     ] = False,
+    format: Annotated[
+        TableFormat | None,
+        typer.Option(help="Write the tables in this format instead of the model's files."),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="Of the tables, this one; repeat for several. All by default."),
+    ] = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="Of the tables, the optimiser's state too.", metavar="")
+    ] = False,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Writes the model's files from a checkpoint, as the training writes them at its end.
 
-    In a folder of checkpoints, takes the newest good one. Needs memory for all tables. --tables
-    writes keys and weights of every table (NAME.keys, NAME.rows), for any model.
+    In a folder of checkpoints, takes the newest good one. --format writes keys (ascending) and
+    weights of every table, for any model, in the memory of a few buffers: OUTPUT.npz or
+    OUTPUT.safetensors (TABLE.keys, TABLE.rows), or OUTPUT.TABLE.parquet (key, row) each, with
+    pyarrow. Files that exist are refused.
 
-    For example: snailps checkpoint export out/corpus.checkpoints --output out/early
+    For example: snailps checkpoint export out/ads.checkpoints --output out/ads --format parquet
     """
+    if (table or state) and not (tables or format):
+        raise ConfigError("--table and --state are of tables: add --format")
     good = [one for one in _checkpoints(path) if one.state == "good"]
     if not good:
         raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' shows why")
-    for file in export(good[-1].path, output, tables_only=tables):
+    with shown(ExportProgress()) as progress:
+        if tables or format:
+            kind: Format = (format or TableFormat.NPZ).value
+            files = export_tables(
+                CheckpointSource(good[-1].path), output, kind,
+                tables=table, state=state, overwrite=overwrite, progress=progress,
+            )  # fmt: skip
+        else:
+            files = export(good[-1].path, output, overwrite=overwrite, progress=progress)
+    for file in files:
         typer.echo(file)
+    typer.echo(f"wrote {sizes_text(sizes_of(files))}", err=True)
+
+
+@contextlib.contextmanager
+def shown(progress: ExportProgress) -> Iterator[ExportProgress]:
+    """Shows the progress on a terminal while the block lasts, in one line of standard error."""
+    if not is_live(sys.stderr):
+        yield progress
+        return
+    over = threading.Event()
+
+    def show() -> None:
+        while not over.wait(SHOW_S):
+            sys.stderr.write(f"\r\033[K{progress.line()}")
+            sys.stderr.flush()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        over.set()
+        thread.join()
+        sys.stderr.write("\r\033[K")
 
 
 def _refuse_no_folder(path: Path) -> None:

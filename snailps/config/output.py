@@ -45,8 +45,10 @@ def check_output(output: str) -> None:
         ) from None
 
 
-def refuse_existing(files: Sequence[str]) -> None:
+def refuse_existing(files: Sequence[str], *, unfinished: bool = True) -> None:
     """Refuses to replace a result: training it may have taken days.
+
+    `unfinished`: an unfinished run would have been continued, and the message says so.
 
     Raises
     ------
@@ -61,10 +63,10 @@ def refuse_existing(files: Sequence[str]) -> None:
     shown = f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size:,} bytes"
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.st_mtime))
     more = f", and {len(there) - 1} more of its files" if len(there) > 1 else ""
+    none = ", and there is no unfinished run of this job to continue" if unfinished else ""
     raise ConfigError(
-        f"output: {there[0]} exists ({shown}, written {written}){more}, and "
-        "there is no unfinished run of this job to continue. To replace it, add --overwrite; to "
-        "keep it, name another output"
+        f"output: {there[0]} exists ({shown}, written {written}){more}{none}. To replace it, add "
+        "--overwrite; to keep it, name another output"
     )
 
 

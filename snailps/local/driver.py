@@ -130,6 +130,13 @@ class Driver(Node):
         assert isinstance(answer, messages.Declared)
         self._tables[table.name] = (answer.numbers[0], table)
 
+    def all_tables(self) -> dict[str, tuple[int, Table]]:
+        """Number and declaration of every table of the cluster: its job's, and of all drivers."""
+        answer = self._ask(messages.Ask("tables"), self.settings.request_timeout)
+        assert isinstance(answer, messages.Report)
+        found = [(int(number), Table.from_dict(item)) for number, item in answer.data["tables"]]
+        return {table.name: (number, table) for number, table in found}
+
     @property
     def has_tables(self) -> bool:
         """Whether this process has declared tables."""

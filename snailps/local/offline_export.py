@@ -1,6 +1,7 @@
 """Exports a checkpoint without a cluster: reads its tables for a model's `export`.
 
     checkpoint -> ShardFile -> StoredTables: a section at a time -> Results -> Worker.export
+                                                                 -> export_tables -> files
 
 Memory is that of the largest section and of the sorter.  Tables that are pulled by key are first
 sorted into a scratch file beside the output.  No sockets.
@@ -20,10 +21,12 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.access_method import AccessMethod, load_method
-from snailps.api.results import Results, write_tables
+from snailps.api.export_progress import ExportProgress
+from snailps.api.results import Results
 from snailps.api.tables import Keys, Rows, Table
 from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
+from snailps.config.output import refuse_existing
 from snailps.errors import CheckpointError, MisuseError, SnailError
 from snailps.master.job.snapshot import unpack
 from snailps.store._store import ShardStore
@@ -134,10 +137,24 @@ class StoredTables:
         for keys, rows in self._stored(number, fragments, ended):
             yield keys, rows if method is None else np.asarray(method.pull(rows), np.float32)
 
-    def _stored(
-        self, number: int, fragments: Iterable[int], ended: Callable[[], object]
+    def scan_with_state(
+        self, number: int, ended: Callable[[], object]
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows as stored, with state for methods in Python; one section in memory at a time."""
+        """All stored rows, each with the state of its optimiser behind it, as `scan`."""
+        method, dim = self._methods.get(number), self._tables[number].dim
+        for keys, rows in self._stored(number, range(self._frag_num), ended, state=True):
+            if method is not None:
+                rows = np.hstack((np.asarray(method.pull(rows), np.float32), rows[:, dim:]))
+            yield keys, rows
+
+    def _stored(
+        self,
+        number: int,
+        fragments: Iterable[int],
+        ended: Callable[[], object],
+        state: bool = False,
+    ) -> Iterator[tuple[Keys, Rows]]:
+        """Rows as stored, with state if asked, and for methods in Python; a section at a time."""
         wanted: NDArray[np.bool_] = np.zeros(self._frag_num, np.bool_)
         wanted[list(fragments)] = True
         store = self._store({number: self._tables[number]})
@@ -149,7 +166,7 @@ class StoredTables:
                     cursor, keys, rows = store.scan(number, fragment, cursor, _SCAN_ROWS)
                     if not len(keys):
                         break
-                    if number in self._methods:
+                    if state or number in self._methods:
                         rows = store.pull(number, keys, state=True)
                     yield keys, rows
                 store.disown(fragment)
@@ -208,6 +225,44 @@ def open_results(path: Path, settings: JobSettings) -> Results:
     )
 
 
+class CheckpointSource:
+    """The tables of a checkpoint, for `export_tables`.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder.
+
+    Raises
+    ------
+    CheckpointError
+        It is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        manifest, files = open_checkpoint(path)
+        declared = {item["number"]: Table.from_dict(item["table"]) for item in manifest.tables}
+        self.tables: Mapping[str, Table] = {t.name: t for t in declared.values()}
+        self._numbers = {table.name: number for number, table in declared.items()}
+        self._frag_num = manifest.frag_num
+        self._stored = StoredTables(files, manifest.frag_num, declared, path)
+
+    def pieces(
+        self, table: str, state: bool, progress: ExportProgress
+    ) -> Iterator[tuple[Keys, Rows]]:
+        """Rows as `TableSource.pieces`."""
+        progress.begin(f"reading table {table}", self._frag_num, "fragments")
+
+        def ended() -> None:
+            progress.check()
+            progress.add(1)
+
+        number = self._numbers[table]
+        if state:
+            return self._stored.scan_with_state(number, ended)
+        return self._stored.scan(number, self.tables[table].dim, range(self._frag_num), ended)
+
+
 def settings_of_checkpoint(path: Path, manifest: Manifest, output: str) -> tuple[Any, JobSettings]:
     """The model's class and its settings, with another output.
 
@@ -226,8 +281,10 @@ def settings_of_checkpoint(path: Path, manifest: Manifest, output: str) -> tuple
     return cls, raw.build(cls.Settings)
 
 
-def export(path: Path, output: str, *, tables_only: bool = False) -> list[str]:
-    """Writes the files that the job writes at its end; or all tables to ``OUTPUT.npz``.
+def export(
+    path: Path, output: str, *, overwrite: bool = False, progress: ExportProgress | None = None
+) -> list[str]:
+    """Writes the files that the job writes at its end.
 
     Returns
     -------
@@ -236,17 +293,19 @@ def export(path: Path, output: str, *, tables_only: bool = False) -> list[str]:
 
     Raises
     ------
+    ConfigError
+        A file exists and is not to be replaced.
     SnailError
         The checkpoint is damaged, or the model's class or its files cannot be made.
     """
     manifest, _ = open_checkpoint(path)
-    if tables_only:
-        target = Path(f"{output}.npz")
-        write_tables(target, open_results(path, JobSettings(output=output)))
-        return [str(target)]
     cls, settings = settings_of_checkpoint(path, manifest, output)
+    if not overwrite:
+        refuse_existing(cls.result_files(settings), unfinished=False)
+    results = open_results(path, settings)
+    results.exporting = progress or results.exporting
     try:
-        figures = cls.export(open_results(path, settings))
+        figures = cls.export(results)
     except MisuseError as error:
         raise SnailError(f"{cls.__name__}: {error}. --tables writes its tables") from None
     return [str(file) for file in figures.get("files", [])]

@@ -20,9 +20,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
+
 from snailps.api.class_source import encode, is_local_class, module_name, source_of
+from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
-from snailps.api.tables import AnyKeys, Rows, Table, Tensor
+from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
 from snailps.api.worker import Worker, check_class, load_class
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.data.spool import Spooled
@@ -38,6 +41,7 @@ from snailps.local.driver import Driver
 from snailps.local.history import History
 from snailps.local.launcher import Launcher
 from snailps.local.setting_texts import setting_texts
+from snailps.local.table_export import Format, export_tables
 from snailps.node.status import Status
 
 LOOK_FIRST_S, LOOK_S = 0.002, 0.05
@@ -154,6 +158,34 @@ class JobResult:
         yield self._cluster._results(self, changes)
 
 
+class ClusterSource:
+    """The tables of a running cluster, for `export_tables`."""
+
+    def __init__(self, driver: Driver) -> None:
+        found = driver.all_tables()
+        self.tables: Mapping[str, Table] = {name: table for name, (_, table) in found.items()}
+        self._numbers = {name: number for name, (number, _) in found.items()}
+        self._driver = driver
+
+    def pieces(
+        self, table: str, state: bool, progress: ExportProgress
+    ) -> Iterator[tuple[Keys, Rows]]:
+        """Rows as `TableSource.pieces`; with `state` each piece is pulled once more."""
+        client, declared = self._driver.client, self.tables[table]
+        shards = self._driver.shards()
+        results = Results(
+            JobSettings(), b"", {}, client, self._numbers, self.tables, shards, progress
+        )
+        width = declared.dim + declared.state_floats if state else 0
+        for keys, rows in results.scan(table):
+            if state:
+                whole = np.empty((len(keys), width), np.float32)
+                client.pull(self._numbers[table], keys, whole, True)
+                whole[:, : declared.dim] = rows  # what a pull shows: a method may derive it
+                rows = whole
+            yield keys, rows
+
+
 class Cluster:
     """A running cluster; made by `snailps.cluster`, `snailps.connect` or `local_cluster`.
 
@@ -227,6 +259,58 @@ class Cluster:
         self._check_open()
         self._driver.declare(tensor.table())
         return LocalTensor(self, self._driver, tensor)
+
+    def export(
+        self,
+        output: str | os.PathLike[str],
+        format: Format = "safetensors",
+        *,
+        tables: Sequence[str] | None = None,
+        state: bool = False,
+        overwrite: bool = False,
+        progress: ExportProgress | None = None,
+    ) -> list[str]:
+        """Writes keys and rows of tables to files of this process, keys ascending.
+
+        Parameters
+        ----------
+        output : path
+            Prefix of the paths.
+        format : str
+            ``safetensors`` or ``npz``: one file, ``TABLE.keys`` uint64 (n,), ``TABLE.rows`` float32
+            (n, dim).  ``parquet``, with pyarrow: ``OUTPUT.TABLE.parquet``, ``key`` and ``row``.
+        tables : sequence of str, optional
+            Names; by default all of the cluster, those of its last job and of other drivers too.
+        state : bool
+            Also the state of optimisers, ``TABLE.state`` or the column ``state``.
+        overwrite : bool
+            Replace files that exist.
+        progress : ExportProgress, optional
+
+        Returns
+        -------
+        list of str
+            Paths of the files.
+
+        Raises
+        ------
+        ConfigError
+            No such table or format, a file exists, or pyarrow is not installed.
+        ModelWriteError
+            The folder is not writable, or the disk is full.  No partial file is left.
+
+        Notes
+        -----
+        Rows stream through buffers of some 100 MB and a scratch file in the output's folder.  Each
+        row is as it is when it is read: while others push, the file is of no single moment.  A
+        checkpoint is (`snailps checkpoint export --format`).
+        """
+        self._check_open()
+        source = ClusterSource(self._driver)
+        return export_tables(
+            source, os.fspath(output), format,
+            tables=tables, state=state, overwrite=overwrite, progress=progress,
+        )  # fmt: skip
 
     def status(self) -> Status:
         """The master's current status."""

@@ -588,6 +588,9 @@ class MasterCore:
             self.out.reply(call, messages.Report(dict(self.history.told())))
         elif ask.what == "settings":
             self.out.reply(call, messages.Report({"settings": self.settings_of(job)}))
+        elif ask.what == "tables":
+            found = self.members.table_registry.named()
+            self.out.reply(call, messages.Report({"tables": found}))
         elif ask.what == "map":
             if job is None or self.told_phase != "training":
                 self.out.reply(call, messages.Report({}))

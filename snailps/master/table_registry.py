@@ -213,6 +213,10 @@ class TableRegistry:
         """All tables with their numbers, in rising order."""
         return [[number, table.to_dict()] for number, table in self._made.items()]
 
+    def named(self) -> list[Any]:
+        """Number and declaration of all tables but those of earlier jobs."""
+        return [[number, table.to_dict()] for number, table in self.tables.values()]
+
     def remake(self, now: float) -> None:
         """Has every server make all tables: a lost master may not have told all of them."""
         if self._made:

@@ -108,6 +108,12 @@ class RowSorter:
         """All keys, ascending, with their rows, a piece at a time; after the last `add`."""
         return self._merged(with_rows=True)
 
+    def spill(self) -> None:
+        """Writes what is in memory to the scratch file, and frees it; after the last `add`."""
+        if self._used:
+            self._spill()
+        self._forget_buffer()
+
     def close(self) -> None:
         """Frees memory and disk space."""
         self._forget_buffer()
@@ -160,9 +166,7 @@ class RowSorter:
         if not self._runs:  # all of it is in memory
             yield from self._ordered(with_rows)
             return
-        if self._used:
-            self._spill()
-            self._forget_buffer()
+        self.spill()
         assert self._scratch is not None
         width = self._row_bytes if with_rows else 8
         step = max(self._rows_min, MERGE_BYTES // (len(self._runs) * width))

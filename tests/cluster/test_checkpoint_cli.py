@@ -1,13 +1,16 @@
 """``snailps checkpoint``: list, verify and export, on checkpoints of a real training."""
 
 import json
+import re
 import signal
 import subprocess
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import SNAILPS, Cluster, Gate, environment
+from safetensors.numpy import load_file
 from test_failures import INTERRUPTED
 from texts import write_topics
 
@@ -109,6 +112,35 @@ def test_export_of_one_and_of_its_tables_only(trained, tmp_path):
     assert snailps(*words, cwd=tmp_path)[:2] == (0, ["a.npz"])
     with np.load(tmp_path / "a.npz") as tables:
         assert tables["counts.rows"].sum() == LINES * first.manifest.job["progress"]
+
+
+@pytest.mark.parametrize("format", ["npz", "safetensors", "parquet"])
+def test_export_of_tables_in_a_format_tells_sizes_and_replaces_if_asked(trained, tmp_path, format):
+    first = CheckpointFolder(trained / "out.checkpoints").found()[0]
+    words = ("checkpoint", "export", first.path, "--output", "a", "--format", format)
+    name = "a.counts.parquet" if format == "parquet" else f"a.{format}"
+    code, lines, error = snailps(*words, "--state", cwd=tmp_path)
+    assert (code, lines) == (0, [name]), error
+    assert re.fullmatch(rf"wrote {name} \([0-9.]+ MB\)\n", error)
+    counted = {
+        "npz": lambda path: np.load(path)["counts.rows"],
+        "safetensors": lambda path: load_file(path)["counts.rows"],
+        "parquet": lambda path: np.stack(pq.read_table(path)["row"].to_numpy()),
+    }[format](tmp_path / name)
+    assert len(counted) == ROWS
+    assert counted.sum() == LINES * first.manifest.job["progress"]
+    code, _, error = snailps(*words, cwd=tmp_path)
+    assert code == 2
+    assert "To replace it, add --overwrite" in error
+    assert snailps(*words, "--overwrite", cwd=tmp_path)[:2] == (0, [name])
+
+
+def test_export_refuses_options_of_tables_without_a_format(trained, tmp_path):
+    words = ("checkpoint", "export", trained / "out.checkpoints", "--output", "a", "--state")
+    code, _, error = snailps(*words, cwd=tmp_path)
+    assert (code, error) == (
+        2, "snailps: error: --table and --state are of tables: add --format\n",
+    )  # fmt: skip
 
 
 def test_export_of_word_vectors_gives_their_files(tmp_path):

@@ -15,7 +15,8 @@ from processes import Cluster, environment
 from test_cluster import figures_of
 
 from snailps import local_cluster
-from snailps.local.offline_export import export
+from snailps.local.offline_export import CheckpointSource
+from snailps.local.table_export import export_tables
 from snailps.store.checkpoint.folder import CheckpointFolder
 
 COMMON = {"epochs", "blocks", "blocks_per_epoch", "loss_by_epoch", "train_loss", "train_s"}
@@ -146,7 +147,7 @@ class ModelContract:
             assert cluster.codes() == [130, 0, 0], master.stderr
         for one in CheckpointFolder(tmp_path / "backups").found():
             assert one.state == "good", one.why
-            export(one.path, str(tmp_path / "tables"), tables_only=True)
+            export_tables(CheckpointSource(one.path), str(tmp_path / "tables"), overwrite=True)
             with np.load(tmp_path / "tables.npz") as saved:
                 names = {name.rpartition(".")[0] for name in saved}
                 for table in names:

@@ -265,7 +265,8 @@ class Ask(Message):
     """What is going on?
 
     `what` is "stats" to a server or worker; to the master "status", "history" (of the training),
-    "settings", "log" (its last lines) or "map" (places of the model's named rows in a plane).
+    "settings", "tables" (number and declaration of each), "log" (its last lines) or "map" (places
+    of the model's named rows in a plane).
     """
 
     what: Label

@@ -1,0 +1,238 @@
+"""Writes tables to files of other programs: ``.npz``, safetensors, Parquet.
+
+    TableSource.pieces -> RowSorter -> keys ascending -> OUTPUT.npz | OUTPUT.safetensors
+                                                      -> OUTPUT.TABLE.parquet
+
+A source is a checkpoint (`offline_export`) or a running cluster (`session`).  Memory is that of the
+sorters' buffers, whatever the size of the tables; scratch space on the output's disk is that of
+the tables.  No sockets; must not know models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.export_progress import ExportProgress
+from snailps.api.tables import Keys, Rows, Table
+from snailps.config.output import check_output, refuse_existing, refuse_folders
+from snailps.errors import ConfigError
+from snailps.vectors.npz import npz_file
+from snailps.vectors.parquet_rows import parquet_file
+from snailps.vectors.row_sorter import RowSorter
+from snailps.vectors.safetensors import Array, safetensors_file
+
+FORMATS = ("npz", "safetensors", "parquet")
+Format = Literal["npz", "safetensors", "parquet"]
+
+
+class TableSource(Protocol):
+    """Where tables are read.
+
+    Attributes
+    ----------
+    tables : mapping
+        Name -> declaration.
+    """
+
+    tables: Mapping[str, Table]
+
+    def pieces(
+        self, table: str, state: bool, progress: ExportProgress
+    ) -> Iterator[tuple[Keys, Rows]]:
+        """Every stored row, each key once: uint64 (n,), float32 (n, dim [+ state floats]).
+
+        Begins a stage of `progress` and advances it.
+        """
+
+
+def files_of(output: str, format: Format, tables: Sequence[str]) -> list[str]:
+    """The files that an export writes."""
+    if format == "parquet":
+        return [f"{output}.{table}.parquet" for table in tables]
+    return [f"{output}.{format}"]
+
+
+def export_tables(
+    source: TableSource,
+    output: str,
+    format: Format = "npz",
+    *,
+    tables: Sequence[str] | None = None,
+    state: bool = False,
+    overwrite: bool = False,
+    progress: ExportProgress | None = None,
+) -> list[str]:
+    """Writes keys and rows of tables, keys ascending.
+
+    Parameters
+    ----------
+    source : TableSource
+    output : str
+        Prefix of the paths.
+    format : str
+        ``npz`` and ``safetensors``: one file with ``TABLE.keys`` uint64 (n,) and ``TABLE.rows``
+        float32 (n, dim).  ``parquet``: a file a table, with the columns ``key`` and ``row``.
+    tables : sequence of str, optional
+        Names; all by default.
+    state : bool
+        Also the optimiser's state, ``TABLE.state`` float32 (n, floats), or the column ``state``,
+        of tables that have some.
+    overwrite : bool
+        Replace files that exist.
+    progress : ExportProgress, optional
+
+    Returns
+    -------
+    list of str
+        Paths of the files.
+
+    Raises
+    ------
+    ConfigError
+        No such table or format, a file exists, or pyarrow is not installed.
+    ModelWriteError
+        The folder is not writable, or the disk is full.  No partial file is left.
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
+    names = list(source.tables) if tables is None else list(dict.fromkeys(tables))
+    for name in names:
+        if name not in source.tables:
+            there = ", ".join(source.tables) or "none"
+            raise ConfigError(f"no table {name!r} to export: there are {there}")
+    if not names:
+        raise ConfigError("there are no tables to export")
+    if not output:
+        raise ConfigError("output: expected a prefix of paths, got nothing")
+    check_output(output)
+    files = files_of(output, format, names)
+    refuse_folders(files)
+    if not overwrite:
+        refuse_existing(files, unfinished=False)
+    job = _Export(source, state, progress or ExportProgress())
+    job.progress.plan([1.0, 1.0] * len(names))
+    _WRITERS[format](job, names, files)
+    return files
+
+
+class _Export:
+    """What the writers of all formats share."""
+
+    def __init__(self, source: TableSource, state: bool, progress: ExportProgress) -> None:
+        self.source, self.progress, self._state = source, progress, state
+
+    def widths(self, table: str) -> dict[str, int]:
+        """Floats of each array of rows, in the order in which they lie in a sorted row."""
+        declared = self.source.tables[table]
+        widths = {"rows": declared.dim}
+        if self._state and declared.state_floats:
+            widths["state"] = declared.state_floats
+        return widths
+
+    def sort(self, table: str, target: str) -> RowSorter:
+        """All rows of a table, in the order of their keys; the caller closes it."""
+        widths = self.widths(table)
+        sorter = RowSorter(target, sum(widths.values()))
+        try:
+            for keys, rows in self.source.pieces(table, "state" in widths, self.progress):
+                sorter.add(keys, rows)
+        except BaseException:
+            sorter.close()
+            raise
+        return sorter
+
+    def pieces(self, table: str, sorter: RowSorter) -> Iterator[tuple[Keys, Rows]]:
+        """The sorted rows, as a stage of the progress."""
+        what = f"writing table {table}"
+        return self.progress.count(
+            what, sorter.count, "rows", sorter.pieces(), lambda piece: len(piece[0])
+        )
+
+    def arrays(
+        self, table: str, sorter: RowSorter
+    ) -> Iterator[tuple[str, Iterator[NDArray[np.float32]]]]:
+        """Each array of rows with its pieces: ``TABLE.rows``, ``TABLE.state``."""
+        at = 0
+        for name, width in self.widths(table).items():
+            columns = slice(at, at + width)
+            pieces = self.pieces(table, sorter) if name == "rows" else sorter.pieces()
+            yield f"{table}.{name}", (rows[:, columns] for _, rows in pieces)
+            at += width
+
+    def declarations(self, names: Sequence[str]) -> str:
+        """The declarations of tables, JSON."""
+        return json.dumps([self.source.tables[name].to_dict() for name in names])
+
+
+def _write_npz(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
+    with npz_file(files[0]) as file:
+        for name in names:
+            with job.sort(name, files[0]) as sorter:
+                n = sorter.count
+                file.add_pieces(f"{name}.keys", np.uint64, (n,), sorter.keys())
+                widths = job.widths(name)
+                for array, pieces in job.arrays(name, sorter):
+                    width = widths[array.removeprefix(f"{name}.")]
+                    file.add_pieces(array, np.float32, (n, width), pieces)
+    job.progress.wrote(files[0])
+
+
+def _write_safetensors(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
+    """All tables are sorted before the first is written: the header says how long each is."""
+    with ExitStack() as stack:
+        sorters = {}
+        for name in names:
+            sorters[name] = stack.enter_context(job.sort(name, files[0]))
+            if len(names) > 1:
+                sorters[name].spill()  # a buffer at a time, however many tables there are
+        arrays = [
+            Array(f"{name}.keys", np.dtype(np.uint64), (sorters[name].count,)) for name in names
+        ]
+        for name in names:
+            arrays += [
+                Array(f"{name}.{part}", np.dtype(np.float32), (sorters[name].count, width))
+                for part, width in job.widths(name).items()
+            ]
+        about = {"format": "snailps", "tables": job.declarations(names)}
+        file = stack.enter_context(safetensors_file(files[0], arrays, about))
+        for name in names:
+            file.add_pieces(f"{name}.keys", sorters[name].keys())
+        for name in names:
+            for array, pieces in job.arrays(name, sorters[name]):
+                file.add_pieces(array, pieces)
+            sorters[name].close()
+    job.progress.wrote(files[0])
+
+
+def _write_parquet(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
+    columns = {"rows": "row", "state": "state"}
+    for name, path in zip(names, files, strict=True):
+        widths = job.widths(name)
+        dim = widths["rows"]
+        with job.sort(name, path) as sorter:
+            about = {"snailps": job.declarations([name])}
+            shown = {columns[part]: width for part, width in widths.items()}
+            needed = sorter.count * 4 * sum(widths.values())
+            with parquet_file(path, shown, about, needed) as file:
+                for keys, rows in job.pieces(name, sorter):
+                    file.add(keys, {"row": rows[:, :dim], "state": rows[:, dim:]})
+        job.progress.wrote(path)
+
+
+_WRITERS: dict[str, Callable[[_Export, Sequence[str], Sequence[str]], None]] = {
+    "npz": _write_npz,
+    "safetensors": _write_safetensors,
+    "parquet": _write_parquet,
+}
+
+
+def sizes_of(files: Sequence[str]) -> dict[str, Any]:
+    """Path -> bytes of files that are there."""
+    return {file: Path(file).stat().st_size for file in files}
