@@ -505,6 +505,64 @@ class Kernels:
         Shapes as in `unpack_parts`.  Releases the GIL; threads may work on different row ranges.
         """
 
+    def train_triples(
+        self, rows: Floats, dim: int, heads: Ints, relations: Ints, tails: Ints, noise: Ints, *,
+        relation: int, metric: int, loss: int, method: int, shared: int, negatives: int, side: int,
+        normalize: bool, margin: float, temperature: float, l2: float, eps: float,
+        lr_start: float, lr_stop: float, seed: int, first: int, last: int,
+    ) -> float:  # fmt: skip
+        """Trains embeddings of triples on sampled negatives, in place; the sum of their losses.
+
+        Parameters
+        ----------
+        rows
+            float32 (n, stride), with AdaGrad (n, 2 stride), of `padded`: entities and relations,
+            `dim` columns in use, state behind them.  Complex numbers are dim / 2 real parts, then
+            dim / 2 imaginary ones.  Writers may race.
+        dim
+        heads, relations, tails
+            int32 (m,): places of rows; no relations for pairs (`relation` 0).
+        noise
+            int32: places that negatives are drawn from.
+        relation
+            What it does to the end that stays: 0 nothing, 1 is added (TransE), 2 scales (DistMult),
+            3 is multiplied as complex numbers (ComplEx), 4 turns by dim / 2 phases (RotatE).
+        metric
+            Score of a candidate: 0 inner product, 1 and 2 negative distance L1 and L2, 3 negative
+            sum of the moduli of complex differences.
+        loss
+            0 logistic with `margin` and `temperature` of self-adversarial weights (0: all alike), 1
+            hinge with `margin`, 2 cross entropy among the candidates, 3 logistic of differences
+            (BPR).  Negatives weigh 1 together.
+        method
+            1 plain steps, 2 AdaGrad.
+        shared
+            Triples that share their `negatives`, 1 to 64.
+        side
+            Which end negatives replace: 1 tails, -1 heads, 0 either, drawn for each group.
+        normalize
+            Entities are made unit vectors by each step.
+        l2
+            Of rows of the triples, not of negatives.
+        lr_start, lr_stop
+            Rates at the first and behind the last triple.
+        first, last
+            Trains triples from `first` to before `last`.
+        """
+
+    def pair_scores(self, queries: Floats, rows: Floats, *, metric: int, dim: int) -> Floats:
+        """Scores of queries (b, stride) and rows (n, stride), as in `train_triples`: (b, n)."""
+
+    def train_ratings(
+        self, rows: Floats, dim: int, users: Ints, items: Ints, ratings: Floats, *, method: int,
+        mean: float, l2: float, eps: float, lr_start: float, lr_stop: float, first: int, last: int,
+    ) -> float:  # fmt: skip
+        """Trains a biased matrix factorisation, in place; half the sum of squared errors.
+
+        Rows are those of `train_triples`, column 0 a bias: a rating is `mean`, both biases, and the
+        inner product of the other columns.  `users` and `items` are places of different rows.
+        """
+
     def csr_product(
         self, ptr: Longs, rows: Ints, values: Floats, table: Floats, out: Floats
     ) -> None:

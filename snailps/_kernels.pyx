@@ -23,8 +23,9 @@ from snailps.abi._row_ops cimport (
 from snailps.abi._wire_types cimport is_wire, wire_row_bytes
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
-    LOGISTIC, MULTINOMIAL, SAMPLING, SOFTMAX, SQUARED, CbowNet, Csr, KernelTable, LabelsJob,
-    PairsJob, SortedBundle, SortJob, SparseJob, WordsJob,
+    BY_MODULUS, BY_PRODUCT, LOGISTIC, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
+    SELF_ADVERSARIAL, SOFTMAX, SQUARED, TURNS, CbowNet, Csr, KernelTable, LabelsJob, PairsJob,
+    RatingsJob, SortedBundle, SortJob, SparseJob, TriplesJob, WordsJob,
 )
 
 import numpy as np
@@ -37,6 +38,8 @@ cdef enum:
     C_WINDOW_MAX = 256
     C_PARTS_MAX = 65536     # uint16
     C_BUNDLE_MAX = 1 << 20
+    C_SHARED_MAX = 64
+    C_NEGATIVES_MAX = 4096
 
 cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
@@ -801,6 +804,129 @@ cdef class Kernels:
             self.table.fm_scores(&job, scratch, &out[0])
             free(scratch)
         return scores
+
+    # ---- triples, pairs, ratings -------------------------------------------------------------------
+
+    cdef object check_places(self, str name, const int32_t[::1] places, Py_ssize_t row_num,
+                             Py_ssize_t count):
+        """Refuses places of rows that are not there."""
+        if count >= 0 and places.shape[0] != count:
+            raise ValueError(f"{name} must have {count} places, as heads or users, got "
+                             f"{places.shape[0]}")
+        if not self.table.in_range(ints(places), places.shape[0], 0, <int32_t>(row_num - 1)):
+            raise ValueError(f"{name} must be places of the {row_num} rows")
+
+    cdef int64_t weights_of(self, const float[:, ::1] rows, Py_ssize_t dim, int method,
+                            double lr_start, double lr_stop, double eps, double l2) except -1:
+        """Floats of a row's weights; refuses another layout, and steps that are none."""
+        cdef int64_t stride = (dim + C_PAD - 1) // C_PAD * C_PAD
+        if method != ACCESS_SGD and method != ACCESS_ADAGRAD:
+            raise ValueError(f"method must be 1 (sgd) or 2 (adagrad), got {method}")
+        check_rows("rows", rows)
+        if dim < 1 or rows.shape[1] != stride * (1 + (method == ACCESS_ADAGRAD)):
+            raise ValueError(f"rows must have {stride} columns for dim {dim}, with adagrad twice as "
+                             f"many, got {rows.shape[1]}")
+        if rows.shape[0] > 0x7fffffff:
+            raise ValueError(f"rows must be fewer than 2^31, got {rows.shape[0]}")
+        if not (lr_start > 0 and lr_stop > 0 and eps >= 1e-30 and l2 >= 0):
+            raise ValueError(f"rates and eps must be above 0, l2 at least 0; got {lr_start}, "
+                             f"{lr_stop}, {eps}, {l2}")
+        return stride
+
+    def train_triples(self, float[:, ::1] rows, Py_ssize_t dim, const int32_t[::1] heads,
+                      const int32_t[::1] relations, const int32_t[::1] tails,
+                      const int32_t[::1] noise, *, int relation, int metric, int loss, int method,
+                      Py_ssize_t shared, Py_ssize_t negatives, int side, bint normalize,
+                      double margin, double temperature, double l2, double eps, float lr_start,
+                      float lr_stop, uint64_t seed, Py_ssize_t first, Py_ssize_t last):
+        cdef TriplesJob job
+        cdef char *scratch
+        cdef double total = 0
+        job.stride = self.weights_of(rows, dim, method, lr_start, lr_stop, eps, l2)
+        if not (NO_RELATION <= relation <= TURNS and BY_PRODUCT <= metric <= BY_MODULUS
+                and SELF_ADVERSARIAL <= loss <= PAIRWISE and -1 <= side <= 1):
+            raise ValueError(f"expected relation 0 to {TURNS}, metric 0 to {BY_MODULUS}, loss 0 to "
+                             f"{PAIRWISE}, side -1 to 1; got {relation}, {metric}, {loss}, {side}")
+        if (relation >= ROTATES or metric == BY_MODULUS) and dim % 2:
+            raise ValueError(f"dim must be even for complex numbers, got {dim}")
+        if not (1 <= shared <= C_SHARED_MAX and 1 <= negatives <= C_NEGATIVES_MAX):
+            raise ValueError(f"shared must be 1 to {C_SHARED_MAX}, negatives 1 to {C_NEGATIVES_MAX}; "
+                             f"got {shared}, {negatives}")
+        if not (temperature >= 0 and margin == margin):
+            raise ValueError(f"temperature must be at least 0, margin a number; got {temperature}, "
+                             f"{margin}")
+        check_span("triples", first, last, heads.shape[0])
+        self.check_places("heads", heads, rows.shape[0], -1)
+        self.check_places("tails", tails, rows.shape[0], heads.shape[0])
+        self.check_places("relations", relations, rows.shape[0],
+                          heads.shape[0] if relation != NO_RELATION else 0)
+        self.check_places("noise", noise, rows.shape[0], -1)
+        if first == last:
+            return 0.0
+        if noise.shape[0] == 0:
+            raise ValueError("noise must have candidates of negatives, got none")
+        job.rows = first_of(rows)
+        job.width = rows.shape[1]
+        job.dim = dim
+        job.heads = ints(heads)
+        job.relations = ints(relations)
+        job.tails = ints(tails)
+        job.noise = ints(noise)
+        job.noise_num = noise.shape[0]
+        job.first, job.last = first, last
+        job.shared, job.negatives = shared, negatives
+        job.relation, job.metric, job.loss, job.method = relation, metric, loss, method
+        job.side, job.normalize = side, normalize
+        job.margin, job.temperature, job.l2, job.eps = margin, temperature, l2, eps
+        job.rate_start, job.rate_stop = lr_start, lr_stop
+        job.stream = hash_key(seed)
+        scratch = zeros(self.table.triples_scratch(&job))
+        with nogil:
+            self.table.triples(&job, scratch, &total)
+            free(scratch)
+        return total
+
+    def pair_scores(self, const float[:, ::1] queries, const float[:, ::1] rows, *, int metric,
+                    Py_ssize_t dim):
+        cdef Py_ssize_t stride = rows.shape[1]
+        if queries.shape[1] != stride or not 1 <= dim <= stride or not (
+                BY_PRODUCT <= metric <= BY_MODULUS) or (metric == BY_MODULUS and dim % 2):
+            raise ValueError(f"expected queries as wide as rows ({stride}), dim up to that, even "
+                             f"for metric {BY_MODULUS}, metric 0 to {BY_MODULUS}; got "
+                             f"{queries.shape[1]}, {dim}, {metric}")
+        found = np.empty((queries.shape[0], rows.shape[0]), np.float32)
+        if found.size == 0:
+            return found
+        cdef float[:, ::1] out = found
+        with nogil:
+            self.table.pair_scores(metric, dim, stride, &queries[0, 0], queries.shape[0],
+                                   &rows[0, 0], rows.shape[0], &out[0, 0])
+        return found
+
+    def train_ratings(self, float[:, ::1] rows, Py_ssize_t dim, const int32_t[::1] users,
+                      const int32_t[::1] items, const float[::1] ratings, *, int method,
+                      double mean, double l2, double eps, float lr_start, float lr_stop,
+                      Py_ssize_t first, Py_ssize_t last):
+        cdef RatingsJob job
+        cdef double total = 0
+        job.stride = self.weights_of(rows, dim, method, lr_start, lr_stop, eps, l2)
+        check_span("ratings", first, last, ratings.shape[0])
+        self.check_places("users", users, rows.shape[0], ratings.shape[0])
+        self.check_places("items", items, rows.shape[0], ratings.shape[0])
+        if first == last:
+            return 0.0
+        job.rows = first_of(rows)
+        job.width = rows.shape[1]
+        job.users = ints(users)
+        job.items = ints(items)
+        job.ratings = floats(ratings)
+        job.first, job.last = first, last
+        job.method = method
+        job.mean, job.l2, job.eps = mean, l2, eps
+        job.rate_start, job.rate_stop = lr_start, lr_stop
+        with nogil:
+            self.table.ratings(&job, &total)
+        return total
 
     # ---- sparse products ---------------------------------------------------------------------------
 

@@ -147,6 +147,55 @@ typedef struct { /* a sparse matrix */
     const float *values;
 } snail_csr;
 
+/* What the relation of a triple does to the end that stays, and how a candidate is scored. */
+enum { SNAIL_NO_RELATION, SNAIL_TRANSLATES, SNAIL_SCALES, SNAIL_ROTATES, SNAIL_TURNS };
+enum { SNAIL_BY_PRODUCT, SNAIL_BY_L1, SNAIL_BY_L2, SNAIL_BY_MODULUS };
+enum { SNAIL_SELF_ADVERSARIAL, SNAIL_MARGIN, SNAIL_CROSS_ENTROPY, SNAIL_PAIRWISE };
+
+typedef struct { /* embeddings of triples, or of pairs */
+    float *rows; /* of entities and relations: weights, and AdaGrad's state behind them */
+    int64_t width;
+    int64_t stride; /* of the weights */
+    int64_t dim;    /* of them in use; even where numbers are complex */
+    const int32_t *heads;
+    const int32_t *relations; /* NULL: pairs */
+    const int32_t *tails;
+    const int32_t *noise; /* candidates of negatives */
+    uint64_t noise_num;
+    int64_t first;
+    int64_t last;
+    int64_t shared;    /* triples that share their negatives */
+    int64_t negatives; /* of such a group */
+    int relation;
+    int metric;
+    int loss;
+    int method;
+    int side;      /* 1: tails are replaced, -1: heads, 0: drawn for each group */
+    int normalize; /* entities are unit vectors */
+    float margin;
+    float temperature; /* of self-adversarial negatives; 0: all weigh the same */
+    float l2;          /* of the rows of triples */
+    float eps;
+    float rate_start, rate_stop;
+    uint64_t stream;
+} snail_triples_job;
+
+typedef struct { /* biased matrix factorisation */
+    float *rows; /* [b, p..] of users and items, and AdaGrad's state behind them */
+    int64_t width;
+    int64_t stride; /* of the weights */
+    const int32_t *users;
+    const int32_t *items;
+    const float *ratings;
+    int64_t first;
+    int64_t last;
+    int method;
+    float mean;
+    float l2;
+    float eps;
+    float rate_start, rate_stop;
+} snail_ratings_job;
+
 typedef struct {
     float *weights, *first, *second; /* Adam's moments; NULL where only the loss is wanted */
 } snail_moments;
@@ -185,6 +234,11 @@ typedef struct {
     int64_t (*fm_scratch)(const snail_sparse_job *job);
     void (*fm)(const snail_sparse_job *job, char *scratch, double *loss, double *weight);
     void (*fm_scores)(const snail_sparse_job *job, char *scratch, float *scores);
+    int64_t (*triples_scratch)(const snail_triples_job *job);
+    void (*triples)(const snail_triples_job *job, char *scratch, double *loss);
+    void (*pair_scores)(int metric, int64_t dim, int64_t stride, const float *queries,
+                        int64_t query_num, const float *rows, int64_t row_num, float *out);
+    void (*ratings)(const snail_ratings_job *job, double *loss);
     void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate, float base,
                          float l1);
 

@@ -20,6 +20,23 @@ cdef extern from "kernels/_jobs.h" nogil:
         SQUARED "SNAIL_SQUARED"
         MULTINOMIAL "SNAIL_MULTINOMIAL"
 
+    enum:
+        NO_RELATION "SNAIL_NO_RELATION"
+        TRANSLATES "SNAIL_TRANSLATES"
+        SCALES "SNAIL_SCALES"
+        ROTATES "SNAIL_ROTATES"
+        TURNS "SNAIL_TURNS"
+    enum:
+        BY_PRODUCT "SNAIL_BY_PRODUCT"
+        BY_L1 "SNAIL_BY_L1"
+        BY_L2 "SNAIL_BY_L2"
+        BY_MODULUS "SNAIL_BY_MODULUS"
+    enum:
+        SELF_ADVERSARIAL "SNAIL_SELF_ADVERSARIAL"
+        MARGIN "SNAIL_MARGIN"
+        CROSS_ENTROPY "SNAIL_CROSS_ENTROPY"
+        PAIRWISE "SNAIL_PAIRWISE"
+
     ctypedef struct WordsJob "snail_words_job":
         float *inputs
         float *outputs
@@ -140,6 +157,50 @@ cdef extern from "kernels/_jobs.h" nogil:
         float factor_l2
         float beta
 
+    ctypedef struct TriplesJob "snail_triples_job":
+        float *rows
+        int64_t width
+        int64_t stride
+        int64_t dim
+        const int32_t *heads
+        const int32_t *relations
+        const int32_t *tails
+        const int32_t *noise
+        uint64_t noise_num
+        int64_t first
+        int64_t last
+        int64_t shared
+        int64_t negatives
+        int relation
+        int metric
+        int loss
+        int method
+        int side
+        bint normalize
+        float margin
+        float temperature
+        float l2
+        float eps
+        float rate_start
+        float rate_stop
+        uint64_t stream
+
+    ctypedef struct RatingsJob "snail_ratings_job":
+        float *rows
+        int64_t width
+        int64_t stride
+        const int32_t *users
+        const int32_t *items
+        const float *ratings
+        int64_t first
+        int64_t last
+        int method
+        float mean
+        float l2
+        float eps
+        float rate_start
+        float rate_stop
+
     ctypedef struct Csr "snail_csr":
         int64_t n
         int64_t columns
@@ -188,6 +249,12 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t (*fm_scratch)(const SparseJob *job) noexcept nogil
         void (*fm)(const SparseJob *job, char *scratch, double *loss, double *weight) noexcept nogil
         void (*fm_scores)(const SparseJob *job, char *scratch, float *scores) noexcept nogil
+        int64_t (*triples_scratch)(const TriplesJob *job) noexcept nogil
+        void (*triples)(const TriplesJob *job, char *scratch, double *loss) noexcept nogil
+        void (*pair_scores)(int metric, int64_t dim, int64_t stride, const float *queries,
+                            int64_t query_num, const float *rows, int64_t row_num,
+                            float *out) noexcept nogil
+        void (*ratings)(const RatingsJob *job, double *loss) noexcept nogil
         void (*ftrl_weights)(float *rows, int64_t n, int64_t weights_num, float per_rate,
                              float base, float l1) noexcept nogil
         void (*csr_times_rows)(const Csr *x, const float *table, int64_t stride,

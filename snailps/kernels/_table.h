@@ -11,6 +11,7 @@
 #include "_optimizers.h"
 #include "_pair_sorter.h"
 #include "_rows.h"
+#include "_triples.h"
 #include "_wire_types.h"
 #include "_word_pairs.h"
 #include "_word_vectors.h"
@@ -68,6 +69,10 @@ static snail_kernels snail_table = {
     .fm_scratch = snail_fm_scratch,
     .fm = snail_train_fm,
     .fm_scores = snail_fm_scores,
+    .triples_scratch = snail_triples_scratch,
+    .triples = snail_train_triples,
+    .pair_scores = snail_pair_scores,
+    .ratings = snail_train_ratings,
     .ftrl_weights = snail_ftrl_weights_of,
     .csr_times_rows = snail_csr_times_rows,
     .csr_columns = snail_csr_columns,
