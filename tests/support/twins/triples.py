@@ -1,7 +1,8 @@
 """NumPy twin of the embeddings of triples and of ratings, in float64.
 
 Scores are those of the definitions, with complex numbers where the paper has them, and gradients
-are central differences of the loss: nothing of the kernel's queries and derivatives is repeated here.
+are central differences of the loss: nothing of the kernel's queries and derivatives is repeated
+here.
 """
 
 import numpy as np
