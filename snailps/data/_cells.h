@@ -154,6 +154,16 @@ static int snail_truth(const snail_cell *cell, float *out) {
     return 0;
 }
 
+/* Whether a cell that is no number says that it is missing, as R, pandas and SQL write it. */
+static int snail_is_missing(const snail_cell *cell) {
+    static const char *const words[] = {"NA",  "N/A",  "n/a",  "#N/A", "<NA>",
+                                        "NaN", "nan",  "NULL", "null", "None"}; /* columns.MISSING */
+    const size_t size = (size_t)(cell->stop - cell->text);
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+        if (size == strlen(words[i]) && !memcmp(cell->text, words[i], size)) return 1;
+    return 0;
+}
+
 /* The whole cell as a number. */
 static inline int snail_whole_number(const snail_cell *cell, float *out) {
     const uint8_t *p = cell->text;
@@ -183,7 +193,8 @@ static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_col
         out->values[at] = 1;
     } else {
         float number;
-        if (!snail_whole_number(cell, &number)) return SNAIL_FAULT_CELL;
+        if (SNAIL_UNLIKELY(!snail_whole_number(cell, &number)))
+            return snail_is_missing(cell) ? SNAIL_FAULT_NONE : SNAIL_FAULT_CELL;
         if (column->log)
             number = (float)(number >= 0 ? log1p((double)number) : -log1p(-(double)number));
         if (column->kind == SNAIL_NUMERIC) {

@@ -25,7 +25,7 @@ from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
 from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
 from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import DAMAGED, files_of_url, is_packed, is_url
+from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
@@ -270,9 +270,9 @@ def _files_below(folder: str) -> Iterator[str]:
         raise DataError(f"cannot list the folder {error.filename}: {error.strerror}") from error
 
     for where, folders, names in os.walk(Path(folder).absolute(), onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
         for name in sorted(names):
-            if not name.startswith("."):
+            if not is_hidden(name):
                 yield str(Path(where) / name)
 
 

@@ -336,7 +336,7 @@ class LineExamples(ExampleFiles):
         return np.concatenate(self._weights) if any(map(len, self._weights)) else None
 
     def _read(self, dense: bool) -> Iterator[Piece]:
-        reader = ExampleReader(needs_labels=self._needs_labels)
+        reader = ExampleReader(needs_labels=self._needs_labels, may_skip=False)
         for data, path, start in self._texts():
             if is_matrix(data) and read_header(data, len(data), path).dense:
                 piece = self._of_dense(data, path, dense)

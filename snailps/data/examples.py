@@ -59,6 +59,8 @@ class ExampleReader:
     needs_labels : bool
         Whether a matrix file without labels, or columns without one, are an error; else labels are
         0.
+    may_skip : bool
+        Whether `on_bad_line` can be set here, so that errors name it.
 
     Attributes
     ----------
@@ -87,6 +89,7 @@ class ExampleReader:
         hash_bits: int = 0,
         on_bad_line: str = "stop",
         needs_labels: bool = True,
+        may_skip: bool = True,
     ) -> None:
         if format not in FORMATS:
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
@@ -111,7 +114,7 @@ class ExampleReader:
         self.on_bad_line = on_bad_line
         self.format = format
         self.first_bad = ""
-        self._needs_labels = needs_labels
+        self._needs_labels, self._may_skip = needs_labels, may_skip
         self._reader: EntryReader | RowReader | None = None
         self._is_guessed = format == "auto"
         if format != "auto":
@@ -166,9 +169,8 @@ class ExampleReader:
                     + EXAMPLE
                 )
             if self.on_bad_line == "stop":
-                raise DataError(
-                    f"{message}. Correct the line, or leave such lines out with on_bad_line: skip"
-                )
+                leave = ", or leave such lines out with on_bad_line: skip" * self._may_skip
+                raise DataError(f"{message}. Correct the line{leave}")
             self.first_bad = self.first_bad or message
         return examples
 

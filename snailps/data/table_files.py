@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from snailps.data.columns import TRUTH, Column, Kind, columns_by_name, declaration_of
+from snailps.data.columns import MISSING, TRUTH, Column, Kind, columns_by_name, declaration_of
 from snailps.data.declared_rows import ListTable, kind_of_values, piece_of
 from snailps.data.elements import Elements
 from snailps.data.examples import ExampleReader
@@ -56,6 +56,8 @@ BATCH_BYTES = 4 << 20
 """Of CSV that are parsed together."""
 LINE_BYTES_MAX = 1 << 30
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+"""A number, too, so that such a cell is refused instead of taking the column for one of texts."""
 _ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool")
 _ARROW_TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string\b.*")
 _CODEC = ("utf-8", "surrogateescape")
@@ -541,9 +543,9 @@ class SeparatedFile(TableFile):
         for _, cells in zip(range(HEAD_ROWS), self._cells(), strict=False):
             for name, cell in zip(self.names, cells, strict=True):
                 cell = cell.strip()
-                if cell and (_NUMBER.fullmatch(cell) or cell in TRUTH):
+                if _NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
                     numbers[name] = True
-                elif cell:
+                elif cell and cell not in MISSING:
                     text[name] = True
         return {
             name: Kind.IGNORE
@@ -597,6 +599,7 @@ class SeparatedFile(TableFile):
             "csv" if self._separator == "," else "tsv",
             columns=[declaration_of(column) for column in own],
             needs_labels=False,
+            may_skip=False,
         )
         names = list(by_name)
         fields = np.array([names.index(c.name) for c in own if c.is_feature], np.int32)
@@ -725,7 +728,10 @@ def _word(label: Any) -> Any:
 def _require(table: TableFile, names: Sequence[str]) -> None:
     for name in names:
         if name not in table.names:
-            raise DataError(f"{table.path} has no column {name!r}; it has {_shown(table.names)}")
+            has = _shown(table.names)
+            if len(table.names) == 1 and (found := re.search(r"[,;\t|]", table.names[0])):
+                has += f". Cells of .csv are separated by ',', of .tsv by tabs; got {found[0]!r}"
+            raise DataError(f"{table.path} has no column {name!r}; it has {has}")
 
 
 def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels: bool) -> None:

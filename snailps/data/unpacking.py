@@ -168,6 +168,15 @@ def identity_of(url: str) -> str:
         return f"{url}\0{system.ukey(path)}"
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is left out of the folder that was named: it is hidden or a marker.
+
+    Spark, Hadoop and Dask leave markers and indexes beside the files of a table.
+    """
+    markers = ("_SUCCESS", "_metadata", "_common_metadata", "_temporary")
+    return name.startswith((".", "_committed_", "_started_")) or name in markers
+
+
 def files_of_url(url: str) -> list[str]:
     """The files that a URL names: itself, those below a folder, or those of a pattern; sorted.
 
@@ -192,7 +201,7 @@ def files_of_url(url: str) -> list[str]:
             names = [
                 name
                 for name in sorted(system.find(path))
-                if not any(part.startswith(".") for part in name.removeprefix(inside).split("/"))
+                if not any(map(is_hidden, name.removeprefix(inside).split("/")))
             ]
             missing = f"input not found: {url} does not exist, or has no files"
     if not names:

@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from glob import glob, has_magic
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from snailps.data.unpacking import DAMAGED, is_url, open_content
 from snailps.errors import DataError
 
 SHOWN_CHARS = 60
+NAMES_MAX, NAME_CHARS = 10_000, 4096
+"""How many texts are compared with names of files, and how long such a name is."""
 
 
 @contextlib.contextmanager
@@ -51,10 +54,11 @@ def corpus(
         It is no text, is empty, or a path that does not exist.
     """
     if not is_path(data):
+        refuse_names_of_files(data)
         with spool_text(data, labels=labels, column=column, on_bytes=on_bytes) as spooled:
             yield spooled
         return
-    paths = paths_of(data)
+    paths = paths_of(data, "text is given as a list of sentences: [text]")
     if labels is not None:
         raise DataError(
             f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
@@ -115,8 +119,14 @@ def is_path(data: Any) -> bool:
     return isinstance(data, (list, tuple)) and bool(data) and isinstance(data[0], os.PathLike)
 
 
-def paths_of(data: Any) -> list[str]:
+def paths_of(data: Any, otherwise: str) -> list[str]:
     """The paths that `data` names.
+
+    Parameters
+    ----------
+    data : path, or list of `pathlib.Path`
+    otherwise : str
+        How what is no path is given, for messages.
 
     Raises
     ------
@@ -126,14 +136,37 @@ def paths_of(data: Any) -> list[str]:
     if not isinstance(data, (str, os.PathLike)):
         return [os.fspath(path) for path in data]
     path = os.fspath(data)
-    found = has_magic(path) and glob(path, recursive=True)  # noqa: PTH207
-    if not (is_url(path) or found or os.path.exists(path)):  # noqa: PTH110
-        shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
+    if is_url(path):
+        return [path]
+    whole = os.path.expanduser(path)  # noqa: PTH111
+    if whole and (os.path.exists(whole) or glob(whole, recursive=True)):  # noqa: PTH110, PTH207
+        return [path]
+    shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."
+    seen = f"seen from {Path.cwd()}"
+    if has_magic(path):
+        raise DataError(f"the pattern {shown!r} matches no file ({seen})")
+    also = "" if isinstance(data, os.PathLike) else f". A str is taken as a path; {otherwise}"
+    raise DataError(f"{shown!r} is no file, folder, glob or URL ({seen}){also}")
+
+
+def refuse_names_of_files(data: Any) -> None:
+    """Refuses a list of str that all are names of files: it would be taken for texts, or rows.
+
+    Raises
+    ------
+    DataError
+    """
+    if not (isinstance(data, (list, tuple)) and 0 < len(data) <= NAMES_MAX):
+        return
+    if all(isinstance(one, str) and _is_name(one) for one in data):
         raise DataError(
-            f"{shown!r} is no file, folder, glob or URL. A str is taken as a path; text is given "
-            "as a list of sentences: [text]"
+            f"X is a list of names of files, {data[0]!r:.80} first: several files are a list of "
+            "pathlib.Path, one is a str"
         )
-    return [path]
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= NAME_CHARS and "\0" not in text and os.path.isfile(text)  # noqa: PTH113
 
 
 def is_table(data: Any) -> bool:

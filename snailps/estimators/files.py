@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from snailps.data.blocks import files_of
 from snailps.data.columns import Kind, columns_of
 from snailps.data.elements import a_kind
 from snailps.data.example_files import UNKNOWN, LineExamples, example_files
+from snailps.data.reading import ENDINGS, format_of
 from snailps.errors import DataError
 from snailps.estimators.corpus import paths_of
 from snailps.estimators.validation import Matrix
@@ -53,7 +55,7 @@ def matrix_of_files(
     ConfigError, DataError
         As `example_files`; or y is no name.
     """
-    paths = paths_of(X)
+    paths = paths_of(X, "rows are a matrix, an array, a table or a list of dicts")
     if y is not None and not isinstance(y, str):
         raise DataError(
             f"y: expected the name of a column of the file {X!s:.80}, or None where its lines have "
@@ -75,6 +77,7 @@ def matrix_of_files(
             for text, column in zip(fitted._declared, kinds, strict=True)
             if column.kind is not Kind.LABEL and column.name != label
         )
+        _refuse_other_kind(paths, fitted)
         if not predicts:
             label = label or fitted._label
     found = example_files(
@@ -96,3 +99,21 @@ def matrix_of_files(
         return Matrix(found, -1, count, None, hashed=found.by_name, files=found)
     shown = np.array(found.names, object)
     return Matrix(found, -1, len(shown), shown, hashed=found.by_name, files=found)
+
+
+def _refuse_other_kind(paths: Sequence[str], fitted: Any) -> None:
+    """Refuses lines and matrix files for a model of the columns of a table.
+
+    Raises
+    ------
+    DataError
+    """
+    if not fitted._declared:
+        return
+    path = files_of(paths)[0]
+    if format_of(path) is None:
+        known = ", ".join(map(repr, getattr(fitted, "feature_names_in_", ())))
+        raise DataError(
+            f"X: {path} is no table: {type(fitted).__name__} was fitted on a table with columns by "
+            f"name ({known:.120}). The names of tables end in {ENDINGS}"
+        )

@@ -31,7 +31,7 @@ from snailps.data.matrix_writer import Draft, spool_matrix
 from snailps.data.spool import Spooled
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators.base import ClassifierEstimator, Estimator
-from snailps.estimators.corpus import is_path
+from snailps.estimators.corpus import is_path, refuse_names_of_files
 from snailps.estimators.files import matrix_of_files
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import accuracy, classes_of, values_of
@@ -137,6 +137,7 @@ class SparseEstimator(Estimator):
         if not is_path(X):
             if columns:
                 raise DataError(f"{name}: columns are of files, got {a_kind(X)}: convert it")
+            refuse_names_of_files(X)
             matrix = matrix_of(X, numeric=self._numeric)
             if goes_on:
                 self._refuse_other_model(matrix)
@@ -224,6 +225,7 @@ class SparseEstimator(Estimator):
             check_columns(matrix, self)
             self._write_as(matrix, self._predict_options(matrix))
             return matrix
+        refuse_names_of_files(X)
         matrix = matrix_of(X, numeric=self._numeric, declared=self._declared)
         check_columns(matrix, self)
         return matrix
@@ -724,7 +726,12 @@ class SparseRegressor(SparseEstimator):
         return 1.0 - left / spread
 
     def _about(self) -> dict[str, Any]:
-        return {"centre": list(self._centre)}
+        of_bias = self._model.keys == np.uint64(BIAS_KEY)
+        return {
+            "centre": list(self._centre),
+            "offset": self._offset,  # apart from the bias, as float32 has no room for both
+            "bias": float(self._model.rows[of_bias, 0].sum()),
+        }
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
@@ -734,6 +741,9 @@ class SparseRegressor(SparseEstimator):
             raise ValueError(f"its loss is {model.settings.loss}")
         mean, deviation = map(float, about.get("centre", (0.0, 1.0)))
         self._centre = mean, deviation
+        if "offset" in about:
+            self._offset = float(about["offset"])
+            model.rows[model.keys == np.uint64(BIAS_KEY), 0] = np.float32(about["bias"])
 
     def __sklearn_tags__(self) -> Any:
         """For `sklearn.utils.get_tags`, which has imported scikit-learn."""

@@ -176,7 +176,10 @@ def test_cut_without_size_is_value_error():
 
 @pytest.fixture
 def tree(tmp_path) -> Path:
-    for name in ["b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", ".hidden", ".git/e.txt"]:
+    for name in [
+        "b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", ".hidden", ".git/e.txt", "_SUCCESS",
+        "sub/_metadata", "_temporary/f.part", "_committed_123",
+    ]:  # fmt: skip
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
@@ -187,7 +190,7 @@ def names(sources, tree) -> list[str]:
     return [str(Path(source.path).relative_to(tree)) for source in sources]
 
 
-def test_expand_folder_is_recursive_sorted_without_hidden(tree, scratch):
+def test_expand_folder_is_recursive_sorted_without_hidden_and_markers(tree, scratch):
     sources = expand([str(tree)], scratch)
     assert names(sources, tree) == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]
     assert sources[0].bytes == 5

@@ -178,7 +178,11 @@ def test_corpus_spools_the_rest():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ("north wind", r"'north wind' is no file, folder, glob or URL. A str is taken as a path"),
+        ("north wind", r"'north wind' is no file, folder.*A str is taken as a path; text is given"),
+        ("north/*.nope", r"the pattern 'north/\*\.nope' matches no file"),
+        (Path("north.txt"), r"'north\.txt' is no file, folder, glob or URL \(seen from .*\)$"),
+        ("", "'' is no file"),
+        ([__file__, __file__], r"list of names of files.*pathlib\.Path"),
         ([], "empty"),
         ([1.5], "float"),
         ([["north", None]], "None"),

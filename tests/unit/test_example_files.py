@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from snailps import write_matrix
+from snailps.data.columns import MISSING
 from snailps.data.example_files import BYTE, DeclaredRows, example_files
 from snailps.data.feature_rows import table_of
 from snailps.data.matrix_file import Flags, read_header
@@ -109,6 +110,32 @@ def test_truth_in_a_column_of_numbers_is_zero_or_one(write):
     assert found.labels().tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("missing", sorted(MISSING))
+def test_missing_numbers_of_csv_make_no_entry_as_in_a_frame(write, missing):
+    pandas = pytest.importorskip("pandas")
+    path = write("x.csv", f"a,b,y\n1,{missing},0\n{missing},2,1\n")
+    found = example_files([path], "y")
+    assert found.declared == ("a:numeric", "b:numeric", "y:label")
+    frame = pandas.DataFrame({"a": [1, None], "b": [None, 2]})
+    assert frame.equals(pandas.read_csv(path, usecols=["a", "b"]))
+    assert rows_of(found) == [[(0, 1, 0)], [(1, 2, 0)]]
+    buckets = example_files([path], "y", ["a:numeric bucket 0 9"])
+    assert [len(row) for row in rows_of(buckets)] == [1, 1]
+    words = example_files([write("z.csv", f"a,y\n{missing},1\nRome,0\n")], "y")
+    assert words.declared[0] == "a:categorical"
+    assert [len(row) for row in rows_of(words)] == [1, 1]  # a name may be NA
+
+
+@pytest.mark.parametrize("cell", ["inf", "-Infinity"])
+def test_infinite_number_of_csv_is_refused(write, cell):
+    path = write("x.csv", f"a,y\n1,0\n{cell},1\n")
+    with pytest.raises(
+        DataError, match=f"line 3, .*expected a finite number.*got '{cell}'"
+    ) as told:
+        rows_of(example_files([path], "y"))
+    assert "on_bad_line" not in str(told.value)  # no parameter of estimators
+
+
 def test_pipe_of_a_table_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "x.csv")
     with pytest.raises(DataError, match=r"regular file.*x\.csv.*write what a pipe has"):
@@ -153,6 +180,13 @@ def test_model_decides_on_names_and_passes_over_others(write):
     [
         ("x.csv", CSV, "", "is a table: expected the name of its column of labels, one of 'a'"),
         ("x.csv", CSV, "z", "has no column 'z'"),
+        (
+            "x.csv",
+            "a;y\n1;0\n",
+            "y",
+            "Cells of .csv are separated by ',', of .tsv by tabs; got ';'",
+        ),
+        ("x.tsv", "a,y\n1,0\n", "y", "of .tsv by tabs; got ','"),
         ("x.svm", LINES, "y", "is no table, its lines or rows begin with their labels"),
         ("x.svm", b"\x89PNG\r\n\x1a\n" + bytes(80), "", "PNG"),
         ("x.csv", "a,y\n1,2\n1,x\n", "y", None),

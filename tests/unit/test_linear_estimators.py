@@ -130,10 +130,17 @@ def test_linear_regression_learns_scaled_numbers_and_scales_back(jobs):
     assert jobs.labels[1] == [1, 1, 1, 1]
 
 
-def test_numbers_far_from_zero_keep_their_digits(jobs):
+def test_numbers_far_from_zero_keep_their_digits_also_in_files(jobs, tmp_path, monkeypatch):
     y = 1.7e9 + np.array([0.0, 4, 0, 4])
     model = snailps.LinearRegression().fit(X, y)
     assert model.predict(X) - 1.7e9 == pytest.approx([3, 11, 7, 3])
+    model.save(tmp_path / "m.npz")
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    loaded = snailps.load(tmp_path / "m.npz")
+    assert loaded.predict(X).tolist() == model.predict(X).tolist()
+    assert loaded.intercept_.tolist() == model.intercept_.tolist()
+    whole = read_npz(tmp_path / "m.npz")  # other programs have mean and bias in one number
+    assert whole.rows[whole.keys == BIAS_KEY, 0] == np.float32(model.intercept_[0])
 
 
 def test_score_of_a_regression_takes_columns_and_constants(jobs):
@@ -253,6 +260,17 @@ def test_files_are_fitted_and_predicted_as_arrays(jobs, clicks, tmp_path, monkey
     assert snailps.load(tmp_path / "m.npz").score(clicks) == 0.5
     with pytest.raises(DataError, match="got a list"):
         model.fit(clicks, [0, 1, 1, 0])
+    with pytest.raises(DataError, match=r"X is a list of names of files.* of pathlib\.Path"):
+        model.fit([str(clicks)], "clicked")
+    with pytest.raises(DataError, match=r"X is a list of names of files"):
+        model.predict([str(clicks)])
+    lines = tmp_path / "clicks.svm"
+    lines.write_text("1 0:1\n")
+    for use in (model.predict, model.score):
+        with pytest.raises(DataError, match=r"svm is no table: .* fitted on .*\('a', 'b'\)"):
+            use(lines)
+    with pytest.raises(DataError, match=r"no file, folder, glob or URL .*; rows are a matrix"):
+        model.predict("clicks")
     with pytest.raises(DataError, match="the fitted model has its own, columns_"):
         model.partial_fit(clicks, "clicked", columns=["a:ignore"])
     with pytest.raises(DataError, match="columns are of files, got a ndarray"):

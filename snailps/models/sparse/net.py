@@ -365,8 +365,7 @@ class Net(SparseWorker):
             there += bytes_at_servers(entries, table.dim, self.shards, table.wire)
             here += bytes_at_worker(entries, table.dim, distinct, table.wire)
         self._place = "servers" if there <= here else "worker"
-        # A warning, because workers of a local cluster do not show INFO.
-        log.warning(
+        log.info(
             "first_layer: auto: %s, as %d batches of %s examples with %s different features would "
             "move %.1f MB with the product at the servers, %.1f MB with their rows pulled",
             self._place,
