@@ -17,8 +17,9 @@ enum {                    /* what a push does                state              
     SNAIL_FTRL = 4,       /* FTRL-proximal                   z, n                    dim */
     SNAIL_AVERAGE = 5,    /* sums until a round is closed    sum, sum of weights     dim + 1 */
     SNAIL_MOMENTUM = 6,   /* v = beta1 v + g, w -= lr v      v                       dim */
-    SNAIL_ACCESS_NUM = 7, /* of those that the kernels know */
-    SNAIL_PYTHON = 7      /* rows are computed elsewhere; the store only keeps them */
+    SNAIL_ROWWISE = 7,    /* adagrad, one s a row            s                       dim */
+    SNAIL_ACCESS_NUM = 8, /* of those that the kernels know */
+    SNAIL_PYTHON = 8      /* rows are computed elsewhere; the store only keeps them */
 };
 
 enum {                 /* a row's first weights, from (seed, key) alone */
@@ -51,6 +52,7 @@ static inline uint32_t snail_state_floats(int access, uint32_t dim) {
     case SNAIL_ADAM: return 2 * dim + 1;
     case SNAIL_FTRL: return 2 * dim;
     case SNAIL_AVERAGE: return dim + 1;
+    case SNAIL_ROWWISE: return 1;
     default: return 0;
     }
 }

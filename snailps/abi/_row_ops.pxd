@@ -20,6 +20,7 @@ cdef extern from "abi/_row_ops.h" nogil:
         ACCESS_FTRL "SNAIL_FTRL"
         ACCESS_AVERAGE "SNAIL_AVERAGE"
         ACCESS_MOMENTUM "SNAIL_MOMENTUM"
+        ACCESS_ROWWISE "SNAIL_ROWWISE"
         ACCESS_NUM "SNAIL_ACCESS_NUM"
         ACCESS_PYTHON "SNAIL_PYTHON"
     enum:                   # Init
@@ -34,8 +35,8 @@ cdef extern from "abi/_row_ops.h" nogil:
         void (*init)(int kind, float scale, uint64_t seed, uint64_t key, float *row,
                      uint32_t dim) noexcept nogil
         void (*init_state)(int access, const float *hyper, float *row, uint32_t dim) noexcept nogil
-        RowStep apply[7]
-        RowStep add_state[7]
+        RowStep apply[8]
+        RowStep add_state[8]
         void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out,
                     uint32_t dim) noexcept nogil
 

@@ -112,7 +112,15 @@ class ModelTables:
         declared.check_width(out, width)
         return number, wanted, out, self._wire_choice.of_pull(declared, state)  # type: ignore[union-attr]
 
-    def push(self, table: str, keys: AnyKeys, values: Any, *, state: bool = False) -> None:
+    def push(
+        self,
+        table: str,
+        keys: AnyKeys,
+        values: Any,
+        *,
+        state: bool = False,
+        lr_scale: float = 1.0,
+    ) -> None:
         """Hands `values` to the table's access method, row by row; returns once it is done.
 
         Parameters
@@ -125,27 +133,42 @@ class ModelTables:
             ``average``.
         state : bool
             `values` are differences of weights and state, (n, dim + state_floats): the optimiser
-            ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``, ``ftrl``.
+            ran here, on rows pulled with their state.  For ``add``, ``sgd``, ``adagrad``,
+            ``rowwise_adagrad``, ``ftrl``.
+        lr_scale : float
+            This push's step size as a multiple of `Table.lr`, 0 or more: a schedule's value.  For
+            ``sgd``, ``momentum``, ``adagrad``, ``rowwise_adagrad``, ``adam``.  Where there are
+            clocks, the same in all pushes to a table in a clock.
 
         Raises
         ------
         MisuseError
-            Wrong shape, or the table's state does not add up.
+            Wrong shape, or the table's state does not add up, or it has no step size to scale.
         """
         if self._clocked:
-            self.push_async(table, keys, values, state=state).wait()
+            self.push_async(table, keys, values, state=state, lr_scale=lr_scale).wait()
             return
-        arguments = self._pushed(table, keys, values, state)
-        self._client.push(*arguments)  # type: ignore[union-attr]
+        arguments = self._pushed(table, keys, values, state, lr_scale)
+        self._client.push(*arguments, lr_scale=lr_scale)  # type: ignore[union-attr]
 
-    def push_async(self, table: str, keys: AnyKeys, values: Any, *, state: bool = False) -> Pending:
-        """Starts a push; `values` must not change until ``.wait()`` has returned."""
-        arguments = self._pushed(table, keys, values, state)
+    def push_async(
+        self,
+        table: str,
+        keys: AnyKeys,
+        values: Any,
+        *,
+        state: bool = False,
+        lr_scale: float = 1.0,
+    ) -> Pending:
+        """Starts a `push`; `values` must not change until ``.wait()`` has returned."""
+        arguments = self._pushed(table, keys, values, state, lr_scale)
         if not self._clocked:
-            return self._client.push_async(*arguments)  # type: ignore[union-attr]
+            return self._client.push_async(  # type: ignore[union-attr]
+                *arguments, lr_scale=lr_scale
+            )
         moment = self._clock_slots.now("push_async", preparing=False)
         return self._client.push_async(  # type: ignore[union-attr]
-            *arguments, clock=moment.clock, slot=moment.slot
+            *arguments, clock=moment.clock, slot=moment.slot, lr_scale=lr_scale
         )
 
     def forward(
@@ -196,7 +219,7 @@ class ModelTables:
             number, ptr, declared.keys(keys), values, declared.dim, wire, keep
         )
 
-    def backward(self, forward: Forward, gradient: Rows) -> Pending:
+    def backward(self, forward: Forward, gradient: Rows, *, lr_scale: float = 1.0) -> Pending:
         """Starts the way back of a batch: the shards step the rows that it touched.
 
         Each row's gradient is summed over the whole batch and handed to the table's access method
@@ -210,6 +233,8 @@ class ModelTables:
         gradient : numpy.ndarray
             float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
             Travels as the table's wire type, scaled.
+        lr_scale : float
+            As of `push`; a table that has no step size to scale refuses the batch.
 
         Raises
         ------
@@ -217,7 +242,7 @@ class ModelTables:
             Another shape, or a batch that was not kept or has gone back.
         """
         return self._client.backward_async(  # type: ignore[union-attr]
-            forward, gradient, forward.wire
+            forward, gradient, forward.wire, lr_scale
         )
 
     @contextlib.contextmanager
@@ -240,11 +265,11 @@ class ModelTables:
         return len(self._client.names)  # type: ignore[union-attr]
 
     def _pushed(
-        self, table: str, keys: AnyKeys, values: Any, state: bool
+        self, table: str, keys: AnyKeys, values: Any, state: bool, lr_scale: float
     ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
         rows = declared.values(values)
-        merge = declared.check_push(rows, state)
+        merge = declared.check_push(rows, state, lr_scale)
         wire, feedback = self._wire_choice.of_push(declared, state)  # type: ignore[union-attr]
         return number, declared.keys(keys), rows, state, merge, wire, feedback
 
@@ -253,10 +278,10 @@ class ModelTables:
         tensor = self._find_tensor(name)
         return tensor.from_rows(self.pull(name, tensor.keys()))
 
-    def push_tensor(self, name: str, values: Any) -> None:
+    def push_tensor(self, name: str, values: Any, *, lr_scale: float = 1.0) -> None:
         """Hands an array of the tensor's shape to its access method; returns once it is done."""
         tensor = self._find_tensor(name)
-        self.push(name, tensor.keys(), tensor.to_rows(values))
+        self.push(name, tensor.keys(), tensor.to_rows(values), lr_scale=lr_scale)
 
     def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
         """Adds to prefetched rows what an own push added after they were read (access ``add``).

@@ -33,23 +33,28 @@ _SHARED_WITH_TENSOR = (
 )  # fmt: skip
 _ACCESS = {
     "add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5, "momentum": 6,
+    "rowwise_adagrad": 7,
 }  # of _row_ops.pxd  # fmt: skip
-_PYTHON = 7
+_PYTHON = 8
 INIT_SCALE = 0.05
 """Default scale of drawn first values, customary for embedding rows. Rows of zeros would have zero
 gradients in most models."""
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
 _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
-"""State in times `dim`; Adam and `average` have one float more."""
+"""State in times `dim`; see `_STATE_MORE`."""
+_STATE_MORE = {"adam", "average", "rowwise_adagrad"}
+"""Have one float more."""
 _TRACK = {"": 0, "touch": 1}
 _TRACK_BEFORE = {"version": "", "touch+version": "touch"}
 """Values in checkpoints of earlier versions, which stored versions of rows."""
 _WIRE = ("float32", "float16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
-_ADDS_STATE = {"add", "sgd", "adagrad", "ftrl"}
-_STEPS = {"sgd", "adagrad", "adam", "ftrl", "momentum"}
-_NEEDS_EPS = {"adagrad", "adam"}
+_ADDS_STATE = {"add", "sgd", "adagrad", "rowwise_adagrad", "ftrl"}
+_SCALES_LR = {"sgd", "adagrad", "rowwise_adagrad", "adam", "momentum"}
+"""A push may scale the step size.  Not of FTRL, whose z holds the weights as of one step size."""
+_STEPS = _SCALES_LR | {"ftrl"}
+_NEEDS_EPS = {"adagrad", "rowwise_adagrad", "adam"}
 
 
 def as_keys(given: object, where: str = "") -> Keys:
@@ -144,9 +149,9 @@ class Table:
     dim : int
         float32 values in a row, 1 to 65,536.
     access : str
-        What a push does to a row: ``add``, ``sgd``, ``momentum``, ``adagrad``, ``adam``,
-        ``ftrl``, ``average`` (docs/access_methods.md has the formulae), or
-        ``package.module:Class``, an `AccessMethod` that every server can import.
+        What a push does to a row: ``add``, ``sgd``, ``momentum``, ``adagrad``,
+        ``rowwise_adagrad``, ``adam``, ``ftrl``, ``average`` (docs/access_methods.md has the
+        formulae), or ``package.module:Class``, an `AccessMethod` that every server can import.
     init : str
         First value of a row: ``zeros``, ``uniform`` (in ``[-scale, scale)``), ``normal``
         (standard deviation ``scale``) or ``factors`` (the same, but 0 in column 0: a weight, and
@@ -275,7 +280,7 @@ class Table:
         """
         if self.in_python:
             return load_method(self).state_floats
-        return _STATE_ROWS.get(self.access, 0) * self.dim + (self.access in ("adam", "average"))
+        return _STATE_ROWS.get(self.access, 0) * self.dim + (self.access in _STATE_MORE)
 
     def keys(self, given: object) -> Keys:
         """`as_keys`, with this table's name in messages."""
@@ -298,14 +303,42 @@ class Table:
                 f"table {self.name!r} has rows of {width} values, got shape {rows.shape}{kind}"
             )
 
-    def check_push(self, values: NDArray[np.float32], state: bool = False) -> bool:
+    def check_lr_scale(self, lr_scale: float) -> float:
+        """By what a push scales the step size; `lr_scale` itself.
+
+        Raises
+        ------
+        MisuseError
+            Not a number from 0, below 1e30, or not 1 and the access method has no such step.
+        """
+        if not isinstance(lr_scale, int | float | np.floating) or not 0 <= lr_scale < 1e30:
+            raise MisuseError(
+                f"table {self.name!r}: lr_scale: expected a number from 0, below 1e30; "
+                f"got {lr_scale!r}"
+            )
+        if lr_scale != 1 and self.access not in _SCALES_LR:
+            raise MisuseError(
+                f"table {self.name!r}: access {self.access!r} has no step size that a push may "
+                "scale; these have one: " + ", ".join(sorted(_SCALES_LR))
+            )
+        return float(lr_scale)
+
+    def check_push(
+        self, values: NDArray[np.float32], state: bool = False, lr_scale: float = 1.0
+    ) -> bool:
         """Whether repeated keys of a push must be summed before it is sent.
 
         Raises
         ------
         MisuseError
-            The values have another shape, or are differences of a state that is not additive.
+            The values have another shape, or are differences of a state that is not additive, or
+            the step size cannot be scaled.
         """
+        if self.check_lr_scale(lr_scale) != 1 and state:
+            raise MisuseError(
+                f"table {self.name!r}: lr_scale goes with gradients; differences of weights and "
+                "state are of steps that were taken already"
+            )
         if state and self.access not in _ADDS_STATE:
             raise MisuseError(
                 f"table {self.name!r}: the state of access {self.access!r} does not add up, so the "

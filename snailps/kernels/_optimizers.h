@@ -8,7 +8,7 @@
  * are those of `Hyper` in _row_ops.pxd; a twin of each function is in tests/support/twins/kernels.py.
  *
  * References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  Adam: D. P. Kingma, J. Ba,
- * ICLR 2015.  FTRL-proximal: H. B. McMahan et al., KDD 2013.  Momentum: B. T. Polyak, USSR Comp.
+ * ICLR 2015.  Row-wise AdaGrad: D. Mudigere et al., ISCA 2022.  FTRL-proximal: H. B. McMahan et al., KDD 2013.  Momentum: B. T. Polyak, USSR Comp.
  * Math. and Math. Phys. 4 (1964).
  */
 #ifndef SNAILPS_OPTIMIZERS_H
@@ -91,6 +91,19 @@ static void snail_step_adagrad(const float *hyper, float *row, const float *rest
     for (uint32_t j = 0; j < dim; j++) snail_adagrad(&w[j], &s[j], value[j], rate, epsilon);
 }
 
+/* AdaGrad with one s a row: the means of the squares of its gradients. */
+static void snail_step_rowwise(const float *hyper, float *row, const float *restrict value,
+                               uint32_t dim) {
+    const float epsilon = hyper[1];
+    float *restrict w = row;
+    float squares = 0;
+    for (uint32_t j = 0; j < dim; j++) squares += value[j] * value[j];
+    const float total = row[dim] + squares / (float)dim;
+    const float rate = hyper[0] / (sqrtf(total) + epsilon);
+    row[dim] = total;
+    for (uint32_t j = 0; j < dim; j++) snail_sgd(&w[j], value[j], rate);
+}
+
 /* Only the rows that are pushed move (lazy): each counts its own steps, in its last float, which
  * is exact up to 2^24; by then both corrections are 1.  They are computed in double, because
  * 1 - 0.999^1 in float keeps four digits. */
@@ -146,6 +159,10 @@ static void snail_step_average(const float *hyper, float *row, const float *rest
 
 static void snail_merge_adagrad(const float *hyper, float *row, const float *delta, uint32_t dim) {
     snail_step_add(hyper, row, delta, 2 * dim);
+}
+
+static void snail_merge_rowwise(const float *hyper, float *row, const float *delta, uint32_t dim) {
+    snail_step_add(hyper, row, delta, dim + 1);
 }
 
 static void snail_merge_momentum(const float *hyper, float *row, const float *delta,

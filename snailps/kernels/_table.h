@@ -25,7 +25,7 @@ static snail_kernels snail_table = {
             [SNAIL_ADD] = snail_step_add, [SNAIL_SGD] = snail_step_sgd,
             [SNAIL_ADAGRAD] = snail_step_adagrad, [SNAIL_ADAM] = snail_step_adam,
             [SNAIL_FTRL] = snail_step_ftrl, [SNAIL_AVERAGE] = snail_step_average,
-            [SNAIL_MOMENTUM] = snail_step_momentum,
+            [SNAIL_MOMENTUM] = snail_step_momentum, [SNAIL_ROWWISE] = snail_step_rowwise,
         },
         /* Moments decay, so those of two workers do not add up (`Table.check_push` refuses them):
          * these set rows before a training.  Of averages the values add up. */
@@ -33,6 +33,7 @@ static snail_kernels snail_table = {
             [SNAIL_ADD] = snail_step_add, [SNAIL_SGD] = snail_step_add,
             [SNAIL_ADAGRAD] = snail_merge_adagrad, [SNAIL_ADAM] = snail_merge_adam,
             [SNAIL_FTRL] = snail_merge_ftrl, [SNAIL_MOMENTUM] = snail_merge_momentum,
+            [SNAIL_ROWWISE] = snail_merge_rowwise,
         },
         .sum = snail_csr_sum,
     },

@@ -224,20 +224,22 @@ class Driver(Node):
         wire = self._wire_choice.of_pull(declared) if self._wire_choice else 0
         return self.client.pull(number, keys, out, wire=wire)
 
-    def push(self, table: str, keys: AnyKeys, values: Any) -> None:
+    def push(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> None:
         """Pushes `values` to the rows of `keys`; returns once they are applied."""
-        self.client.push(*self._pushed(table, keys, values))
+        self.client.push(*self._pushed(table, keys, values, lr_scale), lr_scale=lr_scale)
 
-    def push_async(self, table: str, keys: AnyKeys, values: Any) -> Pending:
+    def push_async(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> Pending:
         """Starts a push; ``.wait()`` waits for its end."""
-        return self.client.push_async(*self._pushed(table, keys, values))
+        return self.client.push_async(
+            *self._pushed(table, keys, values, lr_scale), lr_scale=lr_scale
+        )
 
     def _pushed(
-        self, table: str, keys: AnyKeys, values: Any
+        self, table: str, keys: AnyKeys, values: Any, lr_scale: float
     ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
         number, declared = self._find(table)
         keys, values = declared.keys(keys), declared.values(values)
-        merge = declared.check_push(values)
+        merge = declared.check_push(values, lr_scale=lr_scale)
         wire, feedback = self._wire_choice.of_push(declared) if self._wire_choice else (0, False)
         return number, keys, values, False, merge, wire, feedback
 

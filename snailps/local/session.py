@@ -68,12 +68,15 @@ class LocalTable:
         """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` if given."""
         return self._driver.pull(self.declaration.name, keys, out)
 
-    def push(self, keys: AnyKeys, values: Any) -> None:
-        """Pushes `values` (n, dim) to the rows of `keys`; returns once they are applied."""
+    def push(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> None:
+        """Pushes `values` (n, dim) to the rows of `keys`; returns once they are applied.
+
+        `lr_scale`: this push's step size as a multiple of `Table.lr`, where there is one.
+        """
         wanted, rows = self.declaration.keys(keys), self.declaration.values(values)
         if rows.ndim == 1 and len(wanted) and len(rows) % len(wanted) == 0:
             rows = rows.reshape(len(wanted), -1)
-        self._driver.push(self.declaration.name, wanted, rows)
+        self._driver.push(self.declaration.name, wanted, rows, lr_scale)
 
 
 class LocalTensor:
@@ -91,11 +94,11 @@ class LocalTensor:
         tensor = self.declaration
         return tensor.from_rows(self._driver.pull(tensor.name, tensor.keys()))
 
-    def push(self, values: Any) -> None:
-        """Pushes `values` of its shape; returns once they are applied."""
+    def push(self, values: Any, *, lr_scale: float = 1.0) -> None:
+        """Pushes `values` of its shape; returns once they are applied; `lr_scale` as of tables."""
         tensor = self.declaration
         rows = tensor.to_rows(values)
-        self._driver.push(tensor.name, tensor.keys(), rows)
+        self._driver.push(tensor.name, tensor.keys(), rows, lr_scale)
 
 
 @dataclass(frozen=True)

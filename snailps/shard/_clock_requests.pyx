@@ -16,8 +16,9 @@ from snailps.abi._wire_types cimport WIRE_FLOAT32
 from snailps.shard._context cimport WAITS_BYTES, Context, RowRequest, is_repeated, refuse
 from snailps.store.core._clock_buffer cimport (
     BROKEN_MEMORY, SEAL_BROKEN, SEAL_CLOSED, SEAL_FUTURE, SEAL_OK, SEAL_REFUSED, SEAL_SLOTS,
-    STAGE_FUTURE, STAGE_OK, STAGE_SEALED, STAGE_SLOT, Slot, Slots, Staged, slot_at, slots_check,
-    slots_lack, slots_refuse, slots_seal, slots_stage, staged_bytes_of, staged_give, staged_new,
+    STAGE_FUTURE, STAGE_OK, STAGE_SEALED, STAGE_SLOT, Slot, Slots, Staged, Sums, slot_at, slots_check,
+    slots_lack, slots_refuse, slots_scale, slots_seal, slots_stage, staged_bytes_of, staged_give,
+    staged_new,
 )
 from snailps.store.tables cimport Table, marks_get, store_set_mark
 from snailps.transport._frame cimport (
@@ -196,6 +197,7 @@ cdef bint stage(Context *me, Table *table, const FrameHeader *head, const RowReq
     """Keeps a contribution until its clock is closed; False = `reply` is a refusal."""
     cdef Staged *part
     cdef Slot *slot
+    cdef Sums *sums
     cdef uint32_t keys, groups, g
     cdef uint64_t need
     if not _is_wanted(me, head, asked, _is_new(me, asked, head.incarnation, &keys, &groups), out, reply):
@@ -203,6 +205,14 @@ cdef bint stage(Context *me, Table *table, const FrameHeader *head, const RowReq
     need = staged_bytes_of(keys, groups, asked.floats)
     if me.slots.bytes + need > me.slots.bytes_max:
         return _no_room(me, head, asked, need, out, reply)
+    sums = slots_scale(me.slots, table, state, asked.lr_scale)
+    if sums == NULL:
+        return _no_room(me, head, asked, 0, out, reply)
+    if sums.lr_scale != asked.lr_scale:
+        slots_refuse(me.slots, asked.slot, head.incarnation)
+        refuse(out, reply, b"clock", b"contributions to table %llu in clock %llu scale its step size by "
+               b"different numbers: it takes one step a clock", head.table, asked.clock)
+        return False
     slot = slot_at(me.slots, asked.slot)
     part = staged_new(me.slots, keys, groups, asked.floats)
     if slot == NULL or part == NULL:

@@ -106,6 +106,7 @@ cdef struct RowRequest:             # a PULL or PUSH, read and checked
     uint32_t group_num
     uint64_t clock                  # with OPTION_CLOCK
     uint32_t slot
+    float lr_scale                  # of a PUSH; 1 without OPTION_LR_SCALE
     const Group *groups
     const uint64_t *keys            # those of the first group, then of the second, ...
     const char *values              # of a PUSH

@@ -38,7 +38,7 @@ cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body)
 # else is appended.  NULL = they are not forwarded.
 cdef float *replicate_step(Context *me, uint32_t table, uint64_t incarnation, uint64_t seq,
                            uint32_t fragment, const uint64_t *keys, uint32_t n, uint32_t floats,
-                           bint more) noexcept nogil
+                           float lr_scale, bint more) noexcept nogil
 # Appends an order that was done, as JSON.
 cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept nogil
 

@@ -21,14 +21,15 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, padded
-from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums
+from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums, slots_scale
 from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
 from snailps.store.tables cimport Mark, Marks, Table, store_keeps, store_mark
 from snailps.transport._frame cimport (
-    KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_STATE,
-    OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_ROWS,
-    REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, STREAM_MORE, STREAM_STEP, BeginHead,
-    ClockHead, FrameHeader, Group, GroupHead, ReplicaHead, RowsHead, SlotsHead, StagedHead,
+    KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE,
+    OPTION_STATE, OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME,
+    REPLICA_ROWS, REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, STREAM_MORE,
+    STREAM_STEP, BeginHead, ClockHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead,
+    SlotsHead, StagedHead,
 )
 from snailps.transport.loop._fault_injection cimport FAULT_NO_HOLD
 from snailps.transport.loop._handler cimport Reply
@@ -124,6 +125,7 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
     if told.groups == 0:
         return
     body = sizeof(GroupHead) + (sizeof(ClockHead) if asked.options & OPTION_CLOCK else 0) \
+        + (sizeof(LrHead) if asked.options & OPTION_LR_SCALE else 0) \
         + told.groups * <uint64_t>sizeof(Group) + keys * 8 \
         + padded(keys * <uint64_t>asked.row_bytes)
     top = <GroupHead *>stream_append(me.stream, KIND_PUSH, head.table, me.epoch, head.incarnation,
@@ -135,13 +137,18 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
     top.keys = <uint32_t>keys
     top.groups = told.groups
     top.floats = asked.floats
-    top.options = asked.options & (OPTION_STATE | OPTION_CLOCK | 3 << OPTION_WIRE_SHIFT)
+    top.options = asked.options & (OPTION_STATE | OPTION_CLOCK | OPTION_LR_SCALE
+                                   | 3 << OPTION_WIRE_SHIFT)
     to = <char *>(top + 1)
     if asked.options & OPTION_CLOCK:
         (<ClockHead *>to).clock = asked.clock
         (<ClockHead *>to).slot = asked.slot
         (<ClockHead *>to).slots = 0
         to += sizeof(ClockHead)
+    if asked.options & OPTION_LR_SCALE:
+        (<LrHead *>to).lr_scale = asked.lr_scale
+        (<LrHead *>to).unused = 0
+        to += sizeof(LrHead)
     if told.groups == asked.group_num:      # nearly always
         memcpy(to, asked.groups, asked.group_num * sizeof(Group))
         to += asked.group_num * sizeof(Group)
@@ -194,25 +201,29 @@ cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body)
 
 cdef float *replicate_step(Context *me, uint32_t table, uint64_t incarnation, uint64_t seq,
                            uint32_t fragment, const uint64_t *keys, uint32_t n, uint32_t floats,
-                           bint more) noexcept nogil:
+                           float lr_scale, bint more) noexcept nogil:
     """Appends rows of a fragment that a BACKWARD is about to step; where their gradients go, until
     something else is appended.  NULL = they are not forwarded."""
     cdef uint64_t values = n * <uint64_t>floats * sizeof(float)
+    cdef uint64_t scaled = sizeof(LrHead) if lr_scale != 1 else 0
     cdef GroupHead *top
     cdef Group *group
     if not me.stream.begun or not me.primary.copied[fragment]:
         return NULL
     top = <GroupHead *>stream_append(
         me.stream, KIND_PUSH, table, me.epoch, incarnation,
-        sizeof(GroupHead) + sizeof(Group) + n * <uint64_t>8 + padded(values))
+        sizeof(GroupHead) + scaled + sizeof(Group) + n * <uint64_t>8 + padded(values))
     if top == NULL:
         return NULL
     top.seq = seq
     top.keys = n
     top.groups = 1
     top.floats = floats
-    top.options = STREAM_STEP | (STREAM_MORE if more else 0)
-    group = <Group *>(top + 1)
+    top.options = STREAM_STEP | (STREAM_MORE if more else 0) | (OPTION_LR_SCALE if scaled else 0)
+    if scaled:
+        (<LrHead *>(top + 1)).lr_scale = lr_scale
+        (<LrHead *>(top + 1)).unused = 0
+    group = <Group *>(<char *>(top + 1) + scaled)
     group.fragment = fragment
     group.keys = n
     memcpy(group + 1, keys, n * <uint64_t>8)
@@ -265,6 +276,8 @@ cdef void _copy_staged(Context *me, uint32_t slot, const Staged *part) noexcept 
         return
     (<StagedHead *>to).runs = part.run_num
     (<StagedHead *>to).state = part.state
+    (<StagedHead *>to).lr_scale = slots_scale(me.slots, part.table, part.state, 1).lr_scale
+    (<StagedHead *>to).unused = 0
     to += sizeof(StagedHead)
     memcpy(to, part.keys, part.key_num * <uint64_t>8)
     to += part.key_num * <uint64_t>8
@@ -292,6 +305,8 @@ cdef void _copy_sums(Context *me, const Sums *sums) noexcept nogil:
             return
         (<StagedHead *>to).runs = runs
         (<StagedHead *>to).state = sums.state
+        (<StagedHead *>to).lr_scale = sums.lr_scale
+        (<StagedHead *>to).unused = 0
         to += sizeof(StagedHead)
         memcpy(to, sums.keys + at, n * <uint64_t>8)
         to += n * <uint64_t>8

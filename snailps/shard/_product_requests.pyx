@@ -26,8 +26,8 @@ from snailps.shard._connection_memory cimport (
 from snailps.shard._context cimport ROOM_BYTES, Context, is_repeated, padded, refuse
 from snailps.shard._primary cimport PIECE_BYTES, hold, replicate_step
 from snailps.store.tables cimport (
-    Table, store_access, store_dim, store_fetch, store_owns, store_push, store_set_mark,
-    store_sum,
+    Table, store_access, store_dim, store_fetch, store_owns, store_push, store_scales_lr,
+    store_set_mark, store_sum,
 )
 from snailps.transport._frame cimport (
     BATCHES_BYTES, DATA_BODY_MAX, KIND_BACKWARD, KIND_PRODUCT, KIND_STEPPED, OPTION_KEY_SHIFT,
@@ -214,6 +214,9 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
         return refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
                       head.body_bytes,
                       sizeof(ProductHead) + padded(top.count * <uint64_t>part.row_bytes))
+    if top.lr_scale != 1 and (not store_scales_lr(table) or not top.lr_scale >= 0):
+        return refuse(out, reply, b"access", b"table %llu: its access method has no step size that a "
+                      b"batch may scale", head.table, 0)
     batch = batch_of(mine, top.batch, head.table, top.examples, top.floats)
     if batch == NULL or batch.forth != batch.examples or batch.back != top.first:
         return _unknown_batch(me, top.batch, out, reply)
@@ -233,7 +236,8 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
             to += top.floats
     batch.back += top.count
     if batch.back == batch.examples:
-        if not _step_batch(me, table, batch, head.incarnation, top.seq, top.scale, out, reply):
+        if not _step_batch(me, table, batch, head.incarnation, top.seq, top.scale, top.lr_scale, out,
+                           reply):
             return OUTCOME_REPLY
         batch_drop(mine, batch)
         hold(me, reply)
@@ -243,7 +247,7 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
 
 
 cdef bint _step_batch(Context *me, Table *table, const KeptBatch *batch,
-                      uint64_t incarnation, uint64_t seq, float scale, char *out,
+                      uint64_t incarnation, uint64_t seq, float scale, float lr_scale, char *out,
                       Reply *reply) noexcept nogil:
     """Steps every row that a batch touched, unless its fragment has had this push; False = refused.
     """
@@ -271,7 +275,7 @@ cdef bint _step_batch(Context *me, Table *table, const KeptBatch *batch,
         else:
             # The mark first: as a push that ran out of memory half-way, not applied again.
             if store_set_mark(me.shard, fragment, incarnation, seq) < 0 \
-                    or _step_group(me, table, batch, incarnation, seq, fragment, at, n) < 0:
+                    or _step_group(me, table, batch, incarnation, seq, lr_scale, fragment, at, n) < 0:
                 refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
                        fragment, 0)
                 return False
@@ -293,7 +297,8 @@ cdef uint32_t _piece_rows(uint32_t floats) noexcept nogil:
 
 
 cdef int _step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t incarnation,
-                     uint64_t seq, uint32_t fragment, uint32_t at, uint32_t n) noexcept nogil:
+                     uint64_t seq, float lr_scale, uint32_t fragment, uint32_t at,
+                     uint32_t n) noexcept nogil:
     """Gradients of the rows of n columns from number `at` on, of one fragment, applied; -1 = no
     memory."""
     cdef Columns *c = &me.columns
@@ -308,7 +313,7 @@ cdef int _step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t
             m = min(stop - at, piece)
             told += m
             copy = replicate_step(me, table.table_id, incarnation, seq, fragment, c.key + at, m,
-                             batch.floats, told < stop)
+                             batch.floats, lr_scale, told < stop)
         m = min(stop - at, at_once)
         # While these are summed, the rows of the next ones come into the cache: of the next
         # fragment, too.
@@ -319,7 +324,7 @@ cdef int _step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t
         if copy != NULL:
             memcpy(copy, me.rows, m * <uint64_t>batch.floats * sizeof(float))
             copy += m * <uint64_t>batch.floats
-        if store_push(me.shard, table, fragment, c.key + at, m, me.rows, False) < 0:
+        if store_push(me.shard, table, fragment, c.key + at, m, me.rows, False, lr_scale) < 0:
             stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
             return -1
         at += m

@@ -40,14 +40,14 @@ from snailps.shard._python_methods cimport explain_broken, python_pull, python_p
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store.tables cimport (
     Table, store_access, store_adds_state, store_dim, store_fetch, store_floats, store_mark,
-    store_owns, store_pull, store_pull_any, store_push, store_scan, store_set_mark, store_table,
-    store_value_floats,
+    store_owns, store_pull, store_pull_any, store_push, store_scales_lr, store_scan, store_set_mark,
+    store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PULLED, KIND_PUSH, KIND_PUSHED,
     KIND_REACH, KIND_SCANNED, KIND_SEAL, KIND_SEALED, OPTIONS_KNOWN, OPTION_CLOCK, OPTION_KEY_SHIFT,
-    OPTION_STATE, OPTION_WIRE_SHIFT, SLOTS_MAX, ClockHead, FrameHeader, Group, GroupHead, ScanHead,
-    ScannedHead, narrow_keys_bytes, read_narrow_keys,
+    OPTION_LR_SCALE, OPTION_STATE, OPTION_WIRE_SHIFT, SLOTS_MAX, ClockHead, FrameHeader, Group,
+    GroupHead, LrHead, ScanHead, ScannedHead, narrow_keys_bytes, read_narrow_keys,
 )
 from snailps.transport.loop._fault_injection cimport FAULT_NO_FENCE, POINT_APPLIED, passes
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
@@ -57,6 +57,8 @@ cdef enum:
     FETCH_KEYS = 32                 # of a push of small groups: fetched at a time,
     FETCH_AHEAD = 64                # ... until this many are ahead; more would not stay in cache
     TURN_FLOATS = 16 << 10          # turned into another type at a time
+
+cdef float LR_SCALE_MAX = 1e30
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -135,6 +137,24 @@ cdef bint _read_clock(RowRequest *asked, bint push, const char **at, const char 
     return True
 
 
+cdef bint _read_lr_scale(RowRequest *asked, bint push, const char **at, const char *end, char *out,
+                         Reply *reply) noexcept nogil:
+    """Reads by what the step size is scaled at `at` and moves it behind; False = a refusal."""
+    cdef const LrHead *head = <const LrHead *>at[0]
+    at[0] += sizeof(LrHead)
+    if at[0] > end:
+        refuse(out, reply, b"length", b"the body ends before the scale of the step size", 0, 0)
+        return False
+    # Not a number compares as False.
+    if not push or asked.options & OPTION_STATE or head.unused \
+            or not (head.lr_scale >= 0 and head.lr_scale < LR_SCALE_MAX):
+        refuse(out, reply, b"option", b"a scale of the step size: only pushes of gradients have one, a "
+               b"number from 0, below 1e30", 0, 0)
+        return False
+    asked.lr_scale = head.lr_scale
+    return True
+
+
 cdef bint read_row_request(Context *me, const FrameHeader *head, const char *body, uint64_t floats,
                            RowRequest *asked, char *out, Reply *reply) noexcept nogil:
     """Reads and checks a PULL or PUSH of rows of `floats`; False = `reply` is a refusal."""
@@ -169,6 +189,9 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
                top.keys * <uint64_t>asked.row_bytes, DATA_BODY_MAX)
         return False
     if asked.options & OPTION_CLOCK and not _read_clock(asked, push, &at, end, out, reply):
+        return False
+    asked.lr_scale = 1
+    if asked.options & OPTION_LR_SCALE and not _read_lr_scale(asked, push, &at, end, out, reply):
         return False
     if not _read_keys(me, asked, &at, end, out, reply):
         return False
@@ -228,13 +251,14 @@ cdef int _push_group(Context *me, Table *table, const RowRequest *asked, uint32_
     cdef uint32_t at_once = max(<uint32_t>TURN_FLOATS // asked.floats, <uint32_t>1)
     cdef uint32_t m, i
     if asked.wire == WIRE_FLOAT32:
-        return store_push(me.shard, table, fragment, keys, n, <const float *>values, state)
+        return store_push(me.shard, table, fragment, keys, n, <const float *>values, state,
+                          asked.lr_scale)
     while n:
         m = min(n, at_once)
         for i in range(m):
             me.wire.widen[asked.wire](values, me.rows + i * <uint64_t>asked.floats, asked.floats)
             values += asked.row_bytes
-        if store_push(me.shard, table, fragment, keys, m, me.rows, state) < 0:
+        if store_push(me.shard, table, fragment, keys, m, me.rows, state, asked.lr_scale) < 0:
             return -1
         keys += m
         n -= m
@@ -403,6 +427,9 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
         return refuse(out, reply, b"state", b"table %llu takes no differences of rows with their "
                       b"state: push weighted values (average) or what the Python method expects",
                       head.table, 0)
+    if asked.lr_scale != 1 and not store_scales_lr(table):
+        return refuse(out, reply, b"access", b"table %llu: its access method has no step size that a push "
+                      b"may scale", head.table, 0)
     if asked.seq == 0 or head.incarnation == 0:
         return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
     if me.stream.begun:

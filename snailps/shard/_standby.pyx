@@ -33,20 +33,21 @@ from snailps.shard._product_requests cimport step_rows
 from snailps.shard._python_methods cimport explain_broken, obey_order, python_push
 from snailps.shard._requests cimport push_rows, read_row_request
 from snailps.store.core._clock_buffer cimport (
-    SEAL_AGAIN, SEAL_BROKEN, Run, Slot, Slots, Staged, slot_at, slots_set, slots_stage, staged_free,
+    SEAL_AGAIN, SEAL_BROKEN, Run, Slot, Slots, Staged, slot_at, slots_scale, slots_set, slots_stage, staged_free,
     staged_give, staged_new, sum_part,
 )
 from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport (
     Mark, Table, marks_raise, store_access, store_adds_state, store_dim, store_disown, store_dropped,
     store_floats,
-    store_owns, store_push, store_set_mark, store_table, store_value_floats,
+    store_owns, store_push, store_scales_lr, store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
-    KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_STATE, OPTION_WIRE_SHIFT,
+    KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE, OPTION_STATE,
+    OPTION_WIRE_SHIFT,
     REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_ROWS, REPLICA_SEEDED,
     REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, SLOTS_MAX, STREAM_BODY_MAX, STREAM_MORE,
-    STREAM_STEP, BeginHead, FrameHeader, Group, GroupHead, ReplicaHead, RowsHead, SlotsHead,
+    STREAM_STEP, BeginHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead, SlotsHead,
     StagedHead,
 )
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
@@ -117,7 +118,8 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
                        head.body_bytes, 0)
     if top.options & (STREAM_STEP | STREAM_MORE):
         return _stepped(me, table, head, body, out, reply)
-    if top.options & ~<uint32_t>(OPTION_STATE | OPTION_CLOCK | 3 << OPTION_WIRE_SHIFT):
+    if top.options & ~<uint32_t>(OPTION_STATE | OPTION_CLOCK | OPTION_LR_SCALE
+                                 | 3 << OPTION_WIRE_SHIFT):
         return _broken(out, reply, b"a push with options %llu in a stream", top.options, 0)
     state = top.options & OPTION_STATE
     if state and not store_adds_state(table):
@@ -127,6 +129,8 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
                       store_floats(table) if state else store_value_floats(table), &asked, out,
                       reply):
         return OUTCOME_REPLY
+    if asked.lr_scale != 1 and not store_scales_lr(table):
+        return _broken(out, reply, b"a scaled step for table %llu, which has no such step", head.table, 0)
     if me.stream.begun:
         replicate_push(me, head, &asked, &told)
     if asked.options & OPTION_CLOCK:
@@ -167,19 +171,26 @@ cdef Outcome _stepped(Context *me, Table *table, const FrameHeader *head, const 
     """Gradients of a BACKWARD: those of a fragment together, with its last piece."""
     cdef Standby *s = &me.standby
     cdef const GroupHead *top = <const GroupHead *>body
-    cdef const Group *group = <const Group *>(top + 1)
+    cdef uint32_t scaled = sizeof(LrHead) if top.options & OPTION_LR_SCALE else 0
+    cdef const Group *group = <const Group *>(<const char *>(top + 1) + scaled)
+    cdef float lr_scale = 1
     cdef uint64_t floats = store_dim(table)
     cdef const uint64_t *keys
     cdef const float *values
     cdef float *copy
     cdef uint32_t i, n
-    if head.body_bytes < sizeof(GroupHead) + sizeof(Group) or top.groups != 1 \
+    if head.body_bytes < sizeof(GroupHead) + scaled + sizeof(Group) or top.groups != 1 \
             or top.keys != group.keys or top.floats != floats or store_access(table) == ACCESS_PYTHON \
-            or top.options & ~<uint32_t>(STREAM_STEP | STREAM_MORE) \
-            or head.body_bytes != sizeof(GroupHead) + sizeof(Group) + top.keys * <uint64_t>8 \
+            or top.options & ~<uint32_t>(STREAM_STEP | STREAM_MORE | OPTION_LR_SCALE) \
+            or head.body_bytes != sizeof(GroupHead) + scaled + sizeof(Group) + top.keys * <uint64_t>8 \
             + padded(top.keys * floats * sizeof(float)):
         return _broken(out, reply, b"gradients of %llu keys do not fit a body of %llu bytes", top.keys,
                        head.body_bytes)
+    if scaled:
+        lr_scale = (<const LrHead *>(top + 1)).lr_scale
+        if not store_scales_lr(table) or not lr_scale >= 0:
+            return _broken(out, reply, b"a scaled step for table %llu, which has no such step",
+                           head.table, 0)
     if not store_owns(me.shard, group.fragment):
         return _broken(out, reply, b"gradients of fragment %llu, which is not here", group.fragment, 0)
     if s.pieces and (s.table != head.table or s.fragment != group.fragment or s.seq != top.seq):
@@ -213,10 +224,10 @@ cdef Outcome _stepped(Context *me, Table *table, const FrameHeader *head, const 
     while n:                            # as many at a time as there: versions count these times
         i = min(n, step_rows(<uint32_t>floats))
         copy = replicate_step(me, head.table, head.incarnation, top.seq, group.fragment, keys, i,
-                         <uint32_t>floats, n > i)
+                         <uint32_t>floats, lr_scale, n > i)
         if copy != NULL:
             memcpy(copy, values, i * floats * sizeof(float))
-        if store_push(me.shard, table, group.fragment, keys, i, values, False) < 0:
+        if store_push(me.shard, table, group.fragment, keys, i, values, False, lr_scale) < 0:
             return _no_memory(out, reply)
         keys += i
         values += i * floats
@@ -331,6 +342,8 @@ cdef Outcome _staged(Context *me, const ReplicaHead *head, uint64_t incarnation,
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
         return OUTCOME_PARK
     if rest < sizeof(StagedHead) or top.runs > STREAM_BODY_MAX \
+            or top.unused or not top.lr_scale >= 0 \
+            or (top.lr_scale != 1 and (top.state or not store_scales_lr(table))) \
             or head.floats != (store_floats(table) if top.state else store_value_floats(table)) \
             or rest != sizeof(StagedHead) + head.count * 8 + top.runs * <uint64_t>sizeof(Run) \
             + padded(head.count * head.floats * sizeof(float)) \
@@ -356,6 +369,7 @@ cdef Outcome _staged(Context *me, const ReplicaHead *head, uint64_t incarnation,
         return _no_memory(out, reply)
     part.table = table
     part.state = top.state
+    slots_scale(me.slots, table, top.state, top.lr_scale)   # there now: sum_part and seals use it
     part.incarnation = incarnation
     memcpy(part.keys, keys, head.count * 8)
     memcpy(part.runs, runs, top.runs * <uint64_t>sizeof(Run))

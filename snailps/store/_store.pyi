@@ -31,6 +31,7 @@ class ShardStore:
         keys: ArrayLike,
         values: ArrayLike,
         state: bool = False,
+        lr_scale: float = 1.0,
     ) -> int: ...
     def scan(
         self, table_id: int, fragment: int, cursor: int = 0, max_rows: int = 1024
@@ -56,6 +57,7 @@ class ShardStore:
         keys: ArrayLike,
         values: ArrayLike,
         state: bool = False,
+        lr_scale: float = 1.0,
     ) -> bool: ...
     def seal(self, clock: int, slot: int, slots: int, incarnation: int) -> bool: ...
     def set_clock(self, clock: int, early: bool = False) -> None: ...

@@ -25,8 +25,8 @@ from snailps.store.core._arena cimport arena_end
 from snailps.store.core._clock_buffer cimport (
     SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, SEAL_FUTURE, SEAL_OK, SEAL_REFUSED, SEAL_SLOTS,
     STAGE_DROPPED, STAGE_OK, STAGED_BYTES_MAX, Slot, Slots, Staged, slot_at, slots_check, slots_end,
-    slots_forget, slots_free, slots_lack, slots_refuse, slots_seal, slots_set, slots_stage,
-    staged_bytes_of, staged_give, staged_new,
+    slots_forget, slots_free, slots_lack, slots_refuse, slots_scale, slots_seal, slots_set,
+    slots_stage, staged_bytes_of, staged_give, staged_new,
 )
 from snailps.store.core._slab cimport (
     Part, holds_row, key_of, part_delete, part_drop_if_empty, part_expire, row_at, slot_of,
@@ -34,8 +34,8 @@ from snailps.store.core._slab cimport (
 from snailps.store.tables cimport (
     TRACK_TOUCH, Fragment, Shard, Table, marks_drop, store_adds_state, store_bytes, store_disown,
     store_drop,
-    store_mark, store_owns, store_pull_any, store_push, store_scan, store_set_mark, store_table,
-    table_new,
+    store_mark, store_owns, store_pull_any, store_push, store_scales_lr, store_scan, store_set_mark,
+    store_table, table_new,
 )
 
 import numpy as np
@@ -291,12 +291,13 @@ cdef class ShardStore:
             self._owned([key_view[done]])
         return rows
 
-    def push(self, table_id, incarnation, seq, keys, values, state=False):
+    def push(self, table_id, incarnation, seq, keys, values, state=False, float lr_scale=1):
         """Applies values (float32 [n, dim]) to `keys` (uint64 [n], any owned fragments).
 
         A fragment whose mark for the incarnation is `seq` or higher is left out, the marks of the
         others become `seq`.  Values have dim + 1 floats for access method ``average``; with
-        `state` they are differences of weights and state, float32 [n, dim + state].
+        `state` they are differences of weights and state, float32 [n, dim + state].  The step size
+        is `lr_scale` times the table's.
 
         Returns
         -------
@@ -326,6 +327,8 @@ cdef class ShardStore:
         if table.slab.access == ACCESS_PYTHON or (whole and not store_adds_state(table)):
             raise SnailError(f"push to table {table_id}: access method {table.slab.access} takes "
                              f"no {'differences of state' if whole else 'values here'}")
+        if lr_scale != 1 and (whole or not store_scales_lr(table)):
+            raise SnailError(f"push to table {table_id}: no step size to scale")
         if keys.ndim != 1 or values.shape != (len(keys), width):
             raise SnailError(f"push to table {table_id}: expected values of shape "
                              f"({len(keys)}, {width}), got {values.shape}")
@@ -339,7 +342,7 @@ cdef class ShardStore:
                 continue
             with nogil:
                 failed = store_push(self.shard, table, fragment, &key_view[start], stop - start,
-                                    &value_view[start, 0], whole)
+                                    &value_view[start, 0], whole, lr_scale)
                 if failed == 0:
                     failed = store_set_mark(self.shard, fragment, who, number)
             if failed:
@@ -460,7 +463,8 @@ cdef class ShardStore:
 
     # contributions to clocks
 
-    def stage(self, table_id, clock, slot, incarnation, keys, values, state=False):
+    def stage(self, table_id, clock, slot, incarnation, keys, values, state=False,
+              float lr_scale=1):
         """Stages values (float32 [n, dim]) of `keys` (uint64 [n]) for a slot of the present clock.
 
         Nothing is applied before the slots are sealed.  Parameters are those of `ShardStore.push`,
@@ -508,7 +512,7 @@ cdef class ShardStore:
             raise SnailError(f"{self.slots.bytes:,} bytes staged, limit {self.slots.bytes_max:,}")
         found = slot_at(&self.slots, place)
         part = staged_new(&self.slots, n, len(starts), width)
-        if part == NULL or found == NULL:
+        if part == NULL or found == NULL or slots_scale(&self.slots, table, state, lr_scale) == NULL:
             if part != NULL:
                 staged_give(&self.slots, part)
             raise MemoryError

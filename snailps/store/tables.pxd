@@ -12,7 +12,10 @@
 # ordinary key, 0 and 2^64 - 1 included.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from snailps.abi._row_ops cimport ACCESS_PYTHON, HYPER_NUM, RowOps
+from snailps.abi._row_ops cimport (
+    ACCESS_ADAGRAD, ACCESS_ADAM, ACCESS_MOMENTUM, ACCESS_PYTHON, ACCESS_ROWWISE, ACCESS_SGD, HYPER_NUM,
+    RowOps,
+)
 from snailps.store.core._arena cimport Arena
 from snailps.store.core._slab cimport Part, Slab
 
@@ -83,6 +86,12 @@ cdef inline int store_access(const Table *table) noexcept nogil:
 cdef inline bint store_adds_state(const Table *table) noexcept nogil:
     return table.slab.access != ACCESS_PYTHON \
         and table.slab.ops.add_state[table.slab.access] != NULL
+
+
+# Whether a push may scale the step size.  Not of FTRL: its z holds the weights as of one step size.
+cdef inline bint store_scales_lr(const Table *table) noexcept nogil:
+    return table.slab.access in (ACCESS_SGD, ACCESS_ADAGRAD, ACCESS_ADAM, ACCESS_MOMENTUM,
+                                  ACCESS_ROWWISE)
 
 
 cdef inline bint store_owns(const Shard *shard, uint32_t fragment) noexcept nogil:
@@ -160,11 +169,12 @@ cdef void store_fetch(const Shard *shard, Table *table, const uint64_t *keys,
 
 # Applies n values (n x store_value_floats) by the table's access method, in order; creates missing
 # rows.  With `state` the values are differences of weights and state (n x store_floats), and only
-# for tables that add them (store_adds_state).
+# for tables that add them (store_adds_state).  The step size is `lr_scale` times the table's, 1 for
+# tables that know none (store_scales_lr).
 # Returns 0, or -1 when memory ran out: rows before the one that found none are applied, that one
 # and those after it are untouched.
 cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                    uint32_t n, const float *values, bint state) noexcept nogil
+                    uint32_t n, const float *values, bint state, float lr_scale) noexcept nogil
 
 # Puts whole rows, weights and state (n x store_floats), in the place of what is there.  Counts as
 # a push of them.  0, or -1 as store_push.

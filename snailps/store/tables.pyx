@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key, mix64
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
-from snailps.abi._row_ops cimport RowOps, RowStep
+from snailps.abi._row_ops cimport HYPER_LR, HYPER_NUM, RowOps, RowStep
 from snailps.store.core._arena cimport Piece, arena_merge, arena_used
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
@@ -289,7 +289,7 @@ cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragme
 
 cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
                              uint32_t n, const float *values, uint32_t value_floats,
-                             RowStep step) noexcept nogil:
+                             RowStep step, const float *hyper) noexcept nogil:
     """Takes each key's row through `step`, or (step NULL) copies the value over it."""
     cdef Slab *slab = &table.slab
     cdef Part *part = &slab.parts[fragment]
@@ -315,7 +315,7 @@ cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *ke
             if step == NULL:
                 memcpy(weights_of(row), values, value_floats * sizeof(float))
             else:
-                step(table.hyper, weights_of(row), values, slab.dim)
+                step(hyper, weights_of(row), values, slab.dim)
             if tracked:
                 track_push(slab, row)
             values += value_floats
@@ -325,18 +325,24 @@ cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *ke
 
 
 cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                    uint32_t n, const float *values, bint state) noexcept nogil:
+                    uint32_t n, const float *values, bint state, float lr_scale) noexcept nogil:
     cdef const RowOps *ops = table.slab.ops
+    cdef float[HYPER_NUM] scaled
+    cdef const float *hyper = table.hyper
     if state:
         return _change_rows(table, fragment, keys, n, values, table.slab.floats,
-                            ops.add_state[table.slab.access])
+                            ops.add_state[table.slab.access], hyper)
+    if lr_scale != 1:
+        memcpy(scaled, hyper, sizeof(scaled))
+        scaled[<int>HYPER_LR] *= lr_scale
+        hyper = scaled
     return _change_rows(table, fragment, keys, n, values, table.value_floats,
-                        ops.apply[table.slab.access])
+                        ops.apply[table.slab.access], hyper)
 
 
 cdef int store_put(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
                    uint32_t n, const float *rows) noexcept nogil:
-    return _change_rows(table, fragment, keys, n, rows, table.slab.floats, NULL)
+    return _change_rows(table, fragment, keys, n, rows, table.slab.floats, NULL, NULL)
 
 
 # --- products with rows where they lie -----------------------------------------------------------

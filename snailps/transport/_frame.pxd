@@ -41,8 +41,9 @@ cdef enum:                          # options of a PULL or PUSH: frame.Option ex
     OPTION_STATE = 1 << 0
     OPTION_CLOCK = 1 << 5           # bits 1 to 4 are reserved, and 0
     OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire_types.pxd
+    OPTION_LR_SCALE = 1 << 10       # PUSH: the step size is scaled
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
-    OPTIONS_KNOWN = 0x21 | 3 << 8 | 7 << 12
+    OPTIONS_KNOWN = 0x21 | 7 << 8 | 7 << 12
 
 cdef enum:                          # ... and of one in a stream to a standby
     STREAM_STEP = 1 << 6
@@ -116,7 +117,7 @@ cdef inline bint head_is_ours(const FrameHeader *head) noexcept nogil:
 #
 # PULL     GroupHead, [ClockHead, OPTION_CLOCK], keys
 # PULLED   groups x uint64 (the asker's mark in that fragment), rows, one a key
-# PUSH     GroupHead, [ClockHead, OPTION_CLOCK], keys, values, one a key
+# PUSH     GroupHead, [ClockHead, OPTION_CLOCK], [LrHead, OPTION_LR_SCALE], keys, values, one a key
 # PUSHED   empty
 # SCAN     ScanHead
 # SCANNED  ScannedHead, keys x uint64, keys x dim x float32
@@ -158,6 +159,10 @@ cdef packed struct ClockHead:       # which contribution, or as of when
     uint32_t slot                   # PUSH, SEAL: below SLOTS_MAX; else 0
     uint32_t slots                  # SEAL: of this clock, 1 to SLOTS_MAX; else 0
 
+cdef packed struct LrHead:          # of a PUSH
+    float lr_scale                  # the access method's step size is multiplied by it
+    uint32_t unused                 # 0
+
 cdef packed struct Group:           # the next `keys` keys belong to `fragment`
     uint32_t fragment
     uint32_t keys
@@ -182,7 +187,7 @@ cdef packed struct ProductHead:     # of a part: examples first..first + count -
     uint32_t floats                 # a row of Z, as the sender knows the table
     uint32_t options
     float scale                     # BACKWARD: dL/dZ is this times what travels; FORWARD: 0
-    uint32_t unused                 # 0
+    float lr_scale                  # BACKWARD: the step size is multiplied by it; FORWARD: 0
 
 cdef packed struct ReplicaHead:
     uint32_t what                   # REPLICA_...
@@ -204,6 +209,8 @@ cdef packed struct BeginHead:
 cdef packed struct StagedHead:
     uint32_t runs
     uint32_t state                  # values are differences of weights and state
+    float lr_scale                  # of the table's step in this clock
+    uint32_t unused                 # 0
 
 cdef packed struct SlotsHead:
     uint32_t slots                  # of the clock, as its seals say; 0 = none did

@@ -96,6 +96,8 @@ class Option(enum.IntFlag):
     """Rows are weights and the optimiser's state."""
     CLOCK = 32
     """PULL: rows as of a clock.  PUSH: a contribution to a slot of a clock."""
+    LR_SCALE = 1024
+    """PUSH: the access method's step size is scaled."""
 
 
 KINDS = frozenset(int(kind) for kind in Kind)

@@ -28,7 +28,7 @@ from snailps.transport.security.trust import Trust
 LIMIT_S = 60.0
 FRAG_NUM = 64
 JOB = 7
-ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, PYTHON = range(8)
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, ROWWISE, PYTHON = range(9)
 ZEROS, UNIFORM = 0, 1
 
 

@@ -116,12 +116,12 @@ def test_init_rows_other_seed_or_key_differ():
 
 
 HYPER = np.array([0.1, 1e-6, 0.9, 0.999, 0.05, 0.01, 1.0, 0], np.float32)
-ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM = range(7)
-STATE = {ADD: 0, SGD: 0, ADAGRAD: 1, ADAM: 2, FTRL: 2, AVERAGE: 1, MOMENTUM: 1}  # times dim
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, ROWWISE = range(8)
+STATE = {ADAGRAD: 1, ADAM: 2, FTRL: 2, AVERAGE: 1, MOMENTUM: 1}  # times dim
 
 
 def state_of(access, dim):
-    return STATE[access] * dim + (access in (ADAM, AVERAGE))
+    return STATE.get(access, 0) * dim + (access in (ADAM, AVERAGE, ROWWISE))
 
 
 def some_row(access, dim, rng):
@@ -138,7 +138,7 @@ def some_row(access, dim, rng):
 STEPS = [(build, 37) for build in BUILDS] + [(kernels.BUILD, 1)]
 
 
-@pytest.mark.parametrize("access", range(7))
+@pytest.mark.parametrize("access", range(8))
 @pytest.mark.parametrize(("build", "dim"), STEPS)
 def test_apply_row_equals_twin(build, access, dim):
     rng = np.random.default_rng(access)
@@ -151,7 +151,7 @@ def test_apply_row_equals_twin(build, access, dim):
 
 
 @builds
-@pytest.mark.parametrize("access", [ADD, SGD, ADAGRAD, ADAM, FTRL, MOMENTUM])
+@pytest.mark.parametrize("access", [ADD, SGD, ADAGRAD, ADAM, FTRL, MOMENTUM, ROWWISE])
 def test_add_state_row_equals_twin(build, access):
     dim = 37
     rng = np.random.default_rng(access)
@@ -171,7 +171,7 @@ def test_add_state_row_of_what_does_not_add_up_is_refused(build, access):
 
 
 @builds
-@pytest.mark.parametrize("access", [ADAGRAD, ADAM])
+@pytest.mark.parametrize("access", [ADAGRAD, ADAM, ROWWISE])
 def test_apply_zero_gradient_to_a_new_row_changes_no_weight(build, access):
     row, zeros = np.zeros(10 + state_of(access, 10), np.float32), np.zeros(10, np.float32)
     kernels.load(build).apply_row(access, HYPER, row, zeros)
@@ -198,6 +198,17 @@ def test_apply_adam_two_steps_known_answer(build):
         kernels.load(build).apply_row(ADAM, hyper, row, np.array([value], np.float32))
     step = 0.5 * (7 / 3) / (19 / 3) ** 0.5
     np.testing.assert_allclose(row, [-0.5 - step, 1.75, 4.75, 2], rtol=1e-6)
+
+
+@builds
+def test_apply_rowwise_two_steps_known_answer(build):
+    """lr = 1/2, eps = 0; g = (6, 8, 0, 0), then (0, 0, 12, 16): means of squares 25 and 100."""
+    hyper = np.array([0.5, 0, 0, 0, 0, 0, 0, 0], np.float32)
+    row = np.zeros(5, np.float32)
+    kernels.load(build).apply_row(ROWWISE, hyper, row, np.array([6, 8, 0, 0], np.float32))
+    np.testing.assert_allclose(row, [-0.6, -0.8, 0, 0, 25], rtol=1e-6)
+    kernels.load(build).apply_row(ROWWISE, hyper, row, np.array([0, 0, 12, 16], np.float32))
+    np.testing.assert_allclose(row[2:], [-6 / 125**0.5, -8 / 125**0.5, 125], rtol=1e-6)
 
 
 @builds

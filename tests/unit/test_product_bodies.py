@@ -9,7 +9,7 @@ from twins.frame import EXAMPLE_ENTRIES_MAX, ProductOption
 
 from snailps.transport.frame import Frame, Kind
 
-HEAD = struct.Struct("<QQIIIIIIfI")
+HEAD = struct.Struct("<QQIIIIIIff")
 FIELDS = ("seq", "batch", "examples", "first", "count", "entries", "floats", "options", "scale")
 KEEP, QUIET, ONES = (int(option) for option in ProductOption)
 
@@ -41,7 +41,7 @@ def backward(rows=((1.0, 1.0), (2.0, 0.0)), request=2, incarnation=1, **changed)
         "seq": 1, "batch": 1, "examples": len(rows), "first": 0, "count": len(rows), "entries": 0,
         "floats": 2, "options": 0, "scale": 1.0, **changed,
     }  # fmt: skip
-    body = HEAD.pack(*(head[name] for name in FIELDS), 0) + np.array(rows, "<f4").tobytes()
+    body = HEAD.pack(*(head[name] for name in FIELDS), 1) + np.array(rows, "<f4").tobytes()
     body += bytes(-len(body) % 8)
     return Frame(Kind.BACKWARD, body, 1, 1, JOB, incarnation, request)
 
@@ -266,7 +266,7 @@ def test_table_in_python_is_refused_in_words():
         from snailps.api.tables import Table
 
         cluster.declare(Table("t", 2, "python_methods:Plain"))
-        assert PYTHON == 7
+        assert PYTHON == 8
         with cluster.raw() as one:
             error = error_of(one.ask(forward()))
     assert error.code == "access"

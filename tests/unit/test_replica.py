@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from products import batch
 from replicas import Counting, Relay, Replicas, assert_equal, dump
-from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ZEROS
+from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ROWWISE, ZEROS
 
 from snailps import kernels
 from snailps.api.tables import Table
@@ -26,9 +26,11 @@ def tables(cluster):
     cluster.add_table(4, 5, AVERAGE)
     cluster.declare(MOMENTUM, 5)
     cluster.add_table(6, 300, 2, hyper=(0.05, 1e-8))  # adagrad, wide
+    cluster.add_table(7, 7, ROWWISE, hyper=(0.05, 1e-8))
 
 
-DIMS = {1: 8, 2: 20, 3: 4, 4: 6, 5: 6, 6: 300}
+DIMS = {1: 8, 2: 20, 3: 4, 4: 6, 5: 6, 6: 300, 7: 7}
+SCALED = (2, 6, 7)  # whose step size a push may scale
 
 
 def traffic(cluster, seed, until, clocks=False):
@@ -39,23 +41,25 @@ def traffic(cluster, seed, until, clocks=False):
     steps = 0
     while not until(steps):
         steps += 1
-        table = int(rng.integers(1, 7))
+        table = int(rng.integers(1, 8))
         keys = lists[rng.integers(4)] if rng.random() < 0.4 else np.unique(
             rng.integers(0, 20_000, rng.integers(1, 2000))).astype(np.uint64)  # fmt: skip
         values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
         if table == 4:
             values[:, -1] = rng.random(len(keys))
         what = rng.random()
+        lr_scale = 1 - steps % 3 / 4 if table in SCALED else 1
         if table == 6 and what < 0.4:
             some = batch(rng, 40, 3000, 20)
             forward = client.forward_async(6, *some, 300)
             forward.wait()
-            client.backward_async(forward, rng.normal(size=(40, 300)).astype(np.float32)).wait()
+            gradient = rng.normal(size=(40, 300)).astype(np.float32)
+            client.backward_async(forward, gradient, lr_scale=lr_scale).wait()
         elif table == 1 and what < 0.2:
             pull = np.zeros((len(keys), 8), np.float32)
             client.pull(1, keys, pull)
         else:
-            client.push_async(table, keys, values, wire=WIRES[rng.integers(3)])
+            client.push_async(table, keys, values, wire=WIRES[rng.integers(3)], lr_scale=lr_scale)
         if rng.random() < 0.05:
             client.cut(0)
     client.flush()

@@ -2,7 +2,7 @@
 
 import numpy as np
 from replicas import Replicas, assert_equal, dump
-from test_replica import DIMS, tables
+from test_replica import DIMS, SCALED, tables
 
 
 def clocked(cluster, slot, slots, clocks, seed):
@@ -11,10 +11,11 @@ def clocked(cluster, slot, slots, clocks, seed):
     client = cluster.client(incarnation=seed)
     for clock in range(*clocks):
         client.reach_async(clock).wait()
-        for table in (1, 2, 5):
+        for table in (1, 2, 5, 7):
             keys = np.unique(rng.integers(0, 3000, 400)).astype(np.uint64)
             values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
-            client.push(table, keys, values, clock=clock, slot=slot)
+            scaled = 1 / (2 + clock) if table in SCALED else 1
+            client.push(table, keys, values, clock=clock, slot=slot, lr_scale=scaled)
         client.seal_async(clock, slot, slots).wait()
 
 
@@ -27,9 +28,10 @@ def test_standby_made_in_the_middle_of_a_clock_closes_it_as_its_primary():
 
         def push(i):
             keys = np.unique(rng.integers(0, 3000, 700)).astype(np.uint64)
-            for table in (1, 5):
+            for table in (1, 5, 7):
                 values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
-                clients[i].push(table, keys, values, clock=0, slot=i)
+                scaled = 0.5 if table in SCALED else 1
+                clients[i].push(table, keys, values, clock=0, slot=i, lr_scale=scaled)
 
         for i in (0, 1, 2):
             push(i)

@@ -22,7 +22,7 @@ tables = st.builds(
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", fullmatch=True),
     st.integers(1, DIM_MAX - 1),
     access=st.sampled_from(
-        ["add", "sgd", "adagrad", "adam", "ftrl", "average", "momentum", "a.b:C"]
+        ["add", "sgd", "adagrad", "adam", "ftrl", "average", "momentum", "rowwise_adagrad", "a.b:C"]
     ),
     init=st.sampled_from(["zeros", "uniform", "normal"]),
     scale=numbers,
@@ -113,10 +113,13 @@ def test_table_for_the_store_has_its_numbers():
     table = Table("t", 3, "ftrl", lr=0.1, l1=2, l2=3, beta=4, track="touch")
     hyper = (0.1, 1e-8, 0.9, 0.999, 2.0, 3.0, 4.0)
     assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 1)
-    assert Table("t", 3, "some.where:Method").store_arguments()[1] == 7
+    assert Table("t", 3, "some.where:Method").store_arguments()[1] == 8
 
 
-@pytest.mark.parametrize("access", ["add", "sgd", "adagrad", "adam", "ftrl", "average", "momentum"])
+@pytest.mark.parametrize(
+    "access",
+    ["add", "sgd", "adagrad", "adam", "ftrl", "average", "momentum", "rowwise_adagrad"],
+)
 @pytest.mark.parametrize("dim", [1, 7])
 def test_table_state_is_as_wide_as_the_store_makes_it(access, dim):
     table = Table("t", dim, access, lr=0.1)

@@ -125,7 +125,7 @@ def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
             self.asked.append(keys)
             return out
 
-        def push(self, number, keys, values, *more):
+        def push(self, number, keys, values, *more, **options):
             self.asked += [keys, values]
 
     class Wires:

@@ -68,8 +68,8 @@ class Client:
         self.asked.append(("pull", number, out.shape, state, wire))
         return "rows"
 
-    def push(self, number, keys, values, state, merge, wire, feedback):
-        self.asked.append(("push", number, values.shape, state, merge, wire))
+    def push(self, number, keys, values, state, merge, wire, feedback, lr_scale):
+        self.asked.append(("push", number, values.shape, state, merge, wire, lr_scale))
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_worker_with_declared_table_asks_for_its_number(worker):
     worker.push("w", keys, np.zeros((5, 3), np.float32))
     assert worker.client.asked == [
         ("pull", 4, (5, 3), False, 0),
-        ("push", 4, (5, 3), False, False, 0),
+        ("push", 4, (5, 3), False, False, 0, 1.0),
     ]
 
 
@@ -100,19 +100,21 @@ def test_worker_pushes_gradients_merged_and_differences_of_state_as_they_are(wor
     worker.pull("g", keys, state=True)
     worker.push("g", keys, np.zeros((5, 3), np.float32))
     worker.push("g", keys, np.zeros((5, 9), np.float32), state=True)
+    worker.push("a", keys, np.zeros((5, 3), np.float32), lr_scale=0.5)
     worker.push("mean", keys, np.zeros((5, 4), np.float32))
     assert worker.client.asked == [
         ("pull", 5, (5, 9), True, 0),
-        ("push", 5, (5, 3), False, True, 0),
-        ("push", 5, (5, 9), True, False, 0),
-        ("push", 7, (5, 4), False, False, 0),
+        ("push", 5, (5, 3), False, True, 0, 1.0),
+        ("push", 5, (5, 9), True, False, 0, 1.0),
+        ("push", 6, (5, 3), False, True, 0, 0.5),
+        ("push", 7, (5, 4), False, False, 0, 1.0),
     ]
 
 
 def test_worker_refuses_to_push_a_state_that_does_not_add_up(worker):
     keys = np.arange(5, dtype=np.uint64)
     for name, width in (("a", 10), ("mean", 7)):
-        with pytest.raises(MisuseError, match=r"does not add up.*adagrad, add, ftrl, sgd"):
+        with pytest.raises(MisuseError, match=r"does not add up.*adagrad, add, ftrl, .*sgd"):
             worker.push(name, keys, np.zeros((5, width), np.float32), state=True)
     with pytest.raises(MisuseError, match=r"rows of 9 values, got shape \(5, 3\)"):
         worker.push("g", keys, np.zeros((5, 3), np.float32), state=True)

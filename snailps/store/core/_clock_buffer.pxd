@@ -16,6 +16,9 @@ cdef enum:
     STAGED_BYTES_MAX = 2 << 30      # of a shard, unless it is told otherwise
     SPARE_PAGES = 32                # of the largest part whose memory is kept
 
+cdef enum:
+    NO_LR_SCALE = -1
+
 cdef enum Stage:                    # what became of a contribution
     STAGE_OK = 0
     STAGE_DROPPED = 1               # another one's counts, or it was applied already
@@ -68,6 +71,7 @@ cdef struct Sums:                   # of one table in the present clock
     Table *table
     Staged *parts                   # in which sums lie
     bint state
+    float lr_scale                  # of all that is staged for it; NO_LR_SCALE = nothing is
     uint32_t floats
     uint32_t count
     uint32_t cap
@@ -120,6 +124,10 @@ cdef Staged *staged_new(Slots *s, uint32_t key_num, uint32_t run_num, uint32_t f
 # Gives back a part that is not counted; one that is.  Its memory is kept for others, within bounds.
 cdef void staged_give(Slots *s, Staged *part) noexcept nogil
 cdef void staged_free(Slots *s, Staged *part) noexcept nogil
+
+# Says with which step size, times the table's, the sums of a table are to be applied; NULL = no
+# memory, `lr_scale` of the sums is another = contributions of one clock differ, which do not add up.
+cdef Sums *slots_scale(Slots *s, Table *table, bint state, float lr_scale) noexcept nogil
 
 # Takes a part, with its table, incarnation and contents, behind the slot's others.
 cdef void slots_stage(Slots *s, Slot *place, Staged *part) noexcept nogil

@@ -175,8 +175,16 @@ cdef Sums *_sums_of(Slots *s, Table *table, bint state) noexcept nogil:
         return NULL
     sums.table = table
     sums.state = state
+    sums.lr_scale = NO_LR_SCALE
     sums.floats = table.slab.floats if state else table.value_floats
     at[0] = sums
+    return sums
+
+
+cdef Sums *slots_scale(Slots *s, Table *table, bint state, float lr_scale) noexcept nogil:
+    cdef Sums *sums = _sums_of(s, table, state)
+    if sums != NULL and sums.lr_scale == NO_LR_SCALE:
+        sums.lr_scale = lr_scale
     return sums
 
 
@@ -324,14 +332,14 @@ cdef bint _apply_run(Slots *s, Shard *shard, const Sums *sums, uint32_t start,
         apart |= sums.rows[i] != sums.rows[i - 1] + sums.floats
     if not apart:
         return store_push(shard, sums.table, fragment, sums.keys + start, stop - start,
-                          sums.rows[start], sums.state) == 0
+                          sums.rows[start], sums.state, sums.lr_scale) == 0
     while start < stop:
         m = min(stop - start, at_once)
         for i in range(m):
             memcpy(s.gather + i * <uint64_t>sums.floats, sums.rows[start + i],
                    sums.floats * sizeof(float))
         if store_push(shard, sums.table, fragment, sums.keys + start, m, s.gather,
-                      sums.state) < 0:
+                      sums.state, sums.lr_scale) < 0:
             return False
         start += m
     return True
@@ -390,6 +398,10 @@ cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
 cdef void _slots_begin(Slots *s, uint64_t clock) noexcept nogil:
     """An empty clock: what is staged is dropped."""
     cdef uint32_t i
+    cdef Sums *sums = s.sums
+    while sums != NULL:
+        sums.lr_scale = NO_LR_SCALE
+        sums = sums.next
     for i in range(s.cap):
         _slot_drop(s, &s.slot[i], 0)
         s.slot[i].sealed = 0

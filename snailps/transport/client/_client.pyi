@@ -57,6 +57,7 @@ class Client:
         feedback: bool = True,
         clock: int = -1,
         slot: int = 0,
+        lr_scale: float = 1.0,
     ) -> Pending: ...
     def pull(
         self,
@@ -78,6 +79,7 @@ class Client:
         feedback: bool = True,
         clock: int = -1,
         slot: int = 0,
+        lr_scale: float = 1.0,
     ) -> None: ...
     def seal_async(self, clock: int, slot: int, slots: int) -> Pending: ...
     def reach_async(self, clock: int) -> Pending: ...
@@ -92,7 +94,11 @@ class Client:
         keep: bool = True,
     ) -> Forward: ...
     def backward_async(
-        self, forward: Forward, gradient: NDArray[np.float32], wire: int = 0
+        self,
+        forward: Forward,
+        gradient: NDArray[np.float32],
+        wire: int = 0,
+        lr_scale: float = 1.0,
     ) -> Pending: ...
     def cork(self) -> None: ...
     def uncork(self) -> None: ...

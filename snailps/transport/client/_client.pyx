@@ -192,10 +192,11 @@ cdef class Client:
         Pending
         """
         return ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, False,
-                        ahead, clock, 0)
+                        ahead, clock, 0, 1)
 
     def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False,
-                   int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0):
+                   int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0,
+                   float lr_scale=1):
         """Starts a push of `values` to the rows of `keys`; applied exactly once each.
 
         Parameters
@@ -221,26 +222,30 @@ cdef class Client:
             was sealed by another incarnation.  -1: applied when it comes.
         slot : int
             0 to 4,095; with `clock`.
+        lr_scale : float
+            The access method's step size is multiplied by it for this push, 0 or more; the same in
+            all contributions of a clock to a table.  Costs 8 bytes a part, if not 1.
 
         Returns
         -------
         Pending
         """
         return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
-                        False, False, clock, slot)
+                        False, False, clock, slot, lr_scale)
 
     def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, int64_t clock=-1):
         """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
         return self.requests.wait_alone(
             ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
-                     clock, 0))
+                     clock, 0, 1))
 
     def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
-             int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0):
+             int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0,
+             float lr_scale=1):
         """`push_async` and its `wait`, some microseconds faster."""
         self.requests.wait_alone(
             ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, True,
-                     False, clock, slot))
+                     False, clock, slot, lr_scale))
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots):
         """Says to every shard that a slot has all its contributions: those pushed before.
@@ -307,7 +312,7 @@ cdef class Client:
         """
         return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep)
 
-    def backward_async(self, CForward forward, gradient, int wire=0):
+    def backward_async(self, CForward forward, gradient, int wire=0, float lr_scale=1):
         """Starts the way back of a batch: dL/dZ to the shards, which step the rows that it touched.
 
         Each shard sums the gradient of every row over the whole batch and hands it to the table's
@@ -322,6 +327,8 @@ cdef class Client:
         wire : int
             Type of its rows while they travel.  A narrow one is scaled so that the largest value
             is between 1 and 2: small gradients do not vanish.
+        lr_scale : float
+            As of `push_async`.
 
         Returns
         -------
@@ -332,7 +339,7 @@ cdef class Client:
         MisuseError
             Another shape, or a batch that cannot go back.
         """
-        return ask_backward(self.requests, forward, gradient, wire)
+        return ask_backward(self.requests, forward, gradient, wire, lr_scale)
 
     def cork(self):
         """From here to `uncork` this thread's asynchronous calls wake no thread to send them at once.

@@ -9,8 +9,8 @@ from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_writ
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, KIND_BACKWARD, KIND_ERROR, KIND_FORWARD, KIND_PULL,
-    KIND_PUSH, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_WIRE_SHIFT, PART_BYTES, ClockHead,
-    FrameHeader, Group, GroupHead, fill_head, head_is_ours, key_bytes, narrow_keys_bytes,
+    KIND_PUSH, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_LR_SCALE, OPTION_WIRE_SHIFT, PART_BYTES,
+    ClockHead, FrameHeader, Group, GroupHead, LrHead, fill_head, head_is_ours, key_bytes, narrow_keys_bytes,
     write_narrow_keys,
 )
 from snailps.transport._posix cimport (
@@ -360,6 +360,8 @@ cdef size_t _write_body(const WireOps *wire, Request *r, Part *part, Buffer *out
     body += narrow_keys_bytes(part.count, width) if width else <size_t>part.count * 8
     if r.clocked:
         body += sizeof(ClockHead)
+    if r.options & OPTION_LR_SCALE:
+        body += sizeof(LrHead)
     if r.kind == KIND_PUSH:
         body += <size_t>part.count * r.row_bytes
     pad = (8 - (body & 7)) & 7
@@ -377,6 +379,10 @@ cdef size_t _write_body(const WireOps *wire, Request *r, Part *part, Buffer *out
         top.options |= OPTION_CLOCK
         _write_clock(<ClockHead *>to, r)
         to += sizeof(ClockHead)
+    if r.options & OPTION_LR_SCALE:
+        (<LrHead *>to).lr_scale = r.lr_scale
+        (<LrHead *>to).unused = 0
+        to += sizeof(LrHead)
     to = _write_keys(to, r, part, groups, width, base)
     if r.kind == KIND_PUSH:
         if not _write_values(wire, r, part, to):

@@ -28,7 +28,7 @@ from snailps.transport.handshake import remote_error
 from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SEAL,
-    OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
+    OPTION_LR_SCALE, OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
 )
 from snailps.transport._posix cimport load_flag, now_s, store_flag
 from snailps.transport.client._error_feedback cimport owing_of
@@ -285,7 +285,7 @@ cdef class PendingRequests:
 
 cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
                       bint merge, int wire, bint feedback, bint alone, bint ahead,
-                      int64_t clock, uint32_t slot):
+                      int64_t clock, uint32_t slot, float lr_scale):
     """A pull or push; `alone` = the caller waits for it with `wait_alone`."""
     cdef Core *core = requests.connections.core
     cdef Request *r
@@ -300,6 +300,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
     if clock < -1 or slot >= <uint32_t>SLOTS_MAX:
         raise MisuseError(f"slot {slot} of clock {clock}: expected a clock of 0 or more (or -1: "
                           f"none) and a slot from 0 to {SLOTS_MAX - 1:,}")
+    _check_lr_scale(lr_scale, state)
     if not keys.flags.c_contiguous:
         keys = np.ascontiguousarray(keys)
     PyObject_GetBuffer(keys, &wanted, PyBUF_FORMAT | PyBUF_ND)
@@ -316,7 +317,8 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         r.kind = kind
         r.table = table
         take_rows(r, rows, kind == KIND_PULL, state)
-        r.options = OPTION_STATE if state else 0
+        r.options = (OPTION_STATE if state else 0) | (OPTION_LR_SCALE if lr_scale != 1 else 0)
+        r.lr_scale = lr_scale
         r.wire = wire
         r.ahead = ahead
         r.clocked = clock >= 0
@@ -443,7 +445,8 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
     return pending
 
 
-cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, int wire):
+cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, int wire,
+                          float lr_scale):
     """dL/dZ of a batch that went forward to the shards that touched it."""
     cdef Core *core = requests.connections.core
     cdef Request *r
@@ -459,6 +462,7 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
             or gradient.shape != (f.product.examples, f.dim) or not gradient.flags.c_contiguous:
         raise MisuseError(f"gradient must be a C-contiguous float32 array of shape "
                           f"({f.product.examples}, {f.dim}), got " + _told(gradient))
+    _check_lr_scale(lr_scale, False)
     if wire != WIRE_FLOAT32 and gradient.size:
         most = float(np.max(np.abs(gradient)))
         if 0 < most < np.inf:
@@ -473,6 +477,7 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
     r.row_stride = 4 * <size_t>f.dim
     r.product.forward = f
     r.product.scale = scale
+    r.product.lr_scale = lr_scale
     for s in range(core.order.shards):
         r.product.slab[s] = f.product.slab[s]
     requests.send(pending)
@@ -502,6 +507,15 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
     if r.product == NULL:
         raise MemoryError
     return r
+
+
+cdef int _check_lr_scale(float lr_scale, bint state) except -1:
+    if not 0 <= lr_scale < 1e30:        # nor is not-a-number
+        raise MisuseError(f"lr_scale {lr_scale:g}: expected a number from 0, below 1e30")
+    if state and lr_scale != 1:
+        raise MisuseError("lr_scale goes with gradients: differences of weights and state are of "
+                          "steps taken here")
+    return 0
 
 
 cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:

@@ -143,6 +143,7 @@ cdef void _write_head(ProductHead *top, const Request *r, uint32_t first, uint32
     if r.kind == KIND_BACKWARD:
         top.seq = seq
         top.scale = r.product.scale
+        top.lr_scale = r.product.lr_scale
 
 
 cdef void write_forward(char *to, const Request *r, uint32_t shard, uint32_t first, uint32_t count,

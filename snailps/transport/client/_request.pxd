@@ -45,6 +45,7 @@ cdef struct Product:                # a batch on its way through a table: `_prod
     bint keep                       # a BACKWARD follows
     bint ones                       # all values are 1
     float scale                     # BACKWARD
+    float lr_scale                  # ... by which the step size is multiplied
     Request *forward                # BACKWARD: the FORWARD of its batch, which has the entries
     uint64_t *keys                  # of all entries: by shard, then by example
     float *values
@@ -66,7 +67,8 @@ cdef struct Request:
     uint32_t slot
     uint32_t table
     uint32_t dim                    # floats a row: of weights, or of weights and state
-    uint32_t options                # OPTION_STATE
+    uint32_t options                # OPTION_STATE, OPTION_LR_SCALE
+    float lr_scale                  # with OPTION_LR_SCALE
     int wire                        # how rows travel: WIRE_...
     uint32_t row_bytes              # a row, there
     Owing *owing                    # what earlier pushes rounded away; NULL = no feedback

@@ -86,6 +86,9 @@ def apply_row(access: int, hyper: np.ndarray, row: np.ndarray, value: np.ndarray
     elif access == 6:
         one[:] = beta1 * one + g
         w -= lr * one
+    elif access == 7:
+        row[dim] += (g**2).mean()
+        w -= lr / (np.sqrt(row[dim]) + eps) * g
     else:
         row[dim:] += g
     return row

@@ -4,7 +4,7 @@ import numpy as np
 from twins import kernels as steps
 
 MASK = 2**64 - 1
-ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM = range(7)
+ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, ROWWISE = range(8)
 
 
 def hash_key(key):
@@ -128,4 +128,4 @@ class Row:
 
 def state_floats(access, dim):
     floats = {ADAGRAD: dim, ADAM: 2 * dim + 1, FTRL: 2 * dim, AVERAGE: dim + 1, MOMENTUM: dim}
-    return floats.get(access, 0)
+    return floats.get(access, int(access == ROWWISE))
