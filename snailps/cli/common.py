@@ -45,7 +45,7 @@ from snailps.config import (
 from snailps.config.fields import Settings, format_value, settings_of
 from snailps.config.misplaced import Remark
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
-from snailps.node.phrases import process_name
+from snailps.node.phrases import NAME_MARK, process_name
 
 if TYPE_CHECKING:
     from snailps.server.process import Server
@@ -211,6 +211,12 @@ def name_of(node: Server | WorkerProcess) -> str:
     return process_name(role, node.welcome.node) if node.welcome is not None else role
 
 
+def tell_name(name: str) -> None:
+    """Tells the launcher this process's name, by a line that it takes out of what it shows."""
+    with contextlib.suppress(OSError):  # it has gone
+        os.write(2, f"{NAME_MARK}{name}\n".encode())  # at once: other threads write there, too
+
+
 def run_node(
     cls: type[S],
     make: Callable[[S, RawConfig], Server | WorkerProcess],
@@ -235,6 +241,7 @@ def run_node(
     node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
     if address_fd >= 0:
         hide_told()
+        node.on_named = tell_name
     json_lines.call(lambda: name_of(node))
     node.catch_signals()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -13,9 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
+from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import print_json, print_rows
+from snailps.config.output import refuse_existing
 from snailps.errors import ConfigError
 from snailps.models.fedavg.plotting import plot_histories
+from snailps.models.fedavg.prepare import files_of
 from snailps.models.fedavg.prepare import prepare as make_files
 
 app = typer.Typer(no_args_is_help=True, help="Files and plots of federated averaging.")
@@ -42,6 +45,7 @@ def prepare(
     bpe: Annotated[int, typer.Option(min=0, help="Batches a round, for cfg.json.")] = 0,
     bs: Annotated[int, typer.Option(min=0, help="Windows a batch, for cfg.json.")] = 0,
     target: Annotated[float, typer.Option(min=0, help="Loss to reach, for cfg.json.")] = 0.0,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make vocabulary and test windows from a text.
@@ -54,6 +58,9 @@ def prepare(
         raise ConfigError(f"--window: expected an odd number of words, got {window}")
     given: dict[str, Any] = {"data_name": data_name, "bpe": bpe, "bs": bs, "target": target}
     cfg = {key: value for key, value in given.items() if value}
+    if not overwrite:
+        names = files_of(cfg=bool(cfg))
+        refuse_existing([str(into / name) for name in names], unfinished=False, option="--into")
     figures = make_files(
         text,
         into,
@@ -78,6 +85,7 @@ def prepare(
 def plot(
     histories: Annotated[list[Path], typer.Argument(help="OUTPUT.history.jsonl of runs.")],
     into: Annotated[Path, typer.Option("--into", help="Picture: .png, .svg or .pdf.")],
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Plot the loss on the test windows against windows per learner and against seconds.
 
@@ -85,5 +93,7 @@ def plot(
 
     For example: snailps fedavg plot out/one.history.jsonl out/two.history.jsonl --into loss.png
     """
+    if not overwrite:
+        refuse_existing([str(into)], unfinished=False, option="--into")
     plot_histories(histories, into)
     typer.echo(str(into))

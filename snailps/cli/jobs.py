@@ -180,6 +180,8 @@ def figure_lines(run: Run) -> list[str]:
     from snailps.cli.end_panel import end_lines, ending_of
 
     figures = {**run.figures, "files": [shown(str(path)) for path in run.figures.get("files", [])]}
+    if "report" in figures:
+        figures["report"] = shown(str(figures["report"]))
     last = cast("Status", run.last)
     return end_lines(ending_of(figures, job=run.model, status=last))
 

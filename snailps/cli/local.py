@@ -55,7 +55,7 @@ from snailps.config import (
 )
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError, SnailError, WaitTimeout
 from snailps.kernels import cores
-from snailps.local.launcher import OWN_ERROR, Launcher, MasterEnded
+from snailps.local.launcher import OWN_ERROR, Launcher, MasterEnded, labelled
 from snailps.node.limits import END_S
 from snailps.node.status import Status
 from snailps.node.usage import peak_rss_mb
@@ -186,9 +186,10 @@ def run_local(
         if line.startswith(OWN_ERROR) or is_object(line):  # which has its process's name
             lines.put(line)
         elif found := _LOGGED.match(line):
-            lines.put(f"{f'{found[1]} ' if verbose else ''}{name}: {line[found.end() :]}")
+            stamp = f"{found[1]} " if verbose else ""
+            lines.put(stamp + labelled(name, line[found.end() :]))
         else:
-            lines.put(f"{name}: {line}")
+            lines.put(labelled(name, line))
 
     master = raw.build(MasterSettings, also_known=known_classes(raw))
     trust = Trust.of(master)
@@ -398,9 +399,6 @@ def _watch(
             heard_at = time.monotonic()
             if status["phase"] in STARTING:
                 launcher.check()
-            launcher.call_names(
-                {node["pid"]: f"{node['role']} {node['id']}" for node in status["nodes"]}
-            )
             if status["phase"] not in ("stopping", "done", "failed"):
                 if status["phase"] in REPLACING and not interrupts:
                     launcher.restart_killed(range(1, len(launcher.children)))

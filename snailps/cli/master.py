@@ -251,8 +251,10 @@ def model_of(job: Job) -> str:
 
 def absolute(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Figures whose files can be found from any folder."""
-    files = [_absolute(path) for path in figures.get("files", [])]
-    return {**figures, "files": files} if files else dict(figures)
+    found = {**figures, "files": [_absolute(path) for path in figures.get("files", [])]}
+    if "report" in figures:
+        found["report"] = _absolute(figures["report"])
+    return found if found["files"] else dict(figures)
 
 
 def reachable_here(host: str, port: int) -> tuple[str, int]:

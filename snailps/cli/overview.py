@@ -16,13 +16,14 @@ from snailps.cli.progress import count_text, line_of, seconds_text
 from snailps.node.phrases import state_words
 from snailps.node.status import NodeStatus, Status
 
-LOOP_MS = 50.0
-"""A 99.9th percentile of the master's turns above this is reported: it delays all processes."""
+LOOP_MS, LOOP_SHARE = 50.0, 0.2
+"""A master that is busy for this share of the time, with turns as long as that at the 99.9th
+percentile, is reported: it delays all processes."""
 LOOP_TURNS = 10_000
 """Of fewer turns, a slow one in a thousand is the start of the job."""
 _HEAD_LINES = 8
 """Lines of a page on a terminal for titles, blank lines and the head."""
-_SPARE = ("address", "at", "clock", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
+_SPARE = ("address", "at", "step", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
 """Columns that a narrow terminal does not show, the first one first."""
 
 
@@ -73,7 +74,7 @@ def sections_of(status: Status) -> list[Section]:
     ]
     unit = f"{status['unit']}/s"
     columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work")
-    processes = Section("", (*columns, "clock", unit), [_row(node) for node in status["nodes"]])
+    processes = Section("", (*columns, "step", unit), [_row(node) for node in status["nodes"]])
     if len({node["host"] for node in status["nodes"]}) < 2:
         processes = processes.without("address")  # one machine: its address tells nothing apart
     shards = ("shard", "primary", "at", "standby", "state", "rows", "MB", "pulls/s", "pushes/s")
@@ -87,13 +88,23 @@ def sections_of(status: Status) -> list[Section]:
 
 
 def head_of(status: Status) -> list[str]:
-    """A line on the job, and one on the cluster."""
+    """A line on the progress, and one on the job and the cluster."""
+    output = f" to {status['output']}" if status["output"] else ""
     parts = [
+        *([f"{status['job_name']}{output}"] if status["job_name"] else []),
         f"master {status['address']}",
         f"{len(status['nodes'])} processes",
         f"{count_text(status['requests_per_s'])} requests/s",
     ]
-    return [line_of(status, status["eta_s"]), ", ".join(parts)]
+    return [line_of(status, eta_of(status)), ", ".join(parts)]
+
+
+def eta_of(status: Status) -> float | None:
+    """Seconds left by the status alone: at the present speed, if nobody knows better."""
+    left = (1.0 - status["progress"]) * (status["total_units"] or 0)
+    if status["eta_s"] is not None or status["phase"] != "training" or status["waiting_for"]:
+        return status["eta_s"]
+    return left / status["units_per_s"] if left and status["units_per_s"] > 0 else None
 
 
 def lines_of(status: Status) -> list[str]:
@@ -195,7 +206,8 @@ def _notes(status: Status) -> list[str]:
         )
         notes.append(line + ("; another is being written" if checkpoint["writing"] else ""))
     loop = status["loop"]
-    if loop["turns"] >= LOOP_TURNS and loop["busy_ms_p999"] > LOOP_MS:
+    busy = loop["busy_s"] > LOOP_SHARE * status["elapsed_s"]
+    if busy and loop["turns"] >= LOOP_TURNS and loop["busy_ms_p999"] > LOOP_MS:
         notes.append(
             f"the master's loop is busy: {loop['busy_ms_p999']:.0f} ms in one turn of 1,000, "
             f"{loop['busy_ms_max']:.0f} ms at most; give it a core of its own"

@@ -269,10 +269,15 @@ class Progress:
         if not self._is_up and status["nodes"] and status["phase"] not in _BEFORE:
             self._is_up = True
             self.say(f"{_cluster(status)} is up after {short_seconds_text(status['elapsed_s'])}")
-            joined = [e for e in status.get("events", ()) if e["kind"] == "joined"]
+            joined = [event for event in status.get("events", ()) if event["kind"] == "joined"]
             self._told.update(map(_key, joined))  # they are in that line
         if self._is_up:
-            news = [event for event in status.get("events", ()) if _key(event) not in self._told]
+            # That the cluster is complete, of no process, is in the line above, too.
+            news = [
+                event
+                for event in status.get("events", ())
+                if _key(event) not in self._told and (event["kind"] != "joined" or event["who"])
+            ]
             # What was lost first, then what follows from it.
             news.sort(key=lambda event: (round(event["at_s"], 1), event["kind"] != "lost"))
             for event in news:
@@ -288,9 +293,9 @@ class Progress:
             name = (node["role"], node["id"])
             if self._states.get(name) != node["state"]:
                 self._states[name] = node["state"]
-                where = f"{process_name(*name)} ({node['host']}:{node['pid']})"
+                where = f"{process_name(*name)} ({node['host']}, process {node['pid']})"
                 waits = f", waits for {waits_text(node)}" if node["waits"] else ""
-                self.say(f"{_stamp(status)} {where}: {node['state']}{waits}")
+                self.say(f"{_stamp(status)} {where}: {state_words(node)[0]}{waits}")
 
     def _eta_s(self, status: Status, now: float) -> float | None:
         if status["phase"] not in _SHARED or status["waiting_for"]:
@@ -457,7 +462,7 @@ def _blocks(status: Status, verbose: bool) -> list[str]:
     if not verbose or status["phase"] not in ("survey", "training"):
         return []
     blocks = status["blocks"]
-    return [f"blocks {blocks['done']} done {blocks['leased']} leased {blocks['left']} left"]
+    return [f"blocks: {blocks['done']} done {blocks['leased']} at work {blocks['left']} left"]
 
 
 def _message(status: Status) -> list[str]:

@@ -203,7 +203,7 @@ class Setting:
         if self.choices and value not in self.choices:
             raise self._refusal(text, origin)
         if self.check is not None:
-            value = self.check(value, f"{origin}: {self.name}")
+            value = self.check(value, self._place(origin))
         return value
 
     def format(self, value: Any) -> str:
@@ -253,7 +253,13 @@ class Setting:
         if len(got) > _GOT_CHARS_MAX:
             got = got[:_GOT_CHARS_MAX] + "..."
         ending = f" ({why})" if why else ""
-        return ConfigError(f"{origin}: {self.name}: expected {self.expected}; got {got}{ending}")
+        return ConfigError(f"{self._place(origin)}: expected {self.expected}; got {got}{ending}")
+
+    def _place(self, origin: str) -> str:
+        """Where a value was given, and of which setting: that an option's name says once."""
+        if origin.startswith(f"--set {self.name}="):
+            return f"--set {self.name}"
+        return origin if origin == f"--{self.name.replace('_', '-')}" else f"{origin}: {self.name}"
 
 
 _described: WeakKeyDictionary[type, Mapping[str, Setting]] = WeakKeyDictionary()

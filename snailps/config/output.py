@@ -45,10 +45,13 @@ def check_output(output: str) -> None:
         ) from None
 
 
-def refuse_existing(files: Sequence[str], *, unfinished: bool = True) -> None:
+def refuse_existing(
+    files: Sequence[str], *, unfinished: bool = True, option: str = "output"
+) -> None:
     """Refuses to replace a result: training it may have taken days.
 
-    `unfinished`: an unfinished run would have been continued, and the message says so.
+    `unfinished`: an unfinished run would have been continued, and the message says so.  `option`
+    is what names the files.
 
     Raises
     ------
@@ -65,7 +68,7 @@ def refuse_existing(files: Sequence[str], *, unfinished: bool = True) -> None:
     more = f", and {len(there) - 1} more of its files" if len(there) > 1 else ""
     none = ", and there is no unfinished run of this job to continue" if unfinished else ""
     raise ConfigError(
-        f"output: {there[0]} exists ({shown}, written {written}){more}{none}. To replace it, add "
+        f"{option}: {there[0]} exists ({shown}, written {written}){more}{none}. To replace it, add "
         "--overwrite; to keep it, name another output"
     )
 

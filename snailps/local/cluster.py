@@ -40,7 +40,7 @@ from snailps.errors import (
     WaitTimeout,
 )
 from snailps.local.driver import Driver
-from snailps.local.launcher import Launcher
+from snailps.local.launcher import Launcher, labelled
 from snailps.local.session import Cluster, LocalTable, LocalTensor, within
 from snailps.local.setting_texts import setting_texts
 
@@ -334,7 +334,7 @@ def _start(
 
     def write(name: str, line: str) -> None:
         # A JSON line has the name of its process.
-        text = line if line.startswith("{") else f"{name}: {line}"
+        text = line if line.startswith("{") else labelled(name, line)
         (log if log is not None else sys.stderr).write(f"{text}\n")
 
     for notice in raw.notices:

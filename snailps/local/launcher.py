@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, ClusterError
 from snailps.local.fork import become, may_fork
 from snailps.node.limits import END_S
+from snailps.node.phrases import NAME_MARK
 
 OWN_ERROR = "snailps: error: "
 """Prefix of the line in which a process says why it failed."""
@@ -90,7 +91,7 @@ class Child:
     last : deque of str
         The newest lines.
     given_name : str
-        What the master calls it, once that is known.
+        What the master calls it, once it has joined: it says so before anything else.
     """
 
     role: str
@@ -362,11 +363,6 @@ class Launcher:
             self._tell_address(pipe)
             return True
 
-    def call_names(self, names: Mapping[int, str]) -> None:
-        """Takes the master's names of processes, by process id: messages use them from now on."""
-        for child in self.children:
-            child.given_name = names.get(child.process.pid, child.given_name)
-
     def note_raised(self) -> None:
         """The session raises the failure of a job: the workers, which end with it, tell no more."""
         for child in self.children:
@@ -529,7 +525,12 @@ class Launcher:
 
     def _read(self, child: Child, stream: IO[str]) -> None:
         for line in stream:
-            text = _as_text(line.rstrip("\n"))
+            line, named, name = line.rstrip("\n").partition(NAME_MARK)
+            if named:
+                child.given_name = name
+                if not line:
+                    continue
+            text = _as_text(line)
             child.last.append(text[:LAST_CHARS])
             child.failed = child.failed or text.startswith(OWN_ERROR)
             if child.failed and child.role != "master":
@@ -563,6 +564,11 @@ class Launcher:
                 self._on_line(first.name, line)
         for child in self.children:
             child.held = []
+
+
+def labelled(name: str, text: str) -> str:
+    """A line of a process with its name before it, once."""
+    return text if text.startswith((f"{name} ", f"{name}:")) else f"{name}: {text}"
 
 
 def _ended_by(code: int) -> str:

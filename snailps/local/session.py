@@ -319,10 +319,6 @@ class Cluster:
         """The master's current status."""
         self._check_open()
         status = self._driver.status()
-        if self._launcher is not None:
-            self._launcher.call_names(
-                {node["pid"]: f"{node['role']} {node['id']}" for node in status["nodes"]}
-            )
         roles = [node["role"] for node in status["nodes"]]
         counted = [(roles.count(role), role) for role in ("server", "worker")]
         self._sizes = ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for n, role in counted)

@@ -11,6 +11,9 @@ from typing import Literal
 
 from snailps.node.status import NodeStatus, Phase, Status
 
+NAME_MARK = "\x1e"
+"""Begins the line in which a process tells its launcher the name that it got from the master."""
+
 Mood = Literal["good", "idle", "waits", "bad"]
 """What a state means to a user: the colour of its text."""
 

@@ -173,6 +173,8 @@ class Node:
         self._endpoints: list[Address] = []
         self._leaves = ""
         self.route_epoch = 0
+        self.on_named: Callable[[str], None] | None = None
+        """Takes the name that the master gives this process, before anything else is said by it."""
         self.begin_anew: Callable[[], None] | None = None
         """How this process begins anew; asked for by the master of a session."""
         self._told_again = self._signalled = False
@@ -272,6 +274,8 @@ class Node:
         if isinstance(answer, messages.Welcome):
             self.on_welcome(answer)
             self.welcome = answer
+            if self.on_named is not None:
+                self.on_named(self.name)
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
         """Hook: the master has accepted this process; its first orders come after this.

@@ -12,7 +12,8 @@ import threading
 import pytest
 
 from snailps.local import launcher
-from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnded
+from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnded, labelled
+from snailps.node.phrases import NAME_MARK
 
 LIMIT_S = 90
 
@@ -107,6 +108,20 @@ def test_launcher_tells_every_node_the_address_of_the_master(make):
     cluster.launcher.end()
     assert cluster.launcher.address == "127.0.0.1:1"
     assert sorted(cluster.lines) == [("server", "127.0.0.1:1"), ("worker", "127.0.0.1:1")]
+
+
+def test_launcher_calls_a_node_by_the_name_that_it_tells_and_shows_no_such_line(make):
+    said = f"say('early'); say('{NAME_MARK}server 7'); say('late'); signal.pause()\n"
+    cluster = make(master="listen()\n" + BLOCK, server=said, worker=BLOCK)
+    cluster.launcher.start()
+    cluster.wait_line("server 7", "late")
+    cluster.launcher.interrupt()
+    cluster.launcher.end()
+    assert [line for line in cluster.lines if "server" in line[0]] == [
+        ("server", "early"), ("server 7", "late")
+    ]  # fmt: skip
+    assert labelled("server 7", "server 7 is back") == "server 7 is back"
+    assert labelled("server 7", "server 70 is back") == "server 7: server 70 is back"
 
 
 def test_launcher_with_master_of_many_words_has_them_all(make):

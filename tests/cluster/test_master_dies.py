@@ -455,7 +455,7 @@ def await_redundancy(local, lost=0):
 
 def await_started_again(local, role, victim):
     """Waits until the launcher says that it has started another process for this one."""
-    line = rf"{role} (\d+|\(process \d+\)): was ended by SIGKILL: it is started again"
+    line = rf"{role} \d+: was ended by SIGKILL: it is started again"
     count = 2 if role == "server" else 1
     until = time.monotonic() + LIMIT_S
     local.wait_line(line)

@@ -230,6 +230,7 @@ def large_status(nodes):
             "counts": [[4.0, 9]], "cpu_counts": [[4.0, 9]],
         },
         "requests_per_s": 0.0, "checkpoint": None, "message": "", "validation": {}, "figures": {},
+        "job_name": "fasttext", "output": "out", "total_units": None,
     }  # fmt: skip
 
 
@@ -249,6 +250,9 @@ def test_a_master_whose_loop_is_busy_is_told_of():
     assert not any("loop is busy" in line for line in lines_of(status))
     status["loop"] |= {"busy_ms_p999": 120.0, "busy_ms_max": 300.0, "turns": 999}
     assert not any("loop is busy" in line for line in lines_of(status))  # the start of a job
-    status["loop"] |= {"turns": 20_000}
+    status["loop"] |= {"turns": 20_000, "busy_s": 1.0}
+    status["elapsed_s"] = 60.0  # turns are long, and few
+    assert not any("loop is busy" in line for line in lines_of(status))
+    status["loop"] |= {"busy_s": 15.0}
     (line,) = [line for line in lines_of(status) if "loop is busy" in line]
     assert "120 ms in one turn of 1,000, 300 ms at most" in line

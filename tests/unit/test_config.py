@@ -187,7 +187,7 @@ def test_unknown_key_near_another_roles_name_suggests_it():
 def test_also_known_key_is_accepted_and_not_judged():
     raw = RawConfig.load(None, environ={}, overrides=["depth=many", "dim=4"])
     assert raw.build(Demo, also_known=[Other]).dim == 4
-    with pytest.raises(ConfigError, match="--set depth=many: depth: expected a whole number"):
+    with pytest.raises(ConfigError, match="--set depth: expected a whole number"):
         raw.build(Other, also_known=[Demo])
 
 
@@ -219,8 +219,9 @@ def test_environment_of_other_programs_and_of_tests_is_left_alone():
 )
 def test_wrong_value_says_where_what_was_expected_and_what_came(override, expected, got):
     message = refused(None, override)
-    assert message.startswith(f"--set {override}: ")
-    assert expected in message
+    name = override.partition("=")[0]
+    assert message.startswith(f"--set {name}: ")
+    assert expected.removeprefix(f"{name}: ") in message
     assert got in message
 
 
@@ -265,7 +266,7 @@ def test_merged_entries_of_the_other_win():
     options = RawConfig.from_mapping({"dim": 7, "files": ["a,b", "c"]}, "--{key}")
     built = RawConfig.load(None, environ={"SNAILPS_DIM": "3"}).merged(options)
     assert built.build(Demo) == Demo(dim=7, files=("a,b", "c"))
-    with pytest.raises(ConfigError, match=r"^--dim: dim: expected a whole number from 1"):
+    with pytest.raises(ConfigError, match=r"^--dim: expected a whole number from 1"):
         RawConfig.from_mapping({"dim": 0}, "--{key}").build(Demo)
 
 

@@ -126,12 +126,12 @@ def test_addresses_are_normalised_when_built():
 
 @pytest.mark.parametrize("key", ["master_addr", "advertise_addr"])
 def test_address_nobody_can_connect_to_is_refused(key):
-    with pytest.raises(ConfigError, match=f"^--set {key}=0.0.0.0:5: {key}: .* to listen on"):
+    with pytest.raises(ConfigError, match=f"^--set {key}: .* to listen on"):
         build(ServerSettings, f"{key}=0.0.0.0:5")
 
 
 def test_master_addr_empty_is_refused():
-    with pytest.raises(ConfigError, match=r"^--set master_addr=: master_addr: expected an address"):
+    with pytest.raises(ConfigError, match=r"^--set master_addr: expected an address"):
         build(ServerSettings, "master_addr=")
 
 

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from texts import write_topics
+from typer.testing import CliRunner
 
 from snailps import kernels
+from snailps.cli.fedavg import app
 from snailps.config import RawConfig
 from snailps.data.pipeline import MisuseError
 from snailps.errors import ConfigError, DataError
@@ -345,6 +347,23 @@ def history(path, rounds=3):
         lines.append({"round": n, "loss": 3 / n, "windows_per_learner": 10 * n, "seconds": n})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def test_prepare_and_plot_replace_no_files_unasked(folder, tmp_path):
+    text, into = str(folder / "input"), folder / "data"
+    (into / "vocab.txt").write_text("mine")
+    words = ["prepare", text, "--into", str(into), "--test-windows", "20"]
+    with pytest.raises(ConfigError, match=r"^--into: .*vocab.txt exists .*, and 1 more of its f"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert (into / "vocab.txt").read_text() == "mine"
+    told = CliRunner().invoke(app, [*words, "--overwrite"], catch_exceptions=False)
+    assert told.exit_code == 0
+    assert (into / "vocab.txt").read_text() != "mine"
+    history(tmp_path / "x")
+    (tmp_path / "x.png").write_text("mine")
+    words = ["plot", str(tmp_path / "x"), "--into", str(tmp_path / "x.png")]
+    with pytest.raises(ConfigError, match=r"^--into: .*x.png exists \(4 bytes, "):
+        CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", '{}\n{"round": 1}\n', "{}\nno\n"])

@@ -22,10 +22,22 @@ def test_page_has_no_columns_in_which_nothing_stands():
     for node in status["nodes"]:
         node["clock"] = None
     titles = next(line for line in lines_of(status) if line.startswith("process"))
-    assert "clock" not in titles
+    assert "step" not in titles
     assert "behind" not in "".join(lines_of(status))
     status["nodes"][-1]["clock"] = 7
-    assert "clock" in next(line for line in lines_of(status) if line.startswith("process"))
+    assert "step" in next(line for line in lines_of(status) if line.startswith("process"))
+
+
+def test_head_names_the_job_and_the_time_left_at_this_speed():
+    status = make_status(at_s=60.0, word="x")
+    status |= {"units_per_s": 1e6, "total_units": 100_000_000, "progress": 0.25}
+    first, second, *_ = lines_of(status)
+    assert ", 1 min 15 s left" in first
+    assert second.startswith("fasttext x to out/x, master 127.0.0.1:16831, 4 processes")
+    status |= {"phase": "forming", "job_name": "", "progress": 0.0, "units_per_s": 0.0}
+    first, second, *_ = lines_of(status)
+    assert "left" not in first
+    assert second.startswith("master 127.0.0.1:16831")
 
 
 def test_page_of_one_machine_has_no_addresses_of_processes():

@@ -70,7 +70,14 @@ def test_line_training_names_every_figure():
 
 
 def test_line_verbose_names_blocks():
-    assert line_of(make_status(), None, verbose=True).endswith("blocks 10 done 2 leased 30 left")
+    assert line_of(make_status(), None, verbose=True).endswith("blocks: 10 done 2 at work 30 left")
+
+
+def test_verbose_tells_states_in_words_of_users():
+    stream = io.StringIO()
+    progress = Progress(stream, terminal=False, clock=Clock(), verbose=True)
+    progress.update(make_status(nodes=[make_node(state="waiting for the export")]))
+    assert "worker 1 (10.0.0.7, process 42): done\n" in stream.getvalue()
 
 
 def test_line_forming_says_whom_it_waits_for_and_no_figures():
@@ -134,8 +141,8 @@ def test_plain_verbose_node_changes_state_gets_a_line_at_once():
     progress.update(make_status(nodes=[make_node(state="lost", waits="nobody")]))
     progress.update(make_status(nodes=[make_node(state="lost", waits="nobody")]))
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "[12 s] worker 1 (10.0.0.7:42): training"
-    assert lines[-1] == "[12 s] worker 1 (10.0.0.7:42): lost, waits for nobody"
+    assert lines[0] == "[12 s] worker 1 (10.0.0.7, process 42): training"
+    assert lines[-1] == "[12 s] worker 1 (10.0.0.7, process 42): lost, waits for nobody"
     assert len(lines) == 4  # and that the cluster is up, and the training
 
 
@@ -145,7 +152,8 @@ def test_plain_forming_is_one_line():
     nodes = [make_node(), make_node(role="server", id=2)]
     progress.update(make_status(phase="preparing", elapsed_s=0.4, nodes=nodes))
     joined = make_event("joined", "the cluster is complete")
-    progress.update(make_status(elapsed_s=0.6, nodes=nodes, events=[joined]))
+    progress.update(make_status(elapsed_s=0.6, nodes=nodes))
+    progress.update(make_status(elapsed_s=0.7, nodes=nodes, events=[joined]))  # noted later
     assert stream.getvalue().splitlines()[0] == "cluster of 1 server, 1 worker is up after 0.6 s"
     assert stream.getvalue().count("\n") == 2
 

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from snailps.cli import jobs
+from snailps.cli.master import absolute
 from snailps.errors import EXIT_INTERRUPTED, ConfigError
 from snailps.node.run_registry import KEPT, Registration, Run, RunRegistry, folders
 
@@ -220,6 +221,15 @@ class TestWords:
         assert f"  wrote {tmp_path / 'x.vec'} (2.5 kB)" in lines
         assert f"  wrote {tmp_path / 'y.bin'}" in lines
         assert "  survived: server 2 was lost" in lines
+
+    def test_report_is_found_from_any_folder(self, machine, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        figures = absolute({"files": ["out.bin"], "report": "out.report.html"})
+        assert figures["report"] == str(tmp_path / "out.report.html")
+        (tmp_path / "out.report.html").write_bytes(bytes(2000))
+        machine.registry().end(machine.begin(1), 0, "", figures)
+        (run,) = machine.registry().runs()
+        assert "report: out.report.html (2.0 kB): open it in a browser" in jobs.figure_lines(run)
 
     def test_failed_run_says_why_and_the_command(self, machine):
         run = machine.begin(10, folder="/a b", command="snailps train fm")

@@ -24,6 +24,11 @@ from snailps.models.fedavg.settings import CFG, TEST, VOCAB
 from snailps.vectors.atomic import atomic_file
 
 
+def files_of(*, cfg: bool) -> tuple[str, ...]:
+    """Names of the files that `prepare` makes, with properties of the data or without."""
+    return (VOCAB, TEST, CFG) if cfg else (VOCAB, TEST)
+
+
 def prepare(
     inputs: Sequence[str],
     folder: Path,
