@@ -33,6 +33,8 @@ _SHARD_COUNTERS = {
     "repeated": "snailps_repeated_pushes_total",
     "rows_pulled": "snailps_rows_pulled_total",
     "rows_pushed": "snailps_rows_pushed_total",
+    "pull_bytes": "snailps_pull_bytes_total",
+    "push_bytes": "snailps_push_bytes_total",
     "bytes_in": "snailps_received_bytes_total",
     "bytes_out": "snailps_sent_bytes_total",
     "refused": "snailps_refused_frames_total",

@@ -89,6 +89,8 @@ cdef struct Context:
     uint64_t repeated               # groups of pushes skipped because their mark is not lower
     uint64_t rows_pulled
     uint64_t rows_pushed
+    uint64_t pull_bytes             # of the answers
+    uint64_t push_bytes             # of the requests
     uint64_t rows_scanned
     uint64_t products               # parts that went forward
     uint64_t entries_summed         # ... and their entries

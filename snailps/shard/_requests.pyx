@@ -407,6 +407,7 @@ cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head,
         end += 1
     me.pulls += 1
     me.rows_pulled += asked.key_num
+    me.pull_bytes += end - out
     reply.kind = KIND_PULLED
     reply.body_bytes = end - out
     return OUTCOME_REPLY
@@ -445,6 +446,7 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
     if done:
         passes(me.faults, POINT_APPLIED)
         me.pushes += 1
+        me.push_bytes += head.body_bytes
         reply.kind = KIND_PUSHED
         reply.body_bytes = 0
         hold(me, reply)

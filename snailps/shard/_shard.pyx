@@ -351,6 +351,8 @@ cdef class ShardCore:
             "repeated": self.context.repeated,
             "rows_pulled": self.context.rows_pulled,
             "rows_pushed": self.context.rows_pushed,
+            "pull_bytes": self.context.pull_bytes,
+            "push_bytes": self.context.push_bytes,
             "rows_scanned": self.context.rows_scanned,
             "products": self.context.products,
             "entries_summed": self.context.entries_summed,

@@ -141,6 +141,7 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
         done = push_rows(me, table, &asked, head.incarnation, state, out, reply)
     settle_push(me, head, &asked, &told, done)
     me.pushes += 1
+    me.push_bytes += head.body_bytes
     return OUTCOME_REPLY
 
 

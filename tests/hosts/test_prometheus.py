@@ -25,6 +25,7 @@ from test_ends import Observer
 from snailps.node.metrics import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
+DASHBOARD = ROOT / "tools" / "grafana" / "snailps.json"
 ALERTS = ROOT / "tools" / "prometheus" / "alerts.yml"
 WAIT_S = 60.0
 
@@ -96,6 +97,15 @@ def until(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.1)
 
 
+def panels() -> Iterator[tuple[str, str]]:
+    """Title and query of each panel of the dashboard that has one, of the last seconds."""
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"].replace("$job", "snailps").replace("$__rate_interval", "5s")
+            if "snailps_words_total" not in query:  # the job counts examples
+                yield panel["title"], query
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[Cluster, Gate]]:
     """Two servers and a worker that stands in the training until its gate is opened."""
@@ -144,6 +154,11 @@ def test_prometheus_scrapes_a_cluster_and_raises_the_alert_of_a_lost_server(
             assert len(rules) >= 5
             assert all(rule["health"] in ("ok", "unknown") for rule in rules)
             until(lambda: prometheus.values("snailps_shards_without_standby") == [0.0], "standbys")
+            # This job has no checkpoints, no loss, no learning rate and, now and then, no wait.
+            spared = {"Checkpoint age", "Loss", "Loss and learning rate", "Waits"}
+            wanted = [query for title, query in panels() if title not in spared]
+            assert len(wanted) > 10
+            until(lambda: all(map(prometheus.values, wanted)), "a value in each panel")
             rows = prometheus.values('sum(snailps_shard_rows{copy="primary"})')
             assert rows[0] > 0
 

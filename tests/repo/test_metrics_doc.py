@@ -65,6 +65,8 @@ def test_dashboard_asks_for_metrics_that_exist():
     places = [tuple(panel["gridPos"][key] for key in "xywh") for panel in shown]
     assert len(set(places)) == len(places)
     assert all(x + w <= 24 for x, _, w, _ in places)
+    # A figure is that of now: over a range there would be one of each phase that there has been.
+    assert all(t["instant"] for panel in shown if panel["type"] == "stat" for t in panel["targets"])
     assert len({panel["id"] for panel in panels(board)}) == len(list(panels(board)))
 
 

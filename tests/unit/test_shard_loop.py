@@ -361,13 +361,15 @@ def test_stats_count_what_happened(shard):
     keys = keys_of(5, 3)
     with shard.raw() as one:
         one.ask(push_frame({5: keys}, np.ones((3, 4))))
-        one.ask(pull_frame({5: keys[:2]}))
+        pulled = one.ask(pull_frame({5: keys[:2]}))
         one.ask(scan_frame(5))
         one.ask(pull_frame({5: keys}, table=9))
     (stats,) = [thread.stats() for thread in shard.threads]
     expected = {
         "frames_in": 6, "refused": 1, "accepted": 1, "epoch": 1, "pulls": 1, "pushes": 1,
         "repeated": 0, "rows_pulled": 2, "rows_pushed": 3, "rows_scanned": 3, "rows": 3,
+        "pull_bytes": len(pulled.body),
+        "push_bytes": len(push_frame({5: keys}, np.ones((3, 4))).body),
     }  # fmt: skip
     assert {name: stats[name] for name in expected} == expected
     assert stats["bytes_in"] > 0 < stats["bytes_out"]
