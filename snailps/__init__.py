@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from snailps.local.session import Cluster
     from snailps.local.session import Cluster as LocalCluster
     from snailps.models.parameters import Parameters
+    from snailps.serving.reader import TableReader, reader
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.query import Vectors
 
@@ -65,6 +66,7 @@ __all__ = [
     "SparseNetClassifier",
     "Stage",
     "Table",
+    "TableReader",
     "Tensor",
     "TextClassifier",
     "Vectors",
@@ -76,6 +78,7 @@ __all__ = [
     "default_cluster",
     "load",
     "local_cluster",
+    "reader",
     "setting",
     "write_matrix",
 ]
@@ -105,6 +108,7 @@ _HOMES = {
     "api.tables": ("Table", "Tensor"),
     "api.worker": ("Block", "Results", "Worker"),
     "vectors.label_prediction": ("LabelModel",),
+    "serving.reader": ("TableReader", "reader"),
     "vectors.query": ("Vectors",),
 }
 

@@ -169,15 +169,11 @@ def connect(
     >>> with snailps.connect("node1:16831", secret_file="secret") as cluster:  # doctest: +SKIP
     ...     cluster.train("mymodel:MyModel", input="/shared/data.txt")
     """
-    own = {"master_addr": address, "init_timeout": timeout_s}
-    if secret_file:
-        own["secret_file"] = secret_file
-    if tls:
-        own["tls"] = tls
-    raw = _around(_names(ListenerSettings)).merged(
-        RawConfig.from_mapping(setting_texts({**settings, **own}), "connect({key})")
+    driver = Driver(
+        driver_settings(
+            address, "connect", secret_file=secret_file, tls=tls, timeout_s=timeout_s, **settings
+        )
     )
-    driver = Driver(raw.build(ListenerSettings))
     try:
         driver.join()
     except (WaitTimeout, ConnectionLost, ProtocolError, RemoteError) as error:
@@ -198,6 +194,27 @@ def connect(
         made.close()
         raise
     return made
+
+
+def driver_settings(
+    address: str, caller: str, *, secret_file: str, tls: str, timeout_s: float = CONNECT_S,
+    **settings: Any,
+) -> ListenerSettings:  # fmt: skip
+    """Settings of a process that joins the cluster at `address`, of the environment too.
+
+    Raises
+    ------
+    ConfigError
+        One of them is wrong; names it as a parameter of `caller`.
+    """
+    own = {"master_addr": address, "init_timeout": timeout_s}
+    if secret_file:
+        own["secret_file"] = secret_file
+    if tls:
+        own["tls"] = tls
+    texts = setting_texts({**settings, **own})
+    raw = _around(_names(ListenerSettings))
+    return raw.merged(RawConfig.from_mapping(texts, caller + "({key})")).build(ListenerSettings)
 
 
 # --- the cluster of those who name none -----------------------------------------------------------

@@ -154,10 +154,15 @@ class Driver(Node):
         assert isinstance(answer, messages.Summary)
         return answer.blob
 
+    @property
+    def route(self) -> Route:
+        """The newest route, once there is one."""
+        assert self._follower.links is not None
+        return self._follower.links.route
+
     def shards(self) -> list[list[int]]:
         """The fragments of every shard."""
-        assert self._follower.links is not None
-        route = self._follower.links.route
+        route = self.route
         return [route.fragments_of(shard).tolist() for shard in range(len(route.shards))]
 
     def cancel(self, *, early: bool = False) -> None:

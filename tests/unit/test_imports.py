@@ -45,13 +45,15 @@ ALLOWED = {
     "local": {*PLANES, "api", "node", "server", "worker", "master"},
     # Models as objects: parameters, data of this process, jobs of a cluster.
     "estimators": {*PLANES, "api", "node", "models", "local"},
+    # Trained rows, read only.
+    "serving": {*PLANES, "api", "node", "local"},
     "cli": {
         *PLANES, "api", "node", "models", "server", "worker", "master", "diagnostics", "local",
         "estimators", "monitor", "__init__",
     },
     "__main__": {"cli"},
     # What users write `snailps.` before.
-    "__init__": {*NUMERIC, "store", "api", "models", "local", "estimators"},
+    "__init__": {*NUMERIC, "store", "api", "models", "local", "estimators", "serving"},
 }  # fmt: skip
 LAYERS = [
     {"errors"},
@@ -61,7 +63,7 @@ LAYERS = [
     {"shard", "node"},
     {"models", "server", "worker", "master"},
     {"diagnostics", "local", "monitor"},
-    {"estimators"},
+    {"estimators", "serving"},
     {"cli"},
 ]
 """The rooms from the bottom up: none is imported by a lower one."""

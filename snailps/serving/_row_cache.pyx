@@ -1,0 +1,244 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Owns a bounded set of rows by key: which are kept, how old each is, which goes when room is needed.
+
+    keys -> RowCache.find -> rows copied out, and for each key: fresh, old or not there
+    keys, rows -> RowCache.put -> kept, in the place of those in the same set unused for longest
+
+Set-associative, as a processor's cache: a key belongs to one set of eight places, found by its hash,
+and within a set the least recently used one goes.  So memory is fixed from the start, nothing is
+moved or chained, and a lookup reads two cache lines and the row.  Loops run without the GIL.  No
+clock here: times come in as numbers that grow.  One caller at a time.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from snailps.abi._key_hash cimport hash_key
+from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row
+from snailps.errors import MisuseError
+
+cdef enum:
+    WAYS = 8
+    AHEAD = 12                  # keys whose sets, or rows, are fetched before they are needed
+    SET_BYTES = 128
+    NEVER = 0                   # `since` of an empty place
+
+    NOT_THERE_ = 0
+    OLD_ = 1
+    FRESH_ = 2
+
+NOT_THERE, OLD, FRESH = NOT_THERE_, OLD_, FRESH_
+
+cdef struct Set:
+    uint64_t keys[WAYS]
+    uint32_t since[WAYS]        # time of the `put`; 0: the place is empty
+    uint32_t used[WAYS]         # number of the last call that asked for it
+
+assert sizeof(Set) == SET_BYTES
+
+
+cdef inline Set *set_of(Set *sets, uint64_t set_num, uint64_t key) noexcept nogil:
+    return &sets[(<uint64_t><uint32_t>hash_key(key) * set_num) >> 32]
+
+
+cdef inline int way_of(const Set *found, uint64_t key) noexcept nogil:
+    """The place of a key in its set, or -1."""
+    cdef int way
+    for way in range(WAYS):
+        if found.keys[way] == key and found.since[way] != NEVER:
+            return way
+    return -1
+
+
+cdef int64_t find_places(Set *sets, uint64_t set_num, const uint64_t *keys, int64_t n, uint32_t oldest,
+                         uint32_t call, int64_t *places, uint8_t *states) noexcept nogil:
+    """Place (or -1) and state of each key; returns how many are fresh."""
+    cdef int64_t i, fresh = 0
+    cdef Set *found
+    cdef int way
+    for i in range(n):
+        if i + AHEAD < n:
+            found = set_of(sets, set_num, keys[i + AHEAD])
+            fetch(found)
+            fetch(<char *>found + 64)
+        found = set_of(sets, set_num, keys[i])
+        way = way_of(found, keys[i])
+        if way < 0:
+            places[i] = -1
+            states[i] = NOT_THERE_
+            continue
+        found.used[way] = call
+        places[i] = (found - sets) * WAYS + way
+        if found.since[way] >= oldest:
+            states[i] = FRESH_
+            fresh += 1
+        else:
+            states[i] = OLD_
+    return fresh
+
+
+cdef void copy_out(const char *rows, uint32_t row_bytes, const int64_t *places, int64_t n,
+                   char *to) noexcept nogil:
+    cdef int64_t i
+    for i in range(n):
+        if i + AHEAD < n and places[i + AHEAD] >= 0:
+            fetch_row(rows + places[i + AHEAD] * row_bytes, row_bytes, FETCH_AT_CLIENT)
+        if places[i] >= 0:
+            memcpy(to + i * row_bytes, rows + places[i] * row_bytes, row_bytes)
+
+
+cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_bytes, const uint64_t *keys,
+                      const char *given, int64_t n, uint32_t now, uint32_t call,
+                      int64_t *made) noexcept nogil:
+    """Keeps rows; returns how many others had to go.  `made` counts places that were empty."""
+    cdef int64_t i, gone = 0
+    cdef Set *found
+    cdef int way, other
+    for i in range(n):
+        if i + AHEAD < n:
+            found = set_of(sets, set_num, keys[i + AHEAD])
+            fetch(found)
+            fetch(<char *>found + 64)
+        found = set_of(sets, set_num, keys[i])
+        way = way_of(found, keys[i])
+        if way < 0:
+            way = 0
+            for other in range(WAYS):
+                if found.since[other] == NEVER:
+                    way = other
+                    break
+                if found.used[other] < found.used[way]:
+                    way = other
+            if found.since[way] == NEVER:
+                made[0] += 1
+            else:
+                gone += 1
+        found.keys[way] = keys[i]
+        found.since[way] = now
+        found.used[way] = call
+        memcpy(rows + ((found - sets) * WAYS + way) * row_bytes, given + i * row_bytes, row_bytes)
+    return gone
+
+
+cdef class RowCache:
+    """Rows of one table by key, within fixed memory.
+
+    Parameters
+    ----------
+    dim : int
+        Floats of a row, from 1 on.
+    bytes_max : int
+        Of rows, keys and times together; less than a set of eight rows takes: nothing is kept.
+
+    Attributes
+    ----------
+    capacity : int
+        Rows that fit.
+    rows : int
+        Rows that are kept now.
+    evicted : int
+        Rows that made room for others, so far.
+
+    Notes
+    -----
+    16 bytes a row beside its floats.  A lookup takes some tens of nanoseconds a key.
+    """
+
+    cdef readonly uint32_t dim
+    cdef readonly int64_t capacity, rows, evicted
+    cdef uint64_t set_num
+    cdef uint32_t call
+    cdef object _memory, _rows      # keep what the pointers are to
+    cdef Set *sets
+    cdef char *data
+
+    def __init__(self, uint32_t dim, int64_t bytes_max):
+        if dim < 1 or bytes_max < 0:
+            raise MisuseError(f"a cache of {bytes_max} bytes for rows of {dim} floats")
+        cdef const uint8_t[::1] memory
+        cdef const float[:, ::1] rows
+        self.dim = dim
+        self.set_num = min(bytes_max // (SET_BYTES + WAYS * 4 * <int64_t>dim), <int64_t>0xFFFFFFFF)
+        self.capacity = self.set_num * WAYS
+        self.call = 0
+        # Zeros that were never touched take no memory; one set more, to begin at a cache line.
+        memory = self._memory = np.zeros((self.set_num + 1) * SET_BYTES, np.uint8)
+        rows = self._rows = np.empty((self.capacity + 1, dim), np.float32)
+        self.sets = <Set *>((<uint64_t>&memory[0] + 63) // 64 * 64)
+        self.data = <char *>&rows[0, 0]
+
+    @property
+    def bytes(self):
+        """Bytes of all that is kept when it is full."""
+        return self.set_num * SET_BYTES + self.capacity * 4 * <int64_t>self.dim
+
+    def find(self, keys, uint32_t oldest, rows):
+        """Copies the rows of keys that are kept.
+
+        Parameters
+        ----------
+        keys : numpy.ndarray
+            uint64 (n,).
+        oldest : int
+            Time from which on a row is fresh, from 1 on.
+        rows : numpy.ndarray
+            float32 (n, dim), C-contiguous, written where a key is kept.
+
+        Returns
+        -------
+        states : numpy.ndarray
+            uint8 (n,): NOT_THERE, OLD (its row is written all the same) or FRESH.
+        fresh : int
+            How many are fresh.
+        """
+        cdef const uint64_t[::1] asked = keys
+        cdef float[:, ::1] to = rows
+        cdef int64_t n = asked.shape[0], fresh = 0
+        cdef int64_t[::1] places
+        cdef uint8_t[::1] states
+        if to.shape[0] != n or to.shape[1] != <int64_t>self.dim:
+            raise MisuseError(f"rows of {n} keys: expected ({n}, {self.dim}), got {rows.shape}")
+        found = np.zeros(n, np.uint8)
+        if n == 0 or self.set_num == 0:
+            return found, 0
+        at = np.empty(n, np.int64)
+        places, states = at, found
+        self.next_call()
+        with nogil:
+            fresh = find_places(self.sets, self.set_num, &asked[0], n, oldest, self.call, &places[0],
+                                &states[0])
+            copy_out(self.data, 4 * self.dim, &places[0], n, <char *>&to[0, 0])
+        return found, fresh
+
+    def put(self, keys, rows, uint32_t now):
+        """Keeps rows float32 (n, dim) of keys uint64 (n,), as of the time `now`, from 1 on."""
+        cdef const uint64_t[::1] given = keys
+        cdef const float[:, ::1] values = rows
+        cdef int64_t n = given.shape[0], made = 0, gone = 0
+        if values.shape[0] != n or values.shape[1] != <int64_t>self.dim or now == NEVER:
+            raise MisuseError(f"rows of {n} keys: expected ({n}, {self.dim}), got {rows.shape}")
+        if n == 0 or self.set_num == 0:
+            return
+        self.next_call()
+        with nogil:
+            gone = put_rows(self.sets, self.set_num, self.data, 4 * self.dim, &given[0],
+                            <const char *>&values[0, 0], n, now, self.call, &made)
+        self.rows += made
+        self.evicted += gone
+
+    def clear(self):
+        """Keeps nothing any more."""
+        self._memory[:] = 0
+        self.rows = 0
+
+    cdef void next_call(self) noexcept:
+        """The number of this call; after 2^32 all rows count as used equally long ago."""
+        cdef uint64_t i
+        cdef int way
+        self.call += 1
+        if self.call == 0:
+            for i in range(self.set_num):
+                for way in range(WAYS):
+                    self.sets[i].used[way] = 0
+            self.call = 1

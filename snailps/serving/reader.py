@@ -1,0 +1,403 @@
+"""A client that reads one table of a running cluster for serving, through a cache.
+
+    reader(address, table) -> ClusterRows: a driver that joins, and joins again -> CachedRows.pull
+
+Asks the shards separately, so that a lost one delays its own keys alone.  It declares nothing and
+pushes nothing; no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.tables import AnyKeys, Keys, Rows, Table
+from snailps.errors import (
+    ClusterError,
+    ConfigError,
+    ConnectionLost,
+    ProtocolError,
+    RemoteError,
+    SnailError,
+    WaitTimeout,
+)
+from snailps.local.cluster import CONNECT_S, driver_settings
+from snailps.local.driver import Driver
+from snailps.node.process import End
+from snailps.serving.cached_rows import CachedRows, ReaderStats, Unreachable, check_options
+from snailps.store.route import fragment_of
+
+CACHE_BYTES = 64 << 20
+MAX_AGE_S = 60.0
+LIMIT_S = 1.0
+"""Of a lookup that may be answered without a server."""
+AGAIN_S = 1.0
+"""How long a shard that did not answer is left alone, and between two attempts to join again."""
+
+
+def reader(
+    address: str,
+    table: str,
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    max_age_s: float | None = MAX_AGE_S,
+    unreachable: Unreachable = "error",
+    timeout_s: float | None = None,
+    secret_file: str = "",
+    tls: str = "",
+    **settings: Any,
+) -> TableReader:
+    """Reads a table of a running cluster for serving: rows by key, through a bounded cache.
+
+    Parameters
+    ----------
+    address : str
+        Of the master, ``host:port``; of a session, or of a cluster at its own job.
+    table : str
+        Name of a table that a job or a driver has declared.
+    cache_bytes : int
+        Memory of the cache; 0: none.
+    max_age_s : float or None
+        Rows that were pulled longer ago are pulled again.  None: never.
+    unreachable : str
+        What a lookup does for rows whose server does not answer within `timeout_s`: ``error``
+        raises; ``stale`` takes the cache's row, however old, and raises for a key that it lacks;
+        ``first`` takes the row's first value then, which is the start of training.
+    timeout_s : float, optional
+        Limit of a lookup, seconds.  Default: `request_timeout` (60) for ``error``, else 1.
+    secret_file, tls : str
+        As in the files of the cluster's processes (docs/security.md).
+    **settings
+        Others of every process: ``init_timeout``, the limit of joining (10 s);
+        ``request_timeout``.
+
+    Returns
+    -------
+    TableReader
+
+    Raises
+    ------
+    ConfigError
+        A setting is wrong, or there is no such table: names those that there are.
+    ClusterError
+        Nothing listens there, or it does not take this process.
+
+    Examples
+    --------
+    >>> rows = snailps.reader("node1:16831", "users", unreachable="stale")  # doctest: +SKIP
+    >>> rows.pull([17, 4])  # doctest: +SKIP
+    """
+    check_options(cache_bytes, max_age_s, unreachable)
+    source = ClusterRows(
+        address, table, timeout_s, patient=unreachable == "error", secret_file=secret_file, tls=tls,
+        settings=settings,
+    )  # fmt: skip
+    try:
+        rows = CachedRows(
+            source.table, source,
+            cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable,
+        )  # fmt: skip
+    except BaseException:
+        source.close()
+        raise
+    return TableReader(rows, source)
+
+
+class TableReader:
+    """Rows of one table of a cluster, for serving; made by `snailps.reader`.
+
+    Usable as a context manager, which closes it.  Thread-safe: threads share cache and connections.
+    A process that forks makes its readers afterwards.
+
+    Attributes
+    ----------
+    table : Table
+        The declaration.
+    """
+
+    def __init__(self, rows: CachedRows, source: ClusterRows) -> None:
+        self._rows, self._source = rows, source
+        self.table: Table = rows.table
+        self._finalizer = weakref.finalize(self, source.close)
+
+    def __repr__(self) -> str:
+        state = "connected" if self.connected else "not connected"
+        return f"<reader of table {self.table.name!r}, rows of {self.table.dim}: {state}>"
+
+    def __enter__(self) -> TableReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
+        """Rows of `keys` (any integers from 0, repeated ones too), float32 (n, dim).
+
+        Parameters
+        ----------
+        keys : array or sequence of integers
+            (n,)
+        out : numpy.ndarray, optional
+            float32 (n, dim), C-contiguous; what is returned, if given.
+
+        Raises
+        ------
+        MisuseError
+            Keys or `out` are of another kind or shape.
+        SnailError
+            A server does not answer, and `unreachable` has no answer either.
+
+        Notes
+        -----
+        A key that was never pushed has its first value, which is cached like any row.  Rows are
+        as old as `max_age_s` at most, or older where the cluster is out of reach: `stats` counts
+        those.  Several rows need not be of one moment.
+        """
+        return self._rows.pull(keys, out)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it belongs to the cluster now; if not, it tries to join again."""
+        return self._source.connected
+
+    def stats(self) -> ReaderStats:
+        """Counts of lookups, and what the cache has."""
+        return self._rows.stats()
+
+    def clear(self) -> None:
+        """Forgets all rows of the cache, so that they are pulled again."""
+        self._rows.clear()
+
+    def close(self) -> None:
+        """Leaves the cluster; more calls do nothing.  Lookups raise from then on."""
+        self._finalizer()
+
+
+class _Joined(Driver):
+    """A driver that says when it has ended, and leaves once however often it is closed."""
+
+    def __init__(self, settings: Any, ended: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._say_ended = ended
+        self._leaving = threading.Lock()
+
+    def join_again(self) -> None:
+        """As `join`, without its words on a long wait: it is tried again and again."""
+        self._join(self.settings.init_timeout)
+
+    def close(self) -> None:
+        """Leaves the cluster; a fork of this process does not."""
+        if self.is_ours and self._leaving.acquire(blocking=False):
+            with contextlib.suppress(SnailError):
+                super().close()
+
+    def on_end(self, end: End) -> None:
+        super().on_end(end)
+        self._say_ended()
+
+
+class ClusterRows:
+    """Rows of one table from a running cluster, which this process joins again when it is lost.
+
+    Parameters
+    ----------
+    address, table, timeout_s, secret_file, tls, settings
+        As of `reader`.
+    patient : bool
+        Each lookup waits for its limit; else shards that did not answer are left alone for
+        a second.
+
+    Attributes
+    ----------
+    table : Table
+
+    Raises
+    ------
+    ConfigError, ClusterError
+        As `reader`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        table: str,
+        timeout_s: float | None,
+        *,
+        patient: bool,
+        secret_file: str,
+        tls: str,
+        settings: dict[str, Any],
+    ) -> None:
+        self._address, self._name = address, table
+        limit_s = settings.pop("init_timeout", CONNECT_S)
+        self._settings = driver_settings(
+            address, "reader", secret_file=secret_file, tls=tls, timeout_s=limit_s, **settings
+        )
+        limit_s = self._settings.request_timeout if patient else LIMIT_S
+        self._limit_s = limit_s if timeout_s is None else float(timeout_s)
+        if not self._limit_s > 0:
+            raise ConfigError(f"timeout_s: expected more than 0 seconds, got {timeout_s!r}")
+        self._patient = patient
+        self._closed = threading.Event()
+        self._lost = threading.Event()
+        self._life = 0
+        self._left_alone: dict[int, float] = {}  # shard -> until when
+        driver, number, self.table = self._join()
+        self._joined = driver, number  # one object, so that a lookup takes both of one life
+        self._keeper = threading.Thread(
+            target=_keep, args=(weakref.ref(self), self._lost, self._closed),
+            name="snailps-reader", daemon=True,
+        )  # fmt: skip
+        self._keeper.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether this process belongs to the cluster now."""
+        return not (self._closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
+
+    def life(self) -> int:
+        """Grows when the table was found anew: in another cluster, or under another number."""
+        return self._life
+
+    def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
+        """Rows of different keys, from each shard that answers in time."""
+        come = np.zeros(len(keys), np.bool_)
+        if self._closed.is_set():
+            return come, ClusterError("this reader is closed")
+        self._joined[0].check_process()
+        until = time.monotonic() + self._limit_s
+        if not self.connected and not self._wait_joined(until):
+            return come, self._why_lost()
+        driver, number = self._joined
+        why: SnailError | None = None
+        under_way = []
+        for shard, places in self._by_shard(driver, keys):
+            if not self._patient and self._left_alone.get(shard, 0.0) > time.monotonic():
+                why = why or WaitTimeout(f"shard {shard} has not answered just now")
+                continue
+            part = np.empty((len(places), rows.shape[1]), np.float32)
+            try:
+                under_way.append(
+                    (shard, places, driver.client.pull_async(number, keys[places], part))
+                )
+            except SnailError as error:
+                why = self._note_loss(driver, shard, error)
+        for shard, places, pull in under_way:
+            try:
+                rows[places] = pull.wait(max(0.0, until - time.monotonic()))
+                come[places] = True
+                self._left_alone.pop(shard, None)
+            except SnailError as error:
+                pull.abandon()
+                why = self._note_loss(driver, shard, error)
+        return come, why
+
+    def _by_shard(self, driver: Driver, keys: Keys) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Each shard with the places of its keys."""
+        route = driver.route
+        owner = route.owner[fragment_of(keys, route.frag_num)]
+        order = np.argsort(owner, kind="stable")
+        shards, begins = np.unique(owner[order], return_index=True)
+        for shard, places in zip(shards, np.split(order, begins[1:]), strict=True):
+            yield int(shard), places
+
+    def _note_loss(self, driver: Driver, shard: int, error: SnailError) -> SnailError:
+        if isinstance(error, WaitTimeout):
+            self._left_alone[shard] = time.monotonic() + AGAIN_S
+        elif driver is self._joined[0]:  # the client has ended, or the table is another one
+            self._lost.set()
+        return error
+
+    def _why_lost(self) -> ClusterError:
+        driver, _ = self._joined
+        why = driver.verdict.text if driver.ended.is_set() else "its connections were lost"
+        return ClusterError(f"the cluster at {self._address} is out of reach: {why}")
+
+    def _wait_joined(self, until: float) -> bool:
+        """Whether the cluster is joined again by then; only a patient lookup waits."""
+        while self._patient and not self.connected and not self._closed.is_set():
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                break
+            self._closed.wait(min(left_s, AGAIN_S / 20))
+        return self.connected
+
+    def _join(self, again: bool = False) -> tuple[_Joined, int, Table]:
+        """A driver of the cluster, and the table there."""
+        driver = _Joined(self._settings, self._lost.set)
+        try:
+            if again:
+                driver.join_again()
+            else:
+                driver.join()
+            until = time.monotonic() + self._settings.init_timeout
+            while not driver.routed.wait(AGAIN_S / 10):
+                if self._closed.is_set() or time.monotonic() > until:
+                    raise ClusterError(f"the cluster at {self._address} is not complete yet")
+            if driver.ended.is_set():
+                raise ClusterError(driver.verdict.text)
+            found = driver.all_tables()
+        except (WaitTimeout, ConnectionLost, ProtocolError, RemoteError) as error:
+            driver.close()
+            raise ClusterError(f"no cluster at {self._address}: {error}") from None
+        except BaseException:
+            driver.close()
+            raise
+        if self._name not in found:
+            driver.close()
+            there = ", ".join(sorted(found)) or "none"
+            raise ConfigError(
+                f"no table {self._name!r} in the cluster at {self._address}: there are {there}"
+            )
+        return driver, *found[self._name]
+
+    def renew(self) -> None:
+        """Leaves what is lost, for whose goodbye its master waits, and joins again; one attempt.
+
+        Raises
+        ------
+        SnailError
+            There is no such cluster, or its table is another one.
+        """
+        self._joined[0].close()
+        driver, number, table = self._join(again=True)
+        if table.dim != self.table.dim:
+            driver.close()
+            raise ConfigError(
+                f"table {table.name!r} has rows of {table.dim} now, it had {self.table.dim}"
+            )
+        self._joined = driver, number
+        self._life += 1
+        self._left_alone.clear()
+        self._lost.clear()
+        if driver.ended.is_set() or self._closed.is_set():
+            self._lost.set()
+
+    def close(self) -> None:
+        """Leaves the cluster; more calls do nothing."""
+        self._closed.set()
+        self._lost.set()
+        self._joined[0].close()
+
+
+def _keep(
+    rows_ref: weakref.ref[ClusterRows], lost: threading.Event, closed: threading.Event
+) -> None:
+    """Joins again whenever the cluster is lost, until the reader is closed or dropped."""
+    while True:
+        lost.wait()
+        rows = rows_ref()
+        if closed.is_set() or rows is None:
+            return
+        try:
+            rows.renew()
+        except SnailError:
+            closed.wait(AGAIN_S)
+        del rows

@@ -1,0 +1,188 @@
+"""`snailps.reader`: rows for serving, while servers and whole clusters are lost and come back."""
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from cluster_models import gated_job
+from processes import LIMIT_S, Cluster, Gate
+
+import snailps
+from snailps.errors import ClusterError, ConfigError, SnailError
+from snailps.store.route import fragment_of
+
+KEYS = np.arange(1, 2001, dtype=np.uint64) * 7919
+INIT = {"init": "uniform", "scale": 0.25, "seed": 5}
+
+
+@pytest.fixture
+def secret(tmp_path):
+    file = tmp_path / "secret"
+    file.write_text("correct-horse-battery-staple")
+    file.chmod(0o600)
+    return str(file)
+
+
+def session(tmp_path, secret, servers=2, **settings):
+    settings = {"secret_file": secret, "frag_num": 64, **settings}
+    return Cluster(tmp_path, settings, servers=servers, workers=0)
+
+
+def started(cluster, **more):
+    """Master and servers of a session without workers."""
+    return cluster.master(options=["--session"], **more), cluster.nodes()[0]
+
+
+def filled(owner, value):
+    """The table, each row of which has been pushed to `value` since its first one."""
+    table = owner.table("users", dim=4, **INIT)
+    table.push(KEYS, np.full((len(KEYS), 4), value, np.float32))
+    return table
+
+
+def until(found, limit_s=LIMIT_S):
+    """Calls `found` until it returns something true."""
+    end = time.monotonic() + limit_s
+    while not (result := found()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return result
+
+
+def test_reader_goes_on_while_a_standby_takes_the_place_of_a_killed_server(tmp_path, secret):
+    with session(tmp_path, secret) as cluster:
+        master, (victim, _) = started(cluster)
+        with snailps.connect(cluster.address, secret_file=secret) as owner:
+            table = filled(owner, 1.0)
+            expected = table.pull(KEYS)
+            expected_after = expected + 1
+            until(lambda: all(s["standby"] for s in owner.status()["shards"]))
+            with snailps.reader(
+                cluster.address, "users", secret_file=secret, max_age_s=0.0, unreachable="stale",
+                timeout_s=0.1, cache_bytes=1 << 20,
+            ) as rows:  # fmt: skip
+                assert np.array_equal(rows.pull(KEYS), expected)
+                over, wrong = threading.Event(), []
+
+                def serve():
+                    while not over.is_set():
+                        try:
+                            found = rows.pull(KEYS)
+                            if not ((found == expected) | (found == expected_after)).all():
+                                wrong.append(found)
+                        except SnailError as error:
+                            wrong.append(error)
+
+                threads = [threading.Thread(target=serve) for _ in range(2)]
+                for thread in threads:
+                    thread.start()
+                try:
+                    victim.send(signal.SIGKILL)
+                    master.wait_line("is lost")
+                    table.push(KEYS, np.ones((len(KEYS), 4), np.float32))
+                finally:
+                    over.set()
+                    for thread in threads:
+                        thread.join(LIMIT_S)
+                assert not wrong
+                # Half of it can only be from the new primary.
+                until(lambda: np.array_equal(rows.pull(KEYS), expected_after))
+                assert rows.connected
+            owner.shut_down()
+        assert cluster.codes() == [0, -signal.SIGKILL, 0], master.stderr
+
+
+def test_reader_outlives_its_cluster_and_joins_the_next_one(tmp_path, secret):
+    """Without a standby a lost server ends the cluster; another one begins at its address."""
+    with session(tmp_path, secret, servers=1, replication="none") as cluster:
+        _, (victim,) = started(cluster)
+        with snailps.connect(cluster.address, secret_file=secret) as owner:
+            expected = filled(owner, 1.0).pull(KEYS)
+            first = owner.table("users", dim=4, **INIT).pull([1, 2, 3])
+            options = {"secret_file": secret, "max_age_s": None}
+            readers = {
+                "error": snailps.reader(cluster.address, "users", timeout_s=0.2, **options),
+                "stale": snailps.reader(cluster.address, "users", unreachable="stale", **options),
+                "first": snailps.reader(cluster.address, "users", unreachable="first", **options),
+            }
+            for rows in readers.values():
+                rows.pull(KEYS)
+        victim.send(signal.SIGKILL)
+        cluster.codes()
+        until(lambda: not any(rows.connected for rows in readers.values()))
+        for rows in readers.values():  # what the cache has needs no server
+            assert np.array_equal(rows.pull(KEYS), expected)
+        assert np.array_equal(readers["first"].pull([1, KEYS[0], 2, 3])[[0, 2, 3]], first)
+        assert readers["first"].stats().first == 3
+        for policy in ("error", "stale"):
+            with pytest.raises(ClusterError, match="out of reach"):
+                readers[policy].pull([1])
+        cluster.processes.clear()
+        started(cluster, port=cluster.port)
+        with snailps.connect(cluster.address, secret_file=secret) as owner:
+            expected = filled(owner, 2.0).pull(KEYS)
+            for rows in readers.values():
+                until(lambda rows=rows: rows.connected)
+                assert np.array_equal(rows.pull(KEYS), expected)  # though none has an age limit
+                rows.close()
+            owner.shut_down()
+        assert cluster.codes() == [0, 0]
+
+
+def test_server_that_hangs_delays_its_own_keys_alone(tmp_path, secret):
+    with session(tmp_path, secret, replication="none") as cluster:
+        master, servers = started(cluster)
+        with snailps.connect(cluster.address, secret_file=secret) as owner:
+            table = filled(owner, 1.0)
+            before = table.pull(KEYS)
+            route = owner._driver.route
+            of = {shard.server: index for index, shard in enumerate(route.shards)}
+            hung = of[int(cluster.name_of(servers[0]).split()[1])]
+            lost = route.owner[fragment_of(KEYS, route.frag_num)] == hung
+            assert 0.2 < lost.mean() < 0.8
+            with snailps.reader(
+                cluster.address, "users", secret_file=secret, max_age_s=0.0, unreachable="stale",
+                timeout_s=0.5,
+            ) as rows:  # fmt: skip
+                rows.pull(KEYS)
+                table.push(KEYS, np.ones((len(KEYS), 4), np.float32))
+                servers[0].send(signal.SIGSTOP)
+                try:
+                    for _ in range(3):
+                        found = rows.pull(KEYS)
+                        assert np.array_equal(found[lost], before[lost])
+                        assert np.array_equal(found[~lost], before[~lost] + 1)
+                    assert rows.stats().stale == 3 * lost.sum()
+                finally:
+                    servers[0].send(signal.SIGCONT)
+                until(lambda: np.array_equal(rows.pull(KEYS), before + 1))
+            owner.shut_down()
+        assert cluster.codes() == [0, 0, 0], master.stderr
+
+
+def test_reader_of_a_cluster_that_trains_its_own_job(tmp_path):
+    gate = Gate(tmp_path / "gates", 9)
+    with Cluster(tmp_path, job=gated_job(tmp_path)) as cluster:
+        cluster.started_at(gate)
+        with pytest.raises(
+            ConfigError, match=r"no table 'rows' in the cluster at .*: there are counts"
+        ):
+            snailps.reader(cluster.address, "rows")
+        with snailps.reader(cluster.address, "counts", max_age_s=0.0, timeout_s=20.0) as rows:
+            assert until(lambda: rows.pull(np.arange(50)).sum() >= 900)
+            gate.open()
+            assert cluster.codes() == [0] * 3
+            until(lambda: not rows.connected)
+    with pytest.raises(ClusterError, match="closed"):
+        rows.pull([52])
+
+
+def test_reader_says_why_it_cannot_join(tmp_path):
+    with pytest.raises(ClusterError, match=r"no cluster at 127.0.0.1:1: "):
+        snailps.reader("127.0.0.1:1", "users", init_timeout=0.3)
+    with pytest.raises(ConfigError, match="did you mean 'request_timeout'"):
+        snailps.reader("127.0.0.1:1", "users", request_timeot=3)
+    with pytest.raises(ConfigError, match="unreachable"):
+        snailps.reader("127.0.0.1:1", "users", unreachable="never")

@@ -1,0 +1,234 @@
+"""Lookups for serving: what is asked of the source, how old answers are, what a loss leads to."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from snailps import Table, kernels
+from snailps.errors import ConfigError, MisuseError, WaitTimeout
+from snailps.serving.cached_rows import CachedRows
+from snailps.store._store import ShardStore
+
+TABLE = Table("w", 3, init="uniform", scale=0.5, seed=11)
+
+
+class Source:
+    """A source whose rows state key and version; some of its keys may be out of reach."""
+
+    def __init__(self):
+        self.asked, self.lost, self.version, self.lives = [], lambda keys: keys < 0, 0, 0
+
+    def life(self):
+        return self.lives
+
+    def pull(self, keys, rows):
+        assert len(np.unique(keys)) == len(keys)
+        self.asked.append(keys.tolist())
+        lost = self.lost(keys.astype(np.int64))
+        rows[~lost] = self.rows(keys[~lost])
+        return ~lost, WaitTimeout("no answer") if lost.any() else None
+
+    def rows(self, keys):
+        return np.stack(
+            [np.array(keys, np.float32), np.full(len(keys), self.version), np.zeros(len(keys))], 1
+        ).astype(np.float32)
+
+
+class Clock:
+    now = 50.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def source():
+    return Source()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def make(source, clock):
+    def made(unreachable="error", max_age_s=10.0, cache_bytes=1 << 16):
+        return CachedRows(
+            TABLE, source, cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable,
+            clock=clock,
+        )  # fmt: skip
+
+    return made
+
+
+def test_each_key_is_asked_once_and_answered_everywhere(make, source):
+    rows = make()
+    assert rows.pull([5, 3, 5, 9])[:, 0].tolist() == [5, 3, 5, 9]
+    assert source.asked == [[3, 5, 9]]
+    assert rows.pull([9, 4, 5, 4])[:, 0].tolist() == [9, 4, 5, 4]
+    assert source.asked[1:] == [[4]]
+    stats = rows.stats()
+    assert (stats.keys, stats.hits, stats.pulled, stats.rows) == (8, 2, 4, 4)
+
+
+def test_rows_are_as_young_as_asked_for(make, source, clock):
+    rows = make(max_age_s=10.0)
+    rows.pull([1])
+    source.version = 1
+    clock.now += 9.5
+    assert rows.pull([1, 2])[:, 1].tolist() == [0, 1]
+    clock.now += 1.0
+    assert rows.pull([1, 2])[:, 1].tolist() == [1, 1]
+    assert source.asked == [[1], [2], [1]]
+
+
+def test_rows_without_an_age_limit_are_pulled_once(make, source, clock):
+    rows = make(max_age_s=None)
+    rows.pull([1])
+    clock.now += 1e8
+    rows.pull([1])
+    assert source.asked == [[1]]
+
+
+def test_age_of_nothing_always_asks(make, source, clock):
+    rows = make(max_age_s=0.0)
+    for _ in range(2):
+        clock.now += 0.02
+        rows.pull([1])
+    assert source.asked == [[1], [1]]
+
+
+def test_rows_of_another_life_of_the_table_count_as_old(make, source, clock):
+    rows = make("stale", max_age_s=None)
+    rows.pull([1, 2])
+    source.lives, source.version = 1, 1
+    clock.now += 0.02
+    source.lost = lambda keys: keys == 2
+    assert rows.pull([1, 2])[:, 1].tolist() == [1, 0]
+    assert rows.stats().stale == 1
+
+
+def test_row_that_came_while_the_table_became_another_is_not_kept(make, source):
+    rows = make(max_age_s=None)
+    pull = source.pull
+
+    def changes(keys, out):
+        source.lives += 1
+        return pull(keys, out)
+
+    source.pull = changes
+    rows.pull([1])
+    source.pull = pull
+    rows.pull([1])
+    assert source.asked == [[1], [1]]
+
+
+def test_loss_raises_by_default_and_what_came_is_kept(make, source):
+    rows = make("error")
+    source.lost = lambda keys: keys > 5
+    with pytest.raises(WaitTimeout, match="no answer"):
+        rows.pull([1, 9])
+    assert rows.pull([1])[:, 0].tolist() == [1]
+    assert source.asked == [[1, 9]]
+
+
+def test_stale_rows_stand_in_however_old_and_unknown_keys_raise(make, source, clock):
+    rows = make("stale")
+    rows.pull([8, 9])
+    source.version, source.lost = 1, lambda keys: keys > 5
+    clock.now += 1000.0
+    found = rows.pull([9, 1, 8, 9])
+    assert found[:, 0].tolist() == [9, 1, 8, 9]
+    assert found[:, 1].tolist() == [0, 1, 0, 0]
+    assert rows.stats().stale == 3
+    with pytest.raises(WaitTimeout):
+        rows.pull([9, 7])
+    source.lost = lambda keys: keys < 0
+    assert rows.pull([9, 7])[:, 1].tolist() == [1, 1]
+
+
+def test_first_values_stand_in_for_keys_that_were_never_seen(make, source):
+    rows = make("first")
+    rows.pull([8])
+    source.lost = lambda keys: keys > 5
+    keys = [8, 7, 1, 7, 2**64 - 1]
+    source.lost = lambda keys: np.ones(len(keys), bool)
+    store = ShardStore(4, kernels.row_ops())
+    store.own(range(4))
+    store.add_table(1, *TABLE.store_arguments())
+    expected = store.pull(1, np.array(keys, np.uint64))
+    expected[0] = source.rows([8])[0]
+    expected[2] = store.pull(1, np.array([1], np.uint64))[0]
+    assert np.array_equal(rows.pull(keys), expected)
+    assert (rows.stats().stale, rows.stats().first) == (0, 4)  # the row of key 8 is young
+    assert len(source.asked[-1]) == 3
+
+
+def test_first_values_are_not_kept(make, source):
+    rows = make("first")
+    source.lost = lambda keys: np.ones(len(keys), bool)
+    rows.pull([4])
+    source.lost = lambda keys: keys < 0
+    assert rows.pull([4])[0, 0] == 4
+
+
+def test_cache_of_nothing_asks_each_time(make, source):
+    rows = make(cache_bytes=0)
+    assert [rows.pull([1, 1])[:, 0].tolist() for _ in range(2)] == [[1, 1]] * 2
+    assert source.asked == [[1], [1]]
+
+
+def test_no_keys_are_answered_without_the_source(make, source):
+    assert make().pull([]).shape == (0, 3)
+    assert not source.asked
+
+
+def test_rows_go_into_the_callers_array(make):
+    rows = make()
+    out = np.empty((2, 3), np.float32)
+    assert rows.pull([4, 2], out) is out
+    assert out[:, 0].tolist() == [4, 2]
+    for wrong in (
+        np.empty((3, 3), np.float32), np.empty((2, 4), np.float32), np.empty((2, 3)),
+        np.empty((2, 6), np.float32)[:, ::2],
+    ):  # fmt: skip
+        with pytest.raises(MisuseError):
+            rows.pull([4, 2], wrong)
+    with pytest.raises(MisuseError, match="-1 at place 0"):
+        rows.pull([-1])
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"unreachable": "ignore"}, "unreachable: expected error, stale, first, got 'ignore'"),
+        ({"cache_bytes": -1}, "cache_bytes"),
+        ({"cache_bytes": 1e6}, "cache_bytes"),
+        ({"max_age_s": -1}, "max_age_s"),
+        ({"max_age_s": float("nan")}, "max_age_s"),
+    ],
+)
+def test_wrong_options_are_refused(make, option, words):
+    with pytest.raises(ConfigError, match=words):
+        make(**option)
+
+
+def test_threads_get_the_rows_of_their_own_keys(make, source):
+    rows = make(cache_bytes=4096)  # some 100 rows: they evict each other's
+    wrong = []
+
+    def look(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(60):
+            keys = rng.integers(0, 300, 40)
+            wrong.extend(np.flatnonzero(rows.pull(keys)[:, 0] != keys))
+
+    threads = [threading.Thread(target=look, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+    assert rows.stats().keys == 4 * 60 * 40
