@@ -205,6 +205,7 @@ class Cluster:
         self.address = launcher.address if launcher is not None else address
         self._turn = threading.RLock()  # one job at a time
         self._closed = False
+        self._starting = threading.Lock()  # a process in the place of another
         self._sizes = ""
         self._finalizer = weakref.finalize(self, _end_unused, launcher, driver)
         self._finalizer.atexit = False  # `_end_all` closes them
@@ -438,6 +439,7 @@ class Cluster:
             except BaseException:
                 with contextlib.suppress(SnailError):  # the cluster may be what has ended
                     self._driver.cancel()
+                self._renew_beside()
                 raise
             job = self._driver.job(number)
             if failure := job["failure"]:
@@ -445,6 +447,7 @@ class Cluster:
                     self._launcher.note_raised()
                     if ends := self._launcher.unusual_ends(failure):
                         failure += f" ({ends})"
+                self._renew_beside()
                 raise ClusterError(with_frames(failure, job["trace"]))
         figures = job["figures"]
         return JobResult(figures, history.of(figures), self, number, model, job["settings"])
@@ -586,6 +589,21 @@ class Cluster:
             self._driver.shards(),
         )
 
+    def _renew_beside(self) -> None:
+        """Replaces the workers of a failed job, while the caller hears of the failure.
+
+        A Python process takes half a second to start and to join; a next job waits for its turn.
+        """
+        if self._launcher is None:
+            return
+
+        def renew() -> None:
+            with contextlib.suppress(SnailError), self.in_turn():  # the next job says what is wrong
+                if self.is_open:
+                    self._renew_workers(_until(RENEW_S))
+
+        threading.Thread(target=renew, name="snailps-renew", daemon=True).start()
+
     def _renew_workers(self, until: float) -> None:
         """Replaces workers that have ended, and waits until the new ones are ready.
 
@@ -613,11 +631,12 @@ class Cluster:
         here = {node["id"] for node in nodes}
         dead = self._launcher.ended()
         members = {node["pid"] for node in nodes} - dead
-        coming = sum(
-            self._launcher.restart(index, "has left the cluster")
-            for index, child in enumerate(self._launcher.children)
-            if child.role == "worker" and child.process.pid not in members
-        )
+        with self._starting:
+            coming = sum(
+                self._launcher.restart(index, "has left the cluster")
+                for index, child in enumerate(self._launcher.children)
+                if child.role == "worker" and child.process.pid not in members and self.is_open
+            )
         if not coming:
             return
         for status in self._watch(min(until, _until(self._driver.settings.init_timeout))):
@@ -711,9 +730,11 @@ class Cluster:
 
         More calls do nothing, nor does one in a fork of the process that has made it.
         """
-        if self._closed:
+        if self._closed or not self._driver.is_ours:
             return
         self._closed = True
+        with self._starting:  # what is started ends, too
+            pass
         self._finalizer.detach()
         _end(self._launcher, self._driver)
 

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
 
@@ -135,6 +136,46 @@ def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text):
         session.train(models.Hangs, input=text, epochs=1, timeout_s=2.0)
     assert trains(session, text)
     assert worker.process.returncode == -signal.SIGKILL
+
+
+def ready_workers(session):
+    return {
+        node["pid"]
+        for node in session.status()["nodes"]
+        if node["role"] == "worker" and node["state"] == "ready"
+    }
+
+
+@pytest.mark.parametrize("model", [models.FailsInTrain, models.IsKilled])
+def test_worker_of_a_failed_job_is_replaced_before_the_next_one(session, text, model):
+    assert trains(session, text)
+    before = ready_workers(session)
+    old = [child.process for child in session._launcher.children if child.process.pid in before]
+    with pytest.raises(ClusterError, match=r"^worker \d+"):
+        session.train(model, input=text, epochs=1, timeout_s=LIMIT_S)
+    until = time.monotonic() + LIMIT_S
+    while not (now := ready_workers(session)) or now & before:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert [process.returncode is None for process in old] == [False]  # it was waited for
+    assert trains(session, text)
+    assert ready_workers(session) == now
+
+
+def test_cluster_closed_behind_a_failed_job_leaves_no_process(text, monkeypatch):
+    made, start = [], subprocess.Popen
+
+    def noted(*words, **options):
+        made.append(start(*words, **options))
+        return made[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+    made_of = snailps.cluster(workers=2, threads=1, log=io.StringIO())
+    with made_of as session, pytest.raises(ClusterError, match="planted failure"):
+        session.train(models.FailsInTrain, input=text, epochs=1, timeout_s=LIMIT_S)
+    assert len(made) >= 4
+    assert [process.returncode is None for process in made] == [False] * len(made)  # waited for
 
 
 def test_killed_master_is_named_with_what_is_lost_and_its_log(text):
