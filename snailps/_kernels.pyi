@@ -180,7 +180,7 @@ class Kernels:
         """
 
     def sort_pairs(
-        self, tokens: Ints, window: int, seed: int, most: int = 12, *,
+        self, tokens: Ints, window: int, seed: int, most: int = 12, *, run: int = 1,
         resident: NDArray[np.integer] | None = None, part: int = 0,
         visiting: NDArray[np.integer] | None = None, parts: int = 1,
         without: Sequence[int] = (), pairs: Longs | None = None,
@@ -199,6 +199,9 @@ class Kernels:
         most
             1 or more contexts of a bundle at most.  The pairs of a centre are cut into as few
             bundles as can be, of sizes as equal as can be.
+        run
+            1 to 1024: so many bundles of a centre at most follow each other, 16 centres side by
+            side.  `train_pairs` reads and writes the bag of a centre once a run.
         resident, part
             Part of each word as a centre, below 65,536: only centres of part `part` are taken.
             None: all are.  Arrays of uint16 are not copied.
@@ -219,7 +222,7 @@ class Kernels:
         contexts : int32[pairs]
         bounds : int64[parts + 1]
             The contexts of bundles ``bounds[j]`` to ``bounds[j + 1] - 1`` are in visiting part j.
-            Inside a part the bundles are in a random order, one of `seed` and the part.
+            Inside a part the runs are in a random order, one of `seed` and the part.
 
         Raises
         ------
@@ -230,7 +233,7 @@ class Kernels:
         -----
         Releases the GIL.  A counting sort: time is linear in the words (some ns for each that is of
         another part) and the pairs; besides what it returns, memory is 4 bytes a word of the text,
-        4 a pair, 12 a bundle, and 4 a resident word and visiting part.
+        4 a pair, 16 a bundle, and 4 a resident word and visiting part.
         """
 
     def train_pairs(

@@ -396,6 +396,7 @@ cdef class Kernels:
         return loss, examples
 
     def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
+                   int run=1,
                    resident=None, int part=0, visiting=None, int parts=1, without=(),
                    int64_t[::1] pairs=None):
         cdef Py_ssize_t word_num = -1
@@ -403,6 +404,8 @@ cdef class Kernels:
             raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
         if not 1 <= most <= C_BUNDLE_MAX:
             raise ValueError(f"most must be 1 to {C_BUNDLE_MAX}, got {most}")
+        if not 1 <= run <= 1024:
+            raise ValueError(f"run must be 1 to 1024, got {run}")
         if not 1 <= parts <= C_PARTS_MAX:
             raise ValueError(f"parts must be 1 to {C_PARTS_MAX}, got {parts}")
         if visiting is None and parts > 1:
@@ -446,6 +449,7 @@ cdef class Kernels:
         job.pairs = &pairs[0]
         job.window = window
         job.most = most
+        job.run = run
         job.stream = hash_key(seed)
 
         cdef int32_t[::1] numbers, order, centres, contexts, by_key
@@ -474,7 +478,7 @@ cdef class Kernels:
         bundle_num = bounds[parts]
         cdef int32_t[:, ::1] bundles = np.empty((bundle_num + 1, 2), np.int32)
         job.bundles = <SortedBundle *>&bundles[0, 0]
-        order = np.empty(max(1, bundle_num), np.int32)
+        order = np.empty(max(1, 2 * bundle_num), np.int32)
         centres = np.empty(max(1, bundle_num), np.int32)
         starts = np.empty(bundle_num + 1, np.int64)
         by_key = np.empty(pair_num + C_BUNDLE_COPY, np.int32)

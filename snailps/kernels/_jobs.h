@@ -62,6 +62,7 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     int parts; /* visiting ones */
     int window;
     int most; /* contexts of a bundle */
+    int run;  /* bundles of a word that are trained in successive groups */
     uint64_t stream;
     const uint32_t *kept;         /* [parts] 1, or 0: the pairs of this part are left out */
     int32_t *numbers;             /* scratch: [word_num] of residents, or NULL */
@@ -69,7 +70,7 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     uint32_t *counts;             /* scratch: [residents, parts] zeros; pairs */
     snail_sorted_bundle *bundles; /* scratch: [bundles + 1] */
     int32_t *sorted;              /* scratch: [pairs + BUNDLE_COPY] contexts */
-    int32_t *order;               /* scratch: [bundles] */
+    int32_t *order;               /* scratch: [bundles], twice */
     int64_t *pairs;               /* [parts] of each part, those that are left out, too */
     int64_t *bounds;              /* [parts + 1]: bundles of each part */
     int32_t *centres;             /* [bundles] */

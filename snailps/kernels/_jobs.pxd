@@ -75,6 +75,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int parts
         int window
         int most
+        int run
         uint64_t stream
         const uint32_t *kept
         int32_t *numbers

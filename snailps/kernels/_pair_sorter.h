@@ -2,7 +2,8 @@
  *
  * tokens, parts of words -> count_pairs  -> pairs of each key, bundles of each part
  *                        -> place_pairs  -> contexts, sorted by key
- *                        -> order_bundles -> bundles (a centre word, a few of its contexts), shuffled
+ *                        -> order_bundles -> bundles (a centre word, a few of its contexts), in the
+ *                                            order of training: 16 shuffled runs side by side
  *
  * A counting sort.  A *key* is a visiting part of contexts and a centre word that is resident here.
  * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
@@ -18,7 +19,10 @@
 #include "_jobs.h"
 #include "_word_vectors.h"
 
-enum { SNAIL_PAIRS_AHEAD = 8 }; /* centres or bundles whose places are asked for ahead */
+enum {
+    SNAIL_PAIRS_AHEAD = 8, /* centres or bundles whose places are asked for ahead */
+    SNAIL_RUNS_AHEAD = 8   /* runs among which one is looked for whose word is not at work */
+};
 
 /* Where the draws of the order of bundles begin: behind those of all places of a text; and those of
  * each part, behind those of all bundles of the one before. */
@@ -175,18 +179,58 @@ static void snail_place_pairs(const snail_sort_job *job, int64_t centre_num) {
     }
 }
 
-/* The order in which the bundles of a part are trained: first..last-1 at random. */
-static void snail_shuffle_bundles(const snail_sort_job *job, int part, int64_t first, int64_t last) {
+SNAIL_INLINE void snail_swap(int32_t *x, int64_t a, int64_t b) {
+    const int32_t swap = x[a];
+    x[a] = x[b];
+    x[b] = swap;
+}
+
+/* First bundles of the runs among first..last-1, into `runs`, at random; returns how many. */
+static int64_t snail_shuffle_runs(const snail_sort_job *job, int part, int64_t first, int64_t last,
+                                  int32_t *runs) {
     const uint64_t draws = SNAIL_ORDER_DRAWS + SNAIL_ORDER_DRAWS_OF_PART * (uint64_t)part;
-    int32_t *order = job->order;
-    for (int64_t b = first; b < last; b++) order[b] = (int32_t)b;
-    for (int64_t b = last - 1; b > first; b--) {
-        const uint64_t draw = snail_draw(job->stream, draws + (uint64_t)(b - first));
-        const int64_t other = first + (int64_t)snail_below(draw, (uint64_t)(b - first + 1));
-        const int32_t swap = order[b];
-        order[b] = order[other];
-        order[other] = swap;
+    int64_t num = 0, begin = first;
+    for (int64_t b = first; b < last; b++) {
+        const int same = b > first && job->bundles[b].centre == job->bundles[b - 1].centre;
+        if (same && b - begin < job->run) continue;
+        runs[num++] = (int32_t)b;
+        begin = b;
     }
+    for (int64_t r = num - 1; r > 0; r--) {
+        const uint64_t draw = snail_draw(job->stream, draws + (uint64_t)r);
+        snail_swap(runs, r, (int64_t)snail_below(draw, (uint64_t)(r + 1)));
+    }
+    return num;
+}
+
+/* The order in which the bundles of a part are trained: 16 runs side by side, each followed by the
+ * next one of `runs` whose word is none of the other 15. */
+static void snail_order_part(const snail_sort_job *job, int part, int64_t first, int64_t last) {
+    int32_t *order = job->order + first, *runs = order + job->bounds[job->parts];
+    const int64_t num = snail_shuffle_runs(job, part, first, last, runs);
+    int64_t at[SNAIL_GROUP], end[SNAIL_GROUP], next = 0, done = 0;
+    int32_t word[SNAIL_GROUP];
+    for (int i = 0; i < SNAIL_GROUP; i++) at[i] = end[i] = word[i] = -1;
+    while (done < last - first)
+        for (int i = 0; i < SNAIL_GROUP; i++) {
+            if (at[i] == end[i]) {
+                word[i] = -1;
+                for (int64_t r = next; r < snail_least64(num, next + SNAIL_RUNS_AHEAD); r++) {
+                    const int32_t centre = job->bundles[runs[r]].centre;
+                    int met = 0;
+                    for (int k = 0; k < SNAIL_GROUP; k++) met |= word[k] == centre;
+                    if (met) continue;
+                    snail_swap(runs, r, next);
+                    at[i] = end[i] = runs[next++];
+                    while (end[i] < last && end[i] - at[i] < job->run &&
+                           job->bundles[end[i]].centre == centre)
+                        end[i]++;
+                    word[i] = centre;
+                    break;
+                }
+            }
+            if (at[i] < end[i]) order[done++] = (int32_t)at[i]++;
+        }
 }
 
 /* Copies the sorted bundles, part by part, in the order of training. */
@@ -195,7 +239,7 @@ static void snail_order_bundles(const snail_sort_job *job) {
     const int32_t *order = job->order;
     int32_t *to = job->contexts;
     for (int j = 0; j < job->parts; j++)
-        snail_shuffle_bundles(job, j, job->bounds[j], job->bounds[j + 1]);
+        snail_order_part(job, j, job->bounds[j], job->bounds[j + 1]);
     for (int64_t b = 0; b < num; b++) {
         if (b + 2 * SNAIL_PAIRS_AHEAD < num) {
             __builtin_prefetch(job->bundles + order[b + 2 * SNAIL_PAIRS_AHEAD], 0, 3);

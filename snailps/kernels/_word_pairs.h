@@ -10,7 +10,10 @@
  *     then each input row of the lane's bag += the gradient of h
  *
  * A bundle shares its hidden vector among its contexts, wherever in the text they are: it is computed
- * once where text order computes it for each place of the word.  Neighbours in the order of training
+ * once where text order computes it for each place of the word.  A word that is in successive groups
+ * stays in its lane, and its vector is computed once for all of them: the rows of its bag all get the
+ * same gradient, so their mean moves by that.  What it learns is owed to the bag until it leaves.
+ * (Not with AdaGrad, whose steps differ from row to row.)  Neighbours in the order of training
  * have nothing to do with each other, as in any stochastic descent on shuffled examples.
  */
 #ifndef SNAILPS_WORD_PAIRS_H
@@ -21,18 +24,23 @@
 enum {
     SNAIL_NOISE = 32,         /* noise words of a group */
     SNAIL_CONTEXTS = 16,      /* contexts of a bundle that are judged at once */
+    SNAIL_LEAVING_AHEAD = 4,  /* lanes whose bags are asked for before they get what they are owed */
     SNAIL_CONTEXTS_AHEAD = 12 /* contexts whose rows are asked for ahead */
 };
 
-typedef struct { /* one group: bundles first..first+num-1 */
+typedef struct { /* one group: bundles first..first+num-1, each in a lane */
     int64_t first;
     int num;
+    int64_t bundle[SNAIL_GROUP]; /* of each lane, or -1: idle */
+    int32_t centre[SNAIL_GROUP]; /* of each lane, or -1 */
+    int stays[SNAIL_GROUP];      /* whether its word was in the lane before: its vector is there */
     int noise[SNAIL_NOISE];
 } snail_bundles;
 
 typedef struct {
     float *hidden;          /* [GROUP, stride] */
     float *hidden_gradient; /* [GROUP, stride] */
+    float *owed;            /* [GROUP, stride]: gradients that the bags have not got yet */
     float *across;          /* [stride, GROUP]: hidden, transposed */
     float *coef;            /* [SHARED, GROUP]: scores, then rates */
     float *steps;           /* AdaGrad: [TILE, stride] */
@@ -43,19 +51,29 @@ typedef struct {
     snail_bundles groups[2];
 } snail_pairs;
 
-/* A group ends early where a centre would come again, as in _word_vectors.h. */
-static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g, int64_t first,
-                               uint64_t number) {
+/* Bundle b is in lane b % 16.  A group ends early where a centre would come again, as in
+ * _word_vectors.h.
+ *
+ * A word that was in its lane in the group before stays, and its vector with it: nothing is read of
+ * its bag, and what it learns is owed to that until it leaves. */
+static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g,
+                               const snail_bundles *before, int64_t first, uint64_t number) {
     const uint64_t k = number * SNAIL_NOISE;
-    g->first = first;
-    g->num = 0;
-    while (g->num < SNAIL_GROUP && first + g->num < job->bundle_num) {
-        const int32_t centre = job->centres[first + g->num];
+    const int64_t end = snail_least64(first + SNAIL_GROUP, job->bundle_num);
+    int64_t b = first;
+    for (int i = 0; i < SNAIL_GROUP; i++) g->bundle[i] = g->centre[i] = -1;
+    for (; b < end; b++) {
+        const int32_t centre = job->centres[b];
         int repeats = 0;
-        for (int i = 0; i < g->num; i++) repeats |= job->centres[first + i] == centre;
+        for (int i = 0; i < SNAIL_GROUP; i++) repeats |= g->centre[i] == centre;
         if (repeats) break;
-        g->num++;
+        g->bundle[b % SNAIL_GROUP] = b;
+        g->centre[b % SNAIL_GROUP] = centre;
     }
+    g->first = first;
+    g->num = (int)(b - first);
+    for (int i = 0; i < SNAIL_GROUP; i++)
+        g->stays[i] = !job->input_squares & (g->centre[i] >= 0) & (g->centre[i] == before->centre[i]);
     for (uint64_t i = 0; i < SNAIL_NOISE; i++)
         g->noise[i] =
             job->noise[snail_below(snail_draw(job->stream, k + i), job->noise_num)];
@@ -67,19 +85,27 @@ SNAIL_INLINE void snail_prefetch_output_of(const snail_pairs_job *job, int word)
         snail_prefetch_row(job->output_squares + word * job->stride, job->stride);
 }
 
+SNAIL_INLINE void snail_prefetch_rows_of(const snail_pairs_job *job, int word) {
+    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
+        const int64_t at = job->bag_rows[r] * job->stride;
+        snail_prefetch_row(job->inputs + at, job->stride);
+        if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
+    }
+}
+
+/* Whether a word that has been in its lane for some groups is in it for the last time. */
+SNAIL_INLINE int snail_leaves(const snail_bundles *g, const snail_bundles *ahead, int lane) {
+    return g->stays[lane] && !ahead->stays[lane];
+}
+
 /* Asks for what a lane of the next group needs, and its part of the noise rows: a few at a time, because
  * a core waits where more lines are asked for than it has buffers for. */
 SNAIL_INLINE void snail_prefetch_lane(const snail_pairs_job *job, const snail_bundles *ahead,
                                       int lane) {
     for (int t = lane; t < SNAIL_NOISE; t += SNAIL_GROUP)
         snail_prefetch_output_of(job, ahead->noise[t]);
-    if (lane >= ahead->num) return;
-    const int word = job->centres[ahead->first + lane];
-    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
-        const int64_t at = job->bag_rows[r] * job->stride;
-        snail_prefetch_row(job->inputs + at, job->stride);
-        if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
-    }
+    if (ahead->bundle[lane] >= 0 && !ahead->stays[lane])
+        snail_prefetch_rows_of(job, ahead->centre[lane]);
 }
 
 /* Asks for the rows of some contexts behind these; those of all bundles follow each other. */
@@ -95,15 +121,19 @@ SNAIL_INLINE void snail_weigh_noise(const snail_pairs_job *job, const snail_bund
                                     float weight[SNAIL_NOISE][SNAIL_GROUP]) {
     const float share = job->negatives / SNAIL_NOISE;
     float full[SNAIL_GROUP] = {0};
-    for (int i = 0; i < g->num; i++)
-        full[i] = share * (float)(job->starts[g->first + i + 1] - job->starts[g->first + i]);
+    uint64_t noise[4] = {0}; /* a bit for each word modulo 256: most contexts are none of them */
+    for (int i = 0; i < SNAIL_GROUP; i++)
+        if (g->bundle[i] >= 0)
+            full[i] = share * (float)(job->starts[g->bundle[i] + 1] - job->starts[g->bundle[i]]);
     for (int t = 0; t < SNAIL_NOISE; t++) memcpy(weight[t], full, sizeof full);
-    for (int i = 0; i < g->num; i++)
-        for (int64_t c = job->starts[g->first + i]; c < job->starts[g->first + i + 1]; c++) {
+    for (int t = 0; t < SNAIL_NOISE; t++)
+        noise[g->noise[t] / 64 % 4] |= UINT64_C(1) << g->noise[t] % 64;
+    for (int i = 0; i < SNAIL_GROUP; i++)
+        for (int64_t c = g->bundle[i] < 0 ? 0 : job->starts[g->bundle[i]];
+             g->bundle[i] >= 0 && c < job->starts[g->bundle[i] + 1]; c++) {
             const int word = job->contexts[c];
-            int met = 0;
-            for (int t = 0; t < SNAIL_NOISE; t++) met |= g->noise[t] == word;
-            for (int t = 0; met && t < SNAIL_NOISE; t++)
+            if (!(noise[word / 64 % 4] >> word % 64 & 1)) continue;
+            for (int t = 0; t < SNAIL_NOISE; t++)
                 if (g->noise[t] == word)
                     weight[t][i] = weight[t][i] > share ? weight[t][i] - share : 0;
         }
@@ -122,16 +152,15 @@ static double snail_judge_noise(const snail_pairs_job *job, const snail_bundles 
     return total;
 }
 
-static void snail_step_noise(const snail_pairs_job *job, const snail_bundles *g, snail_pairs *s,
-                             float rate) {
+static void snail_step_noise(const snail_pairs_job *job, snail_pairs *s, float rate) {
     const float *const *hidden = (const float *const *)s->hidden_row;
     for (int t = 0; t < SNAIL_NOISE; t += SNAIL_TILE) {
         const float *coef = s->coef + t * SNAIL_GROUP;
         if (!job->output_squares) {
-            snail_rows_from_lanes(g->num, hidden, coef, s->rows + t, (int)job->stride);
+            snail_rows_from_lanes(SNAIL_GROUP, hidden, coef, s->rows + t, (int)job->stride);
             continue;
         }
-        snail_gradients_from_lanes(g->num, hidden, coef, s->step_row, (int)job->stride);
+        snail_gradients_from_lanes(SNAIL_GROUP, hidden, coef, s->step_row, (int)job->stride);
         for (int i = 0; i < SNAIL_TILE; i++)
             snail_adagrad_up(job->stride, s->rows[t + i],
                              job->output_squares + (s->rows[t + i] - job->outputs),
@@ -271,6 +300,10 @@ static void snail_train_contexts(const snail_pairs_job *job, int64_t bundle, con
     }
 }
 
+SNAIL_INLINE void snail_add_row(int64_t stride, float *restrict to, const float *restrict from) {
+    for (int64_t d = 0; d < stride; d++) to[d] += from[d];
+}
+
 /* Trains a group, and asks for the rows of the one behind it; returns its loss. */
 static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const snail_bundles *g,
                                               const snail_bundles *ahead, snail_pairs *s,
@@ -278,9 +311,10 @@ static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const 
     const int64_t stride = job->stride;
     float losses[SNAIL_CONTEXTS] = {0};
     double loss;
-    for (int i = 0; i < g->num; i++) {
-        const int64_t begin = job->bag_ptr[job->centres[g->first + i]];
-        const int count = (int)(job->bag_ptr[job->centres[g->first + i] + 1] - begin);
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        if (g->bundle[i] < 0 || g->stays[i]) continue;
+        const int64_t begin = job->bag_ptr[g->centre[i]];
+        const int count = (int)(job->bag_ptr[g->centre[i] + 1] - begin);
         snail_sum_rows(count, job->bag_rows + begin, job->inputs, stride, 1.0f / (float)count,
                        s->hidden_row[i]);
     }
@@ -291,15 +325,24 @@ static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const 
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
         snail_lanes_from_rows(0, SNAIL_NOISE, (const float *const *)s->rows, s->coef + i,
                               s->hidden_gradient_row + i, (int)stride);
-    snail_step_noise(job, g, s, rate);
-    for (int i = 0; i < g->num; i++) {
-        float *gradient = s->hidden_gradient_row[i];
+    snail_step_noise(job, s, rate);
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        float *gradient = s->hidden_gradient_row[i], *owed = s->owed + i * stride;
         snail_prefetch_lane(job, ahead, i);
-        snail_train_contexts(job, g->first + i, s->hidden_row[i], gradient, rate, losses);
+        if (i + SNAIL_LEAVING_AHEAD < SNAIL_GROUP && snail_leaves(g, ahead, i + SNAIL_LEAVING_AHEAD))
+            snail_prefetch_rows_of(job, g->centre[i + SNAIL_LEAVING_AHEAD]);
+        if (g->bundle[i] < 0) continue;
+        snail_train_contexts(job, g->bundle[i], s->hidden_row[i], gradient, rate, losses);
+        if (ahead->stays[i]) { /* the mean of rows that all get this moves by it */
+            snail_add_row(stride, s->hidden_row[i], gradient);
+            if (g->stays[i]) snail_add_row(stride, owed, gradient);
+            else memcpy(owed, gradient, (size_t)stride * sizeof *owed);
+            continue;
+        }
+        if (g->stays[i]) snail_add_row(stride, gradient, owed);
         snail_step_bag(job->inputs, job->input_squares, stride, job->bag_ptr, job->bag_rows,
-                       job->centres[g->first + i], gradient, rate, job->epsilon);
+                       g->centre[i], gradient, rate, job->epsilon);
     }
-    for (int i = g->num; i < SNAIL_GROUP; i++) snail_prefetch_lane(job, ahead, i);
     for (int i = 0; i < SNAIL_CONTEXTS; i++) loss += losses[i];
     return loss;
 }
@@ -310,6 +353,7 @@ static int64_t snail_lay_out_pairs(char *scratch, const snail_pairs_job *job, sn
     int64_t at = 0;
     s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->hidden_gradient = snail_cut(scratch, &at, SNAIL_GROUP * row);
+    s->owed = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->across = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->coef = snail_cut(scratch, &at, SNAIL_NOISE * SNAIL_GROUP * 4);
     s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
@@ -333,9 +377,10 @@ static void snail_train_pairs(const snail_pairs_job *job, char *scratch, double 
         s.hidden_gradient_row[i] = s.hidden_gradient + i * job->stride;
     }
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
-    snail_plan_bundles(job, now, 0, 0);
+    for (int i = 0; i < SNAIL_GROUP; i++) ahead->centre[i] = -1;
+    snail_plan_bundles(job, now, ahead, 0, 0);
     for (uint64_t number = 1; now->num > 0; number++) {
-        snail_plan_bundles(job, ahead, now->first + now->num, number);
+        snail_plan_bundles(job, ahead, now, now->first + now->num, number);
         *loss += snail_train_bundles(job, now, ahead, &s,
                                      job->rate_start + slope * (float)now->first);
         *examples += job->starts[now->first + now->num] - job->starts[now->first];

@@ -76,6 +76,7 @@ SNAIL_INLINE uint64_t snail_below(uint64_t random, uint64_t bound) {
 
 SNAIL_INLINE int snail_least(int a, int b) { return a < b ? a : b; }
 SNAIL_INLINE int snail_most(int a, int b) { return a > b ? a : b; }
+SNAIL_INLINE int64_t snail_least64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- which words meet ------------------------------------------------------------------------- */
 

@@ -52,12 +52,13 @@ def pairs_of(bundles):
     ends=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     window=st.integers(1, 20),
     most=st.integers(1, 20),
+    run=st.integers(1, 9),
     workers=st.integers(1, 3),
     parts=st.integers(1, 5),
     seed=st.integers(0, 2**64 - 1),
 )
 def test_sort_pairs_any_text_equals_twin(
-    build, words, tokens, ends, window, most, workers, parts, seed
+    build, words, tokens, ends, window, most, run, workers, parts, seed
 ):
     made = text(words, tokens, ends, seed % 1000)
     rng = np.random.default_rng(seed % 999)
@@ -71,6 +72,7 @@ def test_sort_pairs_any_text_equals_twin(
         "without": rng.permutation(parts)[: (parts > 1) * rng.integers(0, parts + 1)].tolist()
     }
     for more in ({}, parted, some):
+        more["run"] = run
         got = bundles_of(*kernels.load(build).sort_pairs(made, window, seed, most, **more))
         assert got == twin.sort_pairs(made, window, seed, most, **more)
 
@@ -185,6 +187,7 @@ def test_sort_pairs_centres_that_are_nobodys_are_left_out():
         ({"window": 0}, "window must be 1 to"),
         ({"window": 257}, "window must be 1 to"),
         ({"most": 0}, "most must be 1"),
+        ({"run": 0}, "run must be 1 to 1024"),
         ({"parts": 0}, "parts must be 1"),
         ({"parts": 2}, "visiting must have the part"),
         ({"resident": np.zeros(39, int)}, r"tokens must lie in -1\.\.38"),
@@ -222,14 +225,16 @@ class Toy:
     """Small random arrays and sorted pairs for one training call."""
 
     def __init__(self, words=40, tokens=300, dim=20, subwords=0, extra=6, seed=3, nce=False,
-                 most=12, window=5):  # fmt: skip
+                 most=12, run=1, window=5):  # fmt: skip
         rng = np.random.default_rng(seed)
         self.dim = dim
         self.inputs = kernels.padded(words + 50, dim)
         self.inputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + 50, dim))
         self.outputs = kernels.padded(words + extra, dim)
         self.outputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + extra, dim))
-        self.pairs = kernels.sort_pairs(text(words, tokens, seed=seed), window, seed, most)[:3]
+        self.pairs = kernels.sort_pairs(
+            text(words, tokens, seed=seed), window, seed, most, run=run
+        )[:3]
         sizes = rng.integers(0, subwords + 1, words)
         self.bag_ptr = np.concatenate([[0], np.cumsum(sizes + 1)]).astype(np.int64)
         self.bag_rows = np.concatenate(
@@ -279,9 +284,10 @@ def assert_close(got, want, dim):
 
 
 @builds
+@pytest.mark.parametrize("run", [1, 8])
 @pytest.mark.parametrize(("subwords", "nce"), [(0, False), (0, True), (6, False), (6, True)])
-def test_train_pairs_one_thread_equals_twin(build, subwords, nce):
-    toy = Toy(subwords=subwords, nce=nce)
+def test_train_pairs_one_thread_equals_twin(build, subwords, nce, run):
+    toy = Toy(tokens=800, most=4, run=run, subwords=subwords, nce=nce)
     assert_close(toy.train(build), toy.twin(), toy.dim)
 
 
@@ -293,14 +299,15 @@ def test_train_pairs_one_thread_equals_twin(build, subwords, nce):
     dim=st.integers(1, 70),
     window=st.integers(1, 20),
     most=st.integers(1, 40),
+    run=st.integers(1, 6),
     negatives=st.integers(1, 20),
     subwords=st.integers(0, 4),
     seed=st.integers(0, 2**64 - 1),
 )
 def test_train_pairs_any_shape_equals_twin(
-    build, words, tokens, dim, window, most, negatives, subwords, seed
+    build, words, tokens, dim, window, most, run, negatives, subwords, seed
 ):
-    toy = Toy(words, tokens, dim, subwords, seed=seed % 1000, most=most, window=window)
+    toy = Toy(words, tokens, dim, subwords, seed=seed % 1000, most=most, run=run, window=window)
     # A low rate: with one word in every place the vectors would explode, and rounding with them.
     changed = {"negatives": negatives, "seed": seed, "lr_start": 2e-3, "lr_stop": 1e-3}
     assert_close(toy.train(build, **changed), toy.twin(**changed), dim)

@@ -7,7 +7,13 @@ import pytest
 
 from snailps import kernels
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.skip_gram import BUNDLE, deal_centres, pairs_bytes
+from snailps.models.word_vectors.skip_gram import (
+    BUNDLE,
+    RUN_MAX,
+    deal_centres,
+    longest_run,
+    pairs_bytes,
+)
 
 
 def zipf(words, tokens, seed=0):
@@ -53,3 +59,21 @@ def test_pairs_bytes_are_what_sorting_returns_and_its_copy():
     used = centres.nbytes + starts.nbytes + 2 * contexts.nbytes + 12 * len(centres)
     assert 0.7 * used < pairs_bytes(settings, len(tokens)) < 1.5 * used
     assert pairs_bytes(replace(settings, model="cbow"), len(tokens)) == 0
+
+
+def test_runs_are_long_where_bags_share_few_rows_and_single_where_they_share_most():
+    words = 500
+    own = np.arange(words + 1, dtype=np.int64)
+    kept = np.ones(words)
+    assert longest_run(kept, own, own[:-1].astype(np.int32), 64) == RUN_MAX  # nothing is shared
+    # Ten rows a bag: some of few words each, one of all words.
+    rng = np.random.default_rng(1)
+    rows = words + rng.integers(5000, size=(words, 10))
+    rows[:, 0] = np.arange(words)
+    natural = rows.ravel().astype(np.int32)
+    assert longest_run(kept, 10 * own, natural, 2) == RUN_MAX
+    rows[:, 1:] = words + rng.integers(8, size=(words, 9))
+    alike = rows.ravel().astype(np.int32)
+    one, many = (longest_run(kept, 10 * own, alike, threads) for threads in (1, 4))
+    assert many == 1
+    assert one < 4

@@ -63,7 +63,7 @@ from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows
 from snailps.models.word_vectors.rotation import SkipGramTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, text_table
-from snailps.models.word_vectors.skip_gram import BUNDLE, deal_centres
+from snailps.models.word_vectors.skip_gram import BUNDLE, RUN_WORDS, deal_centres, longest_run
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
 from snailps.models.word_vectors.word_parts import (
     chunks_of,
@@ -282,6 +282,14 @@ class WordVectors(TextModel):
         super().finish()
 
     @cached_property
+    def run(self) -> int:
+        """Bundles of a word that are trained one after the other."""
+        kept = self.vocabulary.counts.astype(np.float64) * self._keep
+        most = np.sort(np.argsort(-kept, kind="stable")[:RUN_WORDS])
+        bag_ptr, bag_rows, _ = self.bags(most)
+        return longest_run(kept[most], bag_ptr, bag_rows, self.threads)
+
+    @cached_property
     def _rotating(self) -> SkipGramTrainer | CbowTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
@@ -406,7 +414,7 @@ class WordVectors(TextModel):
         inputs, outputs, squares = _rows(local)
         lr_start, lr_stop = self._rates(block)
         centres, starts, contexts, _ = kernels.sort_pairs(
-            batch.tokens, s.window, block.seed, BUNDLE, resident=resident, part=part
+            batch.tokens, s.window, block.seed, BUNDLE, run=self.run, resident=resident, part=part
         )
         return kernels.train_pairs(
             inputs,

@@ -422,6 +422,7 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
             s.window,
             (s.seed * 0x9E3779B97F4A7C15 + block.chunk) & MASK64,
             BUNDLE,
+            run=self._model.run,
             resident=parts.resident,
             part=block.part,
             visiting=parts.visiting,

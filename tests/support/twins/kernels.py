@@ -274,8 +274,39 @@ def windows(tokens, window: int, seed: int):
         yield int(centre), left[::-1] + right
 
 
-def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting=None, parts=1,
-               without=()):  # fmt: skip
+RUNS_AHEAD = 8
+
+
+def order_bundles(bundles, run, seed, number):
+    """Bundles of one part in the order of training: in 16 lanes, runs of a word's bundles."""
+    runs = []
+    for bundle in bundles:
+        if runs and runs[-1][0][0] == bundle[0] and len(runs[-1]) < run:
+            runs[-1].append(bundle)
+        else:
+            runs.append([bundle])
+    for k in reversed(range(1, len(runs))):
+        other = draw(seed, ORDER_DRAWS + (number << 31) + k, k + 1)
+        runs[k], runs[other] = runs[other], runs[k]
+    lanes, made = [[] for _ in range(GROUP)], []
+    words = [None] * GROUP
+    while len(made) < len(bundles):
+        for lane in range(GROUP):
+            if not lanes[lane]:
+                words[lane] = None
+                for at, one in enumerate(runs[:RUNS_AHEAD]):
+                    if one[0][0] not in words:
+                        runs[0], runs[at] = runs[at], runs[0]
+                        lanes[lane] = list(runs.pop(0))
+                        words[lane] = one[0][0]
+                        break
+            if lanes[lane]:
+                made.append(lanes[lane].pop(0))
+    return made
+
+
+def sort_pairs(tokens, window, seed, most=12, *, run=1, resident=None, part=0, visiting=None,
+               parts=1, without=()):  # fmt: skip
     """Lists of (centre, contexts) for each visiting part, in the order of training."""
     pairs = [{} for _ in range(parts)]
     for centre, around in windows(tokens, window, seed):
@@ -293,22 +324,23 @@ def sort_pairs(tokens, window, seed, most=12, *, resident=None, part=0, visiting
             num = -(-len(around) // most)
             cuts = [len(around) * k // num for k in range(num + 1)]
             bundles += [(centre, around[a:b]) for a, b in pairwise(cuts)]
-        order = list(range(len(bundles)))
-        for k in reversed(range(1, len(bundles))):
-            other = draw(seed, ORDER_DRAWS + (number << 31) + k, k + 1)
-            order[k], order[other] = order[other], order[k]
-        found.append([bundles[at] for at in order])
+        found.append(order_bundles(bundles, run, seed, number))
     return found
 
 
 def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_logit, *, negatives,
                 lr_start, lr_stop, seed, squares=None, eps=1.0):  # fmt: skip
-    """float64 (inputs, outputs, loss_sum, pairs, squares of inputs, of outputs), trained."""
+    """float64 (inputs, outputs, loss_sum, pairs, squares of inputs, of outputs), trained.
+
+    A word of successive groups keeps its lane and hidden vector; its bag gets what it has learnt
+    when it leaves.  With AdaGrad it leaves after each group.
+    """
     inputs, outputs = (rows[:, :dim].astype(np.float64) for rows in (inputs, outputs))
     sums = [None, None]
     if squares is not None:
         sums = [one[:, :dim].astype(np.float64) for one in squares]
     loss, count, begin, number = 0.0, 0, 0, 0
+    lanes = [None] * GROUP  # word, contexts, hidden vector, what the bag is owed
 
     def step(rows, of, row, gradient):
         if of is None:
@@ -320,21 +352,32 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
     def truth(x):
         return 1 / (1 + np.exp(-x))
 
+    def bag(centre):
+        return bag_rows[bag_ptr[centre] : bag_ptr[centre + 1]]
+
     while begin < len(bundles):
         end = begin
         while end < min(begin + GROUP, len(bundles)):
             if bundles[end][0] in [centre for centre, _ in bundles[begin:end]]:
                 break
             end += 1
-        lanes = bundles[begin:end]
         rate = lr_start + (lr_stop - lr_start) * begin / len(bundles)
-        bags = [bag_rows[bag_ptr[centre] : bag_ptr[centre + 1]] for centre, _ in lanes]
-        hidden = np.array([inputs[bag].mean(0) for bag in bags])
+        before, lanes = lanes, [None] * GROUP
+        for number_of, (centre, around) in enumerate(bundles[begin:end], begin):
+            lane = number_of % GROUP
+            if squares is None and before[lane] and before[lane][0] == centre:
+                _, _, vector, owed = before[lane]
+            else:
+                vector, owed = inputs[bag(centre)].mean(0), np.zeros(dim)
+            lanes[lane] = centre, around, vector, owed
+        used = [(lane, *kept) for lane, kept in enumerate(lanes) if kept]
+        hidden = np.array([vector for *_, vector, _ in used])
+        arounds = [around for _, _, around, *_ in used]
         back = np.zeros_like(hidden)
         shared = [int(noise[draw(seed, number * SHARED + t, len(noise))]) for t in range(SHARED)]
         old, steps = outputs.copy(), []
         for word in shared:
-            weight = np.array([sum(c != word for c in around) for _, around in lanes])
+            weight = np.array([sum(c != word for c in around) for around in arounds])
             weight = weight * negatives / SHARED
             right = truth(noise_logit[word] - hidden @ old[word])
             loss -= weight @ np.log(right)
@@ -343,15 +386,27 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
             steps.append((word, pull @ hidden))
         for word, gradient in steps:
             step(outputs, sums[1], word, gradient)
-        for lane, (_, around) in enumerate(lanes):
+        following = [None] * GROUP
+        for number_of in range(end, min(end + GROUP, len(bundles))):
+            if bundles[number_of][0] in following:
+                break
+            following[number_of % GROUP] = bundles[number_of][0]
+        for at, (lane, centre, around, vector, owed) in enumerate(used):
             for word in around:
-                right = truth(outputs[word] @ hidden[lane] - noise_logit[word])
+                right = truth(outputs[word] @ hidden[at] - noise_logit[word])
                 loss -= np.log(right)
                 count += 1
-                back[lane] += (1 - right) * outputs[word]
-                step(outputs, sums[1], word, (1 - right) * hidden[lane])
-            for row in bags[lane]:
-                step(inputs, sums[0], row, back[lane])
+                back[at] += (1 - right) * outputs[word]
+                step(outputs, sums[1], word, (1 - right) * hidden[at])
+            if squares is None and following[lane] == centre:
+                vector += rate * back[at]
+                owed += rate * back[at]
+                continue
+            for row in bag(centre):
+                if squares is None:
+                    inputs[row] += owed + rate * back[at]
+                else:
+                    step(inputs, sums[0], row, back[at])
         begin, number = end, number + 1
     return inputs, outputs, loss, count, *sums
 
