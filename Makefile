@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-browser test-hosts test-wheels wheels sanitize lint bench clean
+.PHONY: help demo check test test-all test-torch test-browser test-hosts test-wheels wheels sanitize lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,6 +53,12 @@ test-all: $(VENV)/.made-test ## those, their long cases, and tests of faults, no
 test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)
 	@tests/hosts/install </dev/null
 	@$(BIN)/python -m pytest tests/hosts $(ARGS) </dev/null
+
+# Not among the others, which skip them: it installs PyTorch, a quarter of a gigabyte.
+TORCH := torch==2.13.0
+
+test-torch: $(VENV)/.made-torch ## tests of snailps.torch, with PyTorch: two minutes on 2 cores
+	@$(PYTEST) --long tests/unit/test_torch_*.py tests/cluster/test_torch_*.py $(ARGS) </dev/null
 
 # Not among the others: it needs a Chromium.  SNAILPS_SCREENSHOTS=DIR keeps what it looks like.
 test-browser: $(VENV)/.made-test ## the live page in a real Chromium (skipped where there is none)
@@ -132,6 +138,11 @@ $(VENV)/.made:
 	rm -rf $(VENV); \
 	"$$chosen" -m venv $(VENV) </dev/null || { rm -rf $(VENV); echo "$$chosen -m venv failed." \
 	  "On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+	@touch $@
+
+# The same release on each machine: what it computes is compared with ours to the bit.
+$(VENV)/.made-torch: $(VENV)/.made-test
+	@$(PIP) '$(TORCH)' </dev/null || $(BROKEN)
 	@touch $@
 
 # The build has its tools from .venv: in an environment of its own, which pip would make each time,

@@ -221,13 +221,21 @@ class Driver(Node):
 
     def pull(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Rows:
         """Rows of `keys`, float32 (n, dim), in `out` if given."""
+        number, keys, out, wire = self._pulled(table, keys, out)
+        return self.client.pull(number, keys, out, wire=wire)
+
+    def pull_async(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Pending:
+        """Starts a pull; ``.wait()`` gives the rows.  It sees what was pushed before the call."""
+        number, keys, out, wire = self._pulled(table, keys, out)
+        return self.client.pull_async(number, keys, out, wire=wire)
+
+    def _pulled(self, table: str, keys: AnyKeys, out: Rows | None) -> tuple[int, Keys, Rows, int]:
         number, declared = self._find(table)
         keys = declared.keys(keys)
         if out is None:
             out = np.empty((len(keys), declared.dim), np.float32)
         declared.check_width(out, declared.dim)
-        wire = self._wire_choice.of_pull(declared) if self._wire_choice else 0
-        return self.client.pull(number, keys, out, wire=wire)
+        return number, keys, out, self._wire_choice.of_pull(declared) if self._wire_choice else 0
 
     def push(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> None:
         """Pushes `values` to the rows of `keys`; returns once they are applied."""

@@ -43,6 +43,7 @@ from snailps.local.launcher import Launcher
 from snailps.local.setting_texts import setting_texts
 from snailps.local.table_export import Format, export_tables
 from snailps.node.status import Status
+from snailps.transport.client._client import Pending
 
 LOOK_FIRST_S, LOOK_S = 0.002, 0.05
 """Between two looks at the status, the first ones and the later ones: small jobs end soon."""
@@ -77,6 +78,14 @@ class LocalTable:
         if rows.ndim == 1 and len(wanted) and len(rows) % len(wanted) == 0:
             rows = rows.reshape(len(wanted), -1)
         self._driver.push(self.declaration.name, wanted, rows, lr_scale)
+
+    def pull_async(self, keys: AnyKeys, out: Rows | None = None) -> Pending:
+        """Starts a pull; ``.wait()`` gives the rows.  It sees what was pushed before the call."""
+        return self._driver.pull_async(self.declaration.name, keys, out)
+
+    def push_async(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> Pending:
+        """Starts a push; `values` (n, dim) must not change until ``.wait()`` has returned."""
+        return self._driver.push_async(self.declaration.name, keys, values, lr_scale)
 
 
 class LocalTensor:
@@ -315,6 +324,22 @@ class Cluster:
             source, os.fspath(output), format,
             tables=tables, state=state, overwrite=overwrite, progress=progress,
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def corked(self) -> Iterator[None]:
+        """Inside, this thread's asynchronous pulls and pushes are sent together, as of `Worker`."""
+        self._check_open()
+        client = self._driver.client
+        client.cork()
+        try:
+            yield
+        finally:
+            client.uncork()
+
+    def counters(self) -> dict[str, Any]:
+        """What this process's client has counted: requests, frames, bytes, system calls."""
+        self._check_open()
+        return self._driver.client.counters()
 
     def status(self) -> Status:
         """The master's current status."""

@@ -47,6 +47,8 @@ ALLOWED = {
     "estimators": {*PLANES, "api", "node", "models", "local"},
     # Trained rows, read only.
     "serving": {*PLANES, "api", "node", "local"},
+    # PyTorch on rows of a session, or of a model on workers.  Nothing imports it.
+    "torch": {*PLANES, "api", "local", "serving", "__init__"},
     "cli": {
         *PLANES, "api", "node", "models", "server", "worker", "master", "diagnostics", "local",
         "estimators", "monitor", "__init__",
@@ -64,6 +66,7 @@ LAYERS = [
     {"models", "server", "worker", "master"},
     {"diagnostics", "local", "monitor"},
     {"estimators", "serving"},
+    {"torch"},
     {"cli"},
 ]
 """The rooms from the bottom up: none is imported by a lower one."""

@@ -1,0 +1,18 @@
+"""PyTorch on the servers' rows: embeddings of any 64-bit id, dense parameters, elastic training.
+
+    ids -> Embedding, EmbeddingBag, EmbeddingBagCollection -> tensors; .backward() -> pushes
+
+The extra ``snailps[torch]`` installs PyTorch; nothing else of the package imports it.
+docs/pytorch.md says how a model of plain PyTorch comes here.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "snailps.torch needs PyTorch, which is not installed: pip install 'snailps[torch]'"
+    ) from error
+
+from snailps.torch.embedding import Embedding, EmbeddingBag, EmbeddingBagCollection
+
+__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection"]

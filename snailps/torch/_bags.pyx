@@ -1,0 +1,96 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The gradient of rows from the gradient of what was made of them.
+
+    dL/d(bag) (m, dim), places of each bag's rows -> add_to_rows -> dL/d(row) (rows, dim)
+
+PyTorch's own backward of a lookup makes a tensor operation, or a call into BLAS, an id: for rows of
+16 floats that is ten times the work.  What ids and rows mean is not known here.
+"""
+from libc.stdint cimport int32_t, int64_t
+
+from snailps.abi._prefetch cimport fetch_to_write
+
+cdef enum:
+    AHEAD = 8                   # rows that are fetched before they are needed
+
+
+def add_to_rows(const float[:, ::1] gradient not None, const int32_t[::1] places not None,
+                float[:, ::1] rows not None, const int64_t[::1] offsets=None,
+                const float[::1] weights=None):
+    """Adds the gradient of each bag to the rows that it is made of.
+
+    Parameters
+    ----------
+    gradient : float32 array (m, dim)
+    places : int32 array (n,)
+        The row of each entry; an entry that is not below the number of rows adds nothing.
+    rows : float32 array (u, dim)
+        Added to, entry by entry, in their order: the sum does not depend on threads.
+    offsets : int64 array (m,), optional
+        First entry of each bag, ascending from 0.  None: entry i is bag i.
+    weights : float32 array (n,), optional
+        Factor of each entry.  None: 1.
+
+    Raises
+    ------
+    ValueError
+        Arrays of other lengths, or offsets that do not ascend within the entries.
+
+    Notes
+    -----
+    Runs without the GIL; racing writers of one array of rows are not allowed.
+    """
+    cdef int64_t m = gradient.shape[0], n = places.shape[0], bags = m, i, begin, stop, before = 0
+    cdef int64_t b, dim = rows.shape[1], count = rows.shape[0]
+    if gradient.shape[1] != dim:
+        raise ValueError(f"expected gradients of {dim} floats, got {gradient.shape[1]}")
+    if offsets is None and m != n:
+        raise ValueError(f"expected a gradient for each of {n} entries, got {m}")
+    if weights is not None and weights.shape[0] != n:
+        raise ValueError(f"expected a weight for each of {n} entries, got {weights.shape[0]}")
+    if offsets is not None:
+        if offsets.shape[0] != m:
+            raise ValueError(f"expected a gradient for each of {offsets.shape[0]} bags, got {m}")
+        for i in range(m):
+            if offsets[i] < before or offsets[i] > n:
+                raise ValueError(f"offsets must ascend from 0 to {n}: got {offsets[i]} at {i}")
+            before = offsets[i]
+    if m == 0 or n == 0 or count == 0:
+        return
+    cdef const float *factors = NULL
+    if weights is not None:
+        factors = &weights[0]
+    with nogil:
+        if offsets is None:
+            add_entries(&gradient[0, 0], 0, n, 0, dim, &places[0], n, factors, &rows[0, 0], count)
+        else:
+            for b in range(bags):
+                begin = offsets[b]
+                stop = offsets[b + 1] if b + 1 < bags else n
+                add_entries(&gradient[b, 0], begin, stop, 1, dim, &places[0], n, factors,
+                            &rows[0, 0], count)
+
+
+cdef void add_entries(const float *gradient, int64_t begin, int64_t stop, bint one, int64_t dim,
+                      const int32_t *places, int64_t n, const float *factors, float *rows,
+                      int64_t count) noexcept nogil:
+    """Entries of one bag, whose gradient is `gradient`, or with their own: row i of it."""
+    cdef int64_t i, j
+    cdef const float *value = gradient
+    cdef float *row
+    cdef float factor
+    for i in range(begin, stop):
+        if i + AHEAD < n and <int64_t><unsigned int>places[i + AHEAD] < count:
+            fetch_to_write(&rows[places[i + AHEAD] * dim])
+        if <int64_t><unsigned int>places[i] >= count:
+            continue
+        if not one:
+            value = gradient + i * dim
+        row = rows + places[i] * dim
+        if factors == NULL:
+            for j in range(dim):
+                row[j] += value[j]
+        else:
+            factor = factors[i]
+            for j in range(dim):
+                row[j] += factor * value[j]

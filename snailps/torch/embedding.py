@@ -1,0 +1,532 @@
+"""Embeddings whose rows are on the servers, with PyTorch's calling conventions.
+
+    ids -> Exchange -> rows -> gather or bags -> tensor;  .backward() -> dL/d(rows) -> Exchange
+
+Owns the modules and their part in autograd.  Rows are no parameters: `parameters()` and
+`state_dict()` of a model have none of them, however many there are.  Which rows come from where is
+`exchange`'s and `rows`' concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from snailps.api.tables import Keys, Table
+from snailps.errors import ConfigError, MisuseError
+from snailps.local.session import Cluster
+from snailps.torch._bags import add_to_rows
+from snailps.torch.exchange import Exchange, Lookup
+from snailps.torch.rows import current
+
+Bags: TypeAlias = Tensor | tuple[Tensor, Tensor]
+"""Ids (bags, ids of each), or ids (n,) and the offset of each bag."""
+MODES = ("sum", "mean", "max")
+ADAGRAD_EPS = 1e-10
+"""PyTorch's.  That of `snailps.Table`, 1e-8, shows where the first gradient of a row is tiny."""
+OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
+
+
+class TableModule(nn.Module):
+    """What the modules share: their tables, their traffic, their step size.
+
+    Attributes
+    ----------
+    tables : tuple of Table
+    exchange : Exchange
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        dim: int,
+        names: Sequence[str | None],
+        padding: Sequence[int | None],
+        *,
+        cluster: Cluster | None,
+        optimizer: str,
+        lr: float,
+        init: str,
+        scale: float | None,
+        seed: int,
+        staleness: int,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if optimizer not in OPTIMIZERS:
+            raise ConfigError(f"optimizer: expected {' or '.join(OPTIMIZERS)}, got {optimizer!r}")
+        if optimizer == "adagrad":
+            options.setdefault("eps", ADAGRAD_EPS)
+        rows = current(cluster)
+        self.tables = tuple(
+            Table(
+                name or rows.name(kind), dim, access=optimizer, lr=lr, init=init, scale=scale,
+                seed=seed, **options,
+            )
+            for name in names
+        )  # fmt: skip
+        self.embedding_dim = dim
+        self.exchange = Exchange(rows, self.tables, padding, staleness)
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    @property
+    def lr(self) -> float:
+        """Step size of the next pushes; the tables were declared with that of the constructor."""
+        return self.tables[0].lr * self.exchange.factor
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        if not value >= 0:
+            raise ConfigError(f"lr: expected a number, 0 or more, got {value!r}")
+        self.exchange.factor = float(value) / self.tables[0].lr
+
+    def flush(self) -> None:
+        """Waits until all that was pushed is acknowledged.
+
+        Raises
+        ------
+        SnailError
+            A push was refused, or the cluster has ended.
+        """
+        self.exchange.flush()
+
+    @property
+    def _trains(self) -> bool:
+        return self.training and torch.is_grad_enabled()
+
+    def extra_repr(self) -> str:
+        """For `print`."""
+        first = self.tables[0]
+        names = ", ".join(table.name for table in self.tables[:3])
+        more = ", ..." if len(self.tables) > 3 else ""
+        return f"{names}{more}, dim={first.dim}, optimizer={first.access}, lr={self.lr:g}"
+
+
+class Embedding(TableModule):
+    """`torch.nn.Embedding` of any 64-bit id, with its rows on the servers.
+
+    Parameters
+    ----------
+    embedding_dim : int
+        Floats of a row.
+    name : str, optional
+        Of the table.  By default ``embedding0``, ``embedding1``, ... in the order of construction.
+    padding_idx : int, optional
+        Id that gives zeros and is never trained.
+    optimizer : str
+        How servers step a row, given its gradient: ``sgd``, ``adagrad``, ``rowwise_adagrad``,
+        ``adam`` or ``ftrl``.
+    lr : float
+        Step size.
+    init, scale, seed
+        First value of a row, a function of `seed` and id: as of `snailps.Table`.
+    staleness : int
+        Steps whose pushes may be on their way when the next step begins, and that rows which
+        `prefetch` brings may lack.  0: `backward` returns when the rows are stepped.
+    cluster : Cluster, optional
+        By default that of the innermost ``with`` block, or of the job on whose workers it is made.
+    **options
+        Further ones of `snailps.Table`: ``eps``, ``wire``, ``track``, ``beta1`` ...
+
+    Notes
+    -----
+    `forward` pulls each different row once; `backward` sums the gradients of an id and pushes each
+    row's once.  In `eval` mode and under `torch.no_grad` nothing is pushed, and so no row is made.
+
+    Examples
+    --------
+    >>> with snailps.local_cluster() as cluster:  # doctest: +SKIP
+    ...     users = snailps.torch.Embedding(16, "users", lr=0.1)
+    ...     users(torch.tensor([7, 1 << 40])).sum().backward()
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        name: str | None = None,
+        *,
+        padding_idx: int | None = None,
+        optimizer: str = "adagrad",
+        lr: float = 0.01,
+        init: str = "uniform",
+        scale: float | None = None,
+        seed: int = 0,
+        staleness: int = 1,
+        cluster: Cluster | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            "embedding", embedding_dim, [name], [as_id(padding_idx)], cluster=cluster,
+            optimizer=optimizer, lr=lr, init=init, scale=scale, seed=seed, staleness=staleness,
+            **options,
+        )  # fmt: skip
+        self.padding_idx = padding_idx
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Rows of `input`, integers of any shape: float32 (*input.shape, embedding_dim).
+
+        Raises
+        ------
+        MisuseError
+            Not integers, or not in this machine's memory.
+        """
+        lookup = self.exchange.look_up([ids_of(input)], to_train=self._trains)
+        rows = gathered(self, lookup)
+        return rows.view(*input.shape, self.embedding_dim)
+
+    def prefetch(self, input: Tensor) -> None:
+        """Starts to pull what `forward` of the same ids will want."""
+        self.exchange.prefetch([ids_of(input)])
+
+
+class EmbeddingBag(TableModule):
+    """`torch.nn.EmbeddingBag` of any 64-bit id, with its rows on the servers.
+
+    Parameters
+    ----------
+    embedding_dim, name
+        As of `Embedding`.
+    mode : str
+        ``sum``, ``mean`` (the default, as in PyTorch) or ``max``.
+    include_last_offset : bool
+        `offsets` has one entry more, the number of ids.
+    padding_idx : int, optional
+        Id that is left out of its bag.
+    optimizer, lr, init, scale, seed, staleness, cluster, **options
+        As of `Embedding`.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        name: str | None = None,
+        *,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        optimizer: str = "adagrad",
+        lr: float = 0.01,
+        init: str = "uniform",
+        scale: float | None = None,
+        seed: int = 0,
+        staleness: int = 1,
+        cluster: Cluster | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            "embedding_bag", embedding_dim, [name], [as_id(padding_idx)], cluster=cluster,
+            optimizer=optimizer, lr=lr, init=init, scale=scale, seed=seed, staleness=staleness,
+            **options,
+        )  # fmt: skip
+        self.mode, self.include_last_offset = checked_mode(mode), include_last_offset
+        self.padding_idx = padding_idx
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """One row a bag: float32 (bags, embedding_dim).
+
+        Parameters
+        ----------
+        input : Tensor
+            Integers (bags, ids of each), or (n,) with `offsets`.
+        offsets : Tensor, optional
+            Integers (bags,): where each bag begins.
+        per_sample_weights : Tensor, optional
+            float32 of the shape of `input`; mode ``sum`` only.
+
+        Raises
+        ------
+        MisuseError
+            Other shapes or types.
+        """
+        starts = bag_starts(input, offsets, self.include_last_offset)
+        weights = sample_weights(per_sample_weights, input, self.mode)
+        lookup = self.exchange.look_up([ids_of(input)], to_train=self._trains)
+        return bagged(self, lookup, starts, weights, self.mode)
+
+    def prefetch(self, input: Tensor, offsets: Tensor | None = None) -> None:
+        """Starts to pull what `forward` of the same ids will want."""
+        self.exchange.prefetch([ids_of(input)])
+
+
+class EmbeddingBagCollection(TableModule):
+    """The bags of several features at once: a batch is one request a server, and one gradient.
+
+    Parameters
+    ----------
+    embedding_dim : int
+        Of all tables.
+    names : int or sequence of str
+        How many features, or the names of their tables.
+    mode : str
+        ``sum`` (the default), ``mean`` or ``max``.
+    padding_idx : int, optional
+        Id that is left out of its bag, in every feature.
+    optimizer, lr, init, scale, seed, staleness, cluster, **options
+        As of `Embedding`.  Each table's own seed is `seed` plus its number.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        names: int | Sequence[str],
+        *,
+        mode: str = "sum",
+        padding_idx: int | None = None,
+        optimizer: str = "adagrad",
+        lr: float = 0.01,
+        init: str = "uniform",
+        scale: float | None = None,
+        seed: int = 0,
+        staleness: int = 1,
+        cluster: Cluster | None = None,
+        **options: Any,
+    ) -> None:
+        named: list[str | None] = [None] * names if isinstance(names, int) else list(names)
+        if not named:
+            raise ConfigError("names: expected one feature at least")
+        super().__init__(
+            "embedding_bag", embedding_dim, named, [as_id(padding_idx)] * len(named),
+            cluster=cluster, optimizer=optimizer, lr=lr, init=init, scale=scale, seed=seed,
+            staleness=staleness, **options,
+        )  # fmt: skip
+        self.mode, self.padding_idx = checked_mode(mode), padding_idx
+
+    def forward(self, features: Tensor | Mapping[str, Bags] | Sequence[Bags]) -> Tensor:
+        """The bags of each feature: float32 (batch, features, embedding_dim).
+
+        Parameters
+        ----------
+        features : Tensor, mapping or sequence
+            Integers (batch, features), an id a feature; or the bags of each feature, in the order
+            of the tables or by their names: ids (batch, ids of each), or ids (n,) and offsets
+            (batch,).
+
+        Raises
+        ------
+        MisuseError
+            Other shapes, or a feature that is missing.
+        """
+        if isinstance(features, Tensor):
+            lookup = self.exchange.look_up(self._columns(features), to_train=self._trains)
+            rows = gathered(self, lookup)
+            return rows.view(len(self.tables), len(features), -1).transpose(0, 1)
+        bags = self._bags(features)
+        ids = [ids_of(one[0] if isinstance(one, tuple) else one) for one in bags]
+        starts = [bag_starts(*(one if isinstance(one, tuple) else (one, None))) for one in bags]
+        if len({len(one) for one in starts}) > 1:
+            raise MisuseError(
+                f"features have unequal numbers of bags: {[len(one) for one in starts]}"
+            )
+        before = np.cumsum([0, *(len(one) for one in ids[:-1])])
+        joined = np.concatenate([one + int(at) for one, at in zip(starts, before, strict=True)])
+        lookup = self.exchange.look_up(ids, to_train=self._trains)
+        rows = bagged(self, lookup, joined, None, self.mode)
+        return rows.view(len(self.tables), len(starts[0]), -1).transpose(0, 1)
+
+    def prefetch(self, features: Tensor | Mapping[str, Bags] | Sequence[Bags]) -> None:
+        """Starts to pull what `forward` of the same features will want."""
+        if isinstance(features, Tensor):
+            self.exchange.prefetch(self._columns(features))
+            return
+        bags = self._bags(features)
+        self.exchange.prefetch([ids_of(one[0] if isinstance(one, tuple) else one) for one in bags])
+
+    def _columns(self, features: Tensor) -> list[Keys]:
+        if features.dim() != 2 or features.shape[1] != len(self.tables):
+            raise MisuseError(
+                f"expected ids of shape (batch, {len(self.tables)}), got {tuple(features.shape)}"
+            )
+        columns = np.ascontiguousarray(ids_of(features).reshape(features.shape).T)
+        return list(columns)
+
+    def _bags(self, features: Mapping[str, Bags] | Sequence[Bags]) -> Sequence[Bags]:
+        names = [table.name for table in self.tables]
+        if isinstance(features, Mapping):
+            if missing := [name for name in names if name not in features]:
+                raise MisuseError(f"no bags of feature {missing[0]!r}")
+            return [features[name] for name in names]
+        if len(features) != len(names):
+            raise MisuseError(f"expected bags of {len(names)} features, got {len(features)}")
+        return features
+
+
+# --- ids and offsets ------------------------------------------------------------------------------
+
+
+def as_id(number: int | None) -> int | None:
+    """An id as servers know it: a negative one is that of its 64 bits without a sign."""
+    return None if number is None else number & (1 << 64) - 1
+
+
+def ids_of(input: Tensor) -> Keys:
+    """Ids as keys, uint64 (n,), without a copy where they are int64 and contiguous.
+
+    Raises
+    ------
+    MisuseError
+        Not integers, or not in this machine's memory.
+    """
+    if input.is_floating_point() or input.is_complex() or input.dtype == torch.bool:
+        raise MisuseError(f"ids: expected integers, got {input.dtype}")
+    if input.device.type != "cpu":
+        raise MisuseError(f"ids: expected a tensor in memory, got one on {input.device}")
+    array: NDArray[Any] = input.detach().numpy()
+    if array.dtype != np.uint64:
+        array = array.astype(np.int64, copy=False)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint64)
+
+
+def bag_starts(
+    input: Tensor, offsets: Tensor | None, include_last_offset: bool = False
+) -> NDArray[np.int64]:
+    """Where each bag begins, int64 (bags,)."""
+    if input.dim() == 2:
+        if offsets is not None:
+            raise MisuseError("input of two dimensions takes no offsets: its rows are the bags")
+        rows, columns = input.shape
+        return np.arange(rows, dtype=np.int64) * columns
+    if input.dim() != 1:
+        raise MisuseError(f"input: expected one or two dimensions, got {tuple(input.shape)}")
+    if offsets is None or offsets.dim() != 1:
+        raise MisuseError("input of one dimension takes offsets of one dimension")
+    if offsets.is_floating_point():
+        raise MisuseError(f"offsets: expected integers, got {offsets.dtype}")
+    starts = np.ascontiguousarray(offsets.detach().numpy(), np.int64)
+    if include_last_offset:
+        if not len(starts) or starts[-1] > len(input):
+            raise MisuseError(f"the last offset must be the number of ids, {len(input)} or less")
+        if starts[-1] != len(input):
+            raise MisuseError(f"the last offset is {starts[-1]}, and there are {len(input)} ids")
+        starts = starts[:-1]
+    wrong = len(starts) and (
+        starts[0] != 0 or starts[-1] > len(input) or bool((np.diff(starts) < 0).any())
+    )
+    if wrong or (len(input) and not len(starts)):
+        raise MisuseError(f"offsets must ascend from 0, up to the {len(input)} ids")
+    return starts
+
+
+def sample_weights(weights: Tensor | None, input: Tensor, mode: str) -> Tensor | None:
+    """Weights of the ids, float32 (n,)."""
+    if weights is None:
+        return None
+    if mode != "sum":
+        raise MisuseError(f"per_sample_weights need mode 'sum', not {mode!r}")
+    if weights.shape != input.shape:
+        raise MisuseError(
+            f"per_sample_weights have shape {tuple(weights.shape)}, ids {tuple(input.shape)}"
+        )
+    return weights.reshape(-1).float()
+
+
+def checked_mode(mode: str) -> str:
+    """Refuses modes that there are not."""
+    if mode not in MODES:
+        raise ConfigError(f"mode: expected {' or '.join(MODES)}, got {mode!r}")
+    return mode
+
+
+# --- autograd -------------------------------------------------------------------------------------
+
+
+class _Gather(torch.autograd.Function):
+    """Rows at places; or sums of the rows of each bag, whose weights get no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        module: TableModule,
+        lookup: Lookup,
+        starts: NDArray[np.int64] | None,
+        weights: NDArray[np.float32] | None,
+    ) -> Tensor:
+        ctx.module, ctx.lookup, ctx.starts, ctx.weights = module, lookup, starts, weights
+        return looked_up(lookup, starts, weights)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        lookup: Lookup = ctx.lookup
+        rows = np.zeros((lookup.starts[-1], lookup.rows.shape[1]), np.float32)
+        add_to_rows(gradient.contiguous().numpy(), lookup.places, rows, ctx.starts, ctx.weights)
+        ctx.module.exchange.give(lookup, rows)
+        return None, None, None, None, None
+
+
+class _Rows(torch.autograd.Function):
+    """The rows themselves, for what PyTorch differentiates; their gradient is pushed."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, module: TableModule, lookup: Lookup) -> Tensor:
+        ctx.module, ctx.lookup = module, lookup
+        return torch.from_numpy(lookup.rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        ctx.module.exchange.give(ctx.lookup, gradient.contiguous().numpy())
+        return None, None, None
+
+
+def looked_up(
+    lookup: Lookup, starts: NDArray[np.int64] | None, weights: NDArray[np.float32] | None
+) -> Tensor:
+    """Rows at places (n, dim), or the weighted sum of each bag (bags, dim)."""
+    rows, places = torch.from_numpy(lookup.rows), torch.from_numpy(lookup.places)
+    if starts is None:
+        return F.embedding(places, rows)
+    factors = None if weights is None else torch.from_numpy(weights)
+    at = torch.from_numpy(starts.astype(np.int32))
+    return F.embedding_bag(places, rows, at, mode="sum", per_sample_weights=factors)
+
+
+def gathered(module: TableModule, lookup: Lookup) -> Tensor:
+    """The row of each id."""
+    if not module._trains:
+        return looked_up(lookup, None, None)
+    return _Gather.apply(module._anchor, module, lookup, None, None)
+
+
+def bagged(
+    module: TableModule,
+    lookup: Lookup,
+    starts: NDArray[np.int64],
+    weights: Tensor | None,
+    mode: str,
+) -> Tensor:
+    """A row for each bag."""
+    trains = module._trains
+    if mode == "max" or (weights is not None and weights.requires_grad and trains):
+        rows = torch.from_numpy(lookup.rows)
+        if trains:
+            rows = _Rows.apply(module._anchor, module, lookup)
+        return F.embedding_bag(
+            torch.from_numpy(lookup.places), rows, torch.from_numpy(starts.astype(np.int32)),
+            mode=mode, per_sample_weights=weights, padding_idx=lookup.padding_place,
+        )  # fmt: skip
+    factors = None if weights is None else np.ascontiguousarray(weights.detach().numpy())
+    if mode == "mean":
+        factors = mean_factors(lookup, starts)
+    if not trains:
+        return looked_up(lookup, starts, factors)
+    return _Gather.apply(module._anchor, module, lookup, starts, factors)
+
+
+def mean_factors(lookup: Lookup, starts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """1 / (ids of its bag that are no padding), for each id."""
+    n = len(lookup.places)
+    sizes = np.diff(starts, append=n)
+    of = np.repeat(np.arange(len(starts)), sizes)
+    counted = lookup.places < lookup.starts[-1]
+    counts = np.bincount(of[counted], minlength=len(starts))
+    return (1.0 / np.maximum(counts, 1)[of]).astype(np.float32)

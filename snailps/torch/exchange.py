@@ -1,0 +1,257 @@
+"""The traffic of one module: rows of a batch in, gradients of rows out, with a bound on staleness.
+
+    ids of each table -> Exchange.look_up -> Lookup: one array of different rows, every id's place
+    dL/d(rows) -> Exchange.give -> pushes under way -> at most `staleness` steps unacknowledged
+
+It owns which ids are the same, what was pulled ahead, and which pushes are not acknowledged yet.
+It must not know tensors, nor what is computed from the rows.
+
+What holds
+----------
+* A pull sees every push that this process called before it: rows are stale only where they were
+  pulled ahead, and then lack at most `staleness` own steps.
+* A row that only padding names is neither pulled nor pushed.
+* Several tables share one array, so that a batch is one gather and one gradient, and their requests
+  leave together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.tables import Keys, Table
+from snailps.api.tables import Rows as RowArray
+from snailps.data._key_numbering import number_keys
+from snailps.errors import MisuseError
+from snailps.torch.rows import Rows
+from snailps.transport.client._client import Pending
+
+AHEAD_MAX = 8
+"""Batches that wait for their `forward`, pulled ahead; the oldest is dropped beyond that."""
+
+
+class Lookup:
+    """The rows of one batch: of each table its different ones, all in one array.
+
+    Attributes
+    ----------
+    ids : tuple of numpy.ndarray
+        uint64 (n,) of each table, as looked up.
+    places : numpy.ndarray
+        int32 (sum of n,): the row of each id; `padding_place` of padding.
+    keys : list of numpy.ndarray
+        uint64 of each table: the different ids.
+    starts : list of int
+        Where the rows of each table begin, and the number of all.
+    rows : numpy.ndarray
+        float32 (starts[-1] + has_padding, dim); a row of zeros at the end stands for padding.
+    """
+
+    __slots__ = ("_pulls", "has_padding", "ids", "keys", "places", "pulled_at", "rows", "starts")
+
+    def __init__(self, ids: Sequence[Keys], padding: Sequence[int | None], dim: int) -> None:
+        self.ids = tuple(ids)
+        self.keys: list[Keys] = []
+        self.starts = [0]
+        self.has_padding = False
+        found: list[NDArray[np.int32]] = []
+        blank: list[NDArray[np.bool_] | None] = []
+        for wanted, pad in zip(self.ids, padding, strict=True):
+            mask = wanted == np.uint64(pad) if pad is not None else None
+            if mask is not None and mask.any():
+                self.has_padding = True
+                keys, numbers = number_keys(wanted[~mask])
+                places = np.empty(len(wanted), np.int32)
+                places[~mask] = numbers
+            else:
+                mask = None
+                keys, places = number_keys(wanted)
+            places += self.starts[-1]
+            found.append(places)
+            blank.append(mask)
+            self.keys.append(keys)
+            self.starts.append(self.starts[-1] + len(keys))
+        for places, mask in zip(found, blank, strict=True):
+            if mask is not None:
+                places[mask] = self.starts[-1]
+        self.places = found[0] if len(found) == 1 else np.concatenate(found)
+        self.rows: RowArray = np.empty((self.starts[-1] + self.has_padding, dim), np.float32)
+        self.rows[self.starts[-1] :] = 0.0
+        self.pulled_at = -1
+        self._pulls: list[Pending] = []
+
+    @property
+    def padding_place(self) -> int | None:
+        """The place of the row of zeros, if there is one."""
+        return self.starts[-1] if self.has_padding else None
+
+    def slices(self) -> list[tuple[int, slice]]:
+        """The part of the array of every table that has rows in it."""
+        return [
+            (i, slice(self.starts[i], self.starts[i + 1]))
+            for i in range(len(self.keys))
+            if len(self.keys[i])
+        ]
+
+    def wait(self) -> RowArray:
+        """The rows, once they are here."""
+        for pull in self._pulls:
+            pull.wait()
+        self._pulls.clear()
+        return self.rows
+
+    def drop(self) -> None:
+        """Gives up the pulls; the array may still be written to while it exists."""
+        for pull in self._pulls:
+            pull.abandon()
+        self._pulls.clear()
+
+    def is_of(self, ids: Sequence[Keys]) -> bool:
+        """Whether it was made of such ids."""
+        return len(ids) == len(self.ids) and all(
+            one is other or np.array_equal(one, other)
+            for one, other in zip(ids, self.ids, strict=True)
+        )
+
+
+class Exchange:
+    """The tables of a module and what is under way of them.
+
+    Parameters
+    ----------
+    rows : Rows
+    tables : sequence of Table
+        Of one width.  Declared here.
+    padding : sequence of int or None
+        Id of each table that stands for nothing.
+    staleness : int
+        Own steps whose pushes may be unacknowledged, and that rows pulled ahead may lack.
+
+    Attributes
+    ----------
+    held : list or None
+        While a list: gradients wait here for `push_held` instead of being pushed.
+    factor : float
+        Of the step size of the tables' optimiser.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        tables: Sequence[Table],
+        padding: Sequence[int | None],
+        staleness: int = 1,
+    ) -> None:
+        if type(staleness) is not int or staleness < 0:
+            raise MisuseError(f"staleness: expected 0 or more steps, got {staleness!r}")
+        self.rows, self.tables, self.padding = rows, tuple(tables), tuple(padding)
+        self.staleness = staleness
+        self.factor = 1.0
+        self.held: list[tuple[Lookup, RowArray]] | None = None
+        for table in self.tables:
+            rows.declare(table)
+        self._ahead: deque[Lookup] = deque()
+        self._steps: deque[list[Pending]] = deque()  # not acknowledged
+        self._pushed = 0
+        self._awaited = 0  # forwards whose gradient is still to come
+
+    def prefetch(self, ids: Sequence[Keys]) -> None:
+        """Starts to pull the rows that `look_up` of the same ids will want."""
+        lookup = self._made(ids)
+        if self.staleness or not self._awaited:
+            self._pull(lookup)
+        self._ahead.append(lookup)
+        while len(self._ahead) > AHEAD_MAX:
+            self._ahead.popleft().drop()
+
+    def look_up(self, ids: Sequence[Keys], *, to_train: bool) -> Lookup:
+        """The rows of `ids`, here; with `to_train` their gradient is expected."""
+        lookup = None
+        for at, ahead in enumerate(self._ahead):
+            if ahead.is_of(ids):
+                lookup = ahead
+                del self._ahead[at]
+                break
+        else:
+            lookup = self._made(ids)
+        stale = self._pushed - lookup.pulled_at > self.staleness and not self.rows.clocked
+        if lookup.pulled_at < 0 or stale:
+            lookup.drop()
+            self._pull(lookup)
+        lookup.wait()
+        if to_train:
+            self._awaited += 1
+        return lookup
+
+    def _made(self, ids: Sequence[Keys]) -> Lookup:
+        return Lookup(ids, self.padding, self.tables[0].dim)
+
+    def _pull(self, lookup: Lookup) -> None:
+        if lookup.pulled_at >= 0:  # the old answer may still come into the old array
+            lookup.rows = lookup.rows.copy()
+        lookup.pulled_at = self._pushed
+        with self.rows.corked():
+            for i, part in lookup.slices():
+                table = self.tables[i].name
+                pull = self.rows.pull_async(table, lookup.keys[i], lookup.rows[part])
+                lookup._pulls.append(pull)
+
+    def give(self, lookup: Lookup, gradient: RowArray) -> None:
+        """Takes the gradient of a lookup's rows, float32 (rows or more, dim), C-contiguous.
+
+        It is pushed now, or held; it must not change afterwards.
+        """
+        self._awaited = max(0, self._awaited - 1)
+        if self.held is not None:
+            self.held.append((lookup, gradient))
+            return
+        self._push([(lookup, gradient)])
+
+    def push_held(self) -> None:
+        """Pushes what is held as one step; the gradients of a row that came twice are summed."""
+        if self.held:
+            held, self.held = self.held, []
+            self._push(held)
+
+    def _push(self, given: Sequence[tuple[Lookup, RowArray]]) -> None:
+        self._awaited = 0
+        under_way: list[Pending] = []
+        with self.rows.corked():
+            for i, table in enumerate(self.tables):
+                keys = [lookup.keys[i] for lookup, _ in given]
+                values = [
+                    gradient[lookup.starts[i] : lookup.starts[i + 1]] for lookup, gradient in given
+                ]
+                one, rows = keys[0], values[0]
+                if len(given) > 1:  # the client sums what comes twice, where that matters
+                    one, rows = np.concatenate(keys), np.concatenate(values)
+                if len(one):
+                    under_way.append(self.rows.push_async(table.name, one, rows, self.factor))
+        self._pushed += 1
+        self._steps.append(under_way)
+        for lookup in self._ahead:
+            if lookup.pulled_at < 0:
+                self._pull(lookup)
+        self._settle(self.staleness)
+
+    def _settle(self, left: int) -> None:
+        """Waits until pushes of no more than `left` steps are unacknowledged."""
+        if self.rows.clocked:  # a step's pushes are waited for with its block
+            self._steps.clear()
+        while len(self._steps) > left:
+            for push in self._steps.popleft():
+                push.wait()
+
+    def flush(self) -> None:
+        """Waits until every push is acknowledged.
+
+        Raises
+        ------
+        SnailError
+            One was refused, or the cluster has ended.
+        """
+        self._settle(0)

@@ -1,0 +1,168 @@
+"""Where the rows of a module come from: a cluster's session, or the tables of a model on workers.
+
+    Table -> Rows.declare;  keys -> Rows.pull_async -> rows;  keys, values -> Rows.push_async
+
+One interface with two implementations.  A module is bound to one when it is made: inside
+`bound(...)` to that, else to the cluster it is given, else to the cluster in effect.  No tensors
+and no autograd here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Protocol
+
+from snailps.api.tables import Keys, Table
+from snailps.api.tables import Rows as RowArray
+from snailps.api.worker import Worker
+from snailps.errors import ConfigError, MisuseError
+from snailps.local.cluster import default_cluster
+from snailps.local.session import Cluster, LocalTable
+from snailps.transport.client._client import Pending
+
+
+class Rows(Protocol):
+    """The tables of one client, as modules use them."""
+
+    @property
+    def clocked(self) -> bool:
+        """Whether rows are those of a job's step, which ends at no call of a module's."""
+
+    def declare(self, table: Table) -> None:
+        """Makes a table known; again, if it is the same.
+
+        Raises
+        ------
+        ConfigError
+            A table of this name is declared differently.
+        """
+
+    def name(self, kind: str) -> str:
+        """A name for a table that has none, by the order of calls: ``embedding0``."""
+
+    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
+        """Starts a pull into `out`, float32 (n, dim)."""
+
+    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
+        """Starts a push; `factor` multiplies the step size of the table's optimiser."""
+
+    def corked(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, asynchronous calls of this thread travel together."""
+
+
+class _Named:
+    """Counts the names it has given."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, int] = {}
+
+    def name(self, kind: str) -> str:
+        """A name for a table that has none, by the order of calls: ``embedding0``."""
+        number = self._given[kind] = self._given.get(kind, -1) + 1
+        return f"{kind}{number}"
+
+
+class ClusterRows(_Named):
+    """Tables of a session: `snailps.cluster`, `local_cluster` or `connect`."""
+
+    clocked = False
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._tables: dict[str, LocalTable] = {}
+
+    def declare(self, table: Table) -> None:
+        """As `Rows.declare`."""
+        options = {name: value for name, value in table.to_dict().items() if name != "name"}
+        self._tables[table.name] = self._cluster.table(table.name, **options)
+
+    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
+        """As `Rows.pull_async`."""
+        return self._tables[table].pull_async(keys, out)
+
+    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
+        """As `Rows.push_async`."""
+        return self._tables[table].push_async(keys, values, lr_scale=factor)
+
+    def corked(self) -> contextlib.AbstractContextManager[None]:
+        """As `Rows.corked`."""
+        return self._cluster.corked()
+
+
+class WorkerRows(_Named):
+    """Tables of a model on workers: collected first, usable once the job has declared them.
+
+    Attributes
+    ----------
+    tables : dict
+        What modules declared, by name, in their order: for `Worker.tables`.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__()
+        self._worker = worker
+        self.tables: dict[str, Table] = {}
+
+    @property
+    def clocked(self) -> bool:
+        """As `Rows.clocked`."""
+        return type(self._worker).clocked(self._worker.settings)
+
+    def declare(self, table: Table) -> None:
+        """As `Rows.declare`."""
+        if self.tables.setdefault(table.name, table) != table:
+            raise ConfigError(f"two modules declare the table {table.name!r}, and differently")
+
+    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
+        """As `Rows.pull_async`."""
+        return self._worker.pull_async(table, keys, out)
+
+    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
+        """As `Rows.push_async`."""
+        return self._worker.push_async(table, keys, values, lr_scale=factor)
+
+    def corked(self) -> contextlib.AbstractContextManager[None]:
+        """As `Rows.corked`."""
+        return self._worker.corked()
+
+
+_bound = threading.local()
+_of_clusters: weakref.WeakKeyDictionary[Cluster, ClusterRows] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def bound(rows: Rows) -> Iterator[None]:
+    """Modules that this thread makes inside are bound to `rows`."""
+    before = getattr(_bound, "rows", None)
+    _bound.rows = rows
+    try:
+        yield
+    finally:
+        _bound.rows = before
+
+
+def current(cluster: Cluster | None = None) -> Rows:
+    """The rows that a new module is bound to.
+
+    Parameters
+    ----------
+    cluster : Cluster, optional
+        Without it those of `bound`, else the cluster of the innermost ``with`` block, else one that
+        is started and kept for this process.
+    """
+    inside: Rows | None = getattr(_bound, "rows", None)
+    if inside is not None:
+        if cluster is not None:
+            raise MisuseError(
+                "a model on workers has the tables of its job: give its modules no cluster"
+            )
+        return inside
+    cluster = cluster if cluster is not None else default_cluster()
+    found = _of_clusters.get(cluster)
+    if found is None:
+        found = _of_clusters[cluster] = ClusterRows(cluster)
+    return found

@@ -1,0 +1,109 @@
+"""Torch modules on the rows of real servers: they learn, travel together, and outlive a server."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+import snailps
+from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection
+
+DIM, LR = 4, 0.5
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with snailps.local_cluster(servers=2, workers=0, shard_num=1) as made:
+        yield made
+
+
+def batches(count, tables=3, ids=50, size=32):
+    draw = torch.Generator().manual_seed(5)
+    return [torch.randint(ids, (size, tables), generator=draw) for _ in range(count)]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_rows_after_some_steps_are_those_of_torch(cluster, optimizer, staleness):
+    name = f"twin-{optimizer}-{staleness}"
+    ours = EmbeddingBag(
+        DIM, name, mode="sum", optimizer=optimizer, lr=LR, staleness=staleness, cluster=cluster
+    )
+    with torch.no_grad():
+        first = ours(torch.arange(50).view(-1, 1))
+    own = torch.nn.EmbeddingBag(50, DIM, mode="sum", sparse=True, _weight=first.clone())
+    steps = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[optimizer]
+    stepper = steps(own.parameters(), lr=LR)
+    with torch.sparse.check_sparse_tensor_invariants():
+        for ids in batches(20):
+            for module in (ours, own):
+                (module(ids) - 1).square().mean().backward()
+            stepper.step()
+            stepper.zero_grad()
+    ours.flush()
+    with torch.no_grad():
+        last = ours(torch.arange(50).view(-1, 1))
+    assert (last - first).abs().max() > 0.05
+    torch.testing.assert_close(last, own.weight.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_only_read_makes_no_row(cluster):
+    ours = Embedding(DIM, "only-read", cluster=cluster)
+    before = rows_at_servers(cluster)
+    ours.eval()(torch.arange(1000))
+    with torch.no_grad():
+        ours.train()(torch.arange(1000))
+    assert rows_at_servers(cluster) == before
+    ours(torch.arange(10)).sum().backward()
+    ours.flush()
+    assert rows_at_servers(cluster) == before + 10
+
+
+def rows_at_servers(cluster):
+    return sum(node["rows"] for node in cluster.status()["nodes"] if node["role"] == "server")
+
+
+def test_modules_without_a_cluster_take_that_of_the_block_and_name_their_tables(cluster):
+    with snailps.local_cluster(workers=0) as inner:
+        first, second = Embedding(DIM), Embedding(DIM)
+        assert [one.tables[0].name for one in (first, second)] == ["embedding0", "embedding1"]
+        first(torch.tensor([1])).sum().backward()
+        first.flush()
+        assert rows_at_servers(inner) == 1
+
+
+def test_bags_of_a_batch_leave_in_one_packet_a_server(cluster):
+    ours = EmbeddingBagCollection(DIM, [f"one{i}" for i in range(26)], cluster=cluster)
+    ids = batches(1, tables=26)[0]
+    ours(ids).sum().backward()
+    ours.flush()
+    before = cluster.counters()
+    ours(ids)
+    spent = {name: value - before[name] for name, value in cluster.counters().items()}
+    assert spent["rows_pulled"] == sum(len(ids[:, i].unique()) for i in range(26))
+
+
+def test_training_outlives_a_server_killed_with_9():
+    """As if nothing had happened: SGD on integers adds up to the bit."""
+    with snailps.local_cluster(
+        servers=3, workers=0, replication="sync", on_node_loss="recover"
+    ) as cluster:
+        ours = EmbeddingBagCollection(
+            DIM, 3, optimizer="sgd", lr=1.0, init="zeros", staleness=2, cluster=cluster
+        )
+        pushed = [np.zeros(50) for _ in range(3)]
+        victim = next(n["pid"] for n in cluster.status()["nodes"] if n["role"] == "server")
+        for step, ids in enumerate(batches(40)):
+            if step == 15:
+                os.kill(victim, signal.SIGKILL)
+            ours(ids).sum().backward()
+            for i in range(3):
+                pushed[i] += np.bincount(ids[:, i].numpy(), minlength=50)
+        ours.flush()
+        with torch.no_grad():
+            rows = ours(torch.arange(50).view(-1, 1).expand(50, 3))
+        for i in range(3):
+            assert np.array_equal(rows[:, i, 0].numpy(), -pushed[i])

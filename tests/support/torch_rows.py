@@ -1,0 +1,66 @@
+"""A store of rows within the process, in the place of servers, for tests of torch modules."""
+
+import contextlib
+
+import numpy as np
+
+
+class Done:
+    """A request that is answered when it is waited for, or at once."""
+
+    def __init__(self, store, answer=lambda: None):
+        self.store, self.answer, self.dropped = store, answer, False
+
+    def wait(self, timeout_s=None):
+        self.store.waited += 1
+        self.answer()
+
+    def abandon(self):
+        self.dropped = True
+
+
+class StoredRows:
+    """Rows of one seed; a push with access sgd makes a step, of others it is recorded alone."""
+
+    clocked = False
+
+    def __init__(self):
+        self.declared, self.rows = {}, {}
+        self.pulls, self.pushes, self.waited, self.corks = [], [], 0, 0
+
+    def name(self, kind):
+        return f"{kind}{len(self.declared)}"
+
+    def declare(self, table):
+        self.declared[table.name] = table
+
+    def first(self, table, key):
+        draw = np.random.default_rng([len(table), int(key) >> 32, int(key) & 0xFFFFFFFF])
+        return draw.normal(size=self.declared[table].dim).astype(np.float32)
+
+    def row(self, table, key):
+        return self.rows.get((table, int(key)), self.first(table, key))
+
+    def pull_async(self, table, keys, out):
+        """Read when it is asked, written when it is waited for."""
+        self.pulls.append((table, keys.copy()))
+        read = [self.row(table, key) for key in keys]
+
+        def answer():
+            for place, row in enumerate(read):
+                out[place] = row
+
+        return Done(self, answer)
+
+    def push_async(self, table, keys, values, factor):
+        assert len(np.unique(keys)) == len(keys)
+        self.pushes.append((table, keys.copy(), values.copy(), factor))
+        step = np.float32(self.declared[table].lr * factor)
+        for key, value in zip(keys, values, strict=True):
+            self.rows[table, int(key)] = self.row(table, key) - step * value
+        return Done(self)
+
+    @contextlib.contextmanager
+    def corked(self):
+        self.corks += 1
+        yield

@@ -1,0 +1,321 @@
+"""Modules beside torch's own: values, gradients, conventions; what is pulled and pushed."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from torch_rows import StoredRows
+
+from snailps.errors import ConfigError, MisuseError
+from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection
+from snailps.torch._bags import add_to_rows
+from snailps.torch.rows import bound
+
+DIM, LR = 5, 0.25
+IDS = [3, 1, 3, 2, 0, 3, 1]
+
+
+@pytest.fixture
+def store():
+    made = StoredRows()
+    with bound(made):
+        yield made
+
+
+def twin(store, name, count=8, bag=False, **options):
+    """The module of torch that has the same rows."""
+    rows = torch.from_numpy(np.stack([store.row(name, key) for key in range(count)]))
+    if bag:
+        return torch.nn.EmbeddingBag(count, DIM, _weight=rows, **options)
+    return torch.nn.Embedding(count, DIM, _weight=rows, **options)
+
+
+def assert_stepped(store, name, own, before):
+    """Rows are those that a step of SGD makes of torch's gradient; others were never made."""
+    for key in range(len(before)):
+        gradient = own.weight.grad[key].numpy()
+        np.testing.assert_allclose(
+            store.row(name, key), before[key] - LR * gradient, rtol=1e-5, atol=1e-6
+        )
+        assert ((name, key) in store.rows) == bool(gradient.any())
+
+
+def rows_of(store, name, count=8):
+    return np.stack([store.row(name, key) for key in range(count)])
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 1), (1, 7)])
+def test_embedding_gives_and_trains_what_torch_does(store, shape):
+    ours = Embedding(DIM, "t", optimizer="sgd", lr=LR)
+    own, before = twin(store, "t"), rows_of(store, "t")
+    ids = torch.tensor(IDS).view(shape)
+    factors = torch.arange(7.0).view(*shape, 1) + 1
+    out = ours(ids)
+    assert out.shape == (*shape, DIM)
+    assert torch.equal(out, own(ids))
+    for module in (ours, own):
+        (module(ids) * factors).sum().backward()
+    assert_stepped(store, "t", own, before)
+    (_, keys, values, factor) = store.pushes[0]
+    assert sorted(keys.tolist()) == [0, 1, 2, 3]
+    assert len(values) == 4
+    assert factor == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
+def test_embedding_takes_integers_of_any_width(store, dtype):
+    ours = Embedding(DIM, "t")
+    assert torch.equal(ours(torch.tensor([1, 2], dtype=dtype)), ours(torch.tensor([1, 2])))
+
+
+def test_embedding_takes_a_negative_id_as_its_64_bits(store):
+    Embedding(DIM, "t")(torch.tensor([-1, 1 << 41]))
+    assert store.pulls[0][1].tolist() == [2**64 - 1, 1 << 41]
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor([1.0]), torch.tensor([True])])
+def test_embedding_refuses_what_is_no_id(store, wrong):
+    with pytest.raises(MisuseError, match="expected integers"):
+        Embedding(DIM, "t")(wrong)
+
+
+def test_embedding_of_no_ids_asks_nothing(store):
+    out = Embedding(DIM, "t")(torch.empty((0, 3), dtype=torch.int64))
+    assert out.shape == (0, 3, DIM)
+    out.sum().backward()
+    assert store.pulls == store.pushes == []
+
+
+@pytest.mark.parametrize("padding", [3, -2])
+def test_padding_is_zeros_and_is_neither_pulled_nor_made(store, padding):
+    ours = Embedding(DIM, "t", padding_idx=padding, optimizer="sgd", lr=LR)
+    ids = torch.tensor([1, padding, 2])
+    out = ours(ids)
+    assert out[1].tolist() == [0.0] * DIM
+    assert out[0].any()
+    out.sum().backward()
+    assert [keys.tolist() for _, keys in store.pulls] == [[1, 2]]
+    assert [keys.tolist() for _, keys, _, _ in store.pushes] == [[1, 2]]
+
+
+OFFSETS = [[0, 3, 3, 5], [0], [0, 7], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("offsets", OFFSETS)
+def test_bag_gives_and_trains_what_torch_does(store, mode, padding, offsets):
+    options = {"mode": mode, "padding_idx": padding}
+    ours = EmbeddingBag(DIM, "t", optimizer="sgd", lr=LR, **options)
+    own, before = twin(store, "t", bag=True, **options), rows_of(store, "t")
+    ids, starts = torch.tensor(IDS), torch.tensor(offsets)
+    factors = torch.arange(float(len(offsets))).view(-1, 1) + 1
+    torch.testing.assert_close(ours(ids, starts), own(ids, starts))
+    for module in (ours, own):
+        (module(ids, starts) * factors).sum().backward()
+    for key in range(8):
+        expected = before[key] - LR * own.weight.grad[key].numpy()
+        np.testing.assert_allclose(store.row("t", key), expected, rtol=1e-5, atol=1e-6)
+    assert all(3 not in keys for _, keys, _, _ in store.pushes) or padding is None
+
+
+def test_bag_takes_two_dimensions_and_the_last_offset(store):
+    ours = EmbeddingBag(DIM, "t", mode="sum", include_last_offset=True)
+    ids = torch.tensor([[1, 2], [3, 3]])
+    flat = ours(ids.view(-1), torch.tensor([0, 2, 4]))
+    torch.testing.assert_close(ours(ids), flat)
+    torch.testing.assert_close(ours(ids), twin(store, "t", bag=True, mode="sum")(ids))
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+def test_weights_of_samples_count_and_get_their_gradient(store, learnt):
+    ours = EmbeddingBag(DIM, "t", mode="sum", optimizer="sgd", lr=LR)
+    own, before = twin(store, "t", bag=True, mode="sum"), rows_of(store, "t")
+    ids, starts = torch.tensor(IDS), torch.tensor([0, 3])
+    weights = [torch.linspace(-1, 2, 7).requires_grad_(learnt) for _ in range(2)]
+    for module, factors in zip((ours, own), weights, strict=True):
+        module(ids, starts, factors).square().sum().backward()
+    assert_stepped(store, "t", own, before)
+    if learnt:
+        torch.testing.assert_close(weights[0].grad, weights[1].grad)
+
+
+WRONG_BAGS = [
+    ((torch.tensor([1, 2]), None), "takes offsets"),
+    ((torch.tensor([[1, 2]]), torch.tensor([0])), "takes no offsets"),
+    ((torch.tensor([1, 2]), torch.tensor([1])), "ascend from 0"),
+    ((torch.tensor([1, 2]), torch.tensor([0, 3])), "up to the 2 ids"),
+    ((torch.tensor([1, 2]), torch.tensor([0.0])), "expected integers"),
+    ((torch.zeros((1, 1, 1), dtype=torch.int64), None), "one or two dimensions"),
+    ((torch.tensor([[1, 2]]), None, torch.ones(2)), "per_sample_weights have shape"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG_BAGS)
+def test_bag_refuses_other_shapes(store, arguments, words):
+    with pytest.raises(MisuseError, match=words):
+        EmbeddingBag(DIM, "t", mode="sum")(*arguments)
+    assert store.pulls == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"optimizer": "sdg"}, {"lr": -1.0}, {"staleness": -1}, {"init": "none"}]
+)
+def test_modules_refuse_options_that_there_are_not(store, options):
+    with pytest.raises((ConfigError, MisuseError)):
+        Embedding(DIM, "t", **options)
+    with pytest.raises(ConfigError, match="mode"):
+        EmbeddingBag(DIM, "t", mode="product")
+
+
+def test_eval_and_no_grad_push_nothing(store):
+    ours = Embedding(DIM, "t")
+    with torch.no_grad():
+        assert not ours(torch.tensor([1])).requires_grad
+    assert not ours.eval()(torch.tensor([1])).requires_grad
+    assert ours.train()(torch.tensor([1])).requires_grad
+    assert store.pushes == []
+    assert store.rows == {}
+
+
+def test_rows_are_no_parameters(store):
+    model = torch.nn.Sequential(Embedding(DIM, "t"), torch.nn.Linear(DIM, 1))
+    assert [name for name, _ in model.named_parameters()] == ["1.weight", "1.bias"]
+    assert set(model.state_dict()) == {"1.weight", "1.bias"}
+
+
+def test_step_size_follows_lr(store):
+    ours = Embedding(DIM, "t", optimizer="sgd", lr=0.5)
+    ours.lr = 0.125
+    ours(torch.tensor([1])).sum().backward()
+    assert store.pushes[0][3] == 0.25
+    assert ours.lr == 0.125
+
+
+# --- a collection ---------------------------------------------------------------------------------
+
+
+def test_collection_is_its_bags_in_one_request(store):
+    ours = EmbeddingBagCollection(DIM, ["a", "bb"], optimizer="sgd", lr=LR)
+    own = [twin(store, name) for name in ("a", "bb")]
+    before = [rows_of(store, name) for name in ("a", "bb")]
+    ids = torch.tensor([[1, 2], [3, 2], [1, 4]])
+    out = ours(ids)
+    assert out.shape == (3, 2, DIM)
+    assert torch.equal(out, torch.stack([one(ids[:, i]) for i, one in enumerate(own)], 1))
+    assert store.corks == 1
+    factors = torch.arange(6.0).view(3, 2, 1)
+    (out * factors).sum().backward()
+    for i, one in enumerate(own):
+        (one(ids[:, i]) * factors[:, i]).sum().backward()
+        expected = before[i] - LR * one.weight.grad.numpy()
+        np.testing.assert_allclose(rows_of(store, ("a", "bb")[i]), expected, rtol=1e-5)
+    assert store.corks == 2
+    assert [table for table, *_ in store.pushes] == ["a", "bb"]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_collection_takes_bags_by_order_and_by_name(store, mode, by_name):
+    ours = EmbeddingBagCollection(DIM, ["a", "bb"], mode=mode, padding_idx=0)
+    options = {"bag": True, "mode": mode, "padding_idx": 0}
+    a, b = (torch.tensor(IDS), torch.tensor([0, 5])), torch.tensor([[1, 2], [0, 0]])
+    out = ours({"bb": b, "a": a} if by_name else [a, b])
+    parts = [twin(store, "a", **options)(*a), twin(store, "bb", **options)(b)]
+    torch.testing.assert_close(out, torch.stack(parts, 1))
+
+
+def test_collection_refuses_other_features(store):
+    ours = EmbeddingBagCollection(DIM, 2)
+    for wrong in (torch.zeros((2, 3), dtype=torch.int64), [torch.tensor([[1]])], {"a": [[1]]}):
+        with pytest.raises(MisuseError):
+            ours(wrong)
+    with pytest.raises(MisuseError, match="unequal numbers of bags"):
+        ours([torch.tensor([[1]]), torch.tensor([[1], [2]])])
+
+
+# --- ahead, and behind ----------------------------------------------------------------------------
+
+
+def test_prefetched_rows_are_not_pulled_again(store):
+    ours = Embedding(DIM, "t")
+    ours.prefetch(torch.tensor([5, 6]))
+    assert torch.equal(ours(torch.tensor([5, 6])), torch.tensor(rows_of(store, "t")[[5, 6]]))
+    assert len(store.pulls) == 1
+
+
+@pytest.mark.parametrize(("staleness", "pulls"), [(1, 2), (0, 2)])
+def test_prefetched_rows_lack_no_more_steps_than_staleness_allows(store, staleness, pulls):
+    ours = Embedding(DIM, "t", optimizer="sgd", lr=LR, staleness=staleness)
+    first = ours(torch.tensor([1, 2]))
+    ours.prefetch(torch.tensor([1, 3]))
+    first.sum().backward()
+    stepped = store.row("t", 1)
+    row = ours(torch.tensor([1, 3]))[0].detach().numpy()
+    assert np.array_equal(row, stepped) == (staleness == 0)
+    assert np.array_equal(row, store.first("t", 1)) == (staleness == 1)
+    assert len(store.pulls) == pulls
+
+
+def test_rows_prefetched_too_long_ago_are_pulled_again(store):
+    ours = Embedding(DIM, "t", optimizer="sgd", lr=LR, staleness=1)
+    ours.prefetch(torch.tensor([1]))
+    for _ in range(2):
+        ours(torch.tensor([2])).sum().backward()
+    ours(torch.tensor([1]))
+    assert [keys.tolist() for _, keys in store.pulls] == [[1], [2], [2], [1]]
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_no_more_pushes_are_under_way_than_staleness_allows(store, staleness):
+    ours = Embedding(DIM, "t", staleness=staleness)
+    for step in range(1, 5):
+        ours(torch.tensor([1])).sum().backward()
+        pulls = step
+        assert store.waited - pulls == max(0, step - staleness)
+    ours.flush()
+    assert store.waited == 8
+
+
+def test_prefetched_batches_are_bounded(store):
+    ours = Embedding(DIM, "t")
+    for key in range(20):
+        ours.prefetch(torch.tensor([key]))
+    assert len(ours.exchange._ahead) == 8
+
+
+# --- the kernel -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bags", [False, True])
+def test_add_to_rows_adds_what_numpy_does(weighted, bags):
+    rng = np.random.default_rng(2)
+    n, u, dim = 300, 40, 7
+    places = rng.integers(0, u + 1, n).astype(np.int32)  # u: padding
+    offsets = np.sort(rng.integers(0, n, 50)) if bags else None
+    if bags:
+        offsets[0] = 0
+    m = len(offsets) if bags else n
+    gradient = rng.normal(size=(m, dim)).astype(np.float32)
+    weights = rng.normal(size=n).astype(np.float32) if weighted else None
+    rows = np.zeros((u, dim), np.float32)
+    add_to_rows(gradient, places, rows, offsets, weights)
+    of = np.repeat(np.arange(m), np.diff(offsets, append=n)) if bags else np.arange(n)
+    expected = np.zeros((u + 1, dim))
+    np.add.at(expected, places, gradient[of] * (1 if weights is None else weights[:, None]))
+    np.testing.assert_allclose(rows, expected[:u], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": (2, 3)}, {"places": 4}, {"weights": 4}, {"offsets": [0, 3, 2]}, {"offsets": [0, 9]}],
+)
+def test_add_to_rows_refuses_other_shapes(change):
+    rows = np.zeros(change.get("rows", (2, 2)), np.float32)
+    places = np.zeros(change.get("places", 3), np.int32)
+    weights = np.ones(change["weights"], np.float32) if "weights" in change else None
+    offsets = np.array(change["offsets"]) if "offsets" in change else None
+    with pytest.raises(ValueError, match=r"expected|ascend"):
+        add_to_rows(np.zeros((3, 2), np.float32), places, rows, offsets, weights)
