@@ -81,7 +81,7 @@ class AccessMethod:
         numpy.ndarray
             float32 (n, dim + state_floats); must depend on the keys alone.
         """
-        _, _, init, scale, seed, _, _ = self.table.store_arguments()
+        _, _, init, scale, seed, *_ = self.table.store_arguments()
         rows = np.zeros((len(keys), self.dim + self.state_floats), np.float32)
         for i, key in enumerate(keys.tolist()):
             rows[i, : self.dim] = kernels.init_row(init, scale, seed, key, self.dim)

@@ -47,6 +47,10 @@ _STATE_MORE = {"adam", "average", "rowwise_adagrad"}
 _TRACK = {"": 0, "touch": 1}
 _TRACK_BEFORE = {"version": "", "touch+version": "touch"}
 """Values in checkpoints of earlier versions, which stored versions of rows."""
+ADMIT_MAX = 100
+ADMIT_BYTES = 64 << 20
+_SINCE_0_2 = {"admit_after": 0, "admit_bytes": ADMIT_BYTES, "rows_max": 0}
+"""Fields that tables of checkpoints of 0.1.0 lack."""
 _WIRE = ("float32", "float16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
@@ -174,6 +178,16 @@ class Table:
         FTRL's beta: how slowly the step size begins to fall.
     track : str
         What is stored with each row: ``""`` or ``touch`` (tick of its last push).
+    admit_after : int
+        Which push of a key makes its row, 0 to 100: earlier ones, of rare keys, change nothing.
+        0, 1: the first.  Not for ``average`` and classes.
+    admit_bytes : int
+        Memory of the counts of pushes, over all servers (standbys besides); they reach back over
+        about an eighth as many pushes of keys without rows.
+    rows_max : int
+        Rows of the table, over all servers (standbys besides): beyond it those that were pushed
+        least recently go, and begin anew when they are pushed again.  0: no limit.  Each fragment
+        (`frag_num`) has an equal share.  Not for ``average``.
     wire : str
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
         a scale per row) or ``auto``: float16 if the network is slow, else float32.  In memory
@@ -202,6 +216,9 @@ class Table:
     beta: float = 1.0
     track: str = ""
     wire: str = "float32"
+    admit_after: int = 0
+    admit_bytes: int = ADMIT_BYTES
+    rows_max: int = 0
 
     def __post_init__(self) -> None:
         def refuse(what: str, expected: str, got: object) -> ConfigError:
@@ -243,6 +260,18 @@ class Table:
             raise refuse("track", " or ".join(map(repr, _TRACK)), self.track)
         if self.wire not in _WIRE:
             raise refuse("wire", " or ".join(_WIRE), self.wire)
+        for field, most in (
+            ("admit_after", ADMIT_MAX),
+            ("admit_bytes", 1 << 40),
+            ("rows_max", 1 << 48),
+        ):
+            value = getattr(self, field)
+            if type(value) is not int or not 0 <= value <= most:
+                raise refuse(field, f"a whole number from 0 to {most:,}", value)
+        if self.admit_after > 1 and (self.in_python or self.access == "average"):
+            raise refuse("admit_after", f"0 for access {self.access!r}", self.admit_after)
+        if self.rows_max and self.access == "average":
+            raise refuse("rows_max", "0 for access 'average'", self.rows_max)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a message."""
@@ -257,6 +286,8 @@ class Table:
         ConfigError
             Anything is missing, unknown or out of range.
         """
+        if isinstance(data, dict):
+            data = {**_SINCE_0_2, **data}
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
             raise ConfigError(f"table: expected the fields {sorted(cls.__slots__)}, got {data!r}")
         track = data["track"]
@@ -349,8 +380,12 @@ class Table:
         self.check_width(values, self.dim + self.state_floats if state else width)
         return not state and self.access not in _LINEAR
 
-    def store_arguments(self) -> tuple[int, int, int, float, int, tuple[float, ...], int]:
-        """dim, access, init, scale, seed, hyper, track, as `Shard.add_table` takes them."""
+    def store_arguments(
+        self,
+    ) -> tuple[int, int, int, float, int, tuple[float, ...], int, tuple[int, int, int]]:
+        """dim, access, init, scale, seed, hyper, track, retention, as `Shard.add_table` takes
+        them.
+        """
         hyper = (self.lr, self.eps, self.beta1, self.beta2, self.l1, self.l2, self.beta)
         return (
             self.dim,
@@ -360,6 +395,7 @@ class Table:
             self.seed,
             tuple(map(float, hyper)),
             _TRACK[self.track],
+            (self.admit_after, self.admit_bytes, self.rows_max),
         )
 
 

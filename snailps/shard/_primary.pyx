@@ -22,12 +22,13 @@ from libc.string cimport memcpy, memset
 from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, padded
 from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums, slots_scale
+from snailps.store.core._retention cimport retention_bytes, retention_copy
 from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
 from snailps.store.tables cimport Mark, Marks, Table, store_keeps, store_mark
 from snailps.transport._frame cimport (
     KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE,
     OPTION_STATE, OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME,
-    REPLICA_ROWS, REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, STREAM_MORE,
+    REPLICA_RETENTION, REPLICA_ROWS, REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, STREAM_MORE,
     STREAM_STEP, BeginHead, ClockHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead,
     SlotsHead, StagedHead,
 )
@@ -375,19 +376,30 @@ cdef bint _copy_rows(Context *me, const Table *table, uint32_t fragment,
     return n < most or number[0] >= part.used
 
 
+cdef void _copy_retention(Context *me, const Table *table, uint32_t fragment) noexcept nogil:
+    cdef const Part *part = &table.slab.parts[fragment]
+    cdef uint64_t n = retention_bytes(part)
+    cdef char *to
+    if n:
+        to = _append(me, REPLICA_RETENTION, fragment, table.table_id, 0, n, 0, n)
+        if to != NULL:
+            retention_copy(part, to)
+
+
 cdef bint _copies(const Context *me, uint32_t number, uint32_t fragment,
-                  bint in_python) noexcept nogil:
+                  bint at_once) noexcept nogil:
     """Whether there is such a table, of this kind, with anything to copy of the fragment."""
     cdef const Table *table = me.shard.tables[number]
     return table != NULL and store_keeps(table, fragment) \
-        and (table.slab.access == ACCESS_PYTHON) == in_python
+        and (table.slab.access == ACCESS_PYTHON or table.slab.retains) == at_once
 
 
 cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
     """Begins a fragment: what changes it is forwarded from here on; False = no memory.
 
-    With it go the rows of access methods in Python, all at once: what a method made of the first value
-    of a row that has yet to come, it might refuse.
+    With it go, all at once, the rows of access methods in Python and of tables that admit or limit
+    rows: what a method made of the first value of a row that has yet to come, it might refuse; and
+    which rows are made depends on those that are there.
     """
     cdef const Marks *marks = &me.shard.fragments[fragment].marks
     cdef char *to = _append(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
@@ -405,6 +417,7 @@ cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
             number = 0
             while not _copy_rows(me, me.shard.tables[i], fragment, &number):
                 pass
+            _copy_retention(me, me.shard.tables[i], fragment)
     return me.stream.begun
 
 

@@ -36,6 +36,7 @@ from snailps.store.core._clock_buffer cimport (
     SEAL_AGAIN, SEAL_BROKEN, Run, Slot, Slots, Staged, slot_at, slots_scale, slots_set, slots_stage, staged_free,
     staged_give, staged_new, sum_part,
 )
+from snailps.store.core._retention cimport retention_put
 from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport (
     Mark, Table, marks_raise, store_access, store_adds_state, store_dim, store_disown, store_dropped,
@@ -45,7 +46,7 @@ from snailps.store.tables cimport (
 from snailps.transport._frame cimport (
     KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE, OPTION_STATE,
     OPTION_WIRE_SHIFT,
-    REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_ROWS, REPLICA_SEEDED,
+    REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_RETENTION, REPLICA_ROWS, REPLICA_SEEDED,
     REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, SLOTS_MAX, STREAM_BODY_MAX, STREAM_MORE,
     STREAM_STEP, BeginHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead, SlotsHead,
     StagedHead,
@@ -258,6 +259,8 @@ cdef Outcome _replica(Context *me, const FrameHeader *frame, const char *body, c
         return _fragment(me, head, at, rest, out, reply)
     if head.what == REPLICA_ROWS:
         return _rows(me, head, at, rest, out, reply)
+    if head.what == REPLICA_RETENTION:
+        return _retention(me, head, at, rest, out, reply)
     if head.what == REPLICA_WHOLE:
         if not me.standby.expects[me.standby.filling] or head.fragment != me.standby.filling:
             return _broken(out, reply, b"fragment %llu ends, %llu was begun", head.fragment,
@@ -453,6 +456,23 @@ cdef Outcome _rows(Context *me, const ReplicaHead *head, const char *at, uint64_
     if failed:
         return _broken(out, reply, b"a row of table %llu is not of fragment %llu", head.table,
                        head.fragment)
+    return OUTCOME_REPLY
+
+
+cdef Outcome _retention(Context *me, const ReplicaHead *head, const char *at, uint64_t rest,
+                        char *out, Reply *reply) noexcept nogil:
+    cdef Table *table = store_table(me.shard, head.table)
+    cdef int failed = -2
+    if table == NULL:
+        return OUTCOME_REPLY            # its rows came before: it was dropped since
+    if head.fragment == me.standby.filling and table.slab.retains and head.count <= rest \
+            and rest == padded(head.count):
+        failed = retention_put(&table.slab, &table.slab.parts[head.fragment], at, head.count)
+    if failed == -1:
+        return _no_memory(out, reply)
+    if failed:
+        return _broken(out, reply, b"counts of table %llu in fragment %llu are not as declared here",
+                       head.table, head.fragment)
     return OUTCOME_REPLY
 
 

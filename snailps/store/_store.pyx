@@ -28,8 +28,10 @@ from snailps.store.core._clock_buffer cimport (
     slots_forget, slots_free, slots_lack, slots_refuse, slots_scale, slots_seal, slots_set,
     slots_stage, staged_bytes_of, staged_give, staged_new,
 )
+from snailps.store.core._retention cimport ADMIT_MAX
 from snailps.store.core._slab cimport (
-    Part, holds_row, key_of, part_delete, part_drop_if_empty, part_expire, row_at, slot_of,
+    Part, holds_row, key_of, part_delete, part_drop_if_empty, part_expire, row_at, slab_bytes,
+    slot_of,
 )
 from snailps.store.tables cimport (
     TRACK_TOUCH, Fragment, Shard, Table, marks_drop, store_adds_state, store_bytes, store_disown,
@@ -83,6 +85,7 @@ cdef class ShardStore:
             raise MemoryError
         shard.ops = <const RowOps *>PyCapsule_GetPointer(row_ops, "snailps.row_ops")
         self._ops = row_ops
+        self.retentions = {}
         shard.frag_num = frag_num
         shard.fragments = <Fragment *>calloc(frag_num, sizeof(Fragment))
         if shard.fragments == NULL:
@@ -134,7 +137,8 @@ cdef class ShardStore:
         """
         store_disown(self.shard, self._fragment(fragment))
 
-    def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0, state_floats=0):
+    def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0,
+                  retention=(0, 0, 0), state_floats=0):
         """Declares a table; doing so again with the same settings has no effect.
 
         Parameters
@@ -154,6 +158,9 @@ cdef class ShardStore:
             8, missing ones are 0.
         track : int
             What is kept beside each row: 1 the tick of its last push, 0 nothing.
+        retention : tuple of int
+            ``Table.admit_after, admit_bytes, rows_max``; the latter two are of all fragments of the
+            cluster, of which each has its share.
         state_floats : int
             Floats of state behind the weights, for access method 6 (Python); the others have
             theirs.
@@ -171,6 +178,9 @@ cdef class ShardStore:
         seed = checked("seed", seed, 0, 2**64 - 1)
         track = checked("track", track, 0, TRACK_TOUCH)
         state = checked("state_floats", state_floats, 0, STATE_MAX)
+        admit_after = checked("admit_after", retention[0], 0, ADMIT_MAX)
+        admit_bytes = checked("admit_bytes", retention[1], 0, 2**40)
+        rows_max = checked("rows_max", retention[2], 0, 2**48)
         if access != ACCESS_PYTHON:
             state = state_floats_of(access, dim)
         if len(hyper) > HYPER_NUM:
@@ -181,19 +191,21 @@ cdef class ShardStore:
         if not all(isfinite(x) for x in settings):
             raise ConfigError(f"table {table_id}: scale and hyper-parameters must be finite "
                               f"float32 numbers, got {scale} and {list(hyper)}")
-        wanted = (dim, access, init, seed, *settings, track, state)
+        wanted = (dim, access, init, seed, *settings, track, state, tuple(retention))
         table = store_table(self.shard, table_id)
         if table != NULL:
             present = (table.slab.dim, table.slab.access, table.slab.init, table.slab.seed,
                        table.slab.scale, *[table.hyper[i] for i in range(<int>HYPER_NUM)],
-                       table.track, table.slab.floats - table.slab.dim)
+                       table.track & TRACK_TOUCH, table.slab.floats - table.slab.dim,
+                       self.retentions[table_id])
             if present != wanted:
                 raise ConfigError(
                     f"table {table_id} exists with (dim, access, init, seed, scale, hyper, track, "
-                    f"state) = {present}, and is declared again with {wanted}: use another table "
+                    f"state, retention) = {present}, and is declared again with {wanted}: use another table "
                     "or name")
             return
-        table = table_new(self.shard, table_id, dim, state, track)
+        table = table_new(self.shard, table_id, dim, state, track, admit_after, admit_bytes,
+                          rows_max)
         if table == NULL:
             raise MemoryError(f"no memory for table {table_id} of {self.shard.frag_num} fragments")
         table.value_floats = value_floats_of(access, dim)
@@ -203,6 +215,7 @@ cdef class ShardStore:
         table.slab.scale = settings[0]
         for i in range(<int>HYPER_NUM):
             table.hyper[i] = settings[1 + i]
+        self.retentions[table_id] = tuple(retention)
 
     def drop_tables(self, table_ids):
         """Drops tables with their rows, and what is staged of them; their memory serves others.
@@ -221,6 +234,7 @@ cdef class ShardStore:
             if table != NULL:
                 slots_forget(&self.slots, table)
                 store_drop(self.shard, number)
+                del self.retentions[number]
 
     # sums
 
@@ -241,8 +255,10 @@ cdef class ShardStore:
     def stats(self):
         """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
 
-        ``tables`` maps a table id to its ``dim``, ``rows`` and ``row_bytes`` (weights and state
-        only, without key, index and what is tracked).
+        ``tables`` maps a table id to its ``dim``, ``rows``, ``row_bytes`` (weights and state
+        only, without key, index and what is tracked), ``bytes`` (with all that, and room for more
+        rows), and what became of its rows: ``made``, ``refused`` (values of keys that were not
+        admitted), ``evicted``, ``expired``.
         """
         cdef Table *table
         cdef uint32_t t
@@ -254,6 +270,11 @@ cdef class ShardStore:
                     "dim": table.slab.dim,
                     "rows": table.slab.rows,
                     "row_bytes": table.slab.rows * table.slab.floats * sizeof(float),
+                    "bytes": slab_bytes(&table.slab, self.shard.frag_num),
+                    "made": table.slab.made,
+                    "refused": table.slab.refused,
+                    "evicted": table.slab.evicted,
+                    "expired": table.slab.expired,
                 }
         owned = self.fragments()
         return {

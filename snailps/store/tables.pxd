@@ -21,6 +21,8 @@ from snailps.store.core._slab cimport Part, Slab
 
 cdef enum:                      # what a table keeps beside its rows
     TRACK_TOUCH = 1
+    TRACK_PUSH = 4              # numbers of last pushes, for a limit of rows; 2 was a row's version
+    TRACK_COUNT = 8             # pushes of keys that have no row yet
 
 cdef struct Mark:
     uint64_t incarnation
@@ -39,7 +41,7 @@ cdef struct Table:
     Slab slab
     uint32_t table_id
     uint32_t value_floats
-    uint32_t track              # TRACK_TOUCH, or 0
+    uint32_t track              # TRACK_..., together
     float[HYPER_NUM] hyper
 
 cdef struct Shard:
@@ -98,16 +100,17 @@ cdef inline bint store_owns(const Shard *shard, uint32_t fragment) noexcept nogi
     return fragment < shard.frag_num and shard.fragments[fragment].owned
 
 
-# Whether a table has rows of a fragment.
+# Whether a table has rows of a fragment, or counts what may become rows.
 cdef inline bint store_keeps(const Table *table, uint32_t fragment) noexcept nogil:
-    return table.slab.parts[fragment].rows != 0
+    return table.slab.parts[fragment].rows != 0 or table.slab.parts[fragment].retention != NULL
 
 
 # --- tables --------------------------------------------------------------------------------------
 
 # A table without rows; NULL = no memory.  The caller fills in its settings.
 cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t state_floats,
-                      uint32_t track) noexcept nogil
+                      uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
+                      uint64_t rows_max) noexcept nogil
 
 # Drops a table with its rows, whose memory others get.  Nothing may point to it any more.
 cdef void store_drop(Shard *shard, uint32_t table_id) noexcept nogil
@@ -168,7 +171,7 @@ cdef void store_fetch(const Shard *shard, Table *table, const uint64_t *keys,
                       uint32_t n) noexcept nogil
 
 # Applies n values (n x store_value_floats) by the table's access method, in order; creates missing
-# rows.  With `state` the values are differences of weights and state (n x store_floats), and only
+# rows, of which the table may refuse some and let others go (`_retention`).  With `state` the values are differences of weights and state (n x store_floats), and only
 # for tables that add them (store_adds_state).  The step size is `lr_scale` times the table's, 1 for
 # tables that know none (store_scales_lr).
 # Returns 0, or -1 when memory ran out: rows before the one that found none are applied, that one

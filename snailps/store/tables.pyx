@@ -18,9 +18,12 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key, mix64
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
 from snailps.abi._row_ops cimport HYPER_LR, HYPER_NUM, RowOps, RowStep
 from snailps.store.core._arena cimport Piece, arena_merge, arena_used
+from snailps.store.core._retention cimport (
+    CELLS_MAX, CELLS_MIN, retention_admits, retention_make_room, retention_note,
+)
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
-    part_find, part_reach, row_at, slab_init, slab_pieces, slot_of, track_push, weights_of,
+    part_find, part_reach, part_retention, row_at, slab_init, slab_pieces, slot_of, track_push, weights_of,
 )
 
 cdef enum:
@@ -295,10 +298,13 @@ cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *ke
     cdef Part *part = &slab.parts[fragment]
     cdef uint32_t m, i, rows
     cdef bint tracked = slab.touch_at != 0
+    cdef bint retains = slab.retains
     cdef bint moved             # an insertion moved rows: this batch's candidates are void
     cdef char *row
     cdef uint32_t most = _batch_rows(slab.stride)
     cdef Batch batch
+    if retains and part_retention(slab, part) == NULL:
+        return -1
     while n:
         m = min(n, most)
         _hash_batch(&batch, part, keys, m)
@@ -307,6 +313,11 @@ cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *ke
         for i in range(m):
             row = NULL if moved else batch.rows[i]
             if row == NULL or key_of(row) != keys[i]:
+                if retains and part_find(slab, part, keys[i], batch.tags[i]) == NULL:
+                    if step != NULL and not retention_admits(slab, part, keys[i]):
+                        values += value_floats
+                        continue
+                    moved = retention_make_room(slab, part) != 0 or moved
                 rows = part.rows
                 row = part_reach(slab, part, keys[i], batch.tags[i])
                 if row == NULL:
@@ -318,6 +329,8 @@ cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *ke
                 step(hyper, weights_of(row), values, slab.dim)
             if tracked:
                 track_push(slab, row)
+            if slab.push_at:
+                retention_note(slab, part, row)
             values += value_floats
         keys += m
         n -= m
@@ -437,8 +450,10 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil:
 
 
 cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t state_floats,
-                      uint32_t track) noexcept nogil:
+                      uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
+                      uint64_t rows_max) noexcept nogil:
     cdef uint32_t table_cap = max(shard.table_cap, <uint32_t>8)
+    cdef uint32_t cells = CELLS_MIN
     cdef Table **tables
     cdef Table *table
     while table_cap <= table_id:
@@ -454,9 +469,20 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t st
     if table == NULL:
         return NULL
     if not slab_init(&table.slab, &shard.arena, shard.ops, shard.frag_num, dim, dim + state_floats,
-                     track & TRACK_TOUCH):
+                     track & TRACK_TOUCH, rows_max != 0):
         free(table)
         return NULL
+    if rows_max:
+        track |= TRACK_PUSH
+        table.slab.rows_max = <uint32_t>min(max(rows_max // shard.frag_num, <uint64_t>1),
+                                            <uint64_t>0x7FFFFFF0)
+    if admit_after > 1:
+        track |= TRACK_COUNT
+        while cells < <uint32_t>CELLS_MAX and <uint64_t>cells * shard.frag_num < admit_bytes:
+            cells *= 2
+        table.slab.admit_after = admit_after
+        table.slab.admit_cells = cells
+    table.slab.retains = rows_max != 0 or admit_after > 1
     table.table_id = table_id
     table.track = track
     table.slab.hyper = table.hyper

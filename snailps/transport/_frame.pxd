@@ -59,6 +59,7 @@ cdef enum:                          # what a REPLICATE carries; docs/wire_format
     REPLICA_SEEDED = 7
     REPLICA_ORDER = 8
     REPLICA_RESUME = 9
+    REPLICA_RETENTION = 10
 
 cdef enum:                          # options of a FORWARD or BACKWARD; see docs/wire_format.md
     PRODUCT_KEEP = 1 << 0
@@ -141,6 +142,7 @@ cdef inline bint head_is_ours(const FrameHeader *head) noexcept nogil:
 #   SEEDED    nothing
 #   ORDER     count bytes of JSON, padded
 #   RESUME    BeginHead
+#   RETENTION count bytes: RetentionHead of _retention.pxd, counts
 # REPLICATED  uint64 (bytes of the stream that are done); `request`: the last frame of them
 # ERROR    JSON {"code": ..., "text": ...}; `request` names what it answers, 0 = the connection
 #
@@ -191,8 +193,8 @@ cdef packed struct ProductHead:     # of a part: examples first..first + count -
 
 cdef packed struct ReplicaHead:
     uint32_t what                   # REPLICA_...
-    uint32_t fragment               # FRAGMENT, ROWS, WHOLE; STAGED: the slot, NO_SLOT = summed already
-    uint32_t table                  # STAGED, ROWS
+    uint32_t fragment               # FRAGMENT, ROWS, RETENTION, WHOLE; STAGED: the slot, NO_SLOT = summed already
+    uint32_t table                  # STAGED, ROWS, RETENTION
     uint32_t floats                 # STAGED: a value; ROWS: weights and state
     uint64_t count
 

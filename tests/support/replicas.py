@@ -172,15 +172,16 @@ def _section(data):
     seen = dict(struct.iter_unpack("<QQ", data[_SECTION.size : at]))
     rows = {}
     for _ in range(tables):
-        table, floats, track, row_bytes, count, version, deleted, _ = _TABLE.unpack_from(data, at)
+        table, floats, track, row_bytes, count, counts, *_ = _TABLE.unpack_from(data, at)
         at += _TABLE.size
         body = data[at : at + count * row_bytes]
         each = {
             int.from_bytes(body[i : i + 8], "little"): body[i + 8 : i + row_bytes]
             for i in range(0, len(body), row_bytes)
         }
-        rows[table] = (floats, track, version, deleted, each)
         at += (count * row_bytes + 7) // 8 * 8
+        rows[table] = (floats, track, data[at : at + counts], each)
+        at += counts
     return seen, rows
 
 
@@ -193,10 +194,10 @@ def assert_equal(a, b):
         assert tables.keys() == other_tables.keys(), f"tables of fragment {fragment}"
         for table, one in tables.items():
             two = other_tables[table]
-            assert one[:4] == two[:4], f"table {table} of fragment {fragment}"
-            assert one[4].keys() == two[4].keys(), f"keys of table {table}, fragment {fragment}"
-            for key, row in one[4].items():
-                assert row == two[4][key], f"row {key} of table {table}"
+            assert one[:3] == two[:3], f"table {table} of fragment {fragment}"
+            assert one[3].keys() == two[3].keys(), f"keys of table {table}, fragment {fragment}"
+            for key, row in one[3].items():
+                assert row == two[3][key], f"row {key} of table {table}"
     assert a[1] == b[1]
 
 

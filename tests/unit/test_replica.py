@@ -17,6 +17,9 @@ from snailps.errors import RemoteError, SnailError, WaitTimeout
 TOUCH = 1
 WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "int8")]
 MOMENTUM = Table("p", 6, access="python_methods:Momentum", lr=0.5)
+RARE = Table(
+    "q", 5, "adagrad", lr=0.1, track="touch", admit_after=3, admit_bytes=1 << 13, rows_max=1500
+)
 
 
 def tables(cluster):
@@ -27,10 +30,11 @@ def tables(cluster):
     cluster.declare(MOMENTUM, 5)
     cluster.add_table(6, 300, 2, hyper=(0.05, 1e-8))  # adagrad, wide
     cluster.add_table(7, 7, ROWWISE, hyper=(0.05, 1e-8))
+    cluster.declare(RARE, 8)
 
 
-DIMS = {1: 8, 2: 20, 3: 4, 4: 6, 5: 6, 6: 300, 7: 7}
-SCALED = (2, 6, 7)  # whose step size a push may scale
+DIMS = {1: 8, 2: 20, 3: 4, 4: 6, 5: 6, 6: 300, 7: 7, 8: 5}
+SCALED = (2, 6, 7, 8)  # whose step size a push may scale
 
 
 def traffic(cluster, seed, until, clocks=False):
@@ -41,7 +45,7 @@ def traffic(cluster, seed, until, clocks=False):
     steps = 0
     while not until(steps):
         steps += 1
-        table = int(rng.integers(1, 8))
+        table = int(rng.integers(1, 9))
         keys = lists[rng.integers(4)] if rng.random() < 0.4 else np.unique(
             rng.integers(0, 20_000, rng.integers(1, 2000))).astype(np.uint64)  # fmt: skip
         values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)

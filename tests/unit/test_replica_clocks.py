@@ -11,7 +11,7 @@ def clocked(cluster, slot, slots, clocks, seed):
     client = cluster.client(incarnation=seed)
     for clock in range(*clocks):
         client.reach_async(clock).wait()
-        for table in (1, 2, 5, 7):
+        for table in (1, 2, 5, 7, 8):
             keys = np.unique(rng.integers(0, 3000, 400)).astype(np.uint64)
             values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
             scaled = 1 / (2 + clock) if table in SCALED else 1
@@ -28,7 +28,7 @@ def test_standby_made_in_the_middle_of_a_clock_closes_it_as_its_primary():
 
         def push(i):
             keys = np.unique(rng.integers(0, 3000, 700)).astype(np.uint64)
-            for table in (1, 5, 7):
+            for table in (1, 5, 7, 8):
                 values = rng.normal(size=(len(keys), DIMS[table])).astype(np.float32)
                 scaled = 0.5 if table in SCALED else 1
                 clients[i].push(table, keys, values, clock=0, slot=i, lr_scale=scaled)

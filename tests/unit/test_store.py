@@ -102,11 +102,14 @@ def test_store_add_table_again_is_fine_if_equal_and_an_error_if_not():
         (6, (0,) * 9, "at most 8 hyper-parameters"),
         (6, (1, 2, 3, float("inf")), "finite"),
         (7, 2, "track"),
-        (8, -1, "state_floats"),
+        (8, (101, 0, 0), "admit_after"),
+        (8, (0, -1, 0), "admit_bytes"),
+        (8, (0, 0, -1), "rows_max"),
+        (9, -1, "state_floats"),
     ],
 )
 def test_store_add_table_out_of_range_is_a_config_error(place, value, complaint):
-    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0), 0, 0]
+    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0), 0, (0, 0, 0), 0]
     arguments[place] = value
     store = make_store()
     with pytest.raises(ConfigError, match=complaint):
@@ -157,7 +160,18 @@ def test_store_empty_requests_are_answered():
         "bytes": store.bytes,
         "fragments": 4,
         "marks": 0,
-        "tables": {0: {"dim": 3, "rows": 0, "row_bytes": 0}},
+        "tables": {
+            0: {
+                "dim": 3,
+                "rows": 0,
+                "row_bytes": 0,
+                "bytes": 4 * 64,
+                "made": 0,
+                "refused": 0,
+                "evicted": 0,
+                "expired": 0,
+            }
+        },
     }
 
 

@@ -78,6 +78,13 @@ def test_table_as_json_and_back_is_equal(table):
         ({"beta2": -0.1}, "beta2"),
         ({"l1": -1}, "l1"),
         ({"l2": "much"}, "l2"),
+        ({"admit_after": 101}, "admit_after"),
+        ({"admit_after": 2, "access": "average"}, "admit_after"),
+        ({"admit_after": 2, "access": "a.b:C"}, "admit_after"),
+        ({"admit_bytes": 1.5}, "admit_bytes"),
+        ({"rows_max": -1}, "rows_max"),
+        ({"rows_max": True}, "rows_max"),
+        ({"rows_max": 9, "access": "average"}, "rows_max"),
         ({"track": "all"}, "track"),
         ({"track": ["touch"]}, "track"),
         ({"seed": -1}, "seed"),
@@ -109,10 +116,12 @@ def test_table_of_an_earlier_checkpoint_keeps_versions_no_more(track, now):
 def test_table_for_the_store_has_its_numbers():
     table = Table("t", 3, access="adagrad", init="uniform", scale=0.5, lr=0.1, seed=9)
     hyper = (0.1, 1e-8, 0.9, 0.999, 0.0, 0.0, 1.0)
-    assert table.store_arguments() == (3, 2, 1, 0.5, 9, hyper, 0)
-    table = Table("t", 3, "ftrl", lr=0.1, l1=2, l2=3, beta=4, track="touch")
+    assert table.store_arguments() == (3, 2, 1, 0.5, 9, hyper, 0, (0, 64 << 20, 0))
+    table = Table(
+        "t", 3, "ftrl", lr=0.1, l1=2, l2=3, beta=4, track="touch", admit_after=2, rows_max=99
+    )
     hyper = (0.1, 1e-8, 0.9, 0.999, 2.0, 3.0, 4.0)
-    assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 1)
+    assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 1, (2, 64 << 20, 99))
     assert Table("t", 3, "some.where:Method").store_arguments()[1] == 8
 
 

@@ -13,9 +13,10 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.store._store cimport ShardStore
+from snailps.store.core._retention cimport retention_bytes, retention_copy, retention_put
 from snailps.store.core._slab cimport KEY_BYTES, Part, Slab, part_copy, part_drop, part_put
 from snailps.store.tables cimport (
-    Mark, Shard, Table, marks_copy, store_keeps, store_owns, store_set_mark, store_table,
+    TRACK_COUNT, TRACK_PUSH, Mark, Shard, Table, marks_copy, store_keeps, store_owns, store_set_mark, store_table,
 )
 
 import numpy as np
@@ -42,7 +43,8 @@ cdef struct TableHead:              # 48 bytes
     uint32_t track
     uint32_t row_bytes              # key, floats, tick
     uint64_t rows
-    uint64_t reserved[3]            # 0; changes and deletions where rows had versions
+    uint64_t retention_bytes        # behind the rows, where the table admits or limits rows; else 0
+    uint64_t reserved[2]            # 0; these were changes and deletions where rows had versions
 
 
 cdef uint64_t _padded(uint64_t length, uint64_t to) noexcept nogil:
@@ -60,7 +62,8 @@ cdef uint64_t _section_bytes(const Shard *shard, uint32_t fragment) noexcept nog
         if table != NULL:
             part = &table.slab.parts[fragment]
             if store_keeps(table, fragment):
-                total += sizeof(TableHead) + _padded(part.rows * <uint64_t>table.slab.stride, 8)
+                total += sizeof(TableHead) + _padded(part.rows * <uint64_t>table.slab.stride, 8) \
+                    + retention_bytes(part)
     return _padded(total, ALIGN)
 
 
@@ -93,11 +96,14 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
         top.track = table.track
         top.row_bytes = table.slab.stride
         top.rows = part.rows
+        top.retention_bytes = retention_bytes(part)
         memcpy(to, &top, sizeof(top))
         number = 0
         end = part_copy(&table.slab, part, &number, part.rows, to + sizeof(top))
         to += sizeof(top) + _padded(end - to - sizeof(top), 8)
         memset(end, 0, to - end)
+        if top.retention_bytes:
+            to = retention_copy(part, to)
         head.table_num += 1
         head.rows += part.rows
     memset(to, 0, begin + length - to)
@@ -235,8 +241,8 @@ def put_section(ShardStore store not None, section, tables, bint marks):
         if top.table in tables:
             table = store_table(store.shard, tables[top.table])
             versions = VERSION_BYTES if top.track & TRACK_VERSION else 0
-            if (top.floats, top.track & ~TRACK_VERSION, top.row_bytes - versions) != (
-                    table.slab.floats, table.track, table.slab.stride):
+            if (top.floats, top.track & ~(TRACK_VERSION | TRACK_COUNT), top.row_bytes - versions) != (
+                    table.slab.floats, table.track & ~TRACK_COUNT, table.slab.stride):
                 raise CheckpointError(
                     f"table {top.table} of the checkpoint has rows of {top.floats} floats (track "
                     f"{top.track}), the table here {table.slab.floats} (track {table.track})")
@@ -250,6 +256,17 @@ def put_section(ShardStore store not None, section, tables, bint marks):
                 raise MemoryError(f"no memory for rows of fragment {head.fragment}")
             rows += top.rows
         at += _padded(top.rows * top.row_bytes, 8)
+        if top.track & (TRACK_PUSH | TRACK_COUNT):
+            _check_room(at, top.retention_bytes, length, head.fragment)
+            if top.table in tables and top.retention_bytes and table.slab.retains:
+                failed = retention_put(&table.slab, &table.slab.parts[head.fragment],
+                                       <const char *>&view[0] + at, top.retention_bytes)
+                if failed == -2:
+                    raise CheckpointError(f"section of fragment {head.fragment}: its counts of "
+                                          f"table {top.table} are not as they are written")
+                if failed:
+                    raise MemoryError(f"no memory for counts of fragment {head.fragment}")
+            at += top.retention_bytes
     return rows
 
 

@@ -15,10 +15,11 @@
 #     with a few rows each stay small.
 #   * The slot of a deleted row is the next one to be used again: such slots are a list through
 #     the place of their keys.  `holds_row` asks the index whether a slot holds a row.
-#   * A table may ask for the tick of a row's last push, behind the floats.
+#   * A table may ask for the tick of a row's last push, behind the floats, and for its number
+#     among the pushes of its part: what goes first where rows are limited.
 #
 # Cost of a row beyond its floats: 8 bytes of key and 10 to 23 of index (load 0.35 to 0.81), and
-# 4 for the tick where the table tracks it.
+# 4 for the tick where the table tracks it, 4 where its rows are limited.
 #
 # Bodies here are what the lookups of `tables.pyx` run once a row.
 from libc.stdint cimport uint32_t, uint64_t
@@ -58,6 +59,14 @@ cdef struct Bucket:
     uint32_t tags[BUCKET_SLOTS]
     uint32_t slots[BUCKET_SLOTS]        # slot + 1; 0 = empty
 
+cdef struct Retention:          # which rows a part makes and keeps; `_retention` owns its meaning
+    uint64_t bytes              # of all of it, a block of the arena
+    uint32_t pushed             # number of the row pushed last
+    uint32_t counted            # pushes counted since the counts were halved
+    uint32_t cells              # counts behind this, a byte each
+    uint32_t unused
+    uint64_t[5] padding         # to one cache line
+
 cdef struct Part:               # 64 bytes
     Bucket *buckets             # never NULL: an empty part has one that all share
     char **chunks
@@ -70,7 +79,7 @@ cdef struct Part:               # 64 bytes
     uint32_t chunk_num
     uint32_t chunk_cap
     uint32_t first_class        # block class of the first chunk while it is a small one
-    uint64_t unused             # keeps a part in one cache line
+    Retention *retention        # NULL: the table has none, or no row was pushed yet
 
 cdef struct Slab:               # the rows of one table in one shard
     Part *parts                 # by fragment
@@ -82,6 +91,15 @@ cdef struct Slab:               # the rows of one table in one shard
     const float *hyper
     const uint32_t *tick        # the caller's clock
     uint32_t touch_at           # bytes from the key to the tick of the last push; 0 = not tracked
+    uint32_t push_at            # bytes from the key to the number of the last push; 0 = not kept
+    bint retains                # its parts have a Retention
+    uint32_t admit_after        # which push of a key makes its row; 0 = the first
+    uint32_t admit_cells        # counts a part
+    uint32_t rows_max           # of a part; 0 = no limit
+    uint64_t made               # rows so far,
+    uint64_t refused            # ... pushed values that made none,
+    uint64_t evicted            # ... rows that went because of the limit,
+    uint64_t expired            # ... and because of their age
     uint32_t stride             # bytes from one row's key to the next one's
     uint32_t chunk_rows
     uint32_t chunk_shift        # 1 << chunk_shift >= chunk_rows: slot = chunk << shift | place
@@ -126,7 +144,7 @@ cdef inline void track_push(const Slab *slab, char *row) noexcept nogil:
 # A slab without rows for `frag_num` fragments, `floats` a row; False = no memory.  All zero before;
 # access method, initialiser, hyper-parameters and tick are filled in by the caller.
 cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
-                    uint32_t floats, bint touches) noexcept nogil
+                    uint32_t floats, bint touches, bint numbers) noexcept nogil
 
 # Ends a slab: fills in what it has of the arena's memory and forgets it; their number.  `to` NULL: only
 # counts.
@@ -134,6 +152,13 @@ cdef uint64_t slab_pieces(Slab *slab, uint32_t frag_num, Piece *to) noexcept nog
 
 # First value of a key: its weights, or (floats > dim) weights and state.
 cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats) noexcept nogil
+
+
+# Bytes of a table's rows, indices and counts, with room that waits for rows.  Reads every part.
+cdef uint64_t slab_bytes(const Slab *slab, uint32_t frag_num) noexcept nogil
+
+# What decides which rows a part makes and keeps, made if it has none; NULL = no memory.
+cdef Retention *part_retention(Slab *slab, Part *part) noexcept nogil
 
 
 # --- one row -------------------------------------------------------------------------------------
@@ -159,7 +184,7 @@ cdef bint holds_row(const Slab *slab, const Part *part, uint32_t slot) noexcept 
 # Drops all rows; their memory serves later ones.
 cdef void part_drop(Slab *slab, Part *part) noexcept nogil
 
-# Gives the memory of a part that lost its last row to the others.
+# Gives the memory of a part that lost its last row to the others, unless it counts pushes.
 cdef void part_drop_if_empty(Slab *slab, Part *part) noexcept nogil
 
 # Deletes the rows whose last push has a tick below `before`; their number.
@@ -171,7 +196,7 @@ cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil
 
 
 # --- rows as they lie ----------------------------------------------------------------------------
-# Key, weights, state and tick in `stride` bytes a row: for checkpoints and standbys.
+# Key, weights, state, tick and number of the last push in `stride` bytes a row: for checkpoints and standbys.
 
 # How many rows `part_copy` would copy.
 cdef uint32_t part_count(const Slab *slab, const Part *part, uint32_t number,

@@ -52,7 +52,7 @@ cdef char *_take_piece(Arena *arena, uint64_t length) noexcept nogil:
 
 
 cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
-                    uint32_t floats, bint touches) noexcept nogil:
+                    uint32_t floats, bint touches, bint numbers) noexcept nogil:
     cdef uint32_t f
     slab.parts = <Part *>_take_piece(arena, frag_num * sizeof(Part))
     if slab.parts == NULL:
@@ -66,6 +66,9 @@ cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_n
     slab.stride = KEY_BYTES + floats * <uint32_t>sizeof(float)
     if touches:
         slab.touch_at = slab.stride
+        slab.stride += sizeof(uint32_t)
+    if numbers:
+        slab.push_at = slab.stride
         slab.stride += sizeof(uint32_t)
     slab.chunk_rows = max(CHUNK_BYTES // slab.stride, <uint32_t>1)
     while <uint32_t>1 << slab.chunk_shift < slab.chunk_rows:
@@ -98,6 +101,8 @@ cdef uint64_t slab_pieces(Slab *slab, uint32_t frag_num, Piece *to) noexcept nog
                 n = _piece(to, n, part.chunks[i], slab.chunk_bytes)
         if part.chunk_cap > 1:
             n = _piece(to, n, <char *>part.chunks, part.chunk_cap * sizeof(char *))
+        if part.retention != NULL:
+            n = _piece(to, n, <char *>part.retention, part.retention.bytes)
         if part.buckets != <Bucket *>NO_BUCKET:
             n = _piece(to, n, <char *>part.buckets, (<uint64_t>part.mask + 1) * sizeof(Bucket))
     while block != NULL:
@@ -108,6 +113,25 @@ cdef uint64_t slab_pieces(Slab *slab, uint32_t frag_num, Piece *to) noexcept nog
     if to != NULL:
         slab.parts = NULL
     return n
+
+
+cdef uint64_t slab_bytes(const Slab *slab, uint32_t frag_num) noexcept nogil:
+    cdef uint64_t total = frag_num * sizeof(Part)
+    cdef uint32_t f
+    cdef const Part *part
+    for f in range(frag_num):
+        part = &slab.parts[f]
+        if part.chunk_num == 1 and part.room < slab.chunk_rows:
+            total += <uint64_t>BLOCK_MIN << part.first_class
+        else:
+            total += part.chunk_num * slab.chunk_bytes
+        if part.chunk_cap > 1:
+            total += part.chunk_cap * sizeof(char *)
+        if part.retention != NULL:
+            total += part.retention.bytes
+        if part.buckets != <const Bucket *>NO_BUCKET:
+            total += (<uint64_t>part.mask + 1) * sizeof(Bucket)
+    return total
 
 
 cdef inline void _first_row(const Slab *slab, uint64_t key, float *row,
@@ -371,6 +395,9 @@ cdef char *part_reach(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexce
         _first_row(slab, key, weights_of(row), slab.floats)
         if slab.touch_at:
             memset(row + slab.touch_at, 0, sizeof(uint32_t))
+        if slab.push_at:
+            memset(row + slab.push_at, 0, sizeof(uint32_t))
+        slab.made += 1
     return row
 
 
@@ -399,6 +426,9 @@ cdef bint holds_row(const Slab *slab, const Part *part, uint32_t slot) noexcept 
 
 cdef void part_drop(Slab *slab, Part *part) noexcept nogil:
     cdef uint32_t i
+    if part.retention != NULL:
+        arena_give(slab.arena, <char *>part.retention, part.retention.bytes)
+        part.retention = NULL
     if part.used == 0:
         return
     if part.chunk_num == 1 and part.room < slab.chunk_rows:
@@ -415,8 +445,20 @@ cdef void part_drop(Slab *slab, Part *part) noexcept nogil:
 
 
 cdef void part_drop_if_empty(Slab *slab, Part *part) noexcept nogil:
-    if part.rows == 0:
+    if part.rows == 0 and part.retention == NULL:
         part_drop(slab, part)
+
+
+cdef Retention *part_retention(Slab *slab, Part *part) noexcept nogil:
+    cdef uint32_t c
+    if part.retention == NULL:
+        c = block_class(sizeof(Retention) + slab.admit_cells)
+        part.retention = <Retention *>arena_block(slab.arena, c)
+        if part.retention != NULL:
+            memset(part.retention, 0, sizeof(Retention) + slab.admit_cells)
+            part.retention.bytes = <uint64_t>BLOCK_MIN << c
+            part.retention.cells = slab.admit_cells
+    return part.retention
 
 
 cdef uint64_t part_expire(Slab *slab, Part *part, uint32_t before) noexcept nogil:
@@ -434,6 +476,7 @@ cdef uint64_t part_expire(Slab *slab, Part *part, uint32_t before) noexcept nogi
             key = key_of(row)
             deleted += part_delete(slab, part, key, <uint32_t>hash_key(key))
     part_drop_if_empty(slab, part)
+    slab.expired += deleted
     return deleted
 
 
@@ -504,7 +547,10 @@ cdef int part_put(Slab *slab, Part *part, uint32_t frag_num, const char *rows,
                   uint64_t count) noexcept nogil:
     cdef uint32_t fragment = <uint32_t>(part - slab.parts)
     cdef uint64_t i, key, hashed
+    cdef uint32_t number
     cdef char *row
+    if slab.retains and part_retention(slab, part) == NULL:
+        return -1
     for i in range(count):
         memcpy(&key, rows, KEY_BYTES)
         hashed = hash_key(key)
@@ -516,5 +562,8 @@ cdef int part_put(Slab *slab, Part *part, uint32_t frag_num, const char *rows,
             if row == NULL:
                 return -1
         memcpy(row, rows, slab.stride)
+        if slab.push_at:
+            memcpy(&number, row + slab.push_at, sizeof(uint32_t))
+            part.retention.pushed = max(part.retention.pushed, number)
         rows += slab.stride
     return 0

@@ -41,6 +41,7 @@ class Replica(enum.IntEnum):
     ORDER = 8
     """What the master had the primary do."""
     RESUME = 9
+    RETENTION = 10
     """In place of BEGIN, for a standby that has all: clock and tick, which are the same there."""
 
 
