@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from snailps.local.session import Cluster as LocalCluster
     from snailps.models.parameters import Parameters
     from snailps.serving.reader import TableReader, reader
+    from snailps.serving.saved_tables import SavedTables, open_checkpoint
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.query import Vectors
 
@@ -62,6 +63,7 @@ __all__ = [
     "Parameters",
     "Results",
     "Rotation",
+    "SavedTables",
     "SnailError",
     "SparseNetClassifier",
     "Stage",
@@ -78,6 +80,7 @@ __all__ = [
     "default_cluster",
     "load",
     "local_cluster",
+    "open_checkpoint",
     "reader",
     "setting",
     "write_matrix",
@@ -109,6 +112,7 @@ _HOMES = {
     "api.worker": ("Block", "Results", "Worker"),
     "vectors.label_prediction": ("LabelModel",),
     "serving.reader": ("TableReader", "reader"),
+    "serving.saved_tables": ("SavedTables", "open_checkpoint"),
     "vectors.query": ("Vectors",),
 }
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from test_failures import INTERRUPTED
 from texts import write_topics
 
+from snailps import open_checkpoint
 from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.vectors import read_header
 
@@ -112,6 +113,13 @@ def test_export_of_one_and_of_its_tables_only(trained, tmp_path):
     assert snailps(*words, cwd=tmp_path)[:2] == (0, ["a.npz"])
     with np.load(tmp_path / "a.npz") as tables:
         assert tables["counts.rows"].sum() == LINES * first.manifest.job["progress"]
+
+
+def test_rows_are_read_by_key_from_the_newest_one(trained):
+    saved = open_checkpoint(trained / "out.checkpoints")
+    assert saved.progress == pytest.approx(0.7, abs=0.01)
+    assert len(saved["counts"]) == ROWS
+    assert saved["counts"].pull(range(ROWS + 5)).sum() == LINES * saved.progress
 
 
 @pytest.mark.parametrize("format", ["npz", "safetensors", "parquet"])

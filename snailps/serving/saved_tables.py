@@ -1,0 +1,268 @@
+"""The tables of a checkpoint, read by key without any cluster.
+
+    folder -> open_checkpoint -> SavedTables -> table -> RowIndex over mapped files -> rows
+
+Rows stay in the files, in the page cache that all processes of a machine share; a process has the
+index alone.  Read only; no sockets.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.access_method import load_method
+from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
+from snailps.errors import CheckpointError, DataError, MisuseError
+from snailps.serving.first_values import FirstValues
+from snailps.store.checkpoint._crc32c import crc32c
+from snailps.store.checkpoint._row_index import RowIndex
+from snailps.store.checkpoint.folder import CheckpointFolder
+from snailps.store.checkpoint.folder import open_checkpoint as open_files
+from snailps.store.checkpoint.manifest import NAME
+from snailps.store.checkpoint.shard_file import ShardFile
+
+PIECE_ROWS = 16_384
+
+
+def open_checkpoint(path: str | os.PathLike[str], *, verify: bool = True) -> SavedTables:
+    """Opens a checkpoint to read its rows by key.
+
+    Parameters
+    ----------
+    path : path
+        The folder of a checkpoint, or one of checkpoints, whose newest good one is taken.
+    verify : bool
+        Compare every byte of a table's fragments with the checksums when the table is first used.
+
+    Returns
+    -------
+    SavedTables
+
+    Raises
+    ------
+    DataError
+        There is no such folder, or no checkpoint in it.
+    CheckpointError
+        None is good, or the one that is named is damaged; says what is wrong.
+
+    Examples
+    --------
+    >>> saved = snailps.open_checkpoint("out/ads.checkpoints")  # doctest: +SKIP
+    >>> saved["users"].pull([17, 4])  # doctest: +SKIP
+    """
+    return SavedTables(newest_of(Path(path)), verify=verify)
+
+
+def newest_of(path: Path) -> Path:
+    """The folder of a checkpoint: `path`, or the newest good one in it.
+
+    Raises
+    ------
+    DataError, CheckpointError
+        As `open_checkpoint`.
+    """
+    if not path.is_dir():
+        what = "a file, and checkpoints are folders" if path.exists() else "no such folder"
+        raise DataError(f"{path}: {what}; check the path")
+    if (path / NAME).exists():
+        return path
+    found = CheckpointFolder(path).found()
+    if not found:
+        raise DataError(
+            f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
+        )
+    for one in reversed(found):
+        if one.state == "good":
+            return one.path
+    raise CheckpointError(f"{path}: no good checkpoint here: {found[-1].why}")
+
+
+class SavedTables(Mapping[str, "SavedTable"]):
+    """The tables of a checkpoint by name; made by `snailps.open_checkpoint`.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder.
+    saved_at : str
+        When it was begun, ISO 8601 in UTC.
+    progress : float
+        Of the training, 0 to 1.
+    """
+
+    def __init__(self, path: Path, *, verify: bool = True) -> None:
+        self.path, self._verify = path, verify
+        manifest, self._files = open_files(path)
+        self.saved_at = manifest.saved_at
+        self.progress = float(manifest.job.get("progress", 0.0))
+        self._frag_num = manifest.frag_num
+        self._declared = {}
+        for item in manifest.tables:
+            table = Table.from_dict(item["table"])
+            self._declared[table.name] = (int(item["number"]), table)
+        self._lock = threading.Lock()
+        self._opened: dict[str, SavedTable] = {}
+        self._mapped: list[NDArray[np.uint8]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<checkpoint {self.path}: {', '.join(self._declared) or 'no tables'}>"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def __getitem__(self, name: str) -> SavedTable:
+        """A table; the first use reads its keys and makes the index.
+
+        Raises
+        ------
+        KeyError
+            There is none of that name.
+        CheckpointError
+            A part of it is damaged.
+        """
+        number, table = self._declared[name]
+        with self._lock:
+            if name not in self._opened:
+                if self._mapped is None:
+                    self._mapped = [_map(file) for file in self._files]
+                floats = table.dim + table.state_floats
+                index = RowIndex(number, self._frag_num, floats)
+                for file, mapped in zip(self._files, self._mapped, strict=True):
+                    for section in _sections(file, mapped, self._verify):
+                        index.add(section)
+                index.build()
+                self._opened[name] = SavedTable(table, index)
+            return self._opened[name]
+
+    def tensor(self, name: str, shape: Sequence[int]) -> Rows:
+        """Values of a tensor (`snailps.Tensor`), float32, in its shape.
+
+        Raises
+        ------
+        KeyError
+            There is no table of that name.
+        MisuseError
+            It is no tensor of that shape.
+        """
+        found = self[name]
+        declared = Tensor(name, tuple(shape))
+        if declared.table().dim != found.table.dim or len(found) > len(declared.keys()):
+            raise MisuseError(
+                f"table {name!r} with {len(found):,} rows of {found.table.dim} is no tensor of "
+                f"shape {tuple(shape)}"
+            )
+        return declared.from_rows(found.pull(declared.keys()))
+
+
+class SavedTable:
+    """One table of a checkpoint, by key.  Thread-safe.
+
+    Attributes
+    ----------
+    table : Table
+        The declaration.
+    """
+
+    def __init__(self, table: Table, index: RowIndex) -> None:
+        self.table, self._index = table, index
+        self._first = FirstValues(table)
+        self._method = load_method(table) if table.in_python else None
+
+    def __repr__(self) -> str:
+        return f"<saved table {self.table.name!r}, {len(self):,} rows of {self.table.dim}>"
+
+    def __len__(self) -> int:
+        return self._index.rows
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of this process that the index takes; rows are in the page cache."""
+        return self._index.index_bytes
+
+    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
+        """Rows of `keys` (any integers from 0, repeated ones too), float32 (n, dim).
+
+        Keys that are not stored have their first value, as at a server.
+
+        Parameters
+        ----------
+        keys : array or sequence of integers
+            (n,)
+        out : numpy.ndarray, optional
+            float32 (n, dim), C-contiguous; what is returned, if given.
+
+        Raises
+        ------
+        MisuseError
+            Keys or `out` are of another kind or shape.
+        """
+        wanted = np.ascontiguousarray(self.table.keys(keys))
+        dim = self.table.dim
+        rows = np.empty((len(wanted), dim), np.float32) if out is None else out
+        self.table.check_width(rows, dim)
+        if self._method is None:
+            there = self._index.find(wanted, rows)
+        else:
+            stored = np.zeros((len(wanted), self._index.floats), np.float32)
+            there = self._index.find(wanted, stored)
+            rows[there] = self._method.pull(stored[there])
+        if not there.all():
+            rows[~there] = self._first.pull(wanted[~there])
+        return rows
+
+    def contains(self, keys: AnyKeys) -> NDArray[np.bool_]:
+        """Which keys are stored, bool (n,)."""
+        return self._index.find(np.ascontiguousarray(self.table.keys(keys)))
+
+    def keys(self) -> Keys:
+        """All stored keys, uint64 (n,), in no order."""
+        found = [self._index.keys_of(fragment) for fragment in range(self._index.frag_num)]
+        return np.concatenate(found) if found else np.empty(0, np.uint64)
+
+    def pieces(self, rows_max: int = PIECE_ROWS) -> Iterator[tuple[Keys, Rows]]:
+        """Every stored row, in pieces, in the order of the files: uint64 (n,), float32 (n, dim)."""
+        for fragment in range(self._index.frag_num):
+            keys = self._index.keys_of(fragment)
+            for at in range(0, len(keys), rows_max):
+                some = keys[at : at + rows_max]
+                yield some, self.pull(some)
+
+
+def _map(file: ShardFile) -> NDArray[np.uint8]:
+    """The bytes of a shard's file, in the page cache; lives as long as the array.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be opened.
+    """
+    try:
+        with open(file.path, "rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file.path}: cannot be read: {error}") from None
+    return np.frombuffer(mapped, np.uint8)
+
+
+def _sections(
+    file: ShardFile, mapped: NDArray[np.uint8], verify: bool
+) -> Iterator[NDArray[np.uint8]]:
+    for entry in file.index:
+        begin, length = int(entry["at"]), int(entry["bytes"])
+        section = mapped[begin : begin + length]
+        if verify and crc32c(section) != int(entry["crc32c"]):
+            raise CheckpointError(
+                f"{file.path}: the section of fragment {entry['fragment']} (bytes {begin:,} to "
+                f"{begin + length:,}) is damaged"
+            )
+        yield section

@@ -1,0 +1,268 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Finds rows of one table in the sections of a checkpoint that is mapped into memory.
+
+    sections in memory -> RowIndex.add -> where each fragment's rows lie
+    RowIndex.build -> a place for each key -> RowIndex.find -> rows copied out, which are there
+
+Rows stay where they are in the file; the index has 6 bytes a row.  A key's fragment says which part of
+the index to search; an entry there has the row's number and bits of the hash, so that nearly each
+row that is read is the right one.  It knows the layout of a section (docs/checkpoint_format.md), no
+file and no checksum.  Loops run without the GIL; any number of callers may search at a time.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._prefetch cimport fetch
+
+import numpy as np
+
+from snailps.errors import CheckpointError, MisuseError
+
+cdef enum:
+    SECTION_MAGIC = 0x47415246      # as in _sections.pyx
+    HEAD_BYTES = 32
+    TABLE_BYTES = 48
+    MARK_BYTES = 16
+    KEY_BYTES = 8
+    AHEAD = 16                      # keys whose entries are fetched before they are needed
+    WINDOW = 64                     # keys that go through both steps of a lookup at a time
+
+cdef struct Part:                   # the rows of one fragment
+    const char *rows
+    uint64_t first                  # of its entries in the index
+    uint32_t count                  # of rows
+    uint32_t places                 # of entries
+    uint32_t row_bytes
+
+
+cdef inline uint32_t number_at(const char *at) noexcept nogil:
+    cdef uint32_t number
+    memcpy(&number, at, sizeof(number))
+    return number
+
+
+cdef inline uint64_t wide_at(const char *at) noexcept nogil:
+    cdef uint64_t number
+    memcpy(&number, at, sizeof(number))
+    return number
+
+
+cdef inline uint32_t home_of(const Part *part, uint64_t hashed) noexcept nogil:
+    return <uint32_t>((<uint64_t><uint32_t>hashed * part.places) >> 32)
+
+
+cdef void fill_part(const Part *part, uint32_t *entries, uint32_t row_bits) noexcept nogil:
+    cdef uint32_t i, at
+    cdef uint64_t hashed
+    for i in range(part.count):
+        hashed = hash_key(wide_at(part.rows + <uint64_t>i * part.row_bytes))
+        at = home_of(part, hashed)
+        while entries[at] != 0:
+            at = at + 1 if at + 1 < part.places else 0
+        entries[at] = (<uint32_t>hashed << row_bits if row_bits < 32 else 0) | (i + 1)
+
+
+cdef const char *find_row(const Part *part, const uint32_t *entries, uint32_t row_bits, uint64_t key,
+                          uint64_t hashed) noexcept nogil:
+    """The row of a key, which begins with it; NULL: it is not there."""
+    cdef uint32_t mask, tag, entry, at
+    cdef const char *row
+    if part.count == 0:
+        return NULL
+    mask = 0xFFFFFFFF if row_bits >= 32 else (<uint32_t>1 << row_bits) - 1
+    tag = 0 if row_bits >= 32 else <uint32_t>hashed << row_bits
+    at = home_of(part, hashed)
+    while True:
+        entry = entries[at]
+        if entry == 0:
+            return NULL
+        if (entry & ~mask) == tag:
+            row = part.rows + <uint64_t>((entry & mask) - 1) * part.row_bytes
+            if wide_at(row) == key:
+                return row
+        at = at + 1 if at + 1 < part.places else 0
+
+
+cdef void find_rows(const Part *parts, uint32_t frag_num, const uint32_t *index, uint32_t row_bits,
+                    const uint64_t *keys, int64_t n, uint32_t width, char *to,
+                    uint8_t *found) noexcept nogil:
+    """Fetches entries, then rows, a window of keys at a time: each is far from the others."""
+    cdef char *rows[WINDOW]
+    cdef const Part *part
+    cdef int64_t begin = 0, i, length
+    cdef uint64_t hashed
+    while begin < n:
+        length = min(<int64_t>WINDOW, n - begin)
+        for i in range(begin, begin + length):
+            hashed = hash_key(keys[i])
+            part = &parts[fragment_of_hash(hashed, frag_num)]
+            if part.count:
+                fetch(index + part.first + home_of(part, hashed))
+        for i in range(length):
+            hashed = hash_key(keys[begin + i])
+            part = &parts[fragment_of_hash(hashed, frag_num)]
+            rows[i] = <char *>find_row(part, index + part.first, row_bits, keys[begin + i], hashed)
+        for i in range(length):
+            found[begin + i] = rows[i] != NULL
+            if rows[i] != NULL and width:
+                memcpy(to + (begin + i) * 4 * width, rows[i] + KEY_BYTES, 4 * width)
+        begin += length
+
+
+cdef class RowIndex:
+    """The rows of one table in a checkpoint's sections.
+
+    Parameters
+    ----------
+    table : int
+        Its number in the files.
+    frag_num : int
+        Of the checkpoint.
+    floats : int
+        Of a row as stored: weights and state.
+
+    Attributes
+    ----------
+    rows : int
+        How many there are.
+    """
+
+    cdef readonly uint32_t table, frag_num, floats
+    cdef readonly uint64_t rows
+    cdef object _kept, _parts, _index
+    cdef Part *parts
+    cdef uint32_t *index
+    cdef uint32_t row_bits
+
+    def __init__(self, uint32_t table, uint32_t frag_num, uint32_t floats):
+        cdef uint8_t[::1] memory
+        self.table, self.frag_num, self.floats = table, frag_num, floats
+        self._kept = []
+        memory = self._parts = np.zeros(max(frag_num, 1) * sizeof(Part), np.uint8)
+        self.parts = <Part *>&memory[0]
+        self.index = NULL
+
+    def add(self, section):
+        """Notes where the rows of a fragment lie; the section stays in use.
+
+        Parameters
+        ----------
+        section : numpy.ndarray
+            uint8 (n,): the bytes of one section, compared with its checksum.
+
+        Raises
+        ------
+        CheckpointError
+            The bytes are no section, or its rows are others than the table's.
+        """
+        cdef const uint8_t[::1] view = section
+        cdef uint64_t length = view.shape[0]
+        cdef const char *begin = <const char *>&view[0] if length else NULL
+        cdef uint64_t at = HEAD_BYTES, count
+        cdef uint32_t fragment, tables, i, row_bytes
+        cdef Part *part
+        if self.index != NULL:
+            raise MisuseError("the index is built: no section can be added")
+        if length < HEAD_BYTES or number_at(begin) != SECTION_MAGIC \
+                or wide_at(begin + 16) != length or number_at(begin + 4) >= self.frag_num:
+            raise CheckpointError(f"{length:,} bytes are no section of a fragment")
+        fragment, tables = number_at(begin + 4), number_at(begin + 8)
+        at += <uint64_t>number_at(begin + 12) * MARK_BYTES
+        for i in range(tables):
+            if at > length or length - at < TABLE_BYTES:
+                raise CheckpointError(f"section of fragment {fragment} ends in the middle")
+            row_bytes, count = number_at(begin + at + 12), wide_at(begin + at + 16)
+            if row_bytes < KEY_BYTES or count > (length - at - TABLE_BYTES) // row_bytes \
+                    or count >= 0x7FFFFFFF:
+                raise CheckpointError(f"section of fragment {fragment}: {count:,} rows of "
+                                      f"{row_bytes} bytes do not fit its {length:,} bytes")
+            if number_at(begin + at) == self.table:
+                if number_at(begin + at + 4) != self.floats \
+                        or row_bytes < KEY_BYTES + 4 * <uint64_t>self.floats:
+                    raise CheckpointError(
+                        f"table {self.table} has rows of {number_at(begin + at + 4)} floats in the "
+                        f"section of fragment {fragment}, and {self.floats} in its declaration")
+                part = &self.parts[fragment]
+                part.rows, part.count, part.row_bytes = begin + at + TABLE_BYTES, count, row_bytes
+                self.rows += count
+                self._kept.append(section)
+            at += TABLE_BYTES + (count * row_bytes + 7) // 8 * 8
+
+    def build(self):
+        """Makes the index, after the last `add`; 6 bytes a row."""
+        cdef uint64_t total = 0
+        cdef uint32_t f, most = 0
+        cdef uint32_t[::1] entries
+        cdef Part *part
+        for f in range(self.frag_num):
+            part = &self.parts[f]
+            part.first = total
+            if part.count:
+                part.places = part.count + part.count // 2 + 1
+            total += part.places
+            most = max(most, part.count)
+        self.row_bits = int(most).bit_length()
+        entries = self._index = np.zeros(total + 1, np.uint32)
+        self.index = &entries[0]
+        with nogil:
+            for f in range(self.frag_num):
+                fill_part(&self.parts[f], self.index + self.parts[f].first, self.row_bits)
+
+    def find(self, keys, rows=None):
+        """Copies the rows of keys that are there.
+
+        Parameters
+        ----------
+        keys : numpy.ndarray
+            uint64 (n,).
+        rows : numpy.ndarray, optional
+            float32 (n, width), C-contiguous, `width` the first floats of a row; written where a
+            key is there.
+
+        Returns
+        -------
+        numpy.ndarray
+            bool (n,): which are there.
+        """
+        cdef const uint64_t[::1] asked = keys
+        cdef int64_t n = asked.shape[0]
+        cdef float[:, ::1] to
+        cdef uint8_t[::1] there
+        cdef uint32_t width = 0
+        cdef char *out = NULL
+        if self.index == NULL:
+            raise MisuseError("build the index first")
+        found = np.zeros(n, np.uint8)
+        if n == 0:
+            return found.view(np.bool_)
+        if rows is not None:
+            to = rows
+            if to.shape[0] != n or not 1 <= to.shape[1] <= <int64_t>self.floats:
+                raise MisuseError(f"{n} keys, rows of {self.floats} floats: got {rows.shape}")
+            width, out = to.shape[1], <char *>&to[0, 0]
+        there = found
+        with nogil:
+            find_rows(self.parts, self.frag_num, self.index, self.row_bits, &asked[0], n, width, out,
+                      &there[0])
+        return found.view(np.bool_)
+
+    def keys_of(self, uint32_t fragment):
+        """The keys of a fragment, uint64 (n,), in the order of the file."""
+        cdef uint64_t[::1] to
+        cdef const Part *part
+        cdef uint32_t i
+        if fragment >= self.frag_num:
+            raise MisuseError(f"fragment {fragment} of {self.frag_num}")
+        part = &self.parts[fragment]
+        keys = np.empty(part.count, np.uint64)
+        to = keys
+        for i in range(part.count):
+            to[i] = wide_at(part.rows + <uint64_t>i * part.row_bytes)
+        return keys
+
+    @property
+    def index_bytes(self):
+        """Bytes of the index in memory."""
+        return self._parts.nbytes + (self._index.nbytes if self.index != NULL else 0)
