@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-torch test-browser test-hosts test-wheels wheels sanitize lint bench clean
+.PHONY: help demo check test test-all test-torch test-browser test-hosts test-wheels wheels sanitize lint bench bench-quick clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -88,6 +88,9 @@ bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
 	@test -f '$(CORPUS)' || { echo "no corpus at $(CORPUS): make bench CORPUS=FILE" >&2; exit 2; }
 	@$(BIN)/python bench/words.py --corpus '$(CORPUS)' --model $(MODEL) $(JUDGES) --json --table \
 		$(ARGS) </dev/null
+
+bench-quick: $(VENV)/.made-run ## the main ratios in three minutes, kept in bench/history.jsonl
+	@$(BIN)/python bench/quick.py $(ARGS) </dev/null
 
 clean: ## remove what was built, the environments included
 	rm -rf $(VENV) .bench-venv build dist out *.egg-info snailps/_kernels_*.pyx

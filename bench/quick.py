@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The main ratios in three minutes, kept as a history.
+
+    words.py, sparse.py, transport.py at small sizes -> ratios -> bench/history.jsonl, a line a run
+    bench/history.jsonl -> docs/bench-history.svg
+
+Each ratio has both of its sides measured in the same run, in turns, so runs of different days and
+machines may be compared; of absolute figures only the time of a whole job is kept.  Single ratios
+differ by a tenth on a noisy machine: look at the course, and measure with the script itself before
+a claim.
+"""
+
+import argparse
+import datetime
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from curves import Series, chart
+from words import ROOT, fail, machine, say
+
+HERE = Path(__file__).parent
+HISTORY = HERE / "history.jsonl"
+PICTURE = ROOT / "docs" / "bench-history.svg"
+CORPUS = ROOT.parent / "shared" / "data" / "words" / "text8like.txt.gz"
+WORDS_BYTES, JOB_BYTES = 10_000_000, 3_000_000
+EXAMPLES = 400_000
+TRANSPORT = ("pull / bare loop", "push add / bare loop", "pull float16 / float32")
+"""Begins of the targets of transport.py."""
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--corpus", type=Path, default=CORPUS, help="a text file, .gz or plain")
+    add("--peers-python", help="a Python that has the peers, instead of .bench-venv")
+    add("--runs", type=int, default=3, help="of each system, in turns")
+    add("--draw", action="store_true", help="only draw the history")
+    add("--dry", action="store_true", help="keep nothing")
+    args = parser.parse_args()
+    if not args.draw and not args.corpus.is_file():
+        fail(f"no such file: {args.corpus}")
+    return args
+
+
+def rows_of(script: str, *words: str) -> list[dict]:
+    """JSON objects that a script of this folder prints."""
+    begin_s = time.monotonic()
+    command = [sys.executable, str(HERE / script), *words, "--json"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        fail(f"{script} ended with code {done.returncode}")
+    say(f"{script} took {time.monotonic() - begin_s:.0f} s")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def begin_of(corpus: Path, size: int, path: Path) -> Path:
+    """The first bytes of a text, up to a word's end, as a file."""
+    opened = gzip.open if corpus.suffix == ".gz" else open
+    with opened(corpus, "rb") as text:
+        data = text.read(size)
+    path.write_bytes(data[: data.rfind(b" ") + 1])
+    return path
+
+
+def by_system(rows: list[dict], job: str = "") -> dict[str, dict]:
+    """Rows by their system, those of one job."""
+    return {row["system"]: row for row in rows if not job or row.get("job") == job}
+
+
+def measure(args: argparse.Namespace) -> dict[str, float]:
+    """All ratios; names as they are in the history."""
+    peers = ["--peers-python", args.peers_python] if args.peers_python else []
+    runs = ["--runs", str(args.runs)]
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="snailps-bench-") as folder:
+        text = begin_of(args.corpus, WORDS_BYTES, Path(folder) / "text.txt")
+        words = ["--corpus", str(text), "--epochs", "1", "--peers", "fasttext", *peers, *runs]
+        for name, model in (("subwords", "fasttext"), ("words", "word2vec")):
+            row = by_system(rows_of("words.py", *words, "--model", model))
+            rates = [row[system]["words_per_s"] for system in ("snailps", "fasttext")]
+            found[f"{name}, words/s / fastText"] = rates[0] / rates[1]
+            memory = [row[system]["peak_rss_mb"] for system in ("snailps", "fasttext")]
+            found[f"{name}, memory / fastText"] = memory[0] / memory[1]
+        small = begin_of(args.corpus, JOB_BYTES, Path(folder) / "small.txt")
+        job = ["--corpus", str(small), "--epochs", "5", "--peers", "", *runs]
+        row = by_system(rows_of("words.py", *job, "--snailps-args=--bucket auto"))
+        found["job of 3 MB, s"] = row["snailps"]["wall_s"]
+    rows = by_system(
+        rows_of("sparse.py", "--only", "ctr", "--examples", str(EXAMPLES), *peers, *runs), "ctr"
+    )
+    vowpal = rows["vowpal wabbit"]["examples_per_s"]
+    found["clicks, examples/s / Vowpal Wabbit"] = rows["snailps"]["examples_per_s"] / vowpal
+    [transport] = rows_of("transport.py", "--only", "pull,push,wire", *runs)
+    for row in transport["targets"]:
+        name = next((name for name in TRANSPORT if row["target"].startswith(name)), None)
+        if name is not None and row["value"] is not None:
+            found[name] = row["value"]
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def commit() -> str:
+    """The commit of the tree, with a + if the tree has changes."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def history() -> list[dict]:
+    """Runs so far, the oldest first."""
+    if not HISTORY.is_file():
+        return []
+    return [json.loads(line) for line in HISTORY.read_text().splitlines() if line]
+
+
+def draw(runs: list[dict]) -> None:
+    """Every ratio over the runs, as multiples of its first value."""
+    if not runs:
+        fail(f"no runs in {HISTORY.name}")
+    names = [name for name in runs[-1]["figures"] if " / " in name and "memory" not in name]
+    series = []
+    for name in names:
+        known = [
+            (i + 1, run["figures"][name]) for i, run in enumerate(runs) if name in run["figures"]
+        ]
+        series.append(Series(name, [(at, value / known[0][1]) for at, value in known]))
+    text = chart("Ratios over the runs of bench/quick.py", "run", "of the first run", series)
+    PICTURE.write_text(text)
+
+
+def main() -> None:
+    """Measures, keeps, draws, prints."""
+    args = arguments()
+    if args.draw:
+        draw(history())
+        return
+    figures = measure(args)
+    run = {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        "runs": args.runs,
+        "figures": figures,
+    }
+    before = history()
+    if not args.dry:
+        with open(HISTORY, "a") as file:
+            file.write(json.dumps(run) + "\n")
+        draw([*before, run])
+    last = before[-1]["figures"] if before else {}
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        change = f"{value / last[name] - 1:+8.0%}" if last.get(name) else ""
+        print(f"{name:{width}}  {value:10,.3f}  {change}")
+
+
+if __name__ == "__main__":
+    main()
