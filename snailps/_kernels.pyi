@@ -512,7 +512,7 @@ class Kernels:
         self, rows: Floats, dim: int, heads: Ints, relations: Ints, tails: Ints, noise: Ints, *,
         relation: int, metric: int, loss: int, method: int, shared: int, negatives: int, side: int,
         normalize: bool, margin: float, temperature: float, l2: float, eps: float,
-        lr_start: float, lr_stop: float, seed: int, first: int, last: int,
+        lr_start: float, lr_stop: float, seed: int, first: int, last: int, turn: float = 1,
     ) -> float:  # fmt: skip
         """Trains embeddings of triples on sampled negatives, in place; the sum of their losses.
 
@@ -551,6 +551,8 @@ class Kernels:
             Rates at the first and behind the last triple.
         first, last
             Trains triples from `first` to before `last`.
+        turn
+            Radians of a phase of 1 (`relation` 4).
         """
 
     def pair_scores(self, queries: Floats, rows: Floats, *, metric: int, dim: int) -> Floats:

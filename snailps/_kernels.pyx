@@ -842,7 +842,8 @@ cdef class Kernels:
                       const int32_t[::1] noise, *, int relation, int metric, int loss, int method,
                       Py_ssize_t shared, Py_ssize_t negatives, int side, bint normalize,
                       double margin, double temperature, double l2, double eps, float lr_start,
-                      float lr_stop, uint64_t seed, Py_ssize_t first, Py_ssize_t last):
+                      float lr_stop, uint64_t seed, Py_ssize_t first, Py_ssize_t last,
+                      double turn=1):
         cdef TriplesJob job
         cdef char *scratch
         cdef double total = 0
@@ -856,9 +857,9 @@ cdef class Kernels:
         if not (1 <= shared <= C_SHARED_MAX and 1 <= negatives <= C_NEGATIVES_MAX):
             raise ValueError(f"shared must be 1 to {C_SHARED_MAX}, negatives 1 to {C_NEGATIVES_MAX}; "
                              f"got {shared}, {negatives}")
-        if not (temperature >= 0 and margin == margin):
-            raise ValueError(f"temperature must be at least 0, margin a number; got {temperature}, "
-                             f"{margin}")
+        if not (temperature >= 0 and margin == margin and turn == turn):
+            raise ValueError(f"temperature must be at least 0, margin and turn numbers; got "
+                             f"{temperature}, {margin}, {turn}")
         check_span("triples", first, last, heads.shape[0])
         self.check_places("heads", heads, rows.shape[0], -1)
         self.check_places("tails", tails, rows.shape[0], heads.shape[0])
@@ -881,6 +882,7 @@ cdef class Kernels:
         job.shared, job.negatives = shared, negatives
         job.relation, job.metric, job.loss, job.method = relation, metric, loss, method
         job.side, job.normalize = side, normalize
+        job.turn = turn
         job.margin, job.temperature, job.l2, job.eps = margin, temperature, l2, eps
         job.rate_start, job.rate_stop = lr_start, lr_stop
         job.stream = hash_key(seed)

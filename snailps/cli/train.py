@@ -101,11 +101,17 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
         "logistic": "Logistic, linear and multinomial regression on sparse examples.",
         "mlp": "A multilayer perceptron on dense examples in idx files, as MNIST.",
         "fedavg": "Federated averaging: CBOW vectors by learners with data of their own.",
+        "kge": "Knowledge graph: TransE, DistMult, ComplEx or RotatE on triples of names.",
+        "mf": "Matrix factorisation: ratings, or rankings of what users chose.",
         "sparse_net": "A network whose huge sparse first layer computes on the servers.",
     }.get(name, f"Train {name}.")
     example = "--input corpus.txt --output out/corpus --epochs 5"
     if judged:
         example = "--train train.svm --test test.svm --output out/model"
+    if name == "kge":
+        example = "--train train.txt --test test.txt --output out/graph --model rotate"
+    if name == "mf":
+        example = "--train ratings.csv --test held-out.csv --output out/ratings"
     if name == "mlp":
         example = (
             "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz --output out/mnist"

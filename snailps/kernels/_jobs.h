@@ -174,6 +174,7 @@ typedef struct { /* embeddings of triples, or of pairs */
     int side;      /* 1: tails are replaced, -1: heads, 0: drawn for each group */
     int normalize; /* entities are unit vectors */
     float margin;
+    float turn;        /* radians of a relation's unit, if it turns */
     float temperature; /* of self-adversarial negatives; 0: all weigh the same */
     float l2;          /* of the rows of triples */
     float eps;

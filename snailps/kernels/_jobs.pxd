@@ -179,6 +179,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int side
         bint normalize
         float margin
+        float turn
         float temperature
         float l2
         float eps

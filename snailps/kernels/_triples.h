@@ -14,7 +14,7 @@
  *
  * Rows are [weights, AdaGrad's sums of squares], each `stride` floats, of which `dim` are in use and
  * the others are 0 and stay 0.  A complex row has dim / 2 real parts, then as many imaginary ones; a
- * relation of RotatE has dim / 2 phases.
+ * relation of RotatE has dim / 2 phases, whose unit is `turn` radians.
  *
  * Writers may race (Hogwild).  Of a group, negatives are stepped first, each by the sum of its
  * gradients; then the triples, one after the other, with the other end before the anchor.
@@ -116,10 +116,11 @@ SNAIL_INLINE float snail_sin_of_turns(float u) {
     return snail_sin_turns(folded);
 }
 
-/* out = e^(i phases): n real parts, then n imaginary ones. */
-SNAIL_INLINE void snail_turn_of(int64_t n, const float *restrict phases, float *restrict out) {
+/* out = e^(i unit phases): n real parts, then n imaginary ones. */
+SNAIL_INLINE void snail_turn_of(int64_t n, const float *restrict phases, float unit,
+                                float *restrict out) {
     for (int64_t j = 0; j < n; j++) {
-        float u = phases[j] * 0.159154943f;
+        float u = phases[j] * unit * 0.159154943f;
         u -= (float)(int32_t)(u + (u < 0 ? -0.5f : 0.5f));
         const float v = u + 0.25f;
         out[j] = snail_sin_of_turns(v > 0.5f ? v - 1 : v);
@@ -156,7 +157,7 @@ SNAIL_INLINE void snail_query(const snail_triples *m, int tail, const float *anc
         snail_complex_product(half, anchor, relation, tail ? 1 : -1, q);
         break;
     case SNAIL_TURNS:
-        snail_turn_of(half, relation, turn);
+        snail_turn_of(half, relation, m->job->turn, turn);
         snail_complex_product(half, anchor, turn, tail ? 1 : -1, q);
         break;
     default: memcpy(q, anchor, (size_t)stride * sizeof(float));
@@ -192,7 +193,7 @@ SNAIL_INLINE void snail_query_back(const snail_triples *m, int tail, const float
             const float of_re = g_re * a_re + g_im * a_im;
             const float of_im = sign * (g_im * a_re - g_re * a_im);
             if (m->job->relation == SNAIL_TURNS)
-                out[j] = of_im * r[j] - of_re * r[half + j];
+                out[j] = m->job->turn * (of_im * r[j] - of_re * r[half + j]);
             else {
                 out[j] = of_re;
                 out[half + j] = of_im;

@@ -2,6 +2,7 @@
 
 from snailps.config import JobSettings
 from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.embeddings.settings import KgeSettings, MfSettings
 from snailps.models.fedavg.settings import FedAvgSettings
 from snailps.models.mlp.settings import MlpSettings
 from snailps.models.sparse.fm import FmSettings
@@ -17,6 +18,8 @@ SETTINGS: dict[str, type[JobSettings]] = {
     "fm": FmSettings,
     "sparse_net": NetSettings,
     "mlp": MlpSettings,
+    "kge": KgeSettings,
+    "mf": MfSettings,
     "fedavg": FedAvgSettings,
 }
 """Settings class of each model, by the name that the command line knows it by."""
@@ -29,6 +32,8 @@ CLASSES: dict[str, str] = {
     "fm": "snailps.models.sparse.fm:FactorizationMachine",
     "sparse_net": "snailps.models.sparse.net:Net",
     "mlp": "snailps.models.mlp:Mlp",
+    "kge": "snailps.models.embeddings.kge:KnowledgeGraph",
+    "mf": "snailps.models.embeddings.mf:MatrixFactorization",
     "fedavg": "snailps.models.fedavg:FedAvg",
 }
 """`worker_class` of each."""

@@ -76,6 +76,10 @@ def test_train_triples_of_one_side_of_a_range_equals_twin(model, side):
     Graph(model, dim=18, triples=12).check(side=side, first=3, last=9, l2=0.02)
 
 
+def test_train_triples_with_phases_of_another_unit_equals_twin():
+    Graph("rotate").check(turn=7.5)
+
+
 def test_train_triples_makes_entities_unit_vectors_and_equals_twin():
     graph = Graph("transe_l1")
     graph.check(normalize=True, shared=1, loss=1)
@@ -129,7 +133,7 @@ def test_train_triples_of_several_threads_learns_as_one():
         ({"shared": 65}, "shared must be 1 to 64"),
         ({"negatives": 0}, "negatives 1 to 4096"),
         ({"temperature": -1.0}, "temperature must be"),
-        ({"margin": float("nan")}, "margin a number"),
+        ({"margin": float("nan")}, "margin and turn numbers"),
         ({"lr_start": 0.0}, "rates and eps"),
         ({"l2": -1.0}, "l2 at least 0"),
         ({"last": 23}, "must be among"),

@@ -26,7 +26,7 @@ def as_complex(x):
     return x[..., :half] + 1j * x[..., half:]
 
 
-def score(relation, metric, h, r, t, apart=None):
+def score(relation, metric, h, r, t, apart=None, unit=1.0):
     """Score of a triple by its rows, (..., dim).
 
     With `apart`, what has the derivatives of L2 where the distance is taken to be that, as the
@@ -44,7 +44,7 @@ def score(relation, metric, h, r, t, apart=None):
     h, t = as_complex(h), as_complex(t)
     if relation == 3:
         return (h * as_complex(r) * t.conj()).sum(-1).real
-    turn = np.exp(1j * r[..., : h.shape[-1]])
+    turn = np.exp(1j * unit * r[..., : h.shape[-1]])
     return -np.sqrt(np.abs(h * turn - t) ** 2 + 1e-12).sum(-1)
 
 
@@ -95,7 +95,7 @@ class Rows:
 
 def train_triples(rows, dim, heads, relations, tails, noise, *, relation, metric, loss, method,
                   shared, negatives, side, normalize, margin, temperature, l2, eps, lr_start,
-                  lr_stop, seed, first, last):  # fmt: skip
+                  lr_stop, seed, first, last, turn=1.0):  # fmt: skip
     """Weights and state of the trained rows, float64; the sum of losses."""
     known = Rows(rows, dim, method=method, eps=eps)
     stream, k, total = hash_key(seed), 0, 0.0
@@ -117,7 +117,7 @@ def train_triples(rows, dim, heads, relations, tails, noise, *, relation, metric
 
         def of(anchor, r, candidate, apart=None, tail=tail):
             ends = (anchor, candidate) if tail else (candidate, anchor)
-            return score(relation, metric, ends[0], r, ends[1], apart)
+            return score(relation, metric, ends[0], r, ends[1], apart, turn)
 
         each, scores = [], []
 
@@ -156,7 +156,7 @@ def train_triples(rows, dim, heads, relations, tails, noise, *, relation, metric
             # By the query, which is of the rows as they were; from there on by those of now.
             pull = list(zip(slopes[n], met[n], -scores[n], strict=True))
             now_a, now_r = w[anchors[i]].copy(), w[relations[i]].copy() if relation else none
-            of_a, of_r = chain(relation, metric, tail, started[n], (now_a, now_r), pull)
+            of_a, of_r = chain(relation, metric, tail, started[n], (now_a, now_r), pull, turn)
             if relation:
                 decay = 0 if relation == 4 else l2
                 known.step(relations[i], of_r + decay * w[relations[i]], rate)
@@ -164,7 +164,7 @@ def train_triples(rows, dim, heads, relations, tails, noise, *, relation, metric
     return known, total
 
 
-def query(relation, tail, anchor, r):
+def query(relation, tail, anchor, r, unit):
     """What all candidates are compared with: real, (dim,)."""
     if relation == 0:
         return anchor
@@ -173,7 +173,7 @@ def query(relation, tail, anchor, r):
     if relation == 2:
         return anchor * r
     half = len(anchor) // 2
-    by = as_complex(r) if relation == 3 else np.exp(1j * r[:half])
+    by = as_complex(r) if relation == 3 else np.exp(1j * unit * r[:half])
     q = as_complex(anchor) * (by if tail else by.conj())
     return np.concatenate([q.real, q.imag])
 
@@ -190,12 +190,12 @@ def compared(metric, q, e, apart=None):
     return -np.sqrt(np.abs(as_complex(q - e)) ** 2 + 1e-12).sum()
 
 
-def chain(relation, metric, tail, then, now, pull):
+def chain(relation, metric, tail, then, now, pull, unit):
     """Gradients of anchor and relation: the query's at `then`, its derivatives at `now`.
 
     A turn is that of then, as the kernel keeps it.
     """
-    q = query(relation, tail, *then)
+    q = query(relation, tail, *then, unit)
     of_q = sum(
         slope * gradient(lambda x, e=e, apart=apart: compared(metric, x, e, apart), q)
         for slope, e, apart in pull
@@ -204,8 +204,8 @@ def chain(relation, metric, tail, then, now, pull):
     if relation == 0:
         return of_q, None
     r_there = then[1] if relation == 4 else r
-    of_a = gradient(lambda a: of_q @ query(relation, tail, a, r_there), anchor)
-    of_r = gradient(lambda b: of_q @ query(relation, tail, anchor, b), r_there)
+    of_a = gradient(lambda a: of_q @ query(relation, tail, a, r_there, unit), anchor)
+    of_r = gradient(lambda b: of_q @ query(relation, tail, anchor, b, unit), r_there)
     return of_a, of_r
 
 

@@ -1,0 +1,1 @@
+"""Embeddings of names: knowledge graphs (`kge`) and matrix factorisation (`mf`)."""

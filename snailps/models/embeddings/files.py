@@ -1,0 +1,166 @@
+"""Files of embeddings of names: hold-out lines, and the ``.npz`` of a model.
+
+    paths -> texts -> NameColumns -> Names.numbers -> Known: numbered lines
+    settings, names, rows -> write -> .npz -> read -> settings, arrays
+
+An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, UTF-8
+text with a name a line (uint8), and ``KIND.rows`` (float32, a row a name).  `numpy.load` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
+from snailps.data.blocks import cut, expand, files_of, head_of, read_block
+from snailps.data.name_columns import NameColumns, Names
+from snailps.data.scratch import Scratch
+from snailps.errors import DataError, ModelFileError, SnailError
+from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
+
+BLOCK_BYTES = 8 << 20
+HEADS_MAX = 100
+_OF_THE_RUN = {
+    "input", "output", "test", "valid", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Numbered lines whose names are all known.
+
+    Attributes
+    ----------
+    ids : numpy.ndarray
+        int32 (columns, n).
+    values : numpy.ndarray
+        float32 (n,), or empty.
+    unknown : int
+        Lines that are left out.
+    """
+
+    ids: NDArray[np.int32]
+    values: NDArray[np.float32]
+    unknown: int
+
+    def __len__(self) -> int:
+        return len(self.ids[0])
+
+
+def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> None:
+    """Refuses missing files, and files whose first lines have other columns.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        for path in files_of(paths)[:HEADS_MAX] if paths else ():
+            columns.read(head_of(path), path, 0)
+    except DataError as error:
+        raise DataError(f"{setting}: {error}") from None
+
+
+def read_lines(
+    columns: NameColumns,
+    kinds: Sequence[int],
+    names: Names,
+    paths: Sequence[str],
+    settings: JobSettings,
+    *,
+    keep_unknown: bool = False,
+) -> Known:
+    """All lines of some files, numbered.
+
+    Parameters
+    ----------
+    columns : NameColumns
+    kinds : sequence of int
+        Kind of each column.
+    names : Names
+    paths : sequence of str
+    settings : JobSettings
+        Says where files from elsewhere are kept.
+    keep_unknown : bool
+        Lines with unknown names are kept, with -1 for them.
+    """
+    ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0, np.float32)], 0
+    if paths:
+        scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        try:
+            for block in cut(expand(paths, scratch), BLOCK_BYTES):
+                found = columns.read(
+                    read_block(block.path, block.start, block.stop, unit="line", scratch=scratch),
+                    block.path,
+                    block.start,
+                )
+                if not len(found):
+                    continue
+                some = np.array(
+                    [
+                        names.numbers(kind, column)
+                        for kind, column in zip(kinds, found.names, strict=True)
+                    ],
+                    np.int32,
+                )
+                known = (some >= 0).all(0)
+                unknown += int((~known).sum())
+                kept = slice(None) if keep_unknown else known
+                ids.append(some[:, kept])
+                if len(found.values):
+                    values.append(found.values[kept])
+        finally:
+            scratch.close()
+    return Known(np.concatenate(ids, axis=1), np.concatenate(values), unknown)
+
+
+def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Names as an array of text, one a line."""
+    return np.frombuffer(b"\n".join(names), np.uint8)
+
+
+def unpacked_names(packed: NDArray[np.uint8]) -> list[str]:
+    """The names of `packed_names`."""
+    text = packed.tobytes().decode("utf-8", "replace")
+    return text.split("\n") if text else []
+
+
+def write(path: str, settings: JobSettings, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Writes a model; returns the path.
+
+    Raises
+    ------
+    ModelFileError
+        The folder is missing or not writable, or the disk is full.  No partial file is left.
+    """
+    kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
+    return write_arrays(path, {"about": about(kept), **arrays})
+
+
+def read(
+    path: str | Path, what: str, cls: type[JobSettings], kinds: Sequence[str]
+) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
+    """Settings and arrays of a model.
+
+    Raises
+    ------
+    ModelFileError
+        The file cannot be read, or is of another model.
+    """
+    wanted = ("about", *kinds, *(f"{kind}.rows" for kind in kinds))
+    arrays = read_arrays(path, what, wanted)
+    try:
+        settings = RawConfig.from_mapping(settings_of(arrays.pop("about")), str(path)).build(cls)
+        for kind in kinds:
+            rows, names = arrays[f"{kind}.rows"], arrays[kind]
+            if rows.dtype != np.float32 or rows.ndim != 2 or names.dtype != np.uint8:
+                raise ValueError(f"{kind} {names.dtype}, rows {rows.dtype}{rows.shape}")
+    except (KeyError, TypeError, ValueError, SnailError) as error:
+        raise ModelFileError(f"{path}: expected the .npz of {what}, got {error}") from None
+    return settings, arrays

@@ -1,0 +1,228 @@
+"""Knowledge graphs: TransE, DistMult, ComplEx and RotatE with self-adversarial negatives.
+
+    lines "head relation tail" -> EmbeddingWorker -> kernels.train_triples -> differences
+    tables, known triples -> ranking -> filtered MRR, hits@k           -> OUTPUT.npz
+
+Entities are names of kind 0, relations of kind 1.  The mathematics of training is the kernel's, how
+rows move `worker`'s; which queries, ranks and files there are is here.
+
+References
+----------
+In kernels/_triples.h.  Filtered ranks: A. Bordes et al., NIPS 2013; of equal scores the middle: M.
+Berrendorf et al., "On the ambiguity of rank-based evaluation", 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.tables import Rows
+from snailps.api.worker import Results
+from snailps.config import JobSettings
+from snailps.data.name_columns import NameColumns
+from snailps.models.embeddings import files, ranking
+from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
+from snailps.models.embeddings.worker import Batch, EmbeddingWorker
+from snailps.models.local_sgd import Floats
+
+RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
+"""Numbers of what relations do, in `kernels.train_triples`."""
+LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
+ENTITY, RELATION = 0, 1
+
+
+def metric_of(settings: KgeSettings) -> int:
+    """Number of the metric in kernels."""
+    if settings.model == "transe":
+        return {"l1": 1, "l2": 2}[settings.norm]
+    return 3 if settings.model == "rotate" else 0
+
+
+def unit_of(settings: KgeSettings) -> float:
+    """Radians of a phase of 1: first phases are anywhere on the circle."""
+    return float(np.pi / settings.first_scale)
+
+
+def queries(settings: KgeSettings, anchors: Rows, relations: Rows, *, tails: bool) -> Rows:
+    """What all candidates for the other end are compared with, float32 (n, dim).
+
+    Parameters
+    ----------
+    settings : KgeSettings
+    anchors, relations : numpy.ndarray
+        float32 (n, dim): rows of the known ends, and of relations.
+    tails : bool
+        Whether tails are the candidates; else heads.
+    """
+    if settings.model == "transe":
+        return anchors + relations if tails else anchors - relations
+    if settings.model == "distmult":
+        return np.asarray(anchors * relations, np.float32)
+    half = settings.dim // 2
+    if settings.model == "rotate":
+        turned = np.exp(1j * unit_of(settings) * relations[:, :half])
+    else:
+        turned = relations[:, :half] + 1j * relations[:, half:]
+    if not tails:
+        turned = turned.conj()
+    product = (anchors[:, :half] + 1j * anchors[:, half:]) * turned
+    return np.concatenate((product.real, product.imag), axis=1).astype(np.float32)
+
+
+class KnowledgeGraph(EmbeddingWorker):
+    """Knowledge graphs; see the module's docstring."""
+
+    Settings = KgeSettings
+    settings: KgeSettings
+    columns = NameColumns(("head", "relation", "tail"))
+    kinds = ("entities", "relations")
+    kind_of_column = (ENTITY, RELATION, ENTITY)
+    noise_kind = ENTITY
+
+    @classmethod
+    def row_dim(cls, settings: EmbeddingSettings) -> int:
+        """Numbers of a row."""
+        return settings.dim
+
+    def train_part(
+        self,
+        batch: Batch,
+        rows: Floats,
+        part: tuple[int, int],
+        rates: tuple[float, float],
+        seed: int,
+    ) -> float:
+        """Trains triples `part[0]` to before `part[1]`."""
+        s = self.settings
+        heads, relations, tails = batch.places
+        return kernels.train_triples(
+            rows,
+            s.dim,
+            heads,
+            relations,
+            tails,
+            batch.noise,
+            relation=RELATIONS[s.model],
+            metric=metric_of(s),
+            loss=LOSSES[s.loss],
+            method=self.method,
+            shared=s.shared,
+            negatives=s.negatives,
+            side=0,
+            normalize=s.normalize,
+            margin=s.margin if s.distance or s.loss == "margin" else 0.0,
+            temperature=s.temperature,
+            l2=s.l2,
+            eps=s.eps,
+            lr_start=rates[0],
+            lr_stop=rates[1],
+            seed=seed,
+            first=part[0],
+            last=part[1],
+            turn=unit_of(s),
+        )
+
+    def curvature(self, rows: Floats) -> float:
+        """Of a logistic loss, at most a quarter, times squares of the other end's query."""
+        if self.settings.distance:
+            return 0.25
+        return 0.25 * float(np.square(rows, dtype=np.float32).sum(1).mean())
+
+    @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "kge"
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses hold-out files that are not triples, before the training."""
+        EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
+        assert isinstance(settings, KgeSettings)
+        for name, paths in (("test", settings.test), ("valid", settings.valid)):
+            files.check_heads(cls.columns, name, paths)
+
+    @classmethod
+    def judge(cls, results: Results) -> Mapping[str, Any]:
+        """Filtered ranks of the hold-out triples."""
+        s = results.settings
+        assert isinstance(s, KgeSettings)
+        if not (s.test or s.valid):
+            return {}
+        names = cls.names(results)
+        parts = {
+            name: files.read_lines(cls.columns, cls.kind_of_column, names, paths, s)
+            for name, paths in (("train", s.input), ("valid", s.valid), ("test", s.test))
+        }
+        entities, relations = (cls.rows_of_kind(results, names, kind) for kind in (0, 1))
+        known = np.concatenate([lines.ids for lines in parts.values()], axis=1)
+        figures = {}
+        for name in ("valid", "test"):
+            if len(parts[name]):
+                ranks = rank(s, entities, relations, parts[name].ids, known)
+                figures[name] = {**ranking.figures_of(ranks), "unknown": parts[name].unknown}
+        return figures
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes the ``.npz``: names, rows of entities and of relations."""
+        s = results.settings
+        names = cls.names(results)
+        arrays: dict[str, NDArray[Any]] = {}
+        for kind, name in enumerate(cls.kinds):
+            arrays[name] = files.packed_names(names.names[kind])
+            arrays[f"{name}.rows"] = cls.rows_of_kind(results, names, kind)
+        path = files.write(f"{s.output}.npz", s, arrays)
+        results.exporting.wrote(path)
+        return {"files": [path]} | {
+            name: len(names.names[kind]) for kind, name in enumerate(cls.kinds)
+        }
+
+
+def rank(
+    settings: KgeSettings,
+    entities: Rows,
+    relations: Rows,
+    triples: NDArray[np.int32],
+    known: NDArray[np.int32],
+) -> NDArray[np.float64]:
+    """Filtered ranks of triples, tails and then heads, float64 (2 n,).
+
+    Parameters
+    ----------
+    settings : KgeSettings
+    entities, relations : numpy.ndarray
+        float32 (n, dim).
+    triples, known : numpy.ndarray
+        int32 (3, n): those to rank, and all that are true.
+    """
+    found = []
+    for tails in (True, False):
+        anchor, other = (0, 2) if tails else (2, 0)
+
+        def asked(at: slice, tails: bool = tails, anchor: int = anchor) -> Rows:
+            ends, of = entities[triples[anchor, at]], relations[triples[1, at]]
+            return queries(settings, ends, of, tails=tails)
+
+        found.append(
+            ranking.filtered_ranks(
+                asked,
+                entities,
+                metric_of(settings),
+                _pairs(triples, anchor, len(relations)),
+                triples[other],
+                _pairs(known, anchor, len(relations)),
+                known[other],
+            )
+        )
+    return np.concatenate(found)
+
+
+def _pairs(triples: NDArray[np.int32], anchor: int, relation_num: int) -> NDArray[np.int64]:
+    """A number for each pair of a known end and a relation."""
+    numbers: NDArray[np.int64] = triples[anchor].astype(np.int64) * relation_num + triples[1]
+    return numbers

@@ -1,0 +1,262 @@
+"""Matrix factorisation: ratings with biases, or rankings of pairs of users and items.
+
+    lines "user item [value]" -> EmbeddingWorker -> kernels -> differences
+    tables, hold-out lines -> RMSE, or recall and NDCG of each user's list     -> OUTPUT.npz
+
+Users are names of kind 0, items of kind 1.  With ``loss: squared`` a row is [bias, factors]: a
+rating is the mean of all, both biases, and the product of the factors.  Otherwise a row is the
+factors, and each pair is ranked before drawn items.  How rows move is `worker`'s.
+
+References
+----------
+Y. Koren, R. Bell, C. Volinsky, "Matrix factorization techniques for recommender systems", IEEE
+Computer 42 (2009).  S. Rendle et al., "BPR", UAI 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.tables import Rows
+from snailps.api.worker import Results
+from snailps.config import JobSettings
+from snailps.data.blocks import files_of, head_of
+from snailps.data.name_columns import NameColumns, Names
+from snailps.errors import DataError
+from snailps.models.embeddings import files, ranking
+from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
+from snailps.models.embeddings.worker import Batch, EmbeddingWorker
+from snailps.models.local_sgd import Floats
+
+LOSSES = {"softmax": 2, "pairwise": 3}
+"""Numbers of losses in `kernels.train_triples`."""
+USER, ITEM = 0, 1
+NO_RELATIONS = np.zeros(0, np.int32)
+
+
+class MatrixFactorization(EmbeddingWorker):
+    """Matrix factorisation; see the module's docstring."""
+
+    Settings = MfSettings
+    settings: MfSettings
+    columns = NameColumns(("user", "item"), valued=True)
+    kinds = ("users", "items")
+    kind_of_column = (USER, ITEM)
+    noise_kind = ITEM
+
+    @classmethod
+    def row_dim(cls, settings: EmbeddingSettings) -> int:
+        """Numbers of a row, a bias included."""
+        assert isinstance(settings, MfSettings)
+        return settings.row_dim
+
+    @property
+    def draws(self) -> bool:
+        """Rankings do."""
+        return self.settings.loss != "squared"
+
+    def setup(self) -> None:
+        """Takes the mean of all values from the survey."""
+        super().setup()
+        self._mean = mean_of(self._names)
+
+    def train_part(
+        self,
+        batch: Batch,
+        rows: Floats,
+        part: tuple[int, int],
+        rates: tuple[float, float],
+        seed: int,
+    ) -> float:
+        """Trains lines `part[0]` to before `part[1]`."""
+        s = self.settings
+        users, items = batch.places
+        if s.loss == "squared":
+            return kernels.train_ratings(
+                rows,
+                s.row_dim,
+                users,
+                items,
+                batch.values,
+                method=self.method,
+                mean=self._mean,
+                l2=s.l2,
+                eps=s.eps,
+                lr_start=rates[0],
+                lr_stop=rates[1],
+                first=part[0],
+                last=part[1],
+            )
+        return kernels.train_triples(
+            rows,
+            s.dim,
+            users,
+            NO_RELATIONS,
+            items,
+            batch.noise,
+            relation=0,
+            metric=0,
+            loss=LOSSES[s.loss],
+            method=self.method,
+            shared=s.shared,
+            negatives=s.negatives,
+            side=1,
+            normalize=False,
+            margin=0.0,
+            temperature=0.0,
+            l2=s.l2,
+            eps=s.eps,
+            lr_start=rates[0],
+            lr_stop=rates[1],
+            seed=seed,
+            first=part[0],
+            last=part[1],
+        )
+
+    def curvature(self, rows: Floats) -> float:
+        """Squares of the other factor, and 1 of a bias; of a logistic loss a quarter."""
+        squares = float(np.square(rows, dtype=np.float32).sum(1).mean())
+        return 1 + squares if self.settings.loss == "squared" else 0.25 * squares
+
+    @classmethod
+    def model_name(cls, settings: JobSettings) -> str:
+        """As its command."""
+        return "mf"
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses lines of another form, and a squared loss of lines without values."""
+        EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
+        assert isinstance(settings, MfSettings)
+        files.check_heads(cls.columns, "test", settings.test)
+        if settings.loss != "squared":
+            return
+        for name, paths in (("input", settings.input), ("test", settings.test)):
+            for path in files_of(paths)[: files.HEADS_MAX] if paths else ():
+                found = cls.columns.read(head_of(path), path, 0)
+                if len(found) and not len(found.values):
+                    raise DataError(
+                        f"{name}: {path}: lines of users and items without values: loss squared "
+                        "predicts values. Set loss: softmax or pairwise, which rank items"
+                    )
+
+    @classmethod
+    def judge(cls, results: Results) -> Mapping[str, Any]:
+        """RMSE of the hold-out ratings, or recall and NDCG of hold-out pairs."""
+        s = results.settings
+        assert isinstance(s, MfSettings)
+        if not s.test:
+            return {}
+        names = cls.names(results)
+        rated = s.loss == "squared"
+        test = files.read_lines(
+            cls.columns, cls.kind_of_column, names, s.test, s, keep_unknown=rated
+        )
+        if not len(test):
+            return {"test": {"unknown": test.unknown}}
+        users, items = (cls.rows_of_kind(results, names, kind) for kind in (USER, ITEM))
+        if rated:
+            errors = ratings(mean_of(names), users, items, test.ids) - test.values
+            return {
+                "test": {
+                    "rmse": float(np.sqrt(np.square(errors, dtype=np.float64).mean())),
+                    "mean_absolute_error": float(np.abs(errors, dtype=np.float64).mean()),
+                    "unknown": test.unknown,
+                }
+            }
+        seen = files.read_lines(cls.columns, cls.kind_of_column, names, s.input, s)
+        figures = list_figures(users, items, test.ids, seen.ids, s.top)
+        return {"test": figures | {"unknown": test.unknown}}
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes the ``.npz``: names, rows of users and of items, the mean of all values."""
+        s = results.settings
+        names = cls.names(results)
+        arrays: dict[str, NDArray[Any]] = {"mean": np.array(mean_of(names), np.float32)}
+        for kind, name in enumerate(cls.kinds):
+            arrays[name] = files.packed_names(names.names[kind])
+            arrays[f"{name}.rows"] = cls.rows_of_kind(results, names, kind)
+        path = files.write(f"{s.output}.npz", s, arrays)
+        results.exporting.wrote(path)
+        return {"files": [path]} | {
+            name: len(names.names[kind]) for kind, name in enumerate(cls.kinds)
+        }
+
+
+def mean_of(names: Names) -> float:
+    """Mean of all values; 0 without any."""
+    number, total = names.sums.tolist()
+    return float(np.float32(total / number)) if number else 0.0
+
+
+def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> Floats:
+    """Predicted values of pairs, float32 (n,).
+
+    Parameters
+    ----------
+    mean : float
+    users, items : numpy.ndarray
+        float32 (n, 1 + factors).
+    pairs : numpy.ndarray
+        int32 (2, n); -1 for an unknown name, which has neither bias nor factors.
+    """
+    found = np.full(pairs.shape[1], mean, np.float32)
+    step = 1 << 16
+    for at in range(0, pairs.shape[1], step):
+        of, to = pairs[:, at : at + step]
+        u = np.where((of >= 0)[:, None], users[of], 0)
+        v = np.where((to >= 0)[:, None], items[to], 0)
+        product = np.einsum("ij,ij->i", u[:, 1:], v[:, 1:])
+        found[at : at + step] += u[:, 0] + v[:, 0] + product
+    return found
+
+
+def list_figures(
+    users: Rows, items: Rows, pairs: NDArray[np.int32], seen: NDArray[np.int32], top: int
+) -> dict[str, float]:
+    """Means over users of the quality of their lists of `top` items that they have not seen.
+
+    Recall is hits over those of a perfect list, NDCG the discounted gain over that of a perfect
+    list.
+
+    Parameters
+    ----------
+    users, items : numpy.ndarray
+        float32 (n, factors).
+    pairs, seen : numpy.ndarray
+        int32 (2, n): hold-out pairs, and those of the training.
+    """
+    asked, of = np.unique(pairs[0], return_inverse=True)
+    place = np.full(len(users), -1, np.int32)
+    place[asked] = np.arange(len(asked), dtype=np.int32)
+    new = ~np.isin(_pair(pairs, len(items)), _pair(seen, len(items)))
+    truth = np.unique(of[new].astype(np.int64) * len(items) + pairs[1][new])
+    counts = np.bincount(truth // len(items), minlength=len(asked))
+    seen = seen[:, place[seen[0]] >= 0]
+    gains = 1 / np.log2(np.arange(2, top + 2))
+    best = np.concatenate([[0.0], np.cumsum(gains)])
+    recall, ndcg = np.zeros(len(asked)), np.zeros(len(asked))
+    for first, lists in ranking.top_lists(users[asked], items, top, place[seen[0]], seen[1]):
+        here = np.arange(first, first + len(lists))
+        hits = np.isin(here[:, None] * len(items) + lists, truth)
+        perfect = np.minimum(counts[here], lists.shape[1])
+        recall[here] = hits.sum(1) / np.maximum(perfect, 1)
+        ndcg[here] = hits @ gains[: lists.shape[1]] / np.maximum(best[perfect], 1e-9)
+    judged = counts > 0
+    if not judged.any():
+        return {}
+    return {
+        f"recall_at_{top}": float(recall[judged].mean()),
+        f"ndcg_at_{top}": float(ndcg[judged].mean()),
+    }
+
+
+def _pair(pairs: NDArray[np.int32], items: int) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = pairs[0].astype(np.int64) * items + pairs[1]
+    return numbers

@@ -1,0 +1,148 @@
+"""Exact ranks of true answers among all candidates, by blocks of queries, in threads.
+
+    queries, candidates, known answers -> filtered_ranks -> ranks -> figures_of -> MRR, hits@k
+    users, items, seen pairs -> top_lists -> best items of each user -> recall, NDCG
+
+No names, no settings: arrays in, arrays out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+
+BLOCK_SCORES = 1 << 22
+"""Scores of a block of queries: 16 MB."""
+PRODUCT, L2 = 0, 2
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int32]
+Numbers = NDArray[np.int64]
+
+
+def scores(queries: Floats, rows: Floats, metric: int) -> Floats:
+    """Scores of queries and candidates, float32 (b, n), by a metric of `kernels.train_triples`.
+
+    Parameters
+    ----------
+    queries, rows : numpy.ndarray
+        float32 (b, dim), (n, dim), C-contiguous.
+    """
+    if metric == PRODUCT:
+        found: Floats = queries @ rows.T
+        return found
+    return kernels.pair_scores(
+        np.ascontiguousarray(queries), rows, metric=metric, dim=rows.shape[1]
+    )
+
+
+def filtered_ranks(
+    queries: Callable[[slice], Floats],
+    rows: Floats,
+    metric: int,
+    pairs: Numbers,
+    answers: Ids,
+    known_pairs: Numbers,
+    known_answers: Ids,
+) -> NDArray[np.float64]:
+    """Rank of each query's answer among all candidates but the other known answers.
+
+    Parameters
+    ----------
+    queries : callable
+        A range of queries -> float32 (b, dim).
+    rows : numpy.ndarray
+        float32 (n, dim): candidates.
+    metric : int
+    pairs, answers : numpy.ndarray
+        int64 (m,): what is asked, int32 (m,): its answer.
+    known_pairs, known_answers : numpy.ndarray
+        All that is known; may or may not include the answers.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 (m,), from 1 on; among equal scores the middle.
+    """
+    order = np.argsort(known_pairs, kind="stable")
+    known_pairs, known_answers = known_pairs[order], known_answers[order]
+    rows = np.ascontiguousarray(rows)
+
+    def of(at: slice) -> NDArray[np.float64]:
+        found = scores(queries(at), rows, metric)
+        here = np.arange(len(found))
+        true = found[here, answers[at]].copy()
+        first = np.searchsorted(known_pairs, pairs[at], "left")
+        counts = np.searchsorted(known_pairs, pairs[at], "right") - first
+        which = np.repeat(here, counts)
+        entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        found[which, known_answers[entry + np.repeat(first, counts)]] = -np.inf
+        found[here, answers[at]] = true
+        found = np.where(np.isnan(found), np.inf, found)  # diverged: never the best
+        better = (found > true[:, None]).sum(1)
+        equal = (found == true[:, None]).sum(1)
+        ranks: NDArray[np.float64] = better + (np.maximum(equal, 1) - 1) / 2 + 1.0
+        return ranks
+
+    return np.concatenate([np.zeros(0), *_in_threads(of, len(answers), len(rows))])
+
+
+def _in_threads(function: Callable[[slice], Any], queries: int, candidates: int) -> Iterator[Any]:
+    """Calls a function on ranges of queries."""
+    step = max(1, min(-(-queries // kernels.cores()), BLOCK_SCORES // max(1, candidates)))
+    with ThreadPoolExecutor(kernels.cores(), "snailps-rank") as pool:
+        yield from pool.map(
+            function, [slice(at, min(queries, at + step)) for at in range(0, queries, step)]
+        )
+
+
+def figures_of(ranks: NDArray[np.float64]) -> Mapping[str, float]:
+    """MRR, hits@1, @3 and @10, mean rank."""
+    if not len(ranks):
+        return {}
+    return {
+        "mrr": float((1 / ranks).mean()),
+        **{f"hits_at_{k}": float((ranks <= k).mean()) for k in (1, 3, 10)},
+        "mean_rank": float(ranks.mean()),
+    }
+
+
+def top_lists(
+    users: Floats, items: Floats, count: int, seen_users: Ids, seen_items: Ids
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The best items of each user, without those that it has seen.
+
+    Parameters
+    ----------
+    users, items : numpy.ndarray
+        float32 (b, dim), (n, dim).
+    count : int
+    seen_users, seen_items : numpy.ndarray
+        int32: pairs; users are rows of `users`.
+
+    Yields
+    ------
+    first : int
+        First user of a range.
+    best : numpy.ndarray
+        int64 (users of the range, count or n), best first.
+    """
+    order = np.argsort(seen_users, kind="stable")
+    seen_users, seen_items = seen_users[order], seen_items[order]
+    count = min(count, len(items))
+
+    def of(at: slice) -> tuple[int, NDArray[np.int64]]:
+        found = users[at] @ items.T
+        begin, end = np.searchsorted(seen_users, [at.start, at.stop])
+        found[seen_users[begin:end] - at.start, seen_items[begin:end]] = -np.inf
+        best = np.argpartition(-found, count - 1, axis=1)[:, :count]
+        ranked = np.argsort(-np.take_along_axis(found, best, 1), axis=1, kind="stable")
+        return at.start, np.take_along_axis(best, ranked, 1)
+
+    yield from _in_threads(of, len(users), len(items))

@@ -1,0 +1,203 @@
+"""Settings of embeddings of names; knowledge graphs and matrix factorisation add theirs.
+
+    JobSettings <- EmbeddingSettings <- KgeSettings, MfSettings
+
+Declarations and checks of values against each other; no files, no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from snailps.api.tables import DIM_MAX
+from snailps.config import JobSettings, setting
+from snailps.errors import ConfigError
+
+METHODS = {"sgd": 1, "adagrad": 2}
+"""Access methods whose deltas add up, with their numbers in kernels."""
+_PATHS_WHEN = "To measure the model on lines that it was not trained on."
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSettings(JobSettings):
+    """Settings of all embeddings of names."""
+
+    test: tuple[str, ...] = setting(
+        (),
+        help="Hold-out files, folders and globs, in the format of the input, on which the finished "
+        "model is evaluated. Empty: no evaluation.",
+        when=_PATHS_WHEN,
+        unit="paths",
+    )
+    dim: int = setting(
+        64,
+        help="Numbers of a row. Complex numbers are two each.",
+        when="More for many entities with many lines each.",
+        low=1,
+        high=DIM_MAX - 1,
+    )
+    negatives: int = setting(
+        64,
+        help="Drawn negatives of a group of lines.",
+        when="More for a better ranking, fewer for more lines/s.",
+        low=1,
+        high=4096,
+    )
+    shared: int = setting(
+        16,
+        help="Lines that share their negatives. 1: each line has its own.",
+        when="Fewer if there are few lines; more for more lines/s.",
+        unit="lines",
+        low=1,
+        high=64,
+    )
+    lr: float = setting(
+        0.1,
+        help="Step size; it falls linearly to 0 over the job.",
+        when="To be searched for each graph: .02 to .2 with AdaGrad.",
+        low=1e-6,
+        high=100.0,
+        aliases=["learning_rate"],
+    )
+    l2: float = setting(
+        0.0,
+        help="Factor of the squared weights of a line's rows in its loss.",
+        when="Larger if the quality on hold-out lines falls while the training loss falls.",
+        low=0.0,
+        high=1e3,
+    )
+    eps: float = setting(
+        1e-8,
+        help="AdaGrad's epsilon, added to the root of the sum of squared gradients.",
+        when="Larger if first steps of rare names are too long.",
+        low=1e-30,
+        high=1e6,
+    )
+    scale: float = setting(
+        0.0,
+        help="First weights are drawn from -scale to scale. 0: the model's choice.",
+        when="To compare with another program.",
+        low=0.0,
+        high=100.0,
+    )
+
+    @property
+    def method(self) -> str:
+        """Access method of the rows; AdaGrad by default."""
+        return "adagrad" if self.optimizer == "auto" else self.optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class KgeSettings(EmbeddingSettings):
+    """Settings of knowledge graphs; the defaults suit some 100,000 triples."""
+
+    model: Literal["transe", "distmult", "complex", "rotate"] = setting(
+        "complex",
+        help="`transe`: h + r is near t. `distmult`: product of h, r, t. `complex`: the same of "
+        "complex numbers. `rotate`: r turns h to t.",
+        when="`rotate` or `transe` for relations that compose; `complex` for the rest.",
+    )
+    valid: tuple[str, ...] = setting(
+        (),
+        help="Validation triples; known answers of the evaluation, as those of `input` and `test`, "
+        "and evaluated themselves.",
+        when="The graph has such a part.",
+        unit="paths",
+    )
+    loss: Literal["logistic", "margin", "softmax"] = setting(
+        "logistic",
+        help="`logistic`: of each score, negatives weighted by `temperature`. `margin`: hinge of "
+        "differences. `softmax`: cross entropy of the triple among its negatives.",
+        when="`softmax` for complex and distmult with many negatives.",
+    )
+    margin: float = setting(
+        6.0,
+        help="Margin of the hinge, and score at which a distance counts as neither true nor false. "
+        "Inner products have none with `loss: logistic`.",
+        when="1 for the hinge; larger for larger dim.",
+        low=0.0,
+        high=1e3,
+    )
+    temperature: float = setting(
+        1.0,
+        help="Of self-adversarial negatives: they weigh as the softmax of temperature x score. 0: "
+        "all weigh the same. Only with `loss: logistic`.",
+        when="0.5 to 1; 0 for the plain logistic loss.",
+        low=0.0,
+        high=100.0,
+    )
+    norm: Literal["l1", "l2"] = setting(
+        "l1",
+        help="Distance of `transe`.",
+        when="l2 for small dim.",
+    )
+    normalize: bool = setting(
+        False,
+        help="Entities are unit vectors, as TransE's paper has it.",
+        when="`transe` with `loss: margin`.",
+    )
+
+    def validate(self, where: Callable[[str], str]) -> None:
+        """Refuse an odd number of parts of complex numbers."""
+        EmbeddingSettings.validate(self, where)
+        if self.model in ("complex", "rotate") and self.dim % 2:
+            raise ConfigError(
+                f"{where('dim')}: dim: expected an even number with model {self.model}, whose "
+                f"numbers are complex; got {self.dim}"
+            )
+
+    @property
+    def distance(self) -> bool:
+        """Whether scores are distances."""
+        return self.model in ("transe", "rotate")
+
+    @property
+    def first_scale(self) -> float:
+        """`scale`, or the model's choice of it."""
+        if self.scale:
+            return self.scale
+        if self.normalize:
+            return float((6 / self.dim) ** 0.5)
+        if self.distance:  # what RotatE's authors take: distances begin below the margin
+            components = self.dim // 2 if self.model == "rotate" else self.dim
+            return (self.margin + 2) / components
+        return 0.5 / float(self.dim**0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class MfSettings(EmbeddingSettings):
+    """Settings of matrix factorisation; the defaults suit some 1,000,000 lines."""
+
+    loss: Literal["squared", "softmax", "pairwise"] = setting(
+        "squared",
+        help="`squared`: predicts the value of each line, with biases. `softmax` and `pairwise` "
+        "rank items of pairs without values, among negatives: cross entropy, BPR.",
+        when="`softmax` if lines are clicks, plays or purchases.",
+    )
+    top: int = setting(
+        10,
+        help="Length of the lists that recall and NDCG are of, on `test`.",
+        when="Of another length are shown.",
+        unit="items",
+        low=1,
+        high=10_000,
+    )
+
+    @property
+    def method(self) -> str:
+        """Access method of the rows: plain steps for ratings, AdaGrad for rankings."""
+        if self.optimizer == "auto":
+            return "sgd" if self.loss == "squared" else "adagrad"
+        return self.optimizer
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers of a row, a bias included."""
+        return self.dim + (self.loss == "squared")
+
+    @property
+    def first_scale(self) -> float:
+        """`scale`, or the model's choice of it."""
+        return self.scale or (0.17 if self.loss == "squared" else 0.5 / float(self.dim**0.5))

@@ -1,0 +1,507 @@
+"""Base class of embeddings of names: numbers of lines, their rows kept at the worker, exchanged.
+
+    survey: bytes -> names of each column -> counts -> names by number        (merged at the master)
+    prepare: bytes -> numbers (kept for later epochs) -> shuffled -> places of rows -> PULL
+    train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
+
+All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i``.  The optimizer runs at
+the worker, and the deltas of weights and state add up.  Rows are kept and exchanged by rate
+(`shared_rows`); with bsp and ssp a block trains copies (`local_sgd`).  A subclass says what the
+columns are and calls its kernel: `columns`, `kinds`, `train_part`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.tables import Rows, Table
+from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
+from snailps.config import JobSettings
+from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
+from snailps.errors import ConfigError, DataError
+from snailps.kernels._row_exchange import Motion
+from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
+from snailps.models.local_sgd import (
+    Contention,
+    Copies,
+    Floats,
+    Keys,
+    LocalSgd,
+    RowLayout,
+    are_finite,
+)
+from snailps.models.shared_rows import FAR, KeptRows, SharedRows
+
+TABLE = "rows"
+KIND_KEY = 1 << 40
+"""Key of name 0 of the second kind: names of the first may grow to as many."""
+BLOCK_BYTES_MAX = 4 << 20
+BLOCK_BYTES_SMALL = 256 << 10
+"""Below this size the lease of a block costs more than a tenth of its training."""
+ENCODED_BYTES = 256 << 20
+"""Memory of numbered lines that a worker keeps for later epochs."""
+NOISE_USES = 4
+"""How often a row among the candidates is drawn as a negative, about, if not all are candidates."""
+NOISE_MIN = 4096
+ROUND_LINES = 250_000
+ROUND_LINES_ALONE = 1 << 20
+ROUND_PART = 1 / 4
+"""Of an epoch: a round ends then, or after so many lines.  A worker that dies loses its round."""
+RATE_LEAST = 1e-9
+CHECKED = 1024
+"""Rows of a block that are looked at for numbers that are not finite."""
+SAMPLE = 1 << 15
+"""Lines of a block whose steps are counted, at most."""
+MARKED_MAX = 1 << 24
+
+Ids = NDArray[np.int32]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Lines:
+    """Numbered lines of a block: `ids` int32 (columns, n), `values` float32 (n,) or empty."""
+
+    ids: Ids
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.ids[0])
+
+
+@dataclass(slots=True)
+class Batch:
+    """A prepared block.
+
+    Attributes
+    ----------
+    places : numpy.ndarray
+        int32 (columns, n): rows of each line.
+    values : numpy.ndarray
+        float32 (n,), or empty.
+    noise : numpy.ndarray
+        int32: rows that negatives are drawn from; empty if the model draws none.
+    copies, kept : optional
+        The rows: copies that are being pulled, or kept ones.
+    """
+
+    places: Ids
+    values: Floats
+    noise: Ids
+    copies: Copies | None = None
+    kept: KeptRows | None = None
+
+    def __len__(self) -> int:
+        return len(self.places[0])
+
+
+class NameSurveyor:
+    """Merges names and their counts."""
+
+    def __init__(self, kinds: int) -> None:
+        self._counts = NameCounts(kinds)
+
+    def add(self, part: bytes) -> None:
+        """Takes the names of some blocks."""
+        self._counts.merge(part)
+
+    def result(self) -> bytes:
+        """All names, the most frequent first."""
+        return self._counts.dump()
+
+
+class NamePart:
+    """Counts the names of a worker's blocks."""
+
+    def __init__(self, model: EmbeddingWorker) -> None:
+        self._model, self._counts = model, NameCounts(len(model.kinds))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the counts."""
+        return self._counts.size_bytes
+
+    def add(self, block: Block) -> None:
+        """Counts the names of a block."""
+        columns = self._model.read(block.data, block.path, block.start)
+        for names, kind in zip(columns.names, self._model.kind_of_column, strict=True):
+            self._counts.add(kind, names)
+        self._counts.add_values(columns.values)
+
+    def take(self) -> bytes:
+        """The counts; begins anew."""
+        part, self._counts = self._counts.dump(), NameCounts(len(self._model.kinds))
+        return part
+
+
+class EmbeddingWorker(Worker):
+    """Base class of embeddings of names; see the module's docstring."""
+
+    Settings: ClassVar[type[JobSettings]] = EmbeddingSettings
+    settings: EmbeddingSettings
+    unit: ClassVar[Literal["line", "word"]] = "line"
+    counts: ClassVar[Literal["examples", "words"]] = "examples"
+    columns: ClassVar[NameColumns]
+    kinds: ClassVar[tuple[str, ...]]
+    """Kinds of names, in the order of their keys."""
+    kind_of_column: ClassVar[tuple[int, ...]]
+    noise_kind: ClassVar[int] = 0
+    """Kind of names that negatives are drawn from."""
+    shared_rows: SharedRows | None = None
+
+    # --- to be written by the model --------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def row_dim(cls, settings: EmbeddingSettings) -> int:
+        """Numbers of a row."""
+
+    @abstractmethod
+    def train_part(
+        self,
+        batch: Batch,
+        rows: Floats,
+        part: tuple[int, int],
+        rates: tuple[float, float],
+        seed: int,
+    ) -> float:
+        """Trains lines `part[0]` to before `part[1]`; called by several threads at once.
+
+        Returns
+        -------
+        float
+            Sum of their losses before each step.
+        """
+
+    @abstractmethod
+    def curvature(self, rows: Floats) -> float:
+        """Curvature of a line's loss along one of its rows, by a sample of rows, about."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws negatives."""
+        return True
+
+    # --- at the master -----------------------------------------------------------------------
+
+    @classmethod
+    def read(cls, data: bytes, path: str, start: int) -> Columns:
+        """Names and values of lines."""
+        return cls.columns.read(data, path, start)
+
+    @classmethod
+    def check(cls, settings: JobSettings) -> None:
+        """Refuses optimizers whose deltas do not add up."""
+        assert isinstance(settings, EmbeddingSettings)
+        if settings.method not in METHODS:
+            raise ConfigError(
+                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers run "
+                f"the optimiser and push differences: expected auto or one of {', '.join(METHODS)}"
+            )
+
+    @classmethod
+    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+        """A tenth of an epoch, of several workers a twentieth of a share, or what pays."""
+        share = total_bytes // (10 if workers == 1 else 20 * workers)
+        least = min(BLOCK_BYTES_SMALL, total_bytes // workers)
+        return max(512, min(BLOCK_BYTES_MAX, max(share, least)))
+
+    @classmethod
+    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+        """Counts names."""
+        return NameSurveyor(len(cls.kinds))
+
+    @classmethod
+    def names(cls, results: Results) -> Names:
+        """All names."""
+        return Names(results.summary)
+
+    @classmethod
+    def rows_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
+        """Rows of all names of a kind, float32 (n, dim)."""
+        keys = np.arange(len(names.names[kind]), dtype=np.uint64) + np.uint64(kind * KIND_KEY)
+        step = max(1, (16 << 20) // (4 * results.tables[TABLE].dim))
+        pieces = (keys[at : at + step] for at in range(0, len(keys), step))
+        found = np.empty((len(keys), results.tables[TABLE].dim), np.float32)
+        at = 0
+        for some in results.pulls(TABLE, pieces):
+            found[at : at + len(some)] = some
+            at += len(some)
+        return found
+
+    @classmethod
+    def landmarks(cls, results: Results, count: int) -> tuple[Sequence[str], Rows] | None:
+        """The most frequent names of the first kind."""
+        names = cls.names(results).names[0][:count]
+        keys = np.arange(len(names), dtype=np.uint64)
+        return [name.decode("utf-8", "replace") for name in names], results.pull(TABLE, keys)
+
+    @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """The .npz."""
+        return (f"{settings.output}.npz",)
+
+    # --- at a worker -------------------------------------------------------------------------
+
+    def tables(self) -> Sequence[Table]:
+        """One table, of all kinds of names."""
+        s = self.settings
+        scale = s.first_scale  # type: ignore[attr-defined]
+        own: dict[str, Any] = {"access": s.method, "lr": s.lr, "wire": s.wire, "seed": s.seed}
+        if s.method == "adagrad":
+            own["eps"] = s.eps
+        return (Table(TABLE, self.row_dim(s), init="uniform", scale=scale, **own),)
+
+    def survey_part(self) -> SurveyPart:
+        """Counts names."""
+        return NamePart(self)
+
+    def setup(self) -> None:
+        """Makes the numbering of names, the local-SGD runtime, and the kept rows."""
+        s = self.settings
+        self._names = Names(self.summary)
+        self._encoded: dict[tuple[str, int, int], Lines] = {}
+        self._encoded_bytes = 0
+        dim = self.row_dim(s)
+        parts = 1 + (s.method == "adagrad")
+        layout = RowLayout.padded(dim, parts)
+        self.method = METHODS[s.method]
+        self.sgd = LocalSgd(self, layout, state=True)
+        self.motion = Motion(self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0)
+        self.shared_rows = None
+        self.prefetch = 1
+        if s.consistency == "async":
+            self.prefetch = 2
+            self.shared_rows = SharedRows(self.sgd, TABLE, self.motion)
+
+    def workers_changed(self) -> None:
+        """Exchanges rows for as many."""
+        if self.shared_rows is not None:
+            self.shared_rows.workers = self.workers
+
+    @property
+    def owes(self) -> bool:
+        """Whether kept rows have changed since they were last pushed."""
+        return self.shared_rows is not None and self.shared_rows.owes
+
+    def prepare(self, block: Block) -> Batch:
+        """Numbers the block's lines, draws candidates of negatives, starts to pull rows."""
+        lines = self._lines(block)
+        n = len(lines)
+        random = np.random.default_rng(block.seed)
+        order = random.permutation(n)
+        ids, values = lines.ids[:, order], lines.values
+        if len(values):
+            values = values[order]
+        entries = list(zip(self.kind_of_column, ids, strict=True))
+        if self.draws and n:
+            entries.append((self.noise_kind, self._candidates(n, random)))
+        keys, places, at = [], [np.zeros(0, np.int32)] * len(entries), 0
+        for kind in range(len(self.kinds)):
+            here = [i for i, (of, _) in enumerate(entries) if of == kind]
+            names = len(self._names.names[kind])
+            used, numbered = _numbered([entries[i][1] for i in here], names)
+            for i, found in zip(here, numbered, strict=True):
+                places[i] = found + np.int32(at)
+            keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
+            at += len(used)
+        noise = places[len(ids)] if len(places) > len(ids) else np.zeros(0, np.int32)
+        batch = Batch(np.array(places[: len(ids)], np.int32).reshape(len(ids), n), values, noise)
+        if n:
+            self._take_rows(batch, np.concatenate(keys), block)
+        return batch
+
+    def _take_rows(self, batch: Batch, keys: Keys, block: Block) -> None:
+        """Starts to pull rows of keys, which the batch's places number."""
+        shared = self.shared_rows
+        if shared is None:
+            batch.copies = self.sgd.pull({TABLE: keys})
+            return
+        found = shared.find(keys)
+        before, after = block.progress
+        lines = ROUND_LINES_ALONE if self.workers == 1 else ROUND_LINES
+        size = len(batch) / lines
+        if self.workers > 1:
+            size = max(size, (after - before) * self.settings.epochs / ROUND_PART)
+        batch.kept = shared.ask([found], size)
+        batch.places = found.places[batch.places]
+        batch.noise = found.places[batch.noise]
+
+    def _lines(self, block: Block) -> Lines:
+        """Numbers of the block's lines; those of earlier epochs are kept."""
+        key = block.path, block.start, block.stop
+        if (known := self._encoded.get(key)) is not None:
+            return known
+        columns = self.read(block.data, block.path, block.start)
+        ids = np.array(
+            [
+                self._names.numbers(kind, names)
+                for names, kind in zip(columns.names, self.kind_of_column, strict=True)
+            ],
+            np.int32,
+        ).reshape(len(columns.names), len(columns))
+        if len(columns) and ids.min() < 0:
+            raise DataError(
+                f"{block.path}, bytes from {block.start:,}: has names that the survey has not seen:"
+                " the file has changed since"
+            )
+        lines = Lines(ids, columns.values)
+        size = lines.ids.nbytes + lines.values.nbytes
+        if self._encoded_bytes + size <= ENCODED_BYTES:
+            self._encoded[key] = lines
+            self._encoded_bytes += size
+        block._data = None
+        return lines
+
+    def _candidates(self, lines: int, random: np.random.Generator) -> Ids:
+        """Names that negatives of a block are drawn from: all, or so many that they are used."""
+        names = len(self._names.names[self.noise_kind])
+        s = self.settings
+        drawn = -(-lines // s.shared) * s.negatives
+        wanted = max(NOISE_MIN, drawn // NOISE_USES)
+        if 2 * wanted >= names:
+            return np.arange(names, dtype=np.int32)
+        return np.unique(random.integers(0, names, wanted)).astype(np.int32)
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Trains on kept rows, or on local copies whose deltas it pushes."""
+        batch: Batch = block.prepared
+        before, after = block.progress
+        lr = self.settings.lr
+        rates = max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
+        metrics = {"units": float(len(batch)), "lr": rates[1]}
+        if batch.kept is not None:
+            loss = self._train_kept(batch, batch.kept, rates, block.seed)
+        elif batch.copies is not None:
+            ((rows,),) = self.sgd.load(batch.copies).values()
+            loss = self._train_span(batch, rows, (0, len(batch)), rates, block.seed)
+            loss = self._checked(batch, rows, loss)
+            share = None
+            if self.workers > 1 or block.slots > 1:
+                share = partial(self._scale, batch, rates[0], max(self.workers, block.slots))
+            self.sgd.push(batch.copies, share)
+        else:
+            return metrics
+        return {**metrics, "loss": loss, "examples": float(len(batch))}
+
+    def _train_kept(
+        self, batch: Batch, kept: KeptRows, rates: tuple[float, float], seed: int
+    ) -> float:
+        """Trains on kept rows, with exchanges of these; the sum of losses."""
+        shared = self.shared_rows
+        assert shared is not None
+        rows = shared.ready(kept)
+        n = len(batch)
+        loss = 0.0
+        if self.workers == 1:
+            loss = self._train_span(batch, rows, (0, n), rates, seed)
+            shared.exchange(n)
+        else:
+            self._set_step(batch, rows, rates[0])
+            self._count(batch, shared)
+            first = 0
+            while first < n:
+                last = min(n, first + max(self.settings.shared, shared.span()))
+                begin, end = (rates[0] + (rates[1] - rates[0]) * at / n for at in (first, last))
+                loss += self._train_span(batch, rows, (first, last), (begin, end), seed + first)
+                shared.exchange(last - first)
+                first = last
+        loss = self._checked(batch, rows, loss)
+        if kept.closes:
+            shared.close_round()
+        return loss
+
+    def _checked(self, batch: Batch, rows: Floats, loss: float) -> float:
+        """The loss; NaN if rows have diverged, which clipped scores do not show."""
+        return loss if are_finite(rows[batch.places[:, -CHECKED:]]) else float("nan")
+
+    def _set_step(self, batch: Batch, rows: Floats, rate: float) -> None:
+        """Tells `shared_rows` how far a step goes, by rows of this block."""
+        sample = rows[batch.places[:, :CHECKED].ravel(), : self.sgd.layout.dim]
+        self.motion.a_step = rate * self.curvature(sample)
+        self.motion.a_factor_step = rate * len(batch.places)
+
+    def _count(self, batch: Batch, shared: SharedRows) -> None:
+        """Counts steps on rows in a sample of a block."""
+        some = min(len(batch), SAMPLE)
+        places = [batch.places[:, :some].ravel()]
+        weights = [np.ones(len(places[0]), np.float32)]
+        if len(batch.noise):  # together they weigh as much as one end of each line
+            places.append(batch.noise)
+            weights.append(np.full(len(batch.noise), some / len(batch.noise), np.float32))
+        shared.saw(np.concatenate(places), some, some / len(batch), weights=np.concatenate(weights))
+
+    def _train_span(
+        self,
+        batch: Batch,
+        rows: Floats,
+        span: tuple[int, int],
+        rates: tuple[float, float],
+        seed: int,
+    ) -> float:
+        """Trains a range of lines with all threads."""
+        group = self.settings.shared
+        parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * group)))
+        edges = np.linspace(span[0], span[1], parts + 1).astype(int).tolist()
+        tasks = [
+            self.sgd.pool.submit(
+                self.train_part, batch, rows, part, rates, (seed + number) & ((1 << 64) - 1)
+            )
+            for number, part in enumerate(itertools.pairwise(edges))
+        ]
+        return sum(task.result() for task in tasks)
+
+    def _scale(
+        self,
+        batch: Batch,
+        rate: float,
+        sharers: int,
+        _table: str,
+        trained: tuple[Floats, ...],
+        deltas: Floats,
+    ) -> None:
+        """Scales deltas to the shares that are due if as many blocks are trained at once."""
+        dim = self.sgd.layout.dim
+        own = np.bincount(batch.places.ravel(), minlength=len(deltas)).astype(np.float32)
+        if len(batch.noise):
+            own[batch.noise] += np.float32(len(batch) / len(batch.noise))
+        rows = trained[0]
+        root = np.float32(1)
+        if self.method == METHODS["adagrad"]:
+            stride = self.sgd.layout.stride
+            root = np.sqrt(rows[:, stride : stride + dim].mean(1)) + np.float32(self.settings.eps)
+        curvature = np.float32(rate * self.curvature(rows[:CHECKED, :dim]))
+        own /= root
+        weights = np.ascontiguousarray(deltas[:, :dim])
+        Contention(own, own * np.float32(sharers - 1), curvature).scale(weights)
+        deltas[:, :dim] = weights
+
+    def finish(self) -> None:
+        """Pushes what is left and waits for it."""
+        if self.shared_rows is not None:
+            self.shared_rows.flush()
+        self.sgd.close()
+
+
+def _numbered(parts: Sequence[Ids], names: int) -> tuple[Numbers, list[Ids]]:
+    """The distinct numbers of some arrays, ascending, and the place among them of each entry."""
+    if names > MARKED_MAX:
+        joined = np.concatenate([*parts, np.zeros(0, np.int32)])
+        used, places = np.unique(joined, return_inverse=True)
+        edges = np.cumsum([len(part) for part in parts])[:-1]
+        return used, np.split(places.astype(np.int32), edges) if parts else []
+    seen = np.zeros(names, np.bool_)  # a table of marks is several times faster than sorting
+    for part in parts:
+        seen[part] = True
+    marked = np.flatnonzero(seen)
+    place = np.empty(names, np.int32)
+    place[marked] = np.arange(len(marked), dtype=np.int32)
+    return marked, [place[part] for part in parts]
