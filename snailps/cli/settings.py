@@ -10,11 +10,13 @@ import sys
 from snailps import models
 from snailps.config import ROLE_CLASSES, JobSettings, describe
 from snailps.config.fields import Settings
+from snailps.models.embeddings.settings import EmbeddingSettings
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
 
 _BASES = {
     "Every model of sparse examples": SparseSettings,
     "Logistic regression and networks on sparse examples": ClassesSettings,
+    "Knowledge graphs and matrix factorisation": EmbeddingSettings,
 }
 
 

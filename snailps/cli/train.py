@@ -109,7 +109,7 @@ def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
     if judged:
         example = "--train train.svm --test test.svm --output out/model"
     if name == "kge":
-        example = "--train train.txt --test test.txt --output out/graph --model rotate"
+        example = "--train train.txt --test test.txt --output out/graph"
     if name == "mf":
         example = "--train ratings.csv --test held-out.csv --output out/ratings"
     if name == "mlp":

@@ -119,6 +119,8 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
     example = {
         "mlp": "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz",
         "fedavg": "--input corpus.txt --data-dir data",
+        "kge": "--train train.txt --test test.txt",
+        "mf": "--train ratings.csv --test held-out.csv",
     }.get(name, example)
     assert f"For example: snailps train {name} {example} --output out/" in told
     assert "--input PATH... Required. " in told
