@@ -261,6 +261,8 @@ def _next(job: str, files: Sequence[str]) -> list[str]:
         return [f"snailps nn {shown} WORD"]
     if job == "classifier":
         return [f'snailps predict {shown} "some text"']
+    if job in ("kge", "mf"):
+        return [f"snailps predict {shown} FILE -k 5"]
     if job in ("logistic", "fm") and best.endswith(".npz"):
         return [f"snailps predict {shown} FILE"]
     return []

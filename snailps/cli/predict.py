@@ -2,6 +2,7 @@
 
     MODEL.bin, text (or standard input) -> LabelModel.predict -> rows of line, label, probability
     MODEL.npz, file (or standard input) -> Predictor.predict -> a line of numbers an example
+    MODEL.npz of kge or mf, lines with a ? -> answers -> rows of line, name, score
 
 Parses and prints; the work is done in `snailps.vectors` and `snailps.models.sparse`.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -18,9 +19,14 @@ import typer
 from snailps.cli.printing import print_figures, print_json, print_rows
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.errors import ConfigError
+from snailps.estimators.loading import embedding_of
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.words import to_text
 
+if TYPE_CHECKING:
+    from snailps.models.embeddings.queries import FactorModel, GraphModel
+
+ANSWERS = ("line", "name", "score")
 COLUMNS = ("line", "label", "probability")
 _LINES_BYTES = 1 << 16
 
@@ -34,7 +40,7 @@ def command(
     model: Annotated[
         Path,
         typer.Argument(
-            help="A .bin of a classifier, fastText's own too; a .npz of a sparse model."
+            help="A .bin of a classifier, fastText's own too; a .npz of a sparse model, kge or mf."
         ),
     ],
     text: Annotated[
@@ -69,8 +75,16 @@ def command(
     each class, separated by tabs. Lines must have labels; only --metrics uses them.
 
     For example: snailps predict out/clicks.npz test.svm --metrics
+
+    With a .npz of kge or mf: a line per line of the file with its score; for a line with ? as head,
+    tail or item the K best names.
+
+    For example: snailps predict out/graph.npz questions.txt -k 5
     """
     if model.suffix == ".npz":
+        if (embeddings := embedding_of(model)) is not None:
+            _answer(embeddings, text, k, metrics, as_json)
+            return
         _predict_examples(model, text, metrics, as_json)
         return
     if metrics:
@@ -84,6 +98,17 @@ def command(
             number += 1
             rows += [(number, to_text(label), p) for label, p in found] or [(number, None, None)]
         print_rows(COLUMNS, rows, as_json=as_json)
+
+
+def _answer(
+    model: GraphModel | FactorModel, file: str, k: int, metrics: bool, as_json: bool
+) -> None:
+    """Scores of lines, or the best names in the place of a ``?``."""
+    if metrics:
+        raise ConfigError(f"--metrics: {model.path} is judged when it is trained, by --test")
+    data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
+    for number, best in enumerate(model.answers(data, k), 1):
+        print_rows(ANSWERS, [(number, *entry) for entry in best], as_json=as_json)
 
 
 def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Opens whatever this product or fastText wrote: ``snailps.load``.
 
 file of word vectors, of a classifier of text -> vectors.loading.load -> Vectors, LabelModel
+.npz of a knowledge graph, of a matrix factorisation -> embedding_of -> GraphModel, FactorModel
 .npz of rows by feature, of a network -> estimator_of -> LogisticRegression, FMClassifier, ...
 
 Knows which estimator reads which model's file; what is in one, `sparse` and `vectors` know.
@@ -24,6 +25,7 @@ from snailps.vectors.npz import settings_of
 
 if TYPE_CHECKING:
     from snailps.estimators.sparse import SparseEstimator
+    from snailps.models.embeddings.queries import FactorModel, GraphModel
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.query import Vectors
 
@@ -35,6 +37,10 @@ _READERS: Mapping[str, tuple[str, str]] = {
 }
 """By model: the estimator of its files, and that of those whose loss is squared."""
 _NAMES = {name for names in _READERS.values() for name in names}
+_NO_SUCH_FILE = (
+    OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
 _BYTES_MAX = 1 << 20
 """Of an array that describes a file; models have a few KB."""
 
@@ -43,7 +49,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None = None,
-) -> Vectors | LabelModel | SparseEstimator:
+) -> Vectors | LabelModel | SparseEstimator | GraphModel | FactorModel:
     """Open a model's file for queries or predictions.
 
     Parameters
@@ -57,13 +63,14 @@ def load(
         - .npz: our vectors, and federated averaging's OUTPUT.weights.npz.
         - .npz of linear models, factorization machines and networks, which an estimator's `save`
           or ``snailps train`` wrote.
+        - .npz of ``snailps train kge`` and ``mf``.
         - each of them but the last packed by gzip.
     words : path or sequence of words, optional
         For vectors of federated averaging that were saved without words: the job's vocab.txt.
 
     Returns
     -------
-    Vectors, LabelModel or estimator
+    Vectors, LabelModel, GraphModel, FactorModel or estimator
         An estimator is fitted; its own ``load`` takes parameters and the names of classes.
 
     Raises
@@ -93,7 +100,29 @@ def load(
     if words is None and (name := estimator_of(path)):
         reader: type[SparseEstimator] = getattr(importlib.import_module("snailps.estimators"), name)
         return reader.load(path)
+    if words is None and (embeddings := embedding_of(path)) is not None:
+        return embeddings
     return load_text_model(path, words=words)
+
+
+def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
+    """The model of a knowledge graph or a matrix factorisation; None: it is no such file."""
+    from snailps.models.embeddings import queries
+
+    name = queries.READERS.get(_model_of(path))
+    if name is None:
+        return None
+    model: GraphModel | FactorModel = getattr(queries, name)(path)
+    return model
+
+
+def _model_of(path: str | os.PathLike[str]) -> str:
+    """`worker_class` of a file that says one; else empty."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return str(settings_of(_bytes_of(archive, "about"))["worker_class"])
+    except _NO_SUCH_FILE:
+        return ""
 
 
 def estimator_of(path: str | os.PathLike[str]) -> str:
@@ -107,10 +136,7 @@ def estimator_of(path: str | os.PathLike[str]) -> str:
                 saved = json.loads(_bytes_of(archive, "estimator").tobytes())["class"]
                 return saved if saved in _NAMES else ""
             names = _READERS.get(str(settings["worker_class"]), ("", ""))
-    except (  # whatever it is, reading it as a file of vectors says so
-        OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile,
-        zlib.error,
-    ):  # fmt: skip
+    except _NO_SUCH_FILE:  # whatever it is, reading it as a file of vectors says so
         return ""
     return names[settings.get("loss") == "squared"]
 

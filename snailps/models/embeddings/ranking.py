@@ -83,8 +83,9 @@ def filtered_ranks(
         which = np.repeat(here, counts)
         entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         found[which, known_answers[entry + np.repeat(first, counts)]] = -np.inf
+        true = np.where(np.isnan(true), -np.inf, true)  # diverged: never the best
+        found = np.where(np.isnan(found), np.inf, found)
         found[here, answers[at]] = true
-        found = np.where(np.isnan(found), np.inf, found)  # diverged: never the best
         better = (found > true[:, None]).sum(1)
         equal = (found == true[:, None]).sum(1)
         ranks: NDArray[np.float64] = better + (np.maximum(equal, 1) - 1) / 2 + 1.0

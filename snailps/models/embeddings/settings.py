@@ -176,6 +176,21 @@ class MfSettings(EmbeddingSettings):
         "rank items of pairs without values, among negatives: cross entropy, BPR.",
         when="`softmax` if lines are clicks, plays or purchases.",
     )
+    lr: float = setting(
+        0.05,
+        help="Step size; it falls linearly to 0 over the job.",
+        when="To be searched: 0.02 to 0.1 for ratings, 0.05 to 0.3 for rankings.",
+        low=1e-6,
+        high=100.0,
+        aliases=["learning_rate"],
+    )
+    l2: float = setting(
+        0.03,
+        help="Factor of the squared weights of a line's rows in its loss.",
+        when="Larger for few ratings a name; 0.005 for rankings.",
+        low=0.0,
+        high=1e3,
+    )
     top: int = setting(
         10,
         help="Length of the lists that recall and NDCG are of, on `test`.",

@@ -1,0 +1,139 @@
+"""models.embeddings on clusters: the contract of models, planted structure, questions to files."""
+
+import json
+import subprocess
+import sys
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from model_mixin import ModelContract
+from processes import environment
+
+import snailps
+
+
+def write_graph(folder, entities=60, seed=3):
+    """Numbers on a ring: relation "plus k" leads from n to n + k, of which a tenth is held out."""
+    rng = np.random.default_rng(seed)
+    lines = [
+        f"n{n}\tplus{k}\tn{(n + k) % entities}\n" for n in range(entities) for k in (1, 2, 3, 5, 8)
+    ]
+    rng.shuffle(lines)
+    cut = len(lines) * 9 // 10
+    (folder / "input").write_text("".join(lines[:cut] * 6))
+    (folder / "test.txt").write_text("".join(lines[cut:]))
+
+
+def write_ratings(folder, seed=5):
+    """Ratings of 80 users and 50 items by planted biases and factors; noise of .2."""
+    rng = np.random.default_rng(seed)
+    p, q = rng.normal(0, 0.7, (80, 3)), rng.normal(0, 0.7, (50, 3))
+    of_user, of_item = rng.normal(0, 0.4, 80), rng.normal(0, 0.5, 50)
+    u, i = np.divmod(rng.permutation(80 * 50), 50)
+    values = 3 + of_user[u] + of_item[i] + (p[u] * q[i]).sum(1) + rng.normal(0, 0.2, len(u))
+    lines = [f"u{a},i{b},{v:.3f}\n" for a, b, v in zip(u, i, values, strict=True)]
+    (folder / "input").write_text("".join(lines[:3600]))
+    (folder / "test.csv").write_text("".join(lines[3600:]))
+
+
+@pytest.mark.long(
+    tests=[
+        "test_model_with_same_seed_gives_identical_files_and_with_other_seed_others",
+        "test_model_with_backup_period_and_interrupt_saves_both",
+    ]
+)
+class TestKnowledgeGraph(ModelContract):
+    """A ring: RotatE finds the turns, and with them the steps that were held out."""
+
+    job: ClassVar = {
+        "worker_class": "snailps.models.embeddings.kge:KnowledgeGraph",
+        "test": "test.txt",
+        "model": "rotate",
+        "dim": 32,
+        "lr": 0.1,
+        "epochs": 30,
+    }
+    units = 1620
+    results = ("out.npz",)
+    optimizers = ("sgd", "adagrad")
+    write_input = staticmethod(write_graph)
+
+    def check_learnt(self, folder, figures):
+        """Chance has a mean reciprocal rank of .08."""
+        assert figures["test"]["mrr"] > 0.6
+        assert figures["entities"] == 60
+        model = snailps.load(folder / "out.npz")
+        head, relation, tail = (folder / "test.txt").read_text().split("\n")[0].split("\t")
+        assert model.score(head, relation, tail) > np.median(
+            [model.score(head, relation, name) for name in model.entities]
+        )
+
+
+class TestMatrixFactorization(ModelContract):
+    """Ratings: what is left of them is the noise, nearly."""
+
+    job: ClassVar = {
+        "worker_class": "snailps.models.embeddings.mf:MatrixFactorization",
+        "test": "test.csv",
+        "dim": 4,
+        "lr": 0.05,
+        "l2": 0.01,
+        "epochs": 30,
+    }
+    units = 3600
+    results = ("out.npz",)
+    optimizers = ("sgd", "adagrad")
+    write_input = staticmethod(write_ratings)
+
+    def check_learnt(self, folder, figures):
+        """The values' own deviation is above 1, the noise .2."""
+        assert figures["test"]["rmse"] < 0.45
+        model = snailps.load(folder / "out.npz")
+        user, item, value = (folder / "test.csv").read_text().split("\n")[0].split(",")
+        assert abs(model.predict(user, item) - float(value)) < 1.5
+        assert len(model.recommend(user, 5)) == 5
+
+
+def snailps_command(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "snailps", *words], cwd=folder, env=environment(),
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_train_kge_and_predict_answer_questions(tmp_path):
+    write_graph(tmp_path)
+    done = snailps_command(
+        tmp_path, "train", "kge", "--train", "input", "--valid", "test.txt", "--test", "test.txt",
+        "--output", "out", "--model", "transe", "--epochs", "3", "--dim", "8", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["valid"]["mrr"] == figures["test"]["mrr"] > 0
+    (tmp_path / "asked.txt").write_text("n1\tplus2\t?\n?\tplus2\tn3\nn1\tplus2\tn3\n")
+    asked = snailps_command(tmp_path, "predict", "out.npz", "asked.txt", "-k", "2", "--json")
+    rows = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert [row["line"] for row in rows] == [1, 1, 2, 2, 3]
+    assert rows[0]["score"] >= rows[1]["score"]
+    wrong = snailps_command(tmp_path, "predict", "out.npz", "input", "--metrics")
+    assert wrong.returncode == 2
+
+
+def test_train_mf_of_pairs_recommends_what_alike_users_chose(tmp_path):
+    """Two parties of users, each with 20 items of its own, of which a user has chosen 12."""
+    rng = np.random.default_rng(1)
+    held, given = [], []
+    for user in range(60):
+        chosen = rng.permutation(20)[:14] + 20 * (user % 2)
+        given += [f"u{user} i{item}\n" for item in chosen[:12]]
+        held += [f"u{user} i{item}\n" for item in chosen[12:]]
+    rng.shuffle(given)
+    (tmp_path / "input").write_text("".join(given))
+    (tmp_path / "test.txt").write_text("".join(held))
+    done = snailps_command(
+        tmp_path, "train", "mf", "--train", "input", "--test", "test.txt", "--output", "out",
+        "--loss", "softmax", "--lr", "0.1", "--epochs", "20", "--dim", "8", "--top", "8", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["test"]["recall_at_8"] > 0.8  # by chance 8 / 28

@@ -1,0 +1,165 @@
+"""models.embeddings: settings, and blocks of triples and ratings at one worker."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from connected import block_of, connected, train
+
+from snailps.config import RawConfig
+from snailps.data.name_columns import Names
+from snailps.errors import ConfigError, DataError
+from snailps.models.embeddings.kge import KnowledgeGraph, queries
+from snailps.models.embeddings.mf import MatrixFactorization
+from snailps.models.embeddings.settings import KgeSettings, MfSettings
+from snailps.models.embeddings.worker import KIND_KEY, TABLE, _numbered
+
+TRIPLES = b"".join(b"e%d\tr%d\te%d\n" % (i % 7, i % 2, (i * 3 + 1) % 7) for i in range(40))
+RATINGS = b"".join(b"u%d,i%d,%d\n" % (i % 5, i * i % 6, 1 + i % 5) for i in range(60))
+
+
+def settings_of(cls, **values):
+    return RawConfig.from_mapping(values, "--{key}").build(cls)
+
+
+@pytest.mark.parametrize("model", ["complex", "rotate"])
+def test_kge_settings_of_complex_numbers_refuse_odd_dim(model):
+    with pytest.raises(ConfigError, match="dim: expected an even number"):
+        settings_of(KgeSettings, model=model, dim="7")
+    settings_of(KgeSettings, model="transe", dim="7")
+
+
+@pytest.mark.parametrize(("cls", "settings"), [
+    (KnowledgeGraph, KgeSettings()), (MatrixFactorization, MfSettings()),
+])  # fmt: skip
+def test_check_refuses_optimizers_whose_deltas_do_not_add_up(cls, settings):
+    with pytest.raises(ConfigError, match="optimizer: adam does not fit"):
+        cls.check(replace(settings, optimizer="adam"))
+
+
+def test_check_of_mf_refuses_ratings_without_values(tmp_path):
+    path = tmp_path / "pairs.txt"
+    path.write_text("u1 i1\nu2 i2\n")
+    with pytest.raises(DataError, match="without values"):
+        MatrixFactorization.check(MfSettings(input=(str(path),)))
+    MatrixFactorization.check(MfSettings(input=(str(path),), loss="softmax"))
+
+
+def test_check_of_kge_refuses_test_files_that_are_no_triples(tmp_path):
+    path = tmp_path / "pairs.txt"
+    path.write_text("u1 i1\nu2 i2\n")
+    with pytest.raises(DataError, match=r"valid: .*expected lines of head relation tail"):
+        KnowledgeGraph.check(KgeSettings(valid=(str(path),)))
+
+
+@pytest.mark.parametrize("names", [10, 1 << 25])
+def test_numbered_gives_distinct_numbers_and_places(names):
+    parts = [np.array([5, 2, 5], np.int32), np.array([9, 2], np.int32)]
+    used, places = _numbered(parts, names)
+    assert used.tolist() == [2, 5, 9]
+    assert [place.tolist() for place in places] == [[1, 0, 1], [2, 0]]
+
+
+def surveyed(cls, settings, data):
+    part = cls(settings).survey_part()
+    part.add(block_of(data))
+    surveyor = cls.surveyor(settings)
+    surveyor.add(part.take())
+    return surveyor.result()
+
+
+@pytest.mark.parametrize("method", ["sgd", "adagrad"])
+@pytest.mark.parametrize("consistency", ["async", "ssp"])
+def test_kge_block_changes_rows_as_the_kernel_does(method, consistency):
+    settings = KgeSettings(
+        dim=6, shared=4, negatives=3, lr=0.05, optimizer=method, consistency=consistency
+    )
+    summary = surveyed(KnowledgeGraph, settings, TRIPLES)
+    names = Names(summary)
+    keys = np.concatenate([np.arange(7), KIND_KEY + np.arange(2)]).astype(np.uint64)
+    with connected(KnowledgeGraph) as make:
+        model = make(settings, summary=summary)
+        before = model.pull(TABLE, keys, state=True)
+        told = train(model, TRIPLES)
+        if consistency == "async":
+            assert model.owes
+            model.shared_rows.flush()
+            assert not model.owes
+        model.sgd.wait()
+        after = model.pull(TABLE, keys, state=True)
+
+        # The same block by hand: rows in the order of keys, the order of lines drawn from its seed.
+        columns = KnowledgeGraph.read(TRIPLES, "x", 0)
+        ids = [
+            names.numbers(kind, column)
+            for kind, column in zip((0, 1, 0), columns.names, strict=True)
+        ]
+        order = np.random.default_rng(7).permutation(40)
+        h, r, t = (some[order].astype(np.int32) for some in ids)
+        layout = model.sgd.layout
+        rows = layout.make(9)
+        layout.load(before, rows)
+        batch = type("Batch", (), {})()
+        batch.places, batch.noise = (h, r + np.int32(7), t), np.arange(7, dtype=np.int32)
+        loss = model.train_part(batch, rows, (0, 40), (0.05, 0.025), 7)
+        layout.subtract(before.copy(), rows)
+        wanted = np.concatenate([rows[:, :6], rows[:, 16:22]][: layout.parts], axis=1)
+    np.testing.assert_allclose(after, wanted, atol=1e-5)
+    assert told == {
+        "units": 40.0, "lr": pytest.approx(0.025), "loss": pytest.approx(loss), "examples": 40.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "falls_to"),
+    [
+        (MfSettings(dim=4, lr=0.05), 0.6),
+        (MfSettings(dim=4, lr=0.1, optimizer="adagrad"), 0.6),
+        (MfSettings(dim=4, loss="softmax", negatives=4, shared=4), 0.95),
+        (MfSettings(dim=4, loss="pairwise", negatives=4, shared=4), 0.95),
+    ],
+)
+def test_mf_learns_by_blocks_and_numbers_lines_once(settings, falls_to):
+    summary = surveyed(MatrixFactorization, settings, RATINGS)
+    with connected(MatrixFactorization) as make:
+        for workers in (1, 3):  # alone, and with exchanges as beside two others
+            model = make(settings, workers=workers, summary=summary)
+            losses = [train(model, RATINGS, progress=(0, 0.1))["loss"] for _ in range(40)]
+            assert np.mean(losses[-5:]) < falls_to * losses[0]
+            assert len(model._encoded) == 1
+
+
+def test_kge_of_rows_that_diverge_tells_a_loss_that_is_no_number():
+    settings = KgeSettings(dim=4, shared=2, negatives=2, lr=100.0, optimizer="sgd", l2=1e3)
+    with connected(KnowledgeGraph) as make:
+        model = make(settings, summary=surveyed(KnowledgeGraph, settings, TRIPLES))
+        losses = [train(model, TRIPLES)["loss"] for _ in range(8)]
+    assert np.isnan(losses[-1])
+
+
+def test_kge_block_with_names_that_the_survey_lacks_is_refused():
+    settings = KgeSettings(dim=4)
+    with connected(KnowledgeGraph) as make:
+        model = make(settings, summary=surveyed(KnowledgeGraph, settings, TRIPLES))
+        with pytest.raises(DataError, match="survey has not seen"):
+            train(model, b"e1\tr1\tnew\n")
+        assert train(model, b"\n\n")["units"] == 0
+
+
+@pytest.mark.parametrize("model", ["transe", "distmult", "complex", "rotate"])
+def test_queries_of_both_sides_score_a_triple_alike(model):
+    """|h + r - t|, <h, r, t>: the score does not depend on which end is asked for."""
+    settings = KgeSettings(model=model, dim=8)
+    rng = np.random.default_rng(3)
+    h, r, t = (rng.normal(0, 1, (5, 8)).astype(np.float32) for _ in range(3))
+    forth, back = queries(settings, h, r, tails=True), queries(settings, t, r, tails=False)
+    if model == "transe":
+        np.testing.assert_allclose(np.abs(forth - t), np.abs(back - h), rtol=1e-4, atol=1e-5)
+    elif model == "rotate":
+
+        def moduli(d):
+            return np.hypot(d[:, :4], d[:, 4:])
+
+        np.testing.assert_allclose(moduli(forth - t), moduli(back - h), rtol=1e-4, atol=1e-5)
+    else:
+        np.testing.assert_allclose((forth * t).sum(1), (back * h).sum(1), rtol=1e-4, atol=1e-5)

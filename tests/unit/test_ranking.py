@@ -1,0 +1,78 @@
+"""models.embeddings.ranking and mf.list_figures against plain loops."""
+
+import numpy as np
+import pytest
+
+from snailps.models.embeddings import ranking
+from snailps.models.embeddings.mf import list_figures
+
+
+def test_filtered_ranks_leave_out_other_known_answers():
+    """Scores 5, 4, 3, 3, 1: the third is known too, of equal ones it is the middle."""
+    rows = np.array([[5], [4], [3], [3], [1]], np.float32)
+
+    def ranks(answer, known):
+        pairs = np.zeros(1, np.int64)
+        return ranking.filtered_ranks(
+            lambda at: np.ones((1, 1), np.float32)[at], rows, 0, pairs,
+            np.array([answer], np.int32), np.zeros(len(known), np.int64),
+            np.array(known, np.int32),
+        ).tolist()  # fmt: skip
+
+    assert ranks(2, []) == [3.5]
+    assert ranks(2, [0]) == [2.5]
+    assert ranks(2, [0, 3, 2]) == [2]
+    assert ranks(4, [0, 1]) == [3]
+
+
+@pytest.mark.parametrize("metric", [0, 1, 2, 3])
+def test_filtered_ranks_equal_those_of_loops(metric):
+    rng = np.random.default_rng(1)
+    rows = rng.normal(0, 1, (50, 8)).astype(np.float32)
+    queries = rng.normal(0, 1, (70, 8)).astype(np.float32)
+    pairs = rng.integers(0, 9, 70)
+    answers = rng.integers(0, 50, 70).astype(np.int32)
+    known_pairs, known = rng.integers(0, 9, 200), rng.integers(0, 50, 200).astype(np.int32)
+    got = ranking.filtered_ranks(
+        lambda at: queries[at], rows, metric, pairs, answers, known_pairs, known
+    )
+    scores = ranking.scores(queries, rows, metric)
+    for i in range(70):
+        others = [
+            e for e in range(50)
+            if e != answers[i] and e not in set(known[known_pairs == pairs[i]].tolist())
+        ]  # fmt: skip
+        better = sum(scores[i, e] > scores[i, answers[i]] for e in others)
+        assert got[i] == better + 1
+
+
+def test_filtered_ranks_of_diverged_rows_are_the_worst():
+    rows = np.array([[np.nan], [1], [0]], np.float32)
+    ranks = ranking.filtered_ranks(
+        lambda at: np.ones((3, 1), np.float32)[at], rows, 0, np.arange(3),
+        np.array([0, 1, 2], np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32),
+    )  # fmt: skip
+    assert ranks.tolist() == [3, 2, 3]
+
+
+def test_figures_of_known_ranks():
+    assert ranking.figures_of(np.array([1.0, 2, 4, 20])) == {
+        "mrr": pytest.approx((1 + 0.5 + 0.25 + 0.05) / 4),
+        "hits_at_1": 0.25, "hits_at_3": 0.5, "hits_at_10": 0.75, "mean_rank": 6.75,
+    }  # fmt: skip
+    assert ranking.figures_of(np.zeros(0)) == {}
+
+
+def test_list_figures_of_a_known_case():
+    """User 0 has items 0, 1 on test and has seen 3: of its list 0, 2 one of two is a hit."""
+    users = np.array([[1], [-1]], np.float32)
+    items = np.array([[3], [1], [2], [9]], np.float32)
+    pairs = np.array([[0, 0, 1], [0, 1, 1]], np.int32)
+    seen = np.array([[0, 1], [3, 0]], np.int32)
+    got = list_figures(users, items, pairs, seen, 2)
+    gains = 1 / np.log2([2, 3])
+    ndcg = [gains[0] / gains.sum(), 1.0]  # user 1: items 1, 2, whose first is its only one
+    assert got == {
+        "recall_at_2": pytest.approx((0.5 + 1) / 2),
+        "ndcg_at_2": pytest.approx(np.mean(ndcg)),
+    }
