@@ -178,7 +178,7 @@ class MatrixFactorization(EmbeddingWorker):
         """Writes the ``.npz``: names, rows of users and of items, the mean of all values."""
         s = results.settings
         names = cls.names(results)
-        arrays: dict[str, NDArray[Any]] = {"mean": np.array(mean_of(names), np.float32)}
+        arrays: dict[str, NDArray[Any]] = {"mean": np.array([mean_of(names)], np.float32)}
         for kind, name in enumerate(cls.kinds):
             arrays[name] = files.packed_names(names.names[kind])
             arrays[f"{name}.rows"] = cls.rows_of_kind(results, names, kind)

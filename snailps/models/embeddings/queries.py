@@ -198,7 +198,7 @@ class FactorModel(_Named):
         assert isinstance(settings, MfSettings)
         self.settings = settings
         super().__init__(path, arrays)
-        self.mean = float(arrays.get("mean", np.float32(0)))
+        self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0
         self.users, self.items = self._names["users"], self._names["items"]
         self.user_rows, self.item_rows = self._rows["users"], self._rows["items"]
 
