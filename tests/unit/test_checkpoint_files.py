@@ -86,6 +86,7 @@ def write_store(path, store, number=1, capacity=1 << 16):
     buffer = new_buffer(capacity)
     while at < len(fragments):
         at, used, sections = copy_fragments(store, fragments, at, buffer)
+        assert sections, f"a section needs {used:,} bytes"
         writer.put(writer.reserve(used), buffer, used, sections)
     return writer.close()
 

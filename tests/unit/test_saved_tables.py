@@ -18,13 +18,14 @@ from snailps.store.route import fragment_of
 
 ROWS = 3_000
 DECLARED = {
-    1: Table("plain", 16),
+    1: Table("admitted", 2, access="sgd", lr=1.0, admit_after=2, admit_bytes=1 << 12),
     2: Table("ada", 5, access="adagrad", init="uniform", scale=0.5, seed=3, lr=0.1),
     3: Table("adam", 3, access="adam", init="normal", seed=4, lr=0.1, track="touch"),
     4: Table("ftrl", 2, access="ftrl", lr=0.1, l1=0.01),
     5: Table("average", 2, access="average"),
     6: Table("empty", 2, init="uniform", scale=0.5),
-    7: Table("rowwise", 4, access="rowwise_adagrad", lr=0.1, init="uniform"),
+    7: Table("rowwise", 4, access="rowwise_adagrad", lr=0.1, init="uniform", rows_max=1 << 20),
+    8: Table("plain", 16),
     9: Table("python", 3, access="python_methods:Momentum", lr=1.0),
 }
 FILLED = {

@@ -25,6 +25,7 @@ cdef enum:
     HEAD_BYTES = 32
     TABLE_BYTES = 48
     MARK_BYTES = 16
+    TRACK_RETAINS = 4 | 8           # counts of keys follow the rows
     KEY_BYTES = 8
     AHEAD = 16                      # keys whose entries are fetched before they are needed
     WINDOW = 64                     # keys that go through both steps of a lookup at a time
@@ -160,7 +161,7 @@ cdef class RowIndex:
         cdef const uint8_t[::1] view = section
         cdef uint64_t length = view.shape[0]
         cdef const char *begin = <const char *>&view[0] if length else NULL
-        cdef uint64_t at = HEAD_BYTES, count
+        cdef uint64_t at = HEAD_BYTES, count, retained
         cdef uint32_t fragment, tables, i, row_bytes
         cdef Part *part
         if self.index != NULL:
@@ -188,7 +189,11 @@ cdef class RowIndex:
                 part.rows, part.count, part.row_bytes = begin + at + TABLE_BYTES, count, row_bytes
                 self.rows += count
                 self._kept.append(section)
+            retained = wide_at(begin + at + 24) if number_at(begin + at + 8) & TRACK_RETAINS else 0
             at += TABLE_BYTES + (count * row_bytes + 7) // 8 * 8
+            if at > length or retained > length - at:
+                raise CheckpointError(f"section of fragment {fragment} ends in the middle")
+            at += retained
 
     def build(self):
         """Makes the index, after the last `add`; 6 bytes a row."""
