@@ -13,6 +13,18 @@ except ImportError as error:
         "snailps.torch needs PyTorch, which is not installed: pip install 'snailps[torch]'"
     ) from error
 
+from snailps.torch.dense import Synced, sync
 from snailps.torch.embedding import Embedding, EmbeddingBag, EmbeddingBagCollection
+from snailps.torch.optimizer import Optimizer
+from snailps.torch.training import TorchSettings, Worker
 
-__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection"]
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingBagCollection",
+    "Optimizer",
+    "Synced",
+    "TorchSettings",
+    "Worker",
+    "sync",
+]

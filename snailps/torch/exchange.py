@@ -4,7 +4,7 @@
     dL/d(rows) -> Exchange.give -> pushes under way -> at most `staleness` steps unacknowledged
 
 It owns which ids are the same, what was pulled ahead, and which pushes are not acknowledged yet.
-It must not know tensors, nor what is computed from the rows.
+It must not know autograd, nor what is computed from the rows.
 
 What holds
 ----------
@@ -27,6 +27,7 @@ from snailps.api.tables import Keys, Table
 from snailps.api.tables import Rows as RowArray
 from snailps.data._key_numbering import number_keys
 from snailps.errors import MisuseError
+from snailps.torch._bags import add_to_rows
 from snailps.torch.rows import Rows
 from snailps.transport.client._client import Pending
 
@@ -214,23 +215,41 @@ class Exchange:
     def push_held(self) -> None:
         """Pushes what is held as one step; the gradients of a row that came twice are summed."""
         if self.held:
-            held, self.held = self.held, []
+            held, self.held = self._merged(self.held), []
             self._push(held)
+
+    def held_arrays(self) -> list[RowArray]:
+        """The gradient of each different row that is held; may be changed in place."""
+        if self.held is None:
+            return []
+        self.held = self._merged(self.held)
+        return [gradient for _, gradient in self.held]
+
+    def _merged(self, held: list[tuple[Lookup, RowArray]]) -> list[tuple[Lookup, RowArray]]:
+        """The same gradients with each row once."""
+        if len(held) < 2:
+            return held
+        ids = [
+            np.concatenate([lookup.keys[i] for lookup, _ in held]) for i in range(len(self.tables))
+        ]
+        given = [
+            gradient[lookup.starts[i] : lookup.starts[i + 1]]
+            for i in range(len(self.tables))
+            for lookup, gradient in held
+        ]
+        lookup = Lookup(ids, [None] * len(self.tables), self.tables[0].dim)
+        rows = np.zeros_like(lookup.rows)
+        add_to_rows(np.concatenate(given), lookup.places, rows)
+        return [(lookup, rows)]
 
     def _push(self, given: Sequence[tuple[Lookup, RowArray]]) -> None:
         self._awaited = 0
         under_way: list[Pending] = []
         with self.rows.corked():
-            for i, table in enumerate(self.tables):
-                keys = [lookup.keys[i] for lookup, _ in given]
-                values = [
-                    gradient[lookup.starts[i] : lookup.starts[i + 1]] for lookup, gradient in given
-                ]
-                one, rows = keys[0], values[0]
-                if len(given) > 1:  # the client sums what comes twice, where that matters
-                    one, rows = np.concatenate(keys), np.concatenate(values)
-                if len(one):
-                    under_way.append(self.rows.push_async(table.name, one, rows, self.factor))
+            for lookup, gradient in given:
+                for i, part in lookup.slices():
+                    table, keys = self.tables[i].name, lookup.keys[i]
+                    under_way.append(self.rows.push_async(table, keys, gradient[part], self.factor))
         self._pushed += 1
         self._steps.append(under_way)
         for lookup in self._ahead:
@@ -245,6 +264,11 @@ class Exchange:
         while len(self._steps) > left:
             for push in self._steps.popleft():
                 push.wait()
+
+    def forget_ahead(self) -> None:
+        """Drops what was pulled ahead: the step that it was pulled in is over."""
+        while self._ahead:
+            self._ahead.popleft().drop()
 
     def flush(self) -> None:
         """Waits until every push is acknowledged.

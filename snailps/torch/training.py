@@ -1,0 +1,205 @@
+"""A PyTorch model on workers: blocks are leased, rows and dense parameters are at the servers.
+
+    block -> batches -> loss -> backward -> pushes;  rows + dense + position -> one checkpoint
+
+`Worker` calls what the user writes, `model`, `batches` and `loss`, and owns the order of pulls and
+pushes around them.  Leases, checkpoints and recovery are those of every `snailps.Worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from snailps.api import worker as api
+from snailps.api.block import Block
+from snailps.api.results import Results, write_tables
+from snailps.api.tables import Table, Tensor
+from snailps.config import JobSettings, setting
+from snailps.errors import MisuseError
+from snailps.torch.dense import DenseParameters
+from snailps.torch.embedding import TableModule
+from snailps.torch.rows import WorkerRows, bound
+
+DENSE = "dense"
+"""Name of the table of dense parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSettings(JobSettings):
+    """Settings of a `snailps.torch.Worker`; fields of a class of yours are added to them."""
+
+    dense_optimizer: Literal["sgd", "momentum", "adagrad", "adam"] = setting(
+        "adagrad",
+        help="How servers step the dense parameters.",
+        when="As in plain PyTorch; `adam` for deep dense parts.",
+    )
+    dense_lr: float = setting(
+        0.01,
+        help="Step size of the dense parameters.",
+        when="It diverges, or learns slowly. Each embedding has its own.",
+        low=1e-30,
+        high=1e6,
+    )
+
+
+class Worker(api.Worker):
+    """A PyTorch model that a cluster trains on blocks of its input.
+
+    Write `model` and `loss`, and `batches` if a block is not one batch.
+
+    Attributes
+    ----------
+    net : nn.Module
+        What `model` returned, from `setup` on.
+
+    Notes
+    -----
+    With ``consistency: async`` or ``ssp`` each batch is a step.  With ``bsp`` a block is a
+    contribution to a step: the mean of its batches, from the rows and parameters at the step's
+    start, a `micro_batches`-th of the step; the result has the same bits with any number of workers
+    and servers, and whatever of them is lost.  Buffers (running means of BatchNorm) stay at each
+    worker: use LayerNorm.
+
+    Examples
+    --------
+    >>> class Clicks(snailps.torch.Worker):  # doctest: +SKIP
+    ...     def model(self):
+    ...         return Net(snailps.torch.EmbeddingBagCollection(16, 26, lr=0.05))
+    ...
+    ...     def loss(self, block):
+    ...         ids, labels = parse(block.data)
+    ...         return F.binary_cross_entropy_with_logits(self.net(ids), labels), len(labels)
+    """
+
+    Settings = TorchSettings
+
+    net: nn.Module
+
+    def model(self) -> nn.Module:
+        """The model, with embeddings of `snailps.torch`; made anew in every process.
+
+        PyTorch's random numbers are seeded with the setting ``seed``, so that all make the same.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no model()")
+
+    def batches(self, block: Block) -> Iterable[Any]:
+        """The batches of a block: what `loss` gets.  By default the block itself.
+
+        Runs in another thread, beside the training on the block before: it may use `settings`, but
+        not `net`.
+        """
+        return [block]
+
+    def loss(self, batch: Any) -> tuple[torch.Tensor, int]:
+        """The mean loss of a batch, to be differentiated, and its number of examples."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss()")
+
+    def ahead(self, batch: Any) -> None:
+        """Called with the next batch before `loss` of this one: `prefetch` its ids, if you like.
+
+        Of a block's batches alone; not with ``bsp``, where all are computed from the same rows.
+        """
+
+    # --- what the base class asks for -------------------------------------------------------
+
+    def tables(self) -> Sequence[Table | Tensor]:
+        """The tables of the model's embeddings and of its dense parameters."""
+        rows = WorkerRows(self)
+        with torch.random.fork_rng(devices=[]), bound(rows):
+            torch.manual_seed(self.settings.seed)
+            self.net = self.model()
+            settings: TorchSettings = self.settings  # type: ignore[assignment]
+            self._dense: DenseParameters | None = None
+            if any(one.requires_grad for one in self.net.parameters()):
+                self._dense = DenseParameters(
+                    rows, self.net, DENSE, settings.dense_optimizer, settings.dense_lr
+                )
+        self._modules = [one for one in self.net.modules() if isinstance(one, TableModule)]
+        if not self._modules and self._dense is None:
+            raise MisuseError(f"{type(self).__name__}.model() has nothing to train")
+        return list(rows.tables.values())
+
+    def setup(self) -> None:
+        """Sets PyTorch's threads; call it first if you override it."""
+        clocked = type(self).clocked(self.settings)
+        torch.set_num_threads(1 if clocked else self.threads)
+        if clocked:  # one push a block of each row
+            for module in self._modules:
+                module.exchange.held = []
+
+    def prepare(self, block: Block) -> Any:
+        """The batches of a block, in a list."""
+        return list(self.batches(block))
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Makes a step with each batch; with ``bsp`` a contribution with all of them."""
+        torch.manual_seed(block.seed & (1 << 63) - 1)
+        self.net.train()
+        batches: list[Any] = block.prepared
+        clocked = block.clock >= 0
+        share = 1.0 / (len(batches) * block.slots) if clocked and batches else 1.0
+        dense = self._dense
+        if dense is not None:
+            dense.forget()  # it was asked before others' steps, or in the step before
+            if batches:
+                dense.refresh()
+        examples, total = 0, 0.0
+        for number, batch in enumerate(batches):
+            if dense is not None and number and not clocked:
+                dense.refresh()
+            if number + 1 < len(batches) and not clocked:
+                self.ahead(batches[number + 1])
+            loss, count = self.loss(batch)
+            total += float(loss.detach()) * count
+            examples += count
+            (loss * share if clocked else loss).backward()
+            if not clocked:
+                self._push_dense(last=number + 1 == len(batches))
+        if clocked:
+            for module in self._modules:
+                module.exchange.push_held()
+                module.exchange.forget_ahead()
+            self._push_dense(last=True)
+        return {"units": examples, "examples": examples, "loss": total}
+
+    def _push_dense(self, *, last: bool) -> None:
+        if self._dense is None or (gradient := self._dense.take_gradient()) is None:
+            return
+        self._dense.push(gradient)
+        if not last:
+            self._dense.ask()  # behind the push, so that it sees that
+
+    def finish(self) -> None:
+        """Waits until all is pushed."""
+        for module in self._modules:
+            module.flush()
+
+    @classmethod
+    def trained(cls, results: Results) -> nn.Module:
+        """The model with the dense parameters that the servers have; rows stay there."""
+        one = cls(results.settings)
+        one.tables()
+        if one._dense is not None:
+            one._dense.set_from(results.pull(DENSE, one._dense.tensor.keys()))
+        return one.net
+
+    @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        """``OUTPUT.npz`` and ``OUTPUT.pt``; nothing of a class with an `export` of its own."""
+        own = cls.export.__func__ is not Worker.export.__func__  # type: ignore[attr-defined]
+        return () if own else (f"{settings.output}.npz", f"{settings.output}.pt")
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        """Writes keys and rows to ``OUTPUT.npz``, the dense `state_dict` to ``OUTPUT.pt``."""
+        output = results.settings.output
+        write_tables(Path(f"{output}.npz"), results)
+        net = cls.trained(results)
+        torch.save({name: one.clone() for name, one in net.state_dict().items()}, f"{output}.pt")
+        return {"files": [f"{output}.npz", f"{output}.pt"]}

@@ -1,0 +1,215 @@
+"""Dense parameters at the servers: steps as PyTorch's, several ranks, schedules, clipping."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+import copy
+
+from processes import LIMIT_S, SUPPORT, environment, free_port
+from torch import nn
+
+import snailps
+from snailps.errors import ConfigError, MisuseError, WaitTimeout
+from snailps.torch import Embedding, Optimizer, sync
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with snailps.local_cluster(servers=2, workers=0, shard_num=1) as made:
+        yield made
+
+
+def small(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1)
+    )
+
+
+def batch(step):
+    draw = torch.Generator().manual_seed(step)
+    x = torch.randn((20, 6), generator=draw)
+    return x, x.sum(1, keepdim=True)
+
+
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.05}),
+    "momentum": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.05}),
+    "adam": (torch.optim.Adam, {"lr": 0.01}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("mode", ["async", "ssp", "bsp"])
+def test_parameters_after_some_steps_are_those_of_torch(cluster, name, mode):
+    made, options = OPTIMIZERS[name]
+    ours, own = small(), small()
+    kept = sync(
+        ours, f"{name}-{mode}", mode=mode, optimizer=name, lr=options["lr"], cluster=cluster
+    )
+    stepper = made(own.parameters(), **options)
+    for step in range(25):
+        x, y = batch(step)
+        for module in (ours, own):
+            (module(x) - y).square().mean().backward()
+        stepper.step()
+        stepper.zero_grad()
+    kept.close()
+    for one, other in zip(ours.parameters(), own.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(ours[0].weight, small()[0].weight, atol=1e-3)
+
+
+def test_process_that_begins_again_goes_on_from_what_the_servers_have(cluster):
+    first = small()
+    kept = sync(first, "again", cluster=cluster)
+    for step in range(3):
+        x, y = batch(step)
+        (first(x) - y).square().mean().backward()
+    kept.close()
+    second = small(seed=9)  # of other first values
+    sync(second, "again", cluster=cluster).close()
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_module_of_another_size_is_refused(cluster):
+    sync(small(), "sized", cluster=cluster).close()
+    with pytest.raises(MisuseError, match=r"have 1,961 parameters .* another name"):
+        sync(nn.Sequential(small(), nn.Linear(1, 1)), "sized", cluster=cluster)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"mode": "sync"}, ConfigError),
+        ({"optimizer": "lamb"}, ConfigError),
+        ({"rank": 2, "world": 2}, ConfigError),
+        ({"mode": "bsp", "rank": 0, "world": 2}, ConfigError),
+        ({"staleness": -1}, ConfigError),
+    ],
+)
+def test_sync_refuses_options_that_there_are_not(cluster, options, error):
+    with pytest.raises(error):
+        sync(small(), "refused", cluster=cluster, **options)
+    with pytest.raises(MisuseError, match="no dense parameters"):
+        sync(nn.ReLU(), "refused", cluster=cluster)
+
+
+def test_rank_that_waits_for_one_that_does_not_come_says_so(cluster):
+    with pytest.raises(WaitTimeout, match=r"rank 1 has waited 0.2 s for rank 0 to bring"):
+        sync(small(), "alone", rank=1, world=2, timeout_s=0.2, cluster=cluster)
+
+
+def test_ssp_rank_waits_for_the_slowest_and_names_it(cluster):
+    ours = small()
+    sync(ours, "slow", mode="ssp", staleness=2, rank=0, world=2, timeout_s=0.3, cluster=cluster)
+    x, y = batch(0)
+    for _ in range(3):
+        (ours(x) - y).square().mean().backward()
+    with pytest.raises(WaitTimeout, match="for rank 1, which has made 0 steps"):
+        ours(x)
+
+
+# --- an optimiser ---------------------------------------------------------------------------------
+
+
+class Both(nn.Module):
+    def __init__(self, rows, dense):
+        super().__init__()
+        self.rows, self.dense = rows, dense
+
+    def forward(self, ids):
+        # The same rows come twice in a step: their gradients are summed.
+        return self.dense(torch.cat([self.rows(ids), self.rows(ids.flip(0))], 1))
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_schedule_clipping_and_accumulation_are_those_of_torch(cluster, clip):
+    name = f"scheduled-{clip}"
+    ours = Both(Embedding(3, name, lr=0.2, cluster=cluster), nn.Linear(6, 1))
+    with torch.no_grad():
+        first = ours.rows(torch.arange(9))
+    own = Both(nn.Embedding(9, 3, _weight=first.clone()), copy.deepcopy(ours.dense))
+    kept = sync(ours.dense, f"{name}-dense", optimizer="adagrad", lr=0.1, cluster=cluster)
+    groups = [
+        {"params": own.rows.parameters(), "lr": 0.2},
+        {"params": own.dense.parameters(), "lr": 0.1},
+    ]
+    steppers = [Optimizer(ours), torch.optim.Adagrad(groups)]
+    schedules = [torch.optim.lr_scheduler.StepLR(one, 3, 0.5) for one in steppers]
+    draw = torch.Generator().manual_seed(3)
+    for _ in range(10):
+        parts = torch.randint(9, (2, 8), generator=draw)
+        norms = []
+        for module, stepper, schedule in zip((ours, own), steppers, schedules, strict=True):
+            for ids in parts:
+                (module(ids) - 1).square().mean().backward()
+            if clip is not None and module is ours:
+                norms.append(stepper.clip_grad_norm_(clip))
+            elif clip is not None:
+                norms.append(float(nn.utils.clip_grad_norm_(own.parameters(), clip)))
+            stepper.step()
+            stepper.zero_grad()
+            schedule.step()
+        assert not norms or norms[0] == pytest.approx(norms[1], rel=1e-3)
+    assert steppers[0].param_groups[0]["lr"] == pytest.approx(0.2 * 0.5**3)
+    steppers[0].flush()
+    kept.pull()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            ours.rows(torch.arange(9)), own.rows.weight.detach(), rtol=1e-3, atol=1e-4
+        )
+    torch.testing.assert_close(ours.dense.weight, own.dense.weight, rtol=1e-3, atol=1e-4)
+
+
+def test_zero_grad_drops_what_was_not_pushed(cluster):
+    ours = Embedding(3, "dropped", optimizer="sgd", lr=1.0, cluster=cluster)
+    stepper = Optimizer(ours)
+    first = ours(torch.arange(3)).detach().clone()
+    ours(torch.arange(3)).sum().backward()
+    stepper.zero_grad()
+    stepper.step()
+    with torch.no_grad():
+        assert torch.equal(ours(torch.arange(3)), first)
+
+
+def test_optimizer_refuses_a_model_that_has_nothing_of_ours():
+    with pytest.raises(MisuseError, match=r"no module of snailps\.torch"):
+        Optimizer(nn.Linear(1, 1))
+
+
+# --- under torchrun -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "bsp", "ddp"])
+def test_two_processes_of_torchrun_train_one_model(cluster, mode):
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1",
+        "--master-addr=127.0.0.1", f"--master-port={free_port()}",
+        str(SUPPORT / "torch_ranks.py"), cluster.address, mode,
+    ]  # fmt: skip
+    run = subprocess.Popen(
+        command, env=environment(OMP_NUM_THREADS="1"), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = run.communicate(timeout=LIMIT_S)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    assert run.returncode == 0, err
+    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert sorted(one["rank"] for one in told) == [0, 1]
+    for one in told:
+        assert one["last"] < 0.5 * one["first"]
+    assert told[0]["sum"] == told[1]["sum"]  # both have the same parameters in the end
