@@ -56,6 +56,7 @@ class TestKnowledgeGraph(ModelContract):
     }
     units = 1620
     results = ("out.npz",)
+    tables = ("rows",)
     optimizers = ("sgd", "adagrad")
     write_input = staticmethod(write_graph)
 
@@ -70,6 +71,12 @@ class TestKnowledgeGraph(ModelContract):
         )
 
 
+@pytest.mark.long(
+    tests=[
+        "test_model_with_same_seed_gives_identical_files_and_with_other_seed_others",
+        "test_model_with_backup_period_and_interrupt_saves_both",
+    ]
+)
 class TestMatrixFactorization(ModelContract):
     """Ratings: what is left of them is the noise, nearly."""
 
@@ -83,6 +90,7 @@ class TestMatrixFactorization(ModelContract):
     }
     units = 3600
     results = ("out.npz",)
+    tables = ("rows",)
     optimizers = ("sgd", "adagrad")
     write_input = staticmethod(write_ratings)
 
