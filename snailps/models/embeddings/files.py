@@ -161,6 +161,8 @@ def read(
             rows, names = arrays[f"{kind}.rows"], arrays[kind]
             if rows.dtype != np.float32 or rows.ndim != 2 or names.dtype != np.uint8:
                 raise ValueError(f"{kind} {names.dtype}, rows {rows.dtype}{rows.shape}")
+            if len(unpacked_names(names)) != len(rows):
+                raise ValueError(f"{len(unpacked_names(names))} {kind} and {len(rows)} rows")
     except (KeyError, TypeError, ValueError, SnailError) as error:
         raise ModelFileError(f"{path}: expected the .npz of {what}, got {error}") from None
     return settings, arrays

@@ -1,0 +1,105 @@
+"""models.embeddings.queries and files: what a model's file answers."""
+
+import numpy as np
+import pytest
+
+import snailps
+from snailps.errors import DataError, ModelFileError
+from snailps.estimators.loading import embedding_of
+from snailps.models.embeddings import files
+from snailps.models.embeddings.settings import KgeSettings, MfSettings
+
+KGE, MF = (
+    "snailps.models.embeddings.kge:KnowledgeGraph",
+    "snailps.models.embeddings.mf:MatrixFactorization",
+)
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """Entities on a line at 0, 1, 2 and 5; "next" adds 1."""
+    arrays = {
+        "entities": files.packed_names([b"zero", b"one", b"two", b"f\xc3\xbcnf"]),
+        "entities.rows": np.float32([[0, 0], [1, 0], [2, 0], [5, 0]]),
+        "relations": files.packed_names([b"next"]),
+        "relations.rows": np.float32([[1, 0]]),
+    }
+    settings = KgeSettings(worker_class=KGE, model="transe", dim=2, output="x")
+    files.write(str(tmp_path / "graph.npz"), settings, arrays)
+    return snailps.load(tmp_path / "graph.npz")
+
+
+def test_graph_model_scores_and_ranks(graph):
+    assert graph.entities == ["zero", "one", "two", "fünf"]
+    assert graph.score("zero", "next", "one") == 0
+    assert graph.score("zero", "next", "fünf") == -4
+    assert graph.tails("one", "next", 2) == [("two", 0.0), ("one", -1.0)]
+    assert [name for name, _ in graph.heads("next", "two")] == ["one", "zero", "two", "fünf"]
+    assert graph.neighbours("two", 2) == [("one", 1.0), ("fünf", 1.0)]
+    assert "transe, 4 entities" in repr(graph)
+
+
+def test_graph_model_answers_lines(graph):
+    lines = b"zero\tnext\t?\n?\tnext\tone\nzero\tnext\tone\n"
+    assert list(graph.answers(lines, 1)) == [[("one", 0.0)], [("zero", 0.0)], [("one", 0.0)]]
+
+
+def test_graph_model_refuses_unknown_names(graph):
+    with pytest.raises(DataError, match="'three' is none of its 4 entities"):
+        graph.tails("three", "next")
+    with pytest.raises(DataError, match="'before' is none of its 1 relations"):
+        graph.tails("one", "before")
+
+
+@pytest.fixture
+def ratings(tmp_path):
+    """Mean 3, biases of a user .5, of items 0 and 1, product 1 with the second item."""
+    arrays = {
+        "users": files.packed_names([b"u"]),
+        "users.rows": np.float32([[0.5, 1]]),
+        "items": files.packed_names([b"i", b"j"]),
+        "items.rows": np.float32([[0, 0], [1, 1]]),
+        "mean": np.float32([3]),
+    }
+    settings = MfSettings(worker_class=MF, dim=1, output="x")
+    files.write(str(tmp_path / "ratings.npz"), settings, arrays)
+    return snailps.load(tmp_path / "ratings.npz")
+
+
+def test_factor_model_predicts_ratings(ratings):
+    assert ratings.predict("u", "j") == 5.5
+    assert ratings.predict("u", "new") == 3.5
+    assert ratings.predict("new", "new") == 3
+    assert ratings.recommend("u") == [("j", 5.5), ("i", 3.5)]
+    assert ratings.recommend("u", without=["j"]) == [("i", 3.5)]
+    assert list(ratings.answers(b"u ?\nu i\n", 1)) == [[("j", 5.5)], [("i", 3.5)]]
+
+
+def test_factor_model_of_rankings_scores_by_products(tmp_path):
+    arrays = {
+        "users": files.packed_names([b"u"]),
+        "users.rows": np.float32([[1, 2]]),
+        "items": files.packed_names([b"i", b"j"]),
+        "items.rows": np.float32([[1, 0], [0, 1]]),
+    }
+    settings = MfSettings(worker_class=MF, dim=2, loss="softmax", output="x")
+    files.write(str(tmp_path / "pairs.npz"), settings, arrays)
+    model = snailps.load(tmp_path / "pairs.npz")
+    assert model.recommend("u", 5) == [("j", 2.0), ("i", 1.0)]
+    assert model.predict("u", "i") == 1
+    with pytest.raises(DataError, match="none of its 1 users"):
+        model.recommend("new")
+
+
+def test_files_of_other_models_are_none_and_damaged_ones_are_refused(tmp_path, graph):
+    assert embedding_of(tmp_path / "missing.npz") is None
+    (tmp_path / "text.npz").write_text("no archive")
+    assert embedding_of(tmp_path / "text.npz") is None
+    arrays = {
+        "entities": files.packed_names([b"a"]), "entities.rows": np.zeros(3),
+        "relations": files.packed_names([b"r"]), "relations.rows": np.zeros((1, 2), np.float32),
+    }  # fmt: skip
+    settings = KgeSettings(worker_class=KGE, dim=2, output="x")
+    files.write(str(tmp_path / "damaged.npz"), settings, arrays)
+    with pytest.raises(ModelFileError, match=r"the \.npz of a knowledge graph, got entities"):
+        snailps.load(tmp_path / "damaged.npz")
