@@ -9,8 +9,9 @@ Owns the modules and their part in autograd.  Rows are no parameters: `parameter
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +22,15 @@ from torch import Tensor, nn
 from snailps.api.tables import Keys, Table
 from snailps.errors import ConfigError, MisuseError
 from snailps.local.session import Cluster
+from snailps.serving.reader import TableReader
+from snailps.serving.saved_tables import SavedTables
 from snailps.torch._bags import add_to_rows
 from snailps.torch.exchange import Exchange, Lookup
 from snailps.torch.rows import current
 
 Bags: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """Ids (bags, ids of each), or ids (n,) and the offset of each bag."""
+M = TypeVar("M", bound="TableModule")
 MODES = ("sum", "mean", "max")
 ADAGRAD_EPS = 1e-10
 """PyTorch's.  That of `snailps.Table`, 1e-8, shows where the first gradient of a row is tiny."""
@@ -74,6 +78,45 @@ class TableModule(nn.Module):
         self.embedding_dim = dim
         self.exchange = Exchange(rows, self.tables, padding, staleness)
         self._anchor = torch.zeros((), requires_grad=True)
+
+    @classmethod
+    def from_checkpoint(
+        cls: type[M],
+        checkpoint: SavedTables | str | os.PathLike[str],
+        names: str | Sequence[str],
+        **options: Any,
+    ) -> M:
+        """A module over the rows of a checkpoint, read only and without any cluster.
+
+        Parameters
+        ----------
+        checkpoint : SavedTables or path
+            `snailps.open_checkpoint`, or the folder that it takes.
+        names : str or sequence of str
+            Of its table; of a collection the table of each feature.
+        **options
+            ``mode``, ``padding_idx``, ``include_last_offset``: as it was trained with.
+
+        Raises
+        ------
+        ConfigError
+            There is no such table.
+        DataError, CheckpointError
+            There is no good checkpoint.
+        """
+        from snailps.torch.serving import from_checkpoint
+
+        return from_checkpoint(cls, checkpoint, names, **options)
+
+    @classmethod
+    def from_readers(cls: type[M], *readers: TableReader, **options: Any) -> M:
+        """A module over tables of a running cluster (`snailps.reader`), read only, through caches.
+
+        `options` as of `from_checkpoint`.
+        """
+        from snailps.torch.serving import served
+
+        return served(cls, readers, **options)
 
     @property
     def lr(self) -> float:

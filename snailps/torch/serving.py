@@ -1,0 +1,193 @@
+"""Trained modules without training: rows of a checkpoint, or of a reader of a running cluster.
+
+    SavedTables | TableReader -> ServedRows -> Embedding, EmbeddingBag, EmbeddingBagCollection
+
+The modules compute what the trained ones do and never push: gradients end at the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from snailps.api.tables import Keys, Table
+from snailps.api.tables import Rows as RowArray
+from snailps.errors import ConfigError, MisuseError
+from snailps.serving.saved_tables import SavedTables, open_checkpoint
+from snailps.torch import embedding
+from snailps.torch.exchange import Exchange
+
+M = TypeVar("M", bound="embedding.TableModule")
+
+
+class RowsByKey(Protocol):
+    """A table that can be read: `SavedTable`, `TableReader`."""
+
+    table: Table
+
+    def pull(self, keys: Keys, out: RowArray | None = None) -> RowArray:
+        """Rows of `keys`, in `out` if given."""
+
+
+class _Done:
+    """A pull that is over."""
+
+    done = True
+
+    def __init__(self, rows: RowArray) -> None:
+        self.rows = rows
+
+    def wait(self, timeout_s: float | None = None) -> RowArray:
+        """The rows."""
+        return self.rows
+
+    def abandon(self) -> None:
+        """Nothing is under way."""
+
+
+class ServedRows:
+    """Tables that are read alone, in the place of a cluster's (`snailps.torch.rows.Rows`)."""
+
+    clocked = False
+
+    def __init__(self, tables: Sequence[RowsByKey]) -> None:
+        self._tables = {one.table.name: one for one in tables}
+
+    def declare(self, table: Table) -> None:
+        """Accepts the tables that there are.
+
+        Raises
+        ------
+        ConfigError
+            There is none of that name, or it is declared differently.
+        """
+        found = self._tables.get(table.name)
+        if found is None or found.table != table:
+            raise ConfigError(f"table {table.name!r} is not among those that are read here")
+
+    def name(self, kind: str) -> str:
+        """Refused: tables have their names.
+
+        Raises
+        ------
+        MisuseError
+        """
+        raise MisuseError("rows that are read only need the names of their tables")
+
+    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Any:
+        """Pulls, and returns what is done."""
+        return _Done(self._tables[table].pull(keys, out))
+
+    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Any:
+        """Refused.
+
+        Raises
+        ------
+        MisuseError
+        """
+        raise MisuseError(f"table {table!r} is read only: it is served, not trained")
+
+    def corked(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing travels."""
+        return contextlib.nullcontext()
+
+
+class _Served:
+    """Of a module whose rows are not trained, whatever its mode."""
+
+    _trains = False
+
+
+class ServedEmbedding(_Served, embedding.Embedding):
+    """An `Embedding` that is read only."""
+
+
+class ServedEmbeddingBag(_Served, embedding.EmbeddingBag):
+    """An `EmbeddingBag` that is read only."""
+
+
+class ServedEmbeddingBagCollection(_Served, embedding.EmbeddingBagCollection):
+    """An `EmbeddingBagCollection` that is read only."""
+
+
+_SERVED: dict[type[embedding.TableModule], type[embedding.TableModule]] = {
+    embedding.Embedding: ServedEmbedding,
+    embedding.EmbeddingBag: ServedEmbeddingBag,
+    embedding.EmbeddingBagCollection: ServedEmbeddingBagCollection,
+}
+
+
+def served(
+    kind: type[M],
+    tables: Sequence[RowsByKey],
+    *,
+    mode: str | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> M:
+    """A module of a kind over tables that are read only.
+
+    Parameters
+    ----------
+    kind : type
+        `Embedding`, `EmbeddingBag` or `EmbeddingBagCollection`.
+    tables : sequence of SavedTable or TableReader
+        One; of a collection one a feature, all of one width.
+    mode, include_last_offset, padding_idx
+        As it was trained with: as of `kind`, with the same defaults.
+
+    Raises
+    ------
+    ConfigError
+        Tables of different widths, or several for a module of one.
+    """
+    if kind not in _SERVED:
+        raise ConfigError(f"expected {', '.join(one.__name__ for one in _SERVED)}, got {kind!r}")
+    several = kind is embedding.EmbeddingBagCollection
+    if not tables or (len(tables) > 1 and not several):
+        raise ConfigError(f"{kind.__name__}: expected one table, got {len(tables)}")
+    declared = tuple(one.table for one in tables)
+    if len({table.dim for table in declared}) > 1:
+        widths = ", ".join(f"{table.name} {table.dim}" for table in declared)
+        raise ConfigError(f"tables of one module have one width, got {widths}")
+    module: Any = _SERVED[kind].__new__(_SERVED[kind])
+    nn.Module.__init__(module)
+    module.tables, module.embedding_dim = declared, declared[0].dim
+    padding = [embedding.as_id(padding_idx)] * len(tables)
+    module.exchange = Exchange(ServedRows(tables), declared, padding, 0)
+    module._anchor = torch.zeros(())
+    module.padding_idx = padding_idx
+    if kind is not embedding.Embedding:
+        module.mode = embedding.checked_mode(mode or ("sum" if several else "mean"))
+        module.include_last_offset = include_last_offset
+    result: M = module.eval()
+    return result
+
+
+def from_checkpoint(
+    kind: type[M],
+    checkpoint: SavedTables | str | os.PathLike[str],
+    names: str | Sequence[str],
+    **options: Any,
+) -> M:
+    """A module of a kind over the rows of a checkpoint; see `served` for `options`.
+
+    Raises
+    ------
+    ConfigError
+        There is no such table: names those that there are.
+    DataError, CheckpointError
+        As `snailps.open_checkpoint`.
+    """
+    saved = checkpoint if isinstance(checkpoint, SavedTables) else open_checkpoint(checkpoint)
+    wanted = [names] if isinstance(names, str) else list(names)
+    if missing := [name for name in wanted if name not in saved]:
+        raise ConfigError(
+            f"no table {missing[0]!r} in {saved.path}: there are {', '.join(saved) or 'none'}"
+        )
+    return served(kind, [saved[name] for name in wanted], **options)
