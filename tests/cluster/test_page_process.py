@@ -1,0 +1,130 @@
+"""`--ui` and `snailps ui` as processes: who can read the page of a real run, and when it ends."""
+
+import json
+import re
+import signal
+import urllib.error
+import urllib.request
+
+import pytest
+from cluster_models import gated_job
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment
+
+from snailps.cli.tls import init
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """Runs of this test only."""
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "runtime"))
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Ten blocks that count 1,000 lines; a worker stands at the third."""
+    return gated_job(tmp_path)
+
+
+@pytest.fixture
+def gate(tmp_path, job):
+    return Gate(tmp_path / "gates", 2)
+
+
+def read(url, path, token=""):
+    """Status code and text of a file of the page; 0: nothing listens there."""
+    base, _, _ = url.partition("?")
+    request = urllib.request.Request(f"{base}{path}")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except urllib.error.URLError:
+        return 0, ""
+
+
+def roles_of(url, token=""):
+    """Roles of the processes that the page shows."""
+    code, text = read(url, "api/run", token)
+    assert code == 200, text
+    nodes = json.loads(text)["status"]["nodes"]
+    return sorted(row[nodes["columns"].index("role")] for row in nodes["rows"])
+
+
+def token_of(url):
+    return re.fullmatch(r"http://\S+:\d+/\?token=([\w-]{32})", url)[1]
+
+
+def test_page_of_local_is_there_with_the_run_and_gone_behind_it(tmp_path, job, gate):
+    (tmp_path / "job.conf").write_text("".join(f"{k}: {v}\n" for k, v in job.items()))
+    run = Process("local", [*SNAILPS, "local", "-c", "job.conf", "--ui"], cwd=tmp_path)
+    try:
+        url = run.wait_line("live page: http://127").rpartition(" ")[2]
+        assert "?" not in url  # this machine's own page needs no token
+        gate.meet()
+        assert roles_of(url) == ["server", "worker"]
+        gate.open()
+        assert run.wait() == 0, run.stderr
+        assert read(url, "") == (0, "")
+    finally:
+        run.close()
+
+
+def test_page_of_a_master_with_tls_and_a_secret_asks_for_a_token(tmp_path, job, gate):
+    (certificates,) = init(tmp_path / "certs", ["a"])
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "secret").chmod(0o600)
+    common = {"tls": certificates, "secret_file": tmp_path / "secret"}
+    with Cluster(tmp_path, common, job=job) as cluster:
+        master = cluster.master(options=("--json", "--ui"))
+        url = master.wait_line("live page: http").rpartition(" ")[2]
+        cluster.nodes()
+        gate.meet()
+        token = token_of(url)
+        for path in ("", "api/run", "page.js"):
+            code, text = read(url, path)
+            assert code == 401, path
+            assert SECRET not in text
+            assert token not in text
+        assert read(url, "api/run", token[:-1])[0] == 401
+        assert roles_of(url, token) == ["server", "worker"]
+        gate.open()
+        assert cluster.codes() == [0] * 3
+        assert token not in json.dumps(json.loads(master.stdout))
+    assert read(url, "", token) == (0, "")
+
+
+def test_page_for_other_machines_has_a_token_drawn_and_never_none(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job) as cluster:
+        cluster.master()
+        cluster.nodes()
+        gate.meet()
+        # Where a test can wait for it, on standard error.
+        ui = ["bash", "-c", 'exec "$@" 1>&2', "bash", *SNAILPS, "ui", "--listen", "0.0.0.0:0"]
+        page = Process("ui", ui, cwd=tmp_path, env=environment())
+        try:
+            url = page.wait_line("^http://")
+            here = f"http://127.0.0.1:{re.search(r':([0-9]+)/', url)[1]}/"
+            assert read(here, "api/run")[0] == 401
+            assert roles_of(here, token_of(url)) == ["server", "worker"]
+        finally:
+            page.send(signal.SIGINT)
+            assert page.wait() == 0
+            page.close()
+        gate.open()
+        assert cluster.codes() == [0] * 3
+
+
+def test_page_with_a_token_that_can_be_guessed_is_refused(tmp_path):
+    page = Process("ui", [*SNAILPS, "ui", "--listen", "0.0.0.0:0", "--token", "1"], cwd=tmp_path)
+    try:
+        assert page.wait() == 2
+        assert "--token has 1 characters: it needs 16 or more" in page.stderr
+    finally:
+        page.close()
