@@ -38,7 +38,7 @@ from snailps.master.events import Event, Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
-from snailps.master.job.history import RunHistory
+from snailps.master.job.history import POINT, RunHistory
 from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
@@ -153,7 +153,8 @@ class MasterCore:
         facts = past.facts if past is not None else []
         self.events = EventLog(self.out, now, wall_s, facts)
         self.history = RunHistory()
-        self._begun = now
+        self.history.restore(facts, wall_s + now)
+        self._begun, self._wall_s = now, wall_s
         for fact in facts:
             self.members.replay(fact)
         over = any(fact.kind == "exported" for fact in facts)
@@ -329,8 +330,10 @@ class MasterCore:
         job, training = controller.job, controller.phase is JobPhase.TRAINING
         if job is None or job.pass_ != "train" or not (training or self.lifecycle.stopping):
             return
-        metrics, at_s = job.metrics, now - self._begun
-        self.history.note(controller.jobs, at_s, metrics.units, job.rate(now), metrics.loss)
+        jobs, metrics, rate = controller.jobs, job.metrics, job.rate(now)
+        if self.history.note(jobs, now - self._begun, metrics.units, rate, metrics.loss):
+            point = {"at": round(self._wall_s + now, 3), "job": jobs, "units": metrics.units}
+            self.out.note(POINT, {**point, "rate": round(rate, 1), "loss": metrics.loss})
 
     def _look_around(self, now: float) -> None:
         self._note_history(now)

@@ -15,6 +15,8 @@ from snailps.monitor.picture import plain
 from snailps.node.status import Status
 
 POINTS_MAX = 512
+ANOTHER_S = 5.0
+"""A master that began so much later is another one; answers come sooner than that."""
 NAMES = ("at_s", "progress", "units_per_s", "loss", "cpu", "rss_bytes")
 """Columns: seconds since the master began, share of the pass, units a second, loss, cores and
 bytes of all processes together."""
@@ -26,22 +28,28 @@ class Series:
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         self._points_max = points_max
         self._points: list[tuple[float | None, ...]] = []
-        self._gap_s = 0.0
+        self._gap_s = self._begun_s = 0.0
 
     def __len__(self) -> int:
         return len(self._points)
 
-    def add(self, status: Status) -> None:
+    def add(self, status: Status, begun_s: float = 0.0) -> None:
         """Takes a status of the training; others are not looked at.
 
-        A time before the last one means another master, which counts anew: what was is dropped.
+        `begun_s` is when its master began, on any steady clock.  Another master counts anew: what
+        was before it is at times below 0 then.
         """
         if status["phase"] != "training":
             return
         at_s = float(status["elapsed_s"])
-        if self._points and at_s < (self._points[-1][0] or 0.0):
-            self._points.clear()
-            self._gap_s = 0.0
+        if not self._points:
+            self._begun_s = begun_s
+        elif at_s < (self._points[-1][0] or 0.0) or begun_s > self._begun_s + ANOTHER_S:
+            moved, self._begun_s = self._begun_s - begun_s, begun_s
+            self._points = [((point[0] or 0.0) + moved, *point[1:]) for point in self._points]
+            if (self._points[-1][0] or 0.0) >= at_s:  # it is not known how long ago they were
+                self._points.clear()
+                self._gap_s = 0.0
         if self._points and at_s - (self._points[-1][0] or 0.0) < self._gap_s:
             return
         loss = status["loss"]
@@ -88,5 +96,7 @@ def _at(history: Mapping[str, Sequence[Any]], name: str, at: int) -> float | Non
 
 
 def _total(nodes: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    told = [float(node[key]) for node in nodes if node.get(key) is not None]
-    return sum(told) if told else None
+    told = [node.get(key) for node in nodes if node.get("role") != "driver"]
+    known = [float(value) for value in told if value is not None]
+    # Of a part of them it would be a dent in the curve: a process that is new has not told yet.
+    return sum(known) if known and len(known) == len(told) else None

@@ -211,7 +211,7 @@ class Watcher:
 
     def _look(self, control: ControlClient) -> None:
         status = self._ask(control, "status", 2 * DIAL_S)
-        self._series.add(status)
+        self._series.add(status, self._clock() - status["elapsed_s"])
         fresh = trimmed(status)
         if self._state != "live" or self._status.get("life") != fresh["life"]:
             history = self._try(control, "history")

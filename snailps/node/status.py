@@ -255,8 +255,9 @@ class Status(TypedDict):
 class History(TypedDict):
     """The course of the newest job's training: the answer to ``Ask("history")``.
 
-    Points in time, at most 512, the oldest first: seconds since this master began, units done,
-    units per second, and the loss (None: none is known).  In a long job they are further apart.
+    Points in time, at most 512, the oldest first: seconds since this master began (below 0: what an
+    earlier master of the run saw), units done, units per second, and the loss (None: none is
+    known).  In a long job they are further apart.
     """
 
     at_s: list[float]

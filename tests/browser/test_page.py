@@ -115,6 +115,29 @@ def test_page_shows_a_training_and_a_killed_server(chrome, shoot, train):
     assert process.wait() == 130
 
 
+def test_curves_and_events_go_on_behind_a_killed_master(chrome, shoot, train):
+    process, url = train(100_000)
+    opened(chrome, url)
+    chrome.wait_for("view.picture.series.at_s.length > 3")
+    before = chrome.evaluate("view.picture.series.at_s[0]")
+    os.kill(picture(url)["status"]["master"]["pid"], signal.SIGKILL)
+    chrome.wait_for("byId('events').innerText.includes('the master was started again')")
+    assert picture(url)["series"]["at_s"][0] < 0  # by the clock of the master that is there now
+    spread = "view.picture.series.at_s.map((at, i, all) => i ? at - all[i - 1] : at)"
+    chrome.wait_for("view.picture.series.at_s.length > 8")
+    gaps = chrome.evaluate(spread)
+    assert all(gap >= 0 for gap in gaps)
+    assert abs(gaps[0] - before) < 1  # where it began, also by the clock of the run
+    texts = "[...document.querySelectorAll('#events li')].map((one) => one.innerText)"
+    told = chrome.evaluate(texts)
+    assert sum("the cluster is complete" in one for one in told) == 1
+    assert not any("-" in one.split("s")[0] for one in told)  # no time is below 0
+    shoot("taken-over")
+    stayed_here(chrome, url)
+    process.send(signal.SIGINT)
+    assert process.wait() == 130
+
+
 def test_page_shows_the_end_and_the_report_stays(chrome, shoot, train, tmp_path):
     process, url = train(40)
     opened(chrome, url)

@@ -12,7 +12,7 @@ from snailps.master import effects
 from snailps.master.effects import Fact, Outbox
 from snailps.master.event_log import EventLog
 from snailps.master.events import Gone, Tick
-from snailps.master.job.history import POINTS_MAX, RunHistory
+from snailps.master.job.history import POINT, POINTS_MAX, RunHistory
 from snailps.master.log_tail import LINE_CHARS_MAX, LINES_MAX, LogTail
 from snailps.master.member import cpu_share
 from snailps.node.status import EVENTS_MAX
@@ -102,6 +102,21 @@ def test_history_of_a_short_training_has_a_point_a_second():
     assert told["at_s"] == pytest.approx(range(10))
     assert told["units"] == list(range(0, 100, 10))
     assert told["loss"] == [None] * 10
+
+
+def test_history_goes_on_at_a_master_that_takes_over():
+    first, second, facts = RunHistory(), RunHistory(), []
+    for at_s in range(2000):  # of a clock that began at 5,000 s
+        if first.note(1, float(at_s), at_s, 2.0, 1.0):
+            data = {"at": 5000.0 + at_s, "job": 1, "units": at_s, "rate": 2.0, "loss": 1.0}
+            facts.append(Fact(POINT, data))
+    assert len(facts) < POINTS_MAX + 600
+    second.restore([Fact("done", {}), *facts], 7010.0)
+    before, after = first.told(), second.told()
+    assert [at + 7010.0 for at in after["at_s"]] == [at + 5000.0 for at in before["at_s"]]
+    assert {**after, "at_s": 0} == {**before, "at_s": 0}
+    assert second.note(1, 1.0, 3000, 2.0, 0.5)
+    assert second.told()["at_s"][-2:] == [after["at_s"][-1], 1.0]
 
 
 def test_history_of_a_long_training_is_bounded_and_even():

@@ -153,6 +153,11 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(make, clock):
     assert job.rate() == 200 / 4
     clock.now_s += RATE_WINDOW_S + 1
     assert job.rate() == 0
+    clock.now_s += 100
+    job.began(150.0, 120.0, clock.now_s)  # another master goes on, and has seen nothing so far
+    clock.now_s += 2
+    assert job.done(done(2), node=7)
+    assert job.rate() == done(2).units / 2
 
 
 def test_job_at_its_end_has_figures(make, clock):

@@ -88,6 +88,23 @@ def test_series_begins_anew_with_another_master():
     assert series.columns()["at_s"] == [2.0]
 
 
+def test_series_goes_on_with_a_master_that_took_over():
+    series = Series()
+    series.add(status(at_s=98.0), 1000.0)
+    series.add(status(at_s=100.0), 1000.0)
+    series.add(status(at_s=2.0), 1103.0)  # three seconds after the last one's death
+    series.add(status(at_s=3.0), 1103.2)  # its answer took a little longer
+    found = series.columns()
+    assert found["at_s"] == [-5.0, -3.0, 2.0, 3.0]
+    assert all(cores is not None for cores in found["cpu"])
+    series.replace({"at_s": [-50.0, -4.0, 1.0], "units_per_s": [1, 2, 3]})
+    assert series.columns()["at_s"] == [-50.0, -5.0, -3.0, 2.0, 3.0]
+    later = Series()
+    later.add(status(at_s=10.0), 1000.0)
+    later.add(status(at_s=30.0), 1100.0)  # first seen when it had been there for longer
+    assert later.columns()["at_s"] == [-90.0, 30.0]
+
+
 def test_series_takes_the_masters_history_before_its_own_points():
     series = Series()
     series.add(status(at_s=10.0))
@@ -105,6 +122,9 @@ def test_series_sums_what_processes_use():
     series.add(one)
     told = [node["cpu"] for node in one["nodes"]] + [one["master"]["cpu"]]
     assert series.columns()["cpu"] == [pytest.approx(sum(told), rel=1e-3)]
+    one["nodes"][1] |= {"cpu": None, "rss_bytes": None}  # it is new, and has not told yet
+    series.add({**one, "elapsed_s": 61.0})
+    assert series.columns()["cpu"][1:] == series.columns()["rss_bytes"][1:] == [None]
 
 
 # --- who may read --------------------------------------------------------------------------------

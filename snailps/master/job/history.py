@@ -1,18 +1,25 @@
 """The course of a training: units, speed and loss at points in time, however long it takes.
 
     status of the job, once a second -> RunHistory -> at most POINTS_MAX points -> Ask("history")
+    points that were added -> facts of the journal -> RunHistory of a master that takes over
 
 When it is full, every second point is dropped and the next ones are twice as far apart: the points
-stay evenly spread over the whole training, and their memory is bounded.
+stay evenly spread over the whole training, and their memory is bounded: so is what the journal has
+of them, some 3,000 facts in ten days.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from snailps.master.effects import Fact
 from snailps.node.status import History
 
 POINTS_MAX = 512
 FIRST_S = 1.0
 """Between two points of a training that has just begun."""
+POINT = "point"
+"""Kind of the fact of a point."""
 
 
 class RunHistory:
@@ -35,15 +42,18 @@ class RunHistory:
         loss: float | None,
         *,
         last: bool = False,
-    ) -> None:
-        """Adds a point if it is time to; another `job` begins anew, the `last` point is kept."""
+    ) -> bool:
+        """Adds a point if it is time to, and whether it was.
+
+        Another `job` begins anew; the `last` point is kept.
+        """
         if job != self._job:
             self._job = job
             self._clear()
         if not self._points:
             self._due = at_s
         if at_s < self._due and not last:
-            return
+            return False
         # From when it was due: looks that come a little late must not stretch the distance.
         self._due = max(self._due + self._period_s, at_s + self._period_s / 2)
         self._points.append((round(at_s, 3), units, round(rate, 1), loss))
@@ -51,6 +61,19 @@ class RunHistory:
             # The newest one stays: it is the end of the curve.
             self._points = [*self._points[:-1:2], self._points[-1]]
             self._period_s *= 2
+        return True
+
+    def restore(self, facts: Iterable[Fact], begun_s: float) -> None:
+        """Takes the points of an earlier master, at times below 0.
+
+        `begun_s`: when this master began, seconds since 1970.
+        """
+        for fact in facts:
+            if fact.kind == POINT:
+                at_s, point = float(fact.data["at"]) - begun_s, fact.data
+                self.note(
+                    point["job"], at_s, point["units"], point["rate"], point["loss"], last=True
+                )
 
     def told(self) -> History:
         """All points, for `Ask("history")`."""

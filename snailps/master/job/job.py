@@ -419,7 +419,7 @@ class Job:
     def began(self, job_s: float, pass_s: float, now: float) -> None:
         """The job and its pass began so many seconds ago, under another master."""
         self._begun, self._pass_begun = now - job_s, now - pass_s
-        self.metrics.forget_rate()
+        self.metrics.forget_rate(now)
 
     def begin_round(self) -> None:
         """A round begins: a checkpoint in its course has the figures of now."""

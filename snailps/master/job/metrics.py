@@ -90,6 +90,7 @@ class PassMetrics:
         self.losses = [[0.0, 0.0] for _ in range(epochs)]
         self.lr: float | None = None
         self._rates: deque[tuple[float, int]] = deque()
+        self._rates_since = -math.inf
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=RECENT_BLOCKS)
         self._visits: dict[int, _Visits] = {}  # of tenancies that are not done
         self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
@@ -278,9 +279,10 @@ class PassMetrics:
         """A block was trained for so long."""
         self._durations.append(seconds)
 
-    def forget_rate(self) -> None:
-        """What came before came under another master."""
+    def forget_rate(self, now: float) -> None:
+        """What came before came under another master, which this one did not see."""
         self._rates.clear()
+        self._rates_since = now
 
     @property
     def block_s(self) -> float:
@@ -306,5 +308,5 @@ class PassMetrics:
         """Units per second over the last `RATE_WINDOW_S` seconds of a pass that began then."""
         while self._rates and now - self._rates[0][0] > RATE_WINDOW_S:
             self._rates.popleft()
-        window = min(RATE_WINDOW_S, now - begun)
+        window = min(RATE_WINDOW_S, now - max(begun, self._rates_since))
         return sum(units for _, units in self._rates) / window if window > 0 else 0.0

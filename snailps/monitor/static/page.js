@@ -105,7 +105,20 @@ function link(state, text) {
 
 const objects = (table) => table.rows.map((row) => Object.fromEntries(table.columns.map((name, i) => [name, row[i]])));
 
-function show(picture) {
+// Times of the run and not of its present master, which counts from its own beginning: what an
+// earlier one saw is below 0.
+function fromTheStart(picture) {
+  const { status, series } = picture;
+  const first = Math.min(0, ...series.at_s.slice(0, 1), ...(status.events || []).map((event) => event.at_s));
+  return {
+    ...picture,
+    status: { ...status, elapsed_s: status.elapsed_s - first, events: (status.events || []).map((event) => ({ ...event, at_s: event.at_s - first })) },
+    series: { ...series, at_s: series.at_s.map((at) => at - first) },
+  };
+}
+
+function show(told) {
+  const picture = told.status ? fromTheStart(told) : told;
   view.picture = picture;
   const words = { live: "live", connecting: "connecting to the master", lost: "the master does not answer", ended: "ended" };
   const report = picture.state === "report";
@@ -121,7 +134,6 @@ function show(picture) {
   byId("run").hidden = false;
   const status = { ...picture.status, nodes: objects(picture.status.nodes), shards: objects(picture.status.shards) };
   status.master = { role: "master", id: 0, state: "", waits: "", words: status.phase_words, ...status.master };
-  status.events = status.events || [];
   if (view.life !== status.life) view.replicated = false;
   view.replicated = view.replicated || status.shards.some((shard) => shard.standby);
   status.replicated = view.replicated;
@@ -208,6 +220,15 @@ function tiles(wanted) {
     setText(tile.children[2], note || "\u00a0");
   });
 }
+
+// Names of figures; those without one are for programs.
+const FIGURES = {
+  chunks: "", parts_max: "", block_words_max: "", report: "", progress: "",
+  words_per_s: "words a second", examples_per_s: "examples a second", train_loss: "loss",
+  survey_s: "counting, s", load_s: "loading, s", train_s: "training, s", export_s: "saving, s", wall_s: "in all, s",
+  peak_rss_mb: "peak memory, MB", bytes_per_word: "bytes a word sent", bytes_per_example: "bytes an example sent",
+  blocks_per_epoch: "blocks an epoch", vocabulary: "words in the vocabulary", ended_by: "ended by",
+};
 
 // Seconds left, by the progress of the last half minute.
 function etaOf(picture, status) {
@@ -301,8 +322,9 @@ function showEvents(status) {
   const list = byId("events");
   const events = status.events;
   const key = (event) => `${event.at_s} ${event.kind} ${event.text}`;
-  if (view.eventsOf !== status.life) {
-    view.eventsOf = status.life;
+  const master = `${status.life} ${status.master.pid}`; // one that takes over counts anew
+  if (view.eventsOf !== master) {
+    view.eventsOf = master;
     view.eventKeys = new Set();
     list.replaceChildren();
   }
@@ -409,10 +431,10 @@ function showFacts(picture, status) {
   const plain = ([, value]) => ["string", "number", "boolean"].includes(typeof value);
   const figures = Object.entries(status.figures || {});
   const test = Object.entries(status.figures && status.figures.test || {}).map(([name, value]) => [`test: ${name}`, value]);
-  const found = [...test, ...figures].filter(plain);
+  const found = [...test, ...figures].filter(plain).filter(([name]) => FIGURES[name] !== "");
   byId("facts-panel").hidden = !found.length;
   rows(byId("facts"), found, () => el("div", {}, el("dt"), el("dd")), (item, [name, value]) => {
-    setText(item.children[0], name.replaceAll("_", " "));
+    setText(item.children[0], FIGURES[name] || name.replaceAll("_", " "));
     setText(item.children[1], typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 4 }) : String(value));
   });
 }
