@@ -42,7 +42,6 @@ from snailps.master.checkpoint_files import folder_of
 from snailps.master.job.job import Job
 from snailps.master.process import Master
 from snailps.master.takeover import journal_path
-from snailps.models import CLASSES
 from snailps.node.run_registry import Registration, Run, RunRegistry
 from snailps.node.status import Status
 from snailps.transport.control import show
@@ -207,7 +206,7 @@ def run_of(
     saves = wanted.checkpoint_interval or wanted.param_backup_period
     return replace(
         run,
-        model=model_of(job),
+        model=job.name,
         output=_absolute(wanted.output),
         journal=_absolute(
             journal_path(settings, job) if settings.on_node_loss == "recover" else None
@@ -230,7 +229,7 @@ def close(
     if master_job := (master.job if last else None):
         ending = ending_of(
             master.figures if code == EXIT_OK else {},
-            job=model_of(master_job),
+            job=master_job.name,
             status=cast("Status", last),
             losses=progress.losses,
             why=(verdict or BUG) if code else "",
@@ -241,12 +240,6 @@ def close(
         for line in end_lines(ending):
             progress.say(line)
     progress.close()
-
-
-def model_of(job: Job) -> str:
-    """A job's model, as ``snailps train`` calls it; else the name of the user's class."""
-    names = {path: name for name, path in reversed(CLASSES.items())}
-    return names.get(job.worker_class, job.worker_class.rpartition(":")[2])
 
 
 def absolute(figures: Mapping[str, Any]) -> dict[str, Any]:

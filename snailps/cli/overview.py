@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from snailps.cli.progress import count_text, line_of, seconds_text
-from snailps.node.phrases import state_words
+from snailps.node.phrases import lasts, state_words
 from snailps.node.status import NodeStatus, Status
 
 LOOP_MS, LOOP_SHARE = 50.0, 0.2
@@ -69,8 +69,9 @@ class Section:
 def sections_of(status: Status) -> list[Section]:
     """The page's sections in order: processes, shards, waits, notes."""
     waits: list[tuple[str, ...]] = [
-        (wait["who"], seconds_text(wait["seconds"]) if wait["seconds"] >= 1 else "", wait["whom"])
+        (wait["who"], seconds_text(wait["seconds"]) if lasts(wait["seconds"]) else "", wait["whom"])
         for wait in status["waits"]
+        if lasts(wait["seconds"]) or status["phase"] != "training"
     ]
     unit = f"{status['unit']}/s"
     columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work")

@@ -34,7 +34,7 @@ from snailps.cli.figures import (
     size_text,
     sparkline,
 )
-from snailps.node.phrases import phase_words, process_name, state_words
+from snailps.node.phrases import lasts, phase_words, process_name, state_words
 from snailps.node.status import EventStatus, NodeStatus, Phase, Status
 
 REDRAW_S = 0.2  # a terminal: five redraws a second look live at negligible cost
@@ -392,7 +392,8 @@ def _processes(status: Status, size: tuple[int, int], *, ascii_only: bool) -> Ta
         if node["role"] == "server":
             rows, size_bytes = held.get(node["id"], (0, 0))
             figure = f"{count_text(rows)} rows, {size_text(size_bytes)}" if rows else ""
-        waits = f"waits for {waits_text(node)}" if node["waits"] else ""
+        told = node["waits"] and (lasts(node["waits_s"]) or status["phase"] != "training")
+        waits = f"waits for {waits_text(node)}" if told else ""
         dot = Text("* " if ascii_only else "● ", style=style or "dim")
         row = [
             dot.append(process_name(node["role"], node["id"]), style="default"),
@@ -410,7 +411,7 @@ def _processes(status: Status, size: tuple[int, int], *, ascii_only: bool) -> Ta
 
 def waits_text(node: NodeStatus) -> str:
     """What a process waits for, and how long it has waited if a second or more."""
-    long = node["waits"] and node["waits_s"] >= 1
+    long = node["waits"] and lasts(node["waits_s"])
     return f"{node['waits']}, for {node['waits_s']:.0f} s now" if long else node["waits"]
 
 

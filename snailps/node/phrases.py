@@ -17,6 +17,9 @@ NAME_MARK = "\x1e"
 Mood = Literal["good", "idle", "waits", "bad"]
 """What a state means to a user: the colour of its text."""
 
+BRIEF_S = 1.0
+"""Waits of a training that are shorter than that are not shown."""
+
 PHASE_WORDS: dict[Phase, str] = {
     "forming": "starting the cluster",
     "preparing": "opening the input",
@@ -67,11 +70,16 @@ def process_name(role: str, number: int) -> str:
     return "the master" if role == "master" else f"{role} {number}"
 
 
+def lasts(seconds: float) -> bool:
+    """Whether a wait is news: processes that work together wait for each other all the time."""
+    return seconds >= BRIEF_S
+
+
 def state_words(node: NodeStatus) -> tuple[str, Mood]:
     """What a process does now, and what that means."""
     words, mood = STATE_WORDS.get(node["state"], (node["state"], "good"))
     if node["role"] == "server" and node["state"] in ("ready", "back"):
         words = "serving"
-    if node["waits"] and mood == "good":
+    if node["waits"] and lasts(node["waits_s"]) and mood == "good":
         mood = "waits"
     return words, mood

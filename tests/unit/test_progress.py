@@ -333,7 +333,8 @@ def test_terminal_shows_bar_figures_and_processes(monkeypatch):
     nodes = [
         make_node(),
         make_node(role="server", id=2, pid=43, state="serving", rate=None),
-        make_node(id=3, pid=44, state="waiting", waits="a block"),
+        make_node(id=3, pid=44, state="waiting", waits="a block", waits_s=1.0),
+        make_node(id=4, waits="a part that comes at once", waits_s=0.9),
     ]
     progress.update(make_status(nodes=nodes))
     progress.close()
@@ -341,6 +342,7 @@ def test_terminal_shows_bar_figures_and_processes(monkeypatch):
     for piece in ("training, epoch 2/5", "25.0%", "1.23 M words/s", "loss 2.3456", "worker 1",
                   "10.0.0.7, process 42", "500 k", "server 2", "serving", "a block"):  # fmt: skip
         assert piece in shown
+    assert "at once" not in shown  # or each look would show other waits
     assert "\x1b[?25h" in stream.getvalue()  # the cursor is back
 
 
@@ -364,7 +366,7 @@ def test_terminal_markup_in_names_is_shown_as_it_is(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream = io.StringIO()
     progress = Progress(stream, terminal=True, clock=Clock())
-    node = make_node(waits="[red]block[/red]")
+    node = make_node(waits="[red]block[/red]", waits_s=2.0)
     progress.update(make_status(nodes=[node], message="file [1].txt vanished"))
     progress.close()
     assert "[red]block[/red]" in without_ansi(stream.getvalue())

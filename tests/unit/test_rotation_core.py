@@ -215,6 +215,7 @@ def test_figures_of_visits_count_at_once_and_those_of_the_tenancy_in_their_place
     assert job.rate(world.now) > 0
     (member, _) = world.core.members.joined("worker")
     assert member.rate(world.now) == 10
+    assert member.done == 4  # what it has trained, and not the slices that were dealt
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     assert (job.metrics.units, job.metrics.loss) == (30, 2.0)  # shown is the mean of visits
     assert job.metrics.loss_by_epoch() == [3.0]

@@ -136,10 +136,11 @@ class LeaseService:
     def _was_done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
         """Answers a worker whose block is done, and others that may go on now."""
         _, ledger = self.running()
-        if not message.numbers:  # else counted when they were held
+        dealt = _is_dealt(ledger, message)  # its visits are what is trained, by all
+        if not (message.numbers or dealt):  # or counted when they were held
             member.done += 1
         member.block_since = now
-        if message.seconds > 0 and message.pass_ == "train" and not _is_dealt(ledger, message):
+        if message.seconds > 0 and message.pass_ == "train" and not dealt:
             member.trained(message.units, message.seconds, now)
         self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
         self.answer(now)
@@ -171,6 +172,7 @@ class LeaseService:
             if fact is not None:
                 self._out.note("visits", fact)
         if message.seconds > 0:
+            member.done += 1
             member.trained(message.units, message.seconds, now, visit=True)
         if job.ledger.closed:  # it may hold others
             self.hurry(now)
