@@ -71,9 +71,9 @@ class TableModule(nn.Module):
         self.tables = tuple(
             Table(
                 name or rows.name(kind), dim, access=optimizer, lr=lr, init=init, scale=scale,
-                seed=seed, **options,
+                seed=seed + i, **options,
             )
-            for name in names
+            for i, name in enumerate(names)
         )  # fmt: skip
         self.embedding_dim = dim
         self.exchange = Exchange(rows, self.tables, padding, staleness)
@@ -501,9 +501,14 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         lookup: Lookup = ctx.lookup
+        exchange: Exchange = ctx.module.exchange
+        if lookup.is_plain and ctx.starts is None:
+            given = gradient.contiguous().numpy()
+            exchange.give(lookup, given if exchange.borrows else given.copy())
+            return None, None, None, None, None
         rows = np.zeros((lookup.starts[-1], lookup.rows.shape[1]), np.float32)
         add_to_rows(gradient.contiguous().numpy(), lookup.places, rows, ctx.starts, ctx.weights)
-        ctx.module.exchange.give(lookup, rows)
+        exchange.give(lookup, rows)
         return None, None, None, None, None
 
 
@@ -517,7 +522,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        ctx.module.exchange.give(ctx.lookup, gradient.contiguous().numpy())
+        ctx.module.exchange.give(ctx.lookup, gradient.contiguous().numpy().copy())
         return None, None, None
 
 
@@ -527,7 +532,7 @@ def looked_up(
     """Rows at places (n, dim), or the weighted sum of each bag (bags, dim)."""
     rows, places = torch.from_numpy(lookup.rows), torch.from_numpy(lookup.places)
     if starts is None:
-        return F.embedding(places, rows)
+        return rows if lookup.is_plain else F.embedding(places, rows)
     factors = None if weights is None else torch.from_numpy(weights)
     at = torch.from_numpy(starts.astype(np.int32))
     return F.embedding_bag(places, rows, at, mode="sum", per_sample_weights=factors)

@@ -86,6 +86,11 @@ class Lookup:
         self._pulls: list[Pending] = []
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every id came once, and none is padding: row i is that of id i."""
+        return len(self.places) == len(self.rows) and not self.has_padding
+
+    @property
     def padding_place(self) -> int | None:
         """The place of the row of zeros, if there is one."""
         return self.starts[-1] if self.has_padding else None
@@ -200,6 +205,11 @@ class Exchange:
                 table = self.tables[i].name
                 pull = self.rows.pull_async(table, lookup.keys[i], lookup.rows[part])
                 lookup._pulls.append(pull)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether a gradient that is given may be changed as soon as `give` returns."""
+        return self.held is None and not self.staleness and not self.rows.clocked
 
     def give(self, lookup: Lookup, gradient: RowArray) -> None:
         """Takes the gradient of a lookup's rows, float32 (rows or more, dim), C-contiguous.
