@@ -23,6 +23,7 @@ LOOP_TURNS = 10_000
 """Of fewer turns, a slow one in a thousand is the start of the job."""
 _HEAD_LINES = 8
 """Lines of a page on a terminal for titles, blank lines and the head."""
+_TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")
 _SPARE = ("address", "at", "step", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
 """Columns that a narrow terminal does not show, the first one first."""
 
@@ -66,8 +67,8 @@ class Section:
         return section
 
 
-def sections_of(status: Status) -> list[Section]:
-    """The page's sections in order: processes, shards, waits, notes."""
+def sections_of(status: Status, *, tables: bool = False) -> list[Section]:
+    """The page's sections in order: processes, shards, tables (if wanted), waits, notes."""
     waits: list[tuple[str, ...]] = [
         (wait["who"], seconds_text(wait["seconds"]) if lasts(wait["seconds"]) else "", wait["whom"])
         for wait in status["waits"]
@@ -82,6 +83,7 @@ def sections_of(status: Status) -> list[Section]:
     found = [
         processes,
         Section("", (*shards, "behind"), _shards(status)),
+        Section("", _TABLE_COLUMNS, _tables(status) if tables else []),
         Section("", ("waiting process", "since", "waits for"), waits),
         Section("", (), [(line,) for line in _notes(status)]),
     ]
@@ -108,10 +110,10 @@ def eta_of(status: Status) -> float | None:
     return left / status["units_per_s"] if left and status["units_per_s"] > 0 else None
 
 
-def lines_of(status: Status) -> list[str]:
-    """The whole page as plain lines."""
+def lines_of(status: Status, *, tables: bool = False) -> list[str]:
+    """The whole page as plain lines; with `tables` a line for each of them."""
     lines = head_of(status)
-    for section in sections_of(status):
+    for section in sections_of(status, tables=tables):
         lines += ["", *_columns(section)]
     return lines
 
@@ -190,6 +192,24 @@ def _shards(status: Status) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def _tables(status: Status) -> list[tuple[str, ...]]:
+    def told(count: int) -> str:
+        return f"{count:,}" if count else ""
+
+    return [
+        (
+            table["name"],
+            f"{table['rows']:,}",
+            f"{table['bytes'] / 1e6:,.1f}",
+            f"{table['bytes'] / table['rows']:.0f}" if table["rows"] else "",
+            told(table["refused"]),
+            told(table["evicted"]),
+            told(table["expired"]),
+        )
+        for table in status["tables"]
+    ]
 
 
 def _notes(status: Status) -> list[str]:

@@ -59,6 +59,9 @@ def command(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Repeatedly, until it ends.", metavar="")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="With each table: rows, memory.", metavar="")
+    ] = False,
     interval_s: Annotated[
         float, typer.Option("--interval", help="Between two updates of --watch, in s.", min=0.1)
     ] = 1.0,
@@ -85,7 +88,7 @@ def command(
         trust = _trust(connection_settings(raw))
         if watch:
             watch_master(address, interval_s, trust, as_json=as_json)
-        _show(ask(address, trust=trust), as_json=as_json)
+        _show(ask(address, trust=trust), as_json=as_json, tables=verbose)
         return
     if pid:
         run: Run | None = _of_process(pid, registry)
@@ -98,7 +101,7 @@ def command(
     elif registry.state(run) != "running":
         _show_end(run, registry, as_json=as_json)
     else:
-        _show(ask(run.address, trust=_trust_for(run, raw)), as_json=as_json)
+        _show(ask(run.address, trust=_trust_for(run, raw)), as_json=as_json, tables=verbose)
 
 
 def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bool) -> Run | None:
@@ -348,13 +351,13 @@ def _show_end(run: Run, registry: RunRegistry, *, as_json: bool) -> None:
         typer.echo("\n".join(jobs.ended_lines(run, registry)))
 
 
-def _show(status: Status, *, as_json: bool) -> None:
+def _show(status: Status, *, as_json: bool, tables: bool = False) -> None:
     if as_json:
         _show_json(status)
         return
     from snailps.cli.overview import lines_of
 
-    typer.echo("\n".join(lines_of(status)))
+    typer.echo("\n".join(lines_of(status, tables=tables)))
 
 
 def _show_json(status: Status) -> None:

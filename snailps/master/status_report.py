@@ -37,6 +37,7 @@ from snailps.node.status import (
     SessionStatus,
     ShardStatus,
     Status,
+    TableStatus,
     Usage,
     WaitStatus,
 )
@@ -199,6 +200,7 @@ class StatusReport:
             "blocks": blocks,
             "nodes": nodes,
             "shards": shards,
+            "tables": self._tables(),
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._job_controller.checkpoints.status(now),
@@ -313,6 +315,28 @@ class StatusReport:
                 }
             )
         return found
+
+    def _tables(self) -> list[TableStatus]:
+        """The tables, with what the servers of their primaries told last."""
+        found: dict[int, TableStatus] = {}
+        for member in self._members.nodes("server"):
+            for shard in member.stats.get("shards", []):
+                for number, counts in shard.get("tables", {}).items():
+                    table = found.setdefault(
+                        int(number),
+                        {
+                            "table": int(number), "name": str(counts.get("name", number)),
+                            "rows": 0, "bytes": 0, "made": 0, "refused": 0, "evicted": 0,
+                            "expired": 0,
+                        },
+                    )  # fmt: skip
+                    table["rows"] += int(counts["rows"])
+                    table["bytes"] += int(counts.get("bytes", 0))
+                    table["made"] += int(counts.get("made", 0))
+                    table["refused"] += int(counts.get("refused", 0))
+                    table["evicted"] += int(counts.get("evicted", 0))
+                    table["expired"] += int(counts.get("expired", 0))
+        return [found[number] for number in sorted(found)]
 
     def _waits(
         self, phase: Phase, nodes: list[NodeStatus], shards: list[ShardStatus], now: float

@@ -44,6 +44,14 @@ _SHARD_COUNTERS = {
     "parked": "snailps_shard_parked_requests",
     "clock": "snailps_shard_clock",
 }
+_TABLE_COUNTERS = {
+    "rows": "snailps_table_rows",
+    "bytes": "snailps_table_bytes",
+    "made": "snailps_table_rows_made_total",
+    "refused": "snailps_table_rows_refused_total",
+    "evicted": "snailps_table_rows_evicted_total",
+    "expired": "snailps_table_rows_expired_total",
+}
 _CLIENT_COUNTERS = {
     "bytes_in": "snailps_client_received_bytes_total",
     "bytes_out": "snailps_client_sent_bytes_total",
@@ -175,8 +183,12 @@ def _label(text: str) -> str:
 
 
 def of_server(stats: Mapping[str, Any]) -> list[Sample]:
-    """Metrics of the shards of a server, of its report on `Ask("stats")`."""
+    """Metrics of the shards of a server, of its report on `Ask("stats")`.
+
+    Those of tables are sums over its shards: a server may have hundreds of both.
+    """
     found: list[Sample] = []
+    tables: Counter[tuple[str, str, str]] = Counter()
     for kind, copy in (("shards", "primary"), ("standbys", "standby")):
         for shard in stats.get(kind, ()):
             labels = {"shard": str(shard["shard"]), "copy": copy}
@@ -185,12 +197,19 @@ def of_server(stats: Mapping[str, Any]) -> list[Sample]:
                 for key, name in _SHARD_COUNTERS.items()
                 if key in shard
             ]
+            for number, counts in shard.get("tables", {}).items():
+                name = str(counts.get("name", number))
+                for key in _TABLE_COUNTERS.keys() & counts.keys():
+                    tables[key, copy, name] += counts[key]
             replica = shard.get("replica", {})
             if copy == "primary" and replica.get("state", "none") != "none":
                 lag = {"shard": str(shard["shard"])}
                 found.append(Sample("snailps_standby_lag_bytes", lag, replica["lag_bytes"]))
                 found.append(Sample("snailps_standby_lag_seconds", lag, replica["lag_s"]))
-    return found
+    return found + [
+        Sample(_TABLE_COUNTERS[key], {"copy": copy, "table": name}, tables[key, copy, name])
+        for key, copy, name in sorted(tables)
+    ]
 
 
 def of_worker(

@@ -39,6 +39,7 @@ class Sample(NamedTuple):
 
 
 _SHARD = ("shard", "copy")
+_TABLE = ("copy", "table")
 FAMILIES: tuple[Family, ...] = (
     # --- every process
     Family("snailps_process_info", "gauge", ("role", "id", "version"), "all",
@@ -102,6 +103,17 @@ FAMILIES: tuple[Family, ...] = (
     Family("snailps_shard_parked_requests", "gauge", _SHARD, "server",
            "Requests that wait at a shard, for a clock or its standby."),
     Family("snailps_shard_clock", "gauge", _SHARD, "server", "Clock of a shard."),
+    Family("snailps_table_rows", "gauge", _TABLE, "server", "Rows of a table at a server."),
+    Family("snailps_table_bytes", "gauge", _TABLE, "server",
+           "Memory of a table at a server: rows, state, index, counts, and room for more rows."),
+    Family("snailps_table_rows_made_total", "counter", _TABLE, "server",
+           "Rows that pushes have made."),
+    Family("snailps_table_rows_refused_total", "counter", _TABLE, "server",
+           "Pushed values of keys that were not admitted."),
+    Family("snailps_table_rows_evicted_total", "counter", _TABLE, "server",
+           "Rows that went because of the table's limit."),
+    Family("snailps_table_rows_expired_total", "counter", _TABLE, "server",
+           "Rows that went because nothing was pushed to them for long."),
     Family("snailps_standby_lag_bytes", "gauge", ("shard",), "server",
            "What a primary's standby does not have yet."),
     Family("snailps_standby_lag_seconds", "gauge", ("shard",), "server",

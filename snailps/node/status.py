@@ -198,6 +198,25 @@ class SessionStatus(TypedDict):
     tables: int
 
 
+class TableStatus(TypedDict):
+    """A table at the shards that serve it; its standbys have as much again.
+
+    `bytes` includes keys, state, index, and room that waits for rows.  `made` rows so far, by
+    pushes to the servers that have it now; `refused` counts pushed values of keys that were not
+    admitted, `evicted` rows that went because of `rows_max`, `expired` those that went for their
+    age.
+    """
+
+    table: int
+    name: str
+    rows: int
+    bytes: int
+    made: int
+    refused: int
+    evicted: int
+    expired: int
+
+
 class Status(TypedDict):
     """The state of the run.
 
@@ -236,6 +255,7 @@ class Status(TypedDict):
     blocks: BlockCounts
     nodes: list[NodeStatus]
     shards: list[ShardStatus]
+    tables: list[TableStatus]
     waits: list[WaitStatus]
     requests_per_s: float
     checkpoint: CheckpointStatus | None

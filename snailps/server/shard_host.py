@@ -136,6 +136,7 @@ class ShardHost:
         self.primaries: dict[int, int] = {}
         self.standbys: dict[int, int] = {}
         self.touched: set[int] = set()
+        self._names: dict[int, str] = {}
         self._begun: dict[Address, int] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
         self._hosting: dict[int, _Hosting] = {}  # by shard
@@ -240,6 +241,8 @@ class ShardHost:
     def drop_tables(self, call: int, order: messages.DropTables, now: float) -> None:
         """Drops tables in every shard here; one that stops meanwhile has none."""
         self.touched.difference_update(order.numbers)
+        for number in order.numbers:
+            self._names.pop(number, None)
         do = partial(Shard.drop_tables, numbers=order.numbers)
         shards = [*self.primaries.values(), *self.standbys.values()]
         posts = [(i, shard, do) for i, shard in enumerate(shards)]
@@ -385,7 +388,13 @@ class ShardHost:
             def made() -> messages.Message:
                 found: dict[str, Any] = {kind: [] for kind in both}
                 for (kind, number), result in results(served).items():
-                    found[kind].append({**result, "shard": number})
+                    told = {**result, "shard": number}
+                    if "tables" in result:
+                        told["tables"] = {
+                            table: {**counts, "name": self._names.get(table, str(table))}
+                            for table, counts in result["tables"].items()
+                        }
+                    found[kind].append(told)
                 return messages.Report({**found, **own})
 
             self._out.answer_by(call, made)
@@ -431,6 +440,7 @@ class ShardHost:
     def _tables_of(self, items: Iterable[Any]) -> Tables:
         tables = [(number, Table.from_dict(declared)) for number, declared in items]
         self.touched.update(number for number, table in tables if "touch" in table.track)
+        self._names.update((number, table.name) for number, table in tables)
         return tables
 
     def _adding(self, tables: Tables, shards: int) -> list[list[Do]]:

@@ -13,15 +13,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from snailps import kernels
 from snailps.api.tables import Table
 from snailps.errors import RemoteError, SnailError
+from snailps.store._store import ShardStore
 from snailps.transport import messages
 from snailps.transport.handshake import Role
 from tests.sim.jobs import JobPlan, JobRun, draw_rounds, draw_table
 from tests.sim.model import DIM, Books
 from tests.sim.routed import RoutedNode
 
-OWN_TABLE = "session"
+OWN_TABLE, IDS = "session", "ids"
+IDS_NUM = 300
+"""Keys of the table of ids, which admits and limits rows."""
 POLL_S = 0.3
 RENEW_S = 90.0
 TRIES = 40
@@ -59,6 +63,8 @@ class Driver(RoutedNode):
         super().__init__(cluster, Role.DRIVER, "driver", "driver")
         self.problems, self.done = [], False
         self._books, self._pushed = Books(), {}
+        self._ids = random.Random(f"ids {cluster.world.seed}")  # as if the others were drawn without it
+        self._reference = None  # a store that executes the same pushes as the shards
         self._number = 0  # of the job, in the session
 
     def on_welcome(self, welcome):
@@ -90,10 +96,12 @@ class Driver(RoutedNode):
         table = Table(OWN_TABLE, DIM, wire="float32")
         answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._table = answer.numbers[0]
+        yield from self._declare_ids()
         for number, plan in enumerate(self.cluster.plans):
             if number:
                 self.cluster.jobs.append(JobRun(plan, number))
             yield from self._push()
+            yield from self._push_ids(4)
             if self.cluster.rng.random() < 0.15:
                 yield from self._submit_wrong()
             if not (yield from self._submit(plan, number)):
@@ -146,6 +154,8 @@ class Driver(RoutedNode):
         status = yield from self._status()
         while status["phase"] != "idle":
             yield POLL_S
+            if self._ids.random() < 0.1:
+                yield from self._push_ids(1)
             status = yield from self._status()
         left = (yield from self._ask(messages.AskJob(self._number), self._limit_s)).data
         if left["failure"] != status["message"] or bool(left["figures"]) != bool(status["figures"]):
@@ -214,4 +224,43 @@ class Driver(RoutedNode):
             lost = there < count and self.cluster.acknowledgements_hold()
             if lost or there > count:
                 self.problems.append(f"row {key} of the session is {there:g}, pushed {count} times")
+                return
+        yield from self._check_ids()
+
+    def _declare_ids(self):
+        frag_num = self._client.route.frag_num
+        table = Table(
+            IDS, DIM, admit_after=self._ids.choice((0, 2)), admit_bytes=64 * frag_num,
+            rows_max=self._ids.choice((0, 2, 5)) * frag_num,
+        )  # fmt: skip
+        answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
+        self._ids_table = answer.numbers[0]
+        self._reference = ShardStore(frag_num, kernels.row_ops())
+        self._reference.own(range(frag_num))
+        self._reference.add_table(1, *table.store_arguments())
+        self._ids_seq = 0
+
+    def _push_ids(self, times):
+        """Pushes some of the ids, frequent and rare ones, to the shards and to the reference."""
+        for _ in range(times):
+            drawn = {int(self._ids.paretovariate(0.5)) % IDS_NUM for _ in range(40)}
+            keys = sorted(drawn)  # as the client sends those of a fragment
+            ones = np.ones((len(keys), DIM), np.float32)
+            self._ids_seq += 1
+            yield from self._wait(self._client.push(self._ids_table, keys, ones))
+            self._reference.push(1, 1, self._ids_seq, np.array(keys, np.uint64), ones)
+
+    def _check_ids(self):
+        """The shards made and kept the rows that the reference did, whoever serves them by now."""
+        if not self.cluster.acknowledgements_hold():
+            return
+        keys = list(range(IDS_NUM))
+        pull = self._client.pull(self._ids_table, keys, DIM)
+        yield from self._wait(pull)
+        expected = self._reference.pull(1, np.array(keys, np.uint64))
+        for key in keys:
+            if not np.array_equal(pull.rows[key], expected[key]):
+                self.problems.append(
+                    f"row {key} of the ids is {pull.rows[key]}, by the same pushes {expected[key]}"
+                )
                 return

@@ -40,6 +40,7 @@ def status(servers=2, workers=2, shards=1, *, seed=1, at_s=60.0, word=HOSTILE) -
         "blocks": {"left": 90, "leased": 4, "done": 10},
         "nodes": nodes,
         "shards": found,
+        "tables": [],
         "waits": [{"who": f"worker {servers + 1}", "whom": "server 1 (a pull)", "seconds": 3.5}],
         "requests_per_s": 1234.5,
         "checkpoint": None,

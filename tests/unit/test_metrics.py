@@ -126,6 +126,31 @@ def test_samples_of_a_server_tell_primaries_and_standbys_apart():
     ]  # fmt: skip
 
 
+def test_samples_of_tables_are_sums_over_the_shards_of_a_server():
+    def shard(number, *tables):
+        counts = ("rows", "bytes", "made", "refused", "evicted", "expired")
+        return {
+            "shard": number,
+            "tables": {
+                at: {"name": name, **{key: value + i for i, key in enumerate(counts)}}
+                for at, (name, value) in enumerate(tables)
+            },
+        }
+
+    stats = {"shards": [shard(0, ("ids", 10), ("w", 1)), shard(1, ("ids", 20))],
+             "standbys": [shard(2, ("ids", 5))]}  # fmt: skip
+    samples = of_server(stats)
+    known = {family.name: set(family.labels) for family in FAMILIES}
+    assert all(set(s.labels) == known[s.name] for s in samples)
+    found = {(s.name, s.labels["copy"], s.labels["table"]): s.value for s in samples}
+    assert found["snailps_table_rows", "primary", "ids"] == 30
+    assert found["snailps_table_bytes", "primary", "ids"] == 32
+    assert found["snailps_table_rows_refused_total", "primary", "w"] == 4
+    assert found["snailps_table_rows_expired_total", "standby", "ids"] == 10
+    assert len(samples) == 18
+    render(samples)
+
+
 def test_samples_of_a_worker_have_its_counters_and_waits():
     counters = {"bytes_in": 3, "bytes_out": 4, "open": 1, "batches_forgotten": 9}
     waits = [["pull", "server 1", 2.0]]

@@ -452,15 +452,23 @@ def test_tables_that_track_touches_expire_fragment_by_fragment(rig):
     assert [one["fragment"] for one in expired] == list(range(FRAG_NUM // 2))
 
 
-def test_server_tells_the_counters_of_its_shards(rig):
+def test_server_tells_the_counters_of_its_shards_and_names_their_tables(rig):
+    rig.order(m.MakeTables([[2, Table("old", 4).to_dict()]]))
+    rig.settle()
     standby = hosted(rig)
     rig.order(m.Ask("stats"))
     assert [post.shard for post in rig.posts] == [*rig.handles, standby]
-    rig.reply("stats", {"pulls": 1})
+    rig.reply("stats", {"pulls": 1, "tables": {2: {"rows": 7}, 9: {"rows": 0}}})
     rig.reply("stats", error=ConnectionLost("dropped"))
     rig.reply("stats", {"pulls": 3})
     assert rig.answer.data == {
-        "shards": [{"pulls": 1, "shard": 0}],
+        "shards": [
+            {
+                "pulls": 1,
+                "shard": 0,
+                "tables": {2: {"rows": 7, "name": "old"}, 9: {"rows": 0, "name": "9"}},
+            }
+        ],
         "standbys": [{"pulls": 3, "shard": 5}],
         "peak_rss_mb": 5.0,
         "saved_bytes": 0,

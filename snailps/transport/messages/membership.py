@@ -88,6 +88,14 @@ _STANDING: dict[str, Shape] = {
 }
 """`Rejoin.state` of each role."""
 _AMOUNT = Number(-1e300, 1e300)
+_TABLE_STATS = Struct(
+    {"rows": WORD64, "row_bytes": WORD64},
+    {
+        "name": Name(),
+        **dict.fromkeys(("bytes", "made", "refused", "evicted", "expired"), WORD64),
+    },
+    open=True,
+)
 _SHARD_STATS = Struct(
     {
         "shard": U16,
@@ -98,7 +106,7 @@ _SHARD_STATS = Struct(
     {
         **dict.fromkeys(("fragments", "rows", "bytes", "connections", "parked", "clock"), WORD64),
         "waits_for": Maybe(Words()),
-        "tables": MapOf(Struct({"rows": WORD64, "row_bytes": WORD64}, open=True), ITEMS_MAX),
+        "tables": MapOf(_TABLE_STATS, ITEMS_MAX),
     },
     open=True,
 )
