@@ -5,7 +5,7 @@
 
 Ratings have planted biases, factors and noise, popular items by a power law; choices are drawn by
 a softmax of the same scores.  With ratings both systems take the same steps: plain SGD, the same
-rate, penalty, epochs and factors, but that ours falls to 0.  An epoch of ALS solves all rows and is
+rate (unless `--lr-end`), penalty, epochs and factors.  An epoch of ALS solves all rows and is
 no epoch of ours, so of choices the seconds until the figures are what counts.
 
     python bench/mf.py --peer-python peers-venv/bin/python --ratings 1000000
@@ -73,7 +73,7 @@ def ours(folder: Path, o: argparse.Namespace, seed: int) -> Figures:
     options = {
         "train": folder / "train.txt", "test": folder / "test.txt", "output": folder / "out",
         "dim": o.dim, "epochs": o.epochs, "lr": o.lr, "l2": o.l2, "threads": o.threads,
-        "workers": o.workers, "seed": seed, "scale": 0.17 if o.ratings else 0,
+        "workers": o.workers, "seed": seed, "lr-end": o.lr_end,
         "loss": "squared" if o.ratings else "softmax", "negatives": o.negatives,
     }  # fmt: skip
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
@@ -112,6 +112,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr-end", type=float, default=1.0, help="1: as surprise; 0: it falls")
     parser.add_argument("--l2", type=float, default=0.03)
     parser.add_argument("--negatives", type=int, default=64)
     parser.add_argument("--peer-epochs", type=int, default=15)

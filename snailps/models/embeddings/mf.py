@@ -56,6 +56,11 @@ class MatrixFactorization(EmbeddingWorker):
         return settings.row_dim
 
     @property
+    def init(self) -> str:
+        """Biases begin at 0."""
+        return "factors" if self.settings.loss == "squared" else "uniform"
+
+    @property
     def draws(self) -> bool:
         """Rankings do."""
         return self.settings.loss != "squared"

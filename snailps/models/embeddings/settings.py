@@ -55,11 +55,18 @@ class EmbeddingSettings(JobSettings):
     )
     lr: float = setting(
         0.1,
-        help="Step size; it falls linearly to 0 over the job.",
+        help="Step size; it falls linearly to `lr_end` of it over the job.",
         when="To be searched for each graph: .02 to .2 with AdaGrad.",
         low=1e-6,
         high=100.0,
         aliases=["learning_rate"],
+    )
+    lr_end: float = setting(
+        0.0,
+        help="Part of `lr` that the step size has at the end. 1: it does not fall.",
+        when="To compare with a program whose step size is constant.",
+        low=0.0,
+        high=1.0,
     )
     l2: float = setting(
         0.0,
@@ -77,7 +84,8 @@ class EmbeddingSettings(JobSettings):
     )
     scale: float = setting(
         0.0,
-        help="First weights are drawn from -scale to scale. 0: the model's choice.",
+        help="First weights are drawn from -scale to scale; factors of ratings from a normal "
+        "distribution of this deviation, whose biases begin at 0. 0: the model's choice.",
         when="To compare with another program.",
         low=0.0,
         high=100.0,
@@ -178,7 +186,7 @@ class MfSettings(EmbeddingSettings):
     )
     lr: float = setting(
         0.05,
-        help="Step size; it falls linearly to 0 over the job.",
+        help="Step size; it falls linearly to `lr_end` of it over the job.",
         when="To be searched: 0.02 to 0.1 for ratings, 0.05 to 0.3 for rankings.",
         low=1e-6,
         high=100.0,
@@ -215,4 +223,4 @@ class MfSettings(EmbeddingSettings):
     @property
     def first_scale(self) -> float:
         """`scale`, or the model's choice of it."""
-        return self.scale or (0.17 if self.loss == "squared" else 0.5 / float(self.dim**0.5))
+        return self.scale or (0.1 if self.loss == "squared" else 0.5 / float(self.dim**0.5))

@@ -186,6 +186,11 @@ class EmbeddingWorker(Worker):
         """Curvature of a line's loss along one of its rows, by a sample of rows, about."""
 
     @property
+    def init(self) -> str:
+        """How first rows are made."""
+        return "uniform"
+
+    @property
     def draws(self) -> bool:
         """Whether it draws negatives."""
         return True
@@ -258,7 +263,7 @@ class EmbeddingWorker(Worker):
         own: dict[str, Any] = {"access": s.method, "lr": s.lr, "wire": s.wire, "seed": s.seed}
         if s.method == "adagrad":
             own["eps"] = s.eps
-        return (Table(TABLE, self.row_dim(s), init="uniform", scale=scale, **own),)
+        return (Table(TABLE, self.row_dim(s), init=self.init, scale=scale, **own),)
 
     def survey_part(self) -> SurveyPart:
         """Counts names."""
@@ -374,9 +379,9 @@ class EmbeddingWorker(Worker):
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on kept rows, or on local copies whose deltas it pushes."""
         batch: Batch = block.prepared
-        before, after = block.progress
-        lr = self.settings.lr
-        rates = max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
+        s = self.settings
+        begin, end = (s.lr * (1 - (1 - s.lr_end) * at) for at in block.progress)
+        rates = max(RATE_LEAST, begin), max(RATE_LEAST, end)
         metrics = {"units": float(len(batch)), "lr": rates[1]}
         if batch.kept is not None:
             loss = self._train_kept(batch, batch.kept, rates, block.seed)
