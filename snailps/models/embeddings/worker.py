@@ -68,13 +68,29 @@ Numbers = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Lines:
-    """Numbered lines of a block: `ids` int32 (columns, n), `values` float32 (n,) or empty."""
+    """Numbered lines of a block.
 
-    ids: Ids
+    Attributes
+    ----------
+    keys : numpy.ndarray
+        uint64: of all its names, each once.
+    places : numpy.ndarray
+        int32 (columns, n): among these.
+    values : numpy.ndarray
+        float32 (n,), or empty.
+    """
+
+    keys: Keys
+    places: Ids
     values: Floats
 
     def __len__(self) -> int:
-        return len(self.ids[0])
+        return len(self.places[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its arrays."""
+        return self.keys.nbytes + self.places.nbytes + self.values.nbytes
 
 
 @dataclass(slots=True)
@@ -301,80 +317,69 @@ class EmbeddingWorker(Worker):
         """Numbers the block's lines, draws candidates of negatives, starts to pull rows."""
         lines = self._lines(block)
         n = len(lines)
+        if n == 0:
+            return Batch(lines.places, lines.values, np.zeros(0, np.int32))
         random = np.random.default_rng(block.seed)
         order = random.permutation(n)
-        ids, values = lines.ids[:, order], lines.values
-        if len(values):
-            values = values[order]
-        entries = list(zip(self.kind_of_column, ids, strict=True))
-        if self.draws and n:
-            entries.append((self.noise_kind, self._candidates(n, random)))
-        keys, places, at = [], [np.zeros(0, np.int32)] * len(entries), 0
+        places = lines.places.take(order, axis=1)
+        values = lines.values[order] if len(lines.values) else lines.values
+        noise = self._candidates(n, random) if self.draws else np.zeros(0, np.uint64)
+        shared = self.shared_rows
+        if shared is None:
+            keys, joined = np.unique(np.concatenate((lines.keys, noise)), return_inverse=True)
+            joined_at: Ids = joined.astype(np.int32)
+            own = len(lines.keys)
+            batch = Batch(joined_at[:own].take(places), values, joined_at[own:])
+            batch.copies = self.sgd.pull({TABLE: keys})
+            return batch
+        found = [shared.find(lines.keys), shared.find(noise)]
+        kept = shared.ask(found, self._round_part(block, n))
+        return Batch(found[0].places.take(places), values, found[1].places, kept=kept)
+
+    def _round_part(self, block: Block, lines: int) -> float:
+        """Part of a round that a block is."""
+        if self.workers == 1:
+            return lines / ROUND_LINES_ALONE
+        before, after = block.progress
+        return max(lines / ROUND_LINES, (after - before) * self.settings.epochs / ROUND_PART)
+
+    def _lines(self, block: Block) -> Lines:
+        """Numbered lines of a block; those of earlier epochs are kept."""
+        known = block.path, block.start, block.stop
+        if (lines := self._encoded.get(known)) is not None:
+            return lines
+        columns = self.read(block.data, block.path, block.start)
+        block._data = None
+        keys, places, at = [], [np.zeros(0, np.int32)] * len(columns.names), 0
         for kind in range(len(self.kinds)):
-            here = [i for i, (of, _) in enumerate(entries) if of == kind]
-            names = len(self._names.names[kind])
-            used, numbered = _numbered([entries[i][1] for i in here], names)
+            here = [i for i, of in enumerate(self.kind_of_column) if of == kind]
+            ids = [self._names.numbers(kind, columns.names[i]) for i in here]
+            if len(columns) and min(int(some.min()) for some in ids) < 0:
+                raise DataError(
+                    f"{block.path}, bytes from {block.start:,}: has names that the survey has not "
+                    "seen: the file has changed since"
+                )
+            used, numbered = _numbered(ids, len(self._names.names[kind]))
             for i, found in zip(here, numbered, strict=True):
                 places[i] = found + np.int32(at)
             keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
             at += len(used)
-        noise = places[len(ids)] if len(places) > len(ids) else np.zeros(0, np.int32)
-        batch = Batch(np.array(places[: len(ids)], np.int32).reshape(len(ids), n), values, noise)
-        if n:
-            self._take_rows(batch, np.concatenate(keys), block)
-        return batch
-
-    def _take_rows(self, batch: Batch, keys: Keys, block: Block) -> None:
-        """Starts to pull rows of keys, which the batch's places number."""
-        shared = self.shared_rows
-        if shared is None:
-            batch.copies = self.sgd.pull({TABLE: keys})
-            return
-        found = shared.find(keys)
-        before, after = block.progress
-        lines = ROUND_LINES_ALONE if self.workers == 1 else ROUND_LINES
-        size = len(batch) / lines
-        if self.workers > 1:
-            size = max(size, (after - before) * self.settings.epochs / ROUND_PART)
-        batch.kept = shared.ask([found], size)
-        batch.places = found.places[batch.places]
-        batch.noise = found.places[batch.noise]
-
-    def _lines(self, block: Block) -> Lines:
-        """Numbers of the block's lines; those of earlier epochs are kept."""
-        key = block.path, block.start, block.stop
-        if (known := self._encoded.get(key)) is not None:
-            return known
-        columns = self.read(block.data, block.path, block.start)
-        ids = np.array(
-            [
-                self._names.numbers(kind, names)
-                for names, kind in zip(columns.names, self.kind_of_column, strict=True)
-            ],
-            np.int32,
-        ).reshape(len(columns.names), len(columns))
-        if len(columns) and ids.min() < 0:
-            raise DataError(
-                f"{block.path}, bytes from {block.start:,}: has names that the survey has not seen:"
-                " the file has changed since"
-            )
-        lines = Lines(ids, columns.values)
-        size = lines.ids.nbytes + lines.values.nbytes
-        if self._encoded_bytes + size <= ENCODED_BYTES:
-            self._encoded[key] = lines
-            self._encoded_bytes += size
-        block._data = None
+        lines = Lines(np.concatenate(keys), np.array(places, np.int32), columns.values)
+        if self._encoded_bytes + lines.size_bytes <= ENCODED_BYTES:
+            self._encoded[known] = lines
+            self._encoded_bytes += lines.size_bytes
         return lines
 
-    def _candidates(self, lines: int, random: np.random.Generator) -> Ids:
-        """Names that negatives of a block are drawn from: all, or so many that they are used."""
+    def _candidates(self, lines: int, random: np.random.Generator) -> Keys:
+        """Keys of names that a block's negatives are drawn from: all, or as many as are used."""
         names = len(self._names.names[self.noise_kind])
         s = self.settings
         drawn = -(-lines // s.shared) * s.negatives
         wanted = max(NOISE_MIN, drawn // NOISE_USES)
-        if 2 * wanted >= names:
-            return np.arange(names, dtype=np.int32)
-        return np.unique(random.integers(0, names, wanted)).astype(np.int32)
+        drawn_all = 2 * wanted >= names
+        ids = np.arange(names) if drawn_all else np.unique(random.integers(0, names, wanted))
+        keys: Keys = ids.astype(np.uint64) + np.uint64(self.noise_kind * KIND_KEY)
+        return keys
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on kept rows, or on local copies whose deltas it pushes."""
@@ -496,10 +501,10 @@ class EmbeddingWorker(Worker):
         self.sgd.close()
 
 
-def _numbered(parts: Sequence[Ids], names: int) -> tuple[Numbers, list[Ids]]:
+def _numbered(parts: Sequence[Numbers], names: int) -> tuple[Numbers, list[Ids]]:
     """The distinct numbers of some arrays, ascending, and the place among them of each entry."""
     if names > MARKED_MAX:
-        joined = np.concatenate([*parts, np.zeros(0, np.int32)])
+        joined = np.concatenate([*parts, np.zeros(0, np.int64)])
         used, places = np.unique(joined, return_inverse=True)
         edges = np.cumsum([len(part) for part in parts])[:-1]
         return used, np.split(places.astype(np.int32), edges) if parts else []
