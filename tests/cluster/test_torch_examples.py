@@ -1,0 +1,33 @@
+"""The examples with PyTorch learn what they plant."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+import snailps
+from examples import torch_two_tower as two_tower
+
+
+def test_two_towers_find_planted_tastes_and_their_index_finds_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.setattr(two_tower, "USERS", 200)
+    monkeypatch.setattr(two_tower, "ITEMS", 150)
+    pairs, planted = two_tower.clicks(12_000)
+    with snailps.local_cluster(servers=2, workers=0):
+        towers = two_tower.train(pairs, epochs=3)
+        users, items = two_tower.vectors_of(towers)
+    found = two_tower.recall(users @ items.T, planted)
+    popular = np.bincount(pairs[:, 1], minlength=150)[None, :].repeat(200, axis=0)
+    assert found > 0.4 > 2 * two_tower.recall(popular, planted)
+    pytest.importorskip("usearch", reason="usearch is not installed")
+    index = two_tower.index_of(items, tmp_path / "index")
+    assert (tmp_path / "index").stat().st_size > items.nbytes
+    nearest = index.search(items, 1).keys.ravel().astype(np.int64) - two_tower.ITEM_ID_0
+    assert np.array_equal(nearest, np.arange(150))
+
+
+def test_clicks_follow_the_planted_odds():
+    pairs, planted = two_tower.clicks(60_000)
+    assert (np.bincount(pairs[:, 0]) == 20).all()
+    of_clicks = planted[pairs[:, 0], pairs[:, 1]].mean()
+    assert of_clicks > planted.mean() + planted.std()
