@@ -90,7 +90,7 @@ def test_keys_that_come_once_are_seldom_admitted_and_take_bounded_memory():
     for seed in range(10):
         push(some_keys(20_000, seed + 10)[2:])
     rows = store.rows(0)
-    assert rows < 0.12 * 200_000
+    assert rows < 0.02 * 200_000
     assert stats(store)["refused"] == 199_980 - rows
     counts = 8 * (1 << 15)
     assert stats(store)["bytes"] < 2 * counts + rows * 60 + 8 * 1024
