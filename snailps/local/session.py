@@ -337,7 +337,7 @@ class Cluster:
             client.uncork()
 
     def counters(self) -> dict[str, Any]:
-        """What this process's client has counted: requests, frames, bytes, system calls."""
+        """What this process's client has counted: bytes, rows pulled and pushed, open requests."""
         self._check_open()
         return self._driver.client.counters()
 

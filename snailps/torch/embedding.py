@@ -506,7 +506,8 @@ class _Gather(torch.autograd.Function):
             given = gradient.contiguous().numpy()
             exchange.give(lookup, given if exchange.borrows else given.copy())
             return None, None, None, None, None
-        rows = np.zeros((lookup.starts[-1], lookup.rows.shape[1]), np.float32)
+        rows = exchange.buffers.take(lookup.starts[-1], lookup.rows.shape[1])
+        rows.fill(0.0)
         add_to_rows(gradient.contiguous().numpy(), lookup.places, rows, ctx.starts, ctx.weights)
         exchange.give(lookup, rows)
         return None, None, None, None, None

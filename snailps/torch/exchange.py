@@ -17,6 +17,8 @@ What holds
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import deque
 from collections.abc import Sequence
 
@@ -31,8 +33,40 @@ from snailps.torch._bags import add_to_rows
 from snailps.torch.rows import Rows
 from snailps.transport.client._client import Pending
 
+LARGE = 1 << 15
+"""Floats from which arrays are kept; smaller ones are memory that the allocator has at hand."""
+KEPT = 4
+"""Arrays that are kept; what is not among them is freed when it is not in use any more."""
+_listed = [np.empty(0)]
+UNUSED = sys.getrefcount(_listed[0])
+"""References to an array that a list alone refers to, as `sys.getrefcount` counts them."""
 AHEAD_MAX = 8
 """Batches that wait for their `forward`, pulled ahead; the oldest is dropped beyond that."""
+
+
+class RowBuffers:
+    """Arrays that are used again once nothing refers to them: fresh memory costs a fault a page.
+
+    A tensor made of an array refers to it, as does a pull or push under way, so an array that is
+    given out is in no other use.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[RowArray] = []
+        self._lock = threading.Lock()
+
+    def take(self, count: int, dim: int) -> RowArray:
+        """An array (count, dim) of any values."""
+        size = count * dim
+        if size < LARGE:
+            return np.empty((count, dim), np.float32)
+        with self._lock:
+            for at in range(len(self._arrays)):
+                if sys.getrefcount(self._arrays[at]) == UNUSED and len(self._arrays[at]) >= size:
+                    return self._arrays[at][:size].reshape(count, dim)
+            array: RowArray = np.empty(size + size // 4, np.float32)
+            self._arrays = [*self._arrays[-(KEPT - 1) :], array]
+            return array[:size].reshape(count, dim)
 
 
 class Lookup:
@@ -54,7 +88,13 @@ class Lookup:
 
     __slots__ = ("_pulls", "has_padding", "ids", "keys", "places", "pulled_at", "rows", "starts")
 
-    def __init__(self, ids: Sequence[Keys], padding: Sequence[int | None], dim: int) -> None:
+    def __init__(
+        self,
+        ids: Sequence[Keys],
+        padding: Sequence[int | None],
+        dim: int,
+        buffers: RowBuffers,
+    ) -> None:
         self.ids = tuple(ids)
         self.keys: list[Keys] = []
         self.starts = [0]
@@ -80,7 +120,7 @@ class Lookup:
             if mask is not None:
                 places[mask] = self.starts[-1]
         self.places = found[0] if len(found) == 1 else np.concatenate(found)
-        self.rows: RowArray = np.empty((self.starts[-1] + self.has_padding, dim), np.float32)
+        self.rows = buffers.take(self.starts[-1] + self.has_padding, dim)
         self.rows[self.starts[-1] :] = 0.0
         self.pulled_at = -1
         self._pulls: list[Pending] = []
@@ -143,6 +183,7 @@ class Exchange:
         While a list: gradients wait here for `push_held` instead of being pushed.
     factor : float
         Of the step size of the tables' optimiser.
+    buffers : RowBuffers
     """
 
     def __init__(
@@ -160,6 +201,7 @@ class Exchange:
         self.held: list[tuple[Lookup, RowArray]] | None = None
         for table in self.tables:
             rows.declare(table)
+        self.buffers = RowBuffers()
         self._ahead: deque[Lookup] = deque()
         self._steps: deque[list[Pending]] = deque()  # not acknowledged
         self._pushed = 0
@@ -194,7 +236,7 @@ class Exchange:
         return lookup
 
     def _made(self, ids: Sequence[Keys]) -> Lookup:
-        return Lookup(ids, self.padding, self.tables[0].dim)
+        return Lookup(ids, self.padding, self.tables[0].dim, self.buffers)
 
     def _pull(self, lookup: Lookup) -> None:
         if lookup.pulled_at >= 0:  # the old answer may still come into the old array
@@ -247,7 +289,7 @@ class Exchange:
             for i in range(len(self.tables))
             for lookup, gradient in held
         ]
-        lookup = Lookup(ids, [None] * len(self.tables), self.tables[0].dim)
+        lookup = Lookup(ids, [None] * len(self.tables), self.tables[0].dim, self.buffers)
         rows = np.zeros_like(lookup.rows)
         add_to_rows(np.concatenate(given), lookup.places, rows)
         return [(lookup, rows)]

@@ -10,6 +10,7 @@ from torch_rows import StoredRows
 from snailps.errors import ConfigError, MisuseError
 from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection
 from snailps.torch._bags import add_to_rows
+from snailps.torch.exchange import KEPT, LARGE, RowBuffers
 from snailps.torch.rows import bound
 
 DIM, LR = 5, 0.25
@@ -283,6 +284,32 @@ def test_prefetched_batches_are_bounded(store):
     for key in range(20):
         ours.prefetch(torch.tensor([key]))
     assert len(ours.exchange._ahead) == 8
+
+
+# --- arrays that are used again --------------------------------------------------------------------
+
+
+def test_arrays_are_used_again_only_when_nothing_refers_to_them():
+    buffers, seen = RowBuffers(), set()
+    first = buffers.take(LARGE, 2)
+    tensor, place = torch.from_numpy(first)[3:5], first.ctypes.data
+    del first
+    for _ in range(2 * KEPT):  # the tensor still refers to it
+        other = buffers.take(LARGE, 2)
+        assert other.ctypes.data != place
+        seen.add(other.ctypes.data)
+        del other
+    assert len(seen) == 1  # of which the same one is used each time
+    del tensor
+    some = [buffers.take(LARGE, 2), buffers.take(LARGE - 9, 2)]
+    assert {one.ctypes.data for one in some} == {place, *seen}
+    assert some[1].shape == (LARGE - 9, 2)
+    many = [buffers.take(LARGE, 1) for _ in range(2 * KEPT)]
+    assert len({one.ctypes.data for one in many}) == 2 * KEPT
+    assert len(buffers._arrays) == KEPT
+    small = [buffers.take(3, 2) for _ in range(3)]
+    assert small[0].shape == (3, 2)
+    assert len(buffers._arrays) == KEPT
 
 
 # --- the kernel -----------------------------------------------------------------------------------
