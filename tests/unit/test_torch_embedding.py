@@ -286,7 +286,7 @@ def test_prefetched_batches_are_bounded(store):
     assert len(ours.exchange._ahead) == 8
 
 
-# --- arrays that are used again --------------------------------------------------------------------
+# --- arrays that are used again ------------------------------------------------------------
 
 
 def test_arrays_are_used_again_only_when_nothing_refers_to_them():
