@@ -57,9 +57,9 @@ ROUND_PART = 1 / 4
 """Of an epoch: a round ends then, or after so many lines.  A worker that dies loses its round."""
 FACTOR_STEP = 0.3
 """With AdaGrad: how far a row goes in a step, in its relative sum of squared gradients.  umls, 50
-epochs, 4 workers: MRR of ComplEx and RotatE .836 and .803 at 3, .897 and .832 at .3, .890 and .847 at
-.1; one worker .892 and .872.  240,000 planted ratings, 4 workers: RMSE .569 at .3, .582 at .05; one
-worker .564."""
+epochs, 4 workers: MRR of ComplEx and RotatE .836 and .803 at 3, .897 and .832 at .3, .890 and .847
+at .1; one worker .892 and .872.  240,000 planted ratings, 4 workers: RMSE .569 at .3, .582 at .05;
+one worker .564."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
 """Rows of a block that are looked at for numbers that are not finite."""
