@@ -63,7 +63,7 @@ class Driver(RoutedNode):
         super().__init__(cluster, Role.DRIVER, "driver", "driver")
         self.problems, self.done = [], False
         self._books, self._pushed = Books(), {}
-        self._ids = random.Random(f"ids {cluster.world.seed}")  # as if the others were drawn without it
+        self._ids = random.Random(f"ids {cluster.world.seed}")  # its own: others draw as before
         self._reference = None  # a store that executes the same pushes as the shards
         self._number = 0  # of the job, in the session
 
