@@ -213,3 +213,20 @@ def test_two_processes_of_torchrun_train_one_model(cluster, mode):
     for one in told:
         assert one["last"] < 0.5 * one["first"]
     assert told[0]["sum"] == told[1]["sum"]  # both have the same parameters in the end
+
+
+def test_dense_parameters_outlive_a_server_killed_with_9():
+    """As if nothing had happened: SGD of gradients that are exact adds up to the bit."""
+    with snailps.local_cluster(
+        servers=3, workers=0, replication="sync", on_node_loss="recover"
+    ) as made:
+        module = nn.Linear(64, 64, bias=False)
+        first = module.weight.detach().clone()
+        kept = sync(module, optimizer="sgd", lr=0.5, cluster=made)
+        victim = next(n["pid"] for n in made.status()["nodes"] if n["role"] == "server")
+        for step in range(30):
+            if step == 10:
+                os.kill(victim, signal.SIGKILL)
+            module(torch.ones(1, 64)).sum().backward()  # of each weight: 1
+        kept.close()
+        assert torch.equal(module.weight.detach(), first - 15)
