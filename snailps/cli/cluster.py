@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 
 from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
-from snailps.cli.status import DIAL_S, ask
+from snailps.cli.status import DIAL_S, ask, trust_for
 from snailps.config import ClusterSettings, parse_addr
-from snailps.errors import SnailError, WaitTimeout
+from snailps.errors import ConfigError, SnailError, WaitTimeout
+from snailps.node.run_registry import Run, RunRegistry
 from snailps.transport import messages
 from snailps.transport.control import Trust, visit
 
@@ -43,31 +44,60 @@ def drain_command(
 ) -> None:
     """Removes a server from a running cluster; its shards move to others while training goes on.
 
-    Returns once the server has ended. Asks the master at master_addr. SIGTERM to the server's
-    process does the same.
+    Returns once the server has ended. It finds your job on this machine; another one:
+    --set master_addr=HOST:PORT. SIGTERM to the server's process does the same.
 
-    For example: snailps cluster drain 2 --set master_addr=node1:16831
+    For example: snailps cluster drain 2
     """
     raw = read_config(config, sets)
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
-    drain(settings, server, limit_s, on_wait=lambda text: typer.echo(text, err=True))
+    address, trust = settings.master_addr, None
+    if config is None and raw.explicit("master_addr", ClusterSettings) is None:
+        run = running_here(RunRegistry())
+        if run is not None:
+            address, trust = run.address, trust_for(run, raw)
+    drain(
+        address,
+        Trust.of(settings) if trust is None else trust,
+        server,
+        limit_s,
+        on_wait=lambda text: typer.echo(text, err=True),
+    )
     typer.echo(f"server {server} has left")
 
 
+def running_here(registry: RunRegistry) -> Run | None:
+    """The only run of this user that goes on here; None without one.
+
+    Raises
+    ------
+    ConfigError
+        There are several.
+    """
+    running = registry.running()
+    if len(running) > 1:
+        told = ", ".join(f"run {run.number} at {run.address}" for run in running)
+        raise ConfigError(
+            f"{len(running)} jobs run on this machine ({told}): name the one, as "
+            f"--set master_addr={running[-1].address}"
+        )
+    return running[0] if running else None
+
+
 def drain(
-    settings: ClusterSettings,
+    address: str,
+    trust: Trust,
     server: int,
     limit_s: float,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Asks the master at `master_addr` to drain a server, and waits until it has left.
+    """Asks the master at an address to drain a server, and waits until it has left.
 
     Raises
     ------
     SnailError
         There is no such master or server, no server can take its shards, or `limit_s` is over.
     """
-    address, trust = settings.master_addr, Trust.of(settings)
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
     with contextlib.closing(control):
         answer = control.call_async(messages.Drain(server))

@@ -101,7 +101,7 @@ def command(
     elif registry.state(run) != "running":
         _show_end(run, registry, as_json=as_json)
     else:
-        _show(ask(run.address, trust=_trust_for(run, raw)), as_json=as_json, tables=verbose)
+        _show(ask(run.address, trust=trust_for(run, raw)), as_json=as_json, tables=verbose)
 
 
 def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bool) -> Run | None:
@@ -232,7 +232,7 @@ def follow(
 
     reason = "" if registry.state(run) == "running" or registry.restarts(run) else "over"
     while reason != "over":
-        reason = _watch(now.address, interval_s, _trust_for(now, raw), gone, as_json=as_json)
+        reason = _watch(now.address, interval_s, trust_for(now, raw), gone, as_json=as_json)
     if registry.state(now) == "running":  # its record is gone
         return EXIT_OK
     _show_end(now, registry, as_json=as_json)
@@ -314,7 +314,7 @@ def _trust(settings: ClusterSettings) -> Trust:
     return Trust.of(settings)
 
 
-def _trust_for(run: Run, raw: RawConfig) -> Trust:
+def trust_for(run: Run, raw: RawConfig) -> Trust:
     """How to connect to a run: as the user says, else with the files it was started with."""
     if any(raw.explicit(key, ClusterSettings) for key in _CREDENTIALS):
         return _trust(connection_settings(raw))

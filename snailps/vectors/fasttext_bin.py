@@ -387,7 +387,7 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> B
     ) = _HEAD.unpack_from(mapped)  # fmt: skip
     if magic != MAGIC:
         raise ModelFileError(
-            f"{path}: not a fastText .bin model, by its first 4 bytes ({bytes(mapped[:4])!r}). "
+            f"{path}: not a fastText .bin model, by its first 4 bytes. "
             "snailps.load(path) opens other kinds, such as .vec, .npz and word2vec's, which have "
             "vectors only; files of fastText before 0.1 have another layout"
         )

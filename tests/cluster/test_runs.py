@@ -11,6 +11,7 @@ import pytest
 from budget import YARDSTICK_S, yardstick
 from cluster_models import gated_job
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment
+from test_ends import Observer
 from test_failures import WRONG
 
 FAILED = 1
@@ -201,3 +202,17 @@ def test_run_goes_on_where_nothing_can_be_registered(tmp_path, job, monkeypatch)
         codes, master = cluster.run()
     assert codes == [0] * 3
     assert "regist" not in "\n".join(line for line in master.lines if "registered" not in line)
+
+
+def test_drain_finds_the_only_job_of_this_machine(tmp_path, job, gate):
+    with Cluster(tmp_path, job=job, servers=2) as cluster:
+        cluster.master()
+        (_, leaves), _ = cluster.nodes()
+        gate.meet()
+        with Observer(cluster) as observer:
+            observer.until(lambda s: all(shard["state"] == "ready" for shard in s["shards"]))
+        number = cluster.name_of(leaves).rpartition(" ")[2]
+        code, out, told = snailps("cluster", "drain", number)
+        assert (code, out) == (0, f"server {number} has left\n"), told
+        gate.open()
+        assert cluster.codes() == [0] * 4

@@ -28,8 +28,10 @@ def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a history of rounds: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot read this history of rounds: {error.strerror}") from None
+    except ValueError:  # whose text would quote the parser
+        lines = []
     keys = {"round", "loss", *(key for key, _ in _AXES)}
     good = all(
         isinstance(line, dict)
