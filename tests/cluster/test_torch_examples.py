@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
 import snailps
+from examples import torch_dlrm as dlrm
 from examples import torch_two_tower as two_tower
 
 
@@ -31,3 +32,22 @@ def test_clicks_follow_the_planted_odds():
     assert (np.bincount(pairs[:, 0]) == 20).all()
     of_clicks = planted[pairs[:, 0], pairs[:, 1]].mean()
     assert of_clicks > planted.mean() + planted.std()
+
+
+def test_dlrm_learns_planted_clicks_as_with_tables_of_pytorch(monkeypatch):
+    monkeypatch.setattr(dlrm, "IDS", 100)
+    *data, _ = dlrm.clicks(30_000)
+    ids, numbers, labels, planted = dlrm.clicks(10_000, seed=2)
+    with torch.sparse.check_sparse_tensor_invariants():
+        plain = dlrm.auc(labels, dlrm.logits_of(dlrm.train(data, plain=True), ids, numbers))
+    with snailps.local_cluster(servers=2, workers=0):
+        ours = dlrm.auc(labels, dlrm.logits_of(dlrm.train(data), ids, numbers))
+    assert 0.75 < ours < dlrm.auc(labels, planted)
+    assert abs(ours - plain) < 0.02
+
+
+def test_auc_is_the_share_of_pairs_in_order():
+    labels = np.array([0, 1, 0, 1, 1])
+    scores = np.array([0.1, 0.4, 0.5, 0.8, 0.3])
+    pairs = [a > b for a in scores[labels == 1] for b in scores[labels == 0]]
+    assert dlrm.auc(labels, scores) == pytest.approx(np.mean(pairs))
