@@ -1,13 +1,15 @@
 """`snailps.reader`: rows for serving, while servers and whole clusters are lost and come back."""
 
+import os
 import signal
 import threading
 import time
 
 import numpy as np
 import pytest
+import session_models as models
 from cluster_models import gated_job
-from processes import LIMIT_S, Cluster, Gate
+from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate
 
 import snailps
 from snailps.errors import ClusterError, ConfigError, SnailError
@@ -186,3 +188,17 @@ def test_reader_says_why_it_cannot_join(tmp_path):
         snailps.reader("127.0.0.1:1", "users", request_timeot=3)
     with pytest.raises(ConfigError, match="unreachable"):
         snailps.reader("127.0.0.1:1", "users", unreachable="never")
+
+
+def test_reader_finds_the_table_of_the_next_job(tmp_path, monkeypatch):
+    """Each job of a session makes its tables anew, under other numbers."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+    text = tmp_path / "in.txt"
+    with snailps.local_cluster() as cluster:
+        text.write_text("a b c\n" * 50)
+        cluster.run(models.Lines, {"epochs": 1}, input=text)
+        with snailps.reader(cluster.address, "lines", max_age_s=0.0, unreachable="stale") as rows:
+            assert rows.pull([1]) == 50
+            text.write_text("a b c\n" * 80)
+            cluster.run(models.Lines, {"epochs": 1}, input=text)
+            until(lambda: rows.pull([1]) == 80)
