@@ -41,7 +41,12 @@ class Results:
         Figures of the run, read-only.
     exporting : ExportProgress
         Receives the progress of an export, or of what a `loader` reads.
+    scanned : dict or None
+        Keys of each table that `scan` has read to its end, for `packed`, which then need not read
+        them again; None, the default: they are not kept.
     """
+
+    scanned: dict[str, list[Keys]] | None = None
 
     def __init__(
         self,
@@ -145,7 +150,8 @@ class Results:
         """
         declared, number = self.tables[table], self._numbers[table]
         width = declared.dim + declared.state_floats
-        for keys in [keys for keys, _ in self.scan(table)]:
+        known = (self.scanned or {}).get(table)
+        for keys in known or [keys for keys, _ in self.scan(table)]:
             rows = np.empty((len(keys), width), np.float32)
             yield keys, self._client.pull(number, keys, rows, True)
 
@@ -206,9 +212,14 @@ class Results:
         pieces = self._client.scan(
             self._numbers[table], self.tables[table].dim, fragments, lambda: progress.add(1)
         )
+        keys: list[Keys] = []
         for piece in pieces:
             progress.check()
+            if self.scanned is not None:
+                keys.append(piece[0])
             yield piece
+        if self.scanned is not None:
+            self.scanned[table] = keys
 
 
 def _wait(pushes: list[Pending]) -> None:

@@ -6,11 +6,12 @@
     keys -> KeptNumbers.find -> rows that stay the same over batches, keys that have none yet
          -> KeptNumbers.number -> rows of these
 
-Two have one kind of hash table: `KeyNumbers` empties it before each batch, `KeptNumbers` never.
+Two have one kind of hash table: `KeyNumbers` empties it before each batch, `KeptNumbers` never, and
+has small keys, as columns of a matrix are, in a table by key besides.
 What a key means is not known here.  The loops run without the GIL and allocate nothing.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 import threading
@@ -38,6 +39,7 @@ cdef enum:
     AHEAD = 16                  # keys whose slots are fetched before they are needed
     BITS_OF_BATCH = 12          # of a first table
     BITS_KEPT = 16
+    LOW_BITS = 21               # keys below 2^21 have their places in a table by key: 16 MiB
     PAGE = 4096
     HUGE_PAGE = 2 << 20
 
@@ -52,6 +54,11 @@ cdef struct Table:
     int bits
     uint32_t since              # slots of earlier rounds are empty
     uint32_t round              # the present one
+
+
+cdef struct Place:              # of a key below 2^LOW_BITS; as a `Slot`
+    uint32_t round
+    int32_t row
 
 
 cdef inline uint64_t home_of(const Table *table, uint64_t key) noexcept nogil:
@@ -73,27 +80,23 @@ cdef inline bint search(const Table *table, uint64_t key, Slot **found) noexcept
         at = (at + 1) & table.mask
 
 
-cdef inline int64_t add_keys(const Table *shared, const uint64_t *keys, const int32_t *places,
-                             int64_t n, int64_t begin, int64_t most, int64_t *known, uint64_t *new,
-                             int32_t *rows) noexcept nogil:
-    """Numbers keys[places[i]], or keys[i] without `places`, for i from `begin` on.
+cdef int64_t add_all(const Table *shared, const uint64_t *keys, int64_t n, int64_t begin,
+                     int64_t most, int64_t *known, uint64_t *new, int32_t *rows) noexcept nogil:
+    """Numbers keys from `begin` on; new ones get the numbers from `known` on.
 
-    New keys get the numbers from `known` on.  Returns how many have been numbered in all: fewer than
-    n if `most` keys are known.  One caller a table.
+    Returns how many have been numbered in all: fewer than n if `most` keys are known.
     """
     cdef Table table = shared[0]    # in registers, whatever the loop writes to
     cdef int64_t first = known[0], found = first
-    cdef int64_t i, at
+    cdef int64_t i
     cdef uint64_t key
     cdef Slot *slot
     for i in range(begin, n):
         if i + AHEAD < n:
-            at = i + AHEAD if places == NULL else places[i + AHEAD]
-            fetch_to_write(&table.slots[home_of(&table, keys[at])])
-        at = i if places == NULL else places[i]
-        key = keys[at]
+            fetch_to_write(&table.slots[home_of(&table, keys[i + AHEAD])])
+        key = keys[i]
         if search(&table, key, &slot):
-            rows[at] = slot.row
+            rows[i] = slot.row
             continue
         if found == most:
             known[0] = found
@@ -102,38 +105,88 @@ cdef inline int64_t add_keys(const Table *shared, const uint64_t *keys, const in
         slot.row = <int32_t>found
         slot.round = table.round
         new[found - first] = key
-        rows[at] = <int32_t>found
+        rows[i] = <int32_t>found
         found += 1
     known[0] = found
     return n
 
 
-# One loop compiled for each use: whether there are `places` is not asked for each key.
-cdef int64_t add_all(const Table *table, const uint64_t *keys, int64_t n, int64_t begin,
-                     int64_t most, int64_t *known, uint64_t *new, int32_t *rows) noexcept nogil:
-    return add_keys(table, keys, NULL, n, begin, most, known, new, rows)
+cdef int64_t add_kept(const Table *shared, Place *low, const uint64_t *keys, const int32_t *places,
+                      int64_t n, int64_t begin, int64_t most, int64_t room, int64_t *known,
+                      int64_t *hashed, uint64_t *new, int32_t *rows) noexcept nogil:
+    """The same for keys[places[i]], of which `hashed`, at most `room`, are in the hash table.
+
+    One caller a table.
+    """
+    cdef Table table = shared[0]
+    cdef int64_t first = known[0], found = first, i, at
+    cdef uint64_t key
+    cdef Slot *slot
+    for i in range(begin, n):
+        at = places[i]
+        key = keys[at]
+        if key < <uint64_t>1 << LOW_BITS:
+            if low[key].round >= table.since:
+                rows[at] = low[key].row
+                continue
+            if found == most:
+                break
+            low[key].row = <int32_t>found
+            low[key].round = table.round
+        else:
+            if search(&table, key, &slot):
+                rows[at] = slot.row
+                continue
+            if found == most or hashed[0] == room:
+                break
+            slot.key = key
+            slot.row = <int32_t>found
+            slot.round = table.round
+            hashed[0] += 1
+        new[found - first] = key
+        rows[at] = <int32_t>found
+        found += 1
+    else:
+        i = n
+    known[0] = found
+    return i
 
 
-cdef int64_t find_keys(const Table *shared, const uint64_t *keys, int64_t n, int32_t *rows,
-                       int32_t *missing, int32_t *touched, int64_t *touch_num) noexcept nogil:
-    """Rows of the keys that a table knows, -1 of others; returns how many others there are.
+cdef int64_t find_kept(const Table *shared, Place *low, const uint64_t *keys, int64_t n,
+                       int32_t *rows, int32_t *missing, int32_t *touched,
+                       int64_t *touch_num) noexcept nogil:
+    """Rows of the keys that are known, -1 of others; returns how many others there are.
 
-    Several threads may search at once: the one that changes a slot's round has touched that key.
+    Several threads may search at once: the one that changes a key's round has touched it.
     """
     cdef Table table = shared[0]
     cdef int64_t i, lacks = 0, count = 0
+    cdef uint64_t key
     cdef Slot *slot
+    cdef uint32_t *round
+    cdef int32_t row
     for i in range(n):
         if i + AHEAD < n:
-            fetch(&table.slots[home_of(&table, keys[i + AHEAD])])
-        if not search(&table, keys[i], &slot):
-            rows[i] = -1
+            key = keys[i + AHEAD]
+            if key < <uint64_t>1 << LOW_BITS:
+                fetch(&low[key])
+            else:
+                fetch(&table.slots[home_of(&table, key)])
+        key = keys[i]
+        if key < <uint64_t>1 << LOW_BITS:
+            round, row = &low[key].round, low[key].row
+            if round[0] < table.since:
+                row = -1
+        elif search(&table, key, &slot):
+            round, row = &slot.round, slot.row
+        else:
+            row = -1
+        rows[i] = row
+        if row < 0:
             missing[lacks] = <int32_t>i
             lacks += 1
-            continue
-        rows[i] = slot.row
-        if slot.round != table.round and swap(&slot.round, table.round) != table.round:
-            touched[count] = slot.row
+        elif round[0] != table.round and swap(round, table.round) != table.round:
+            touched[count] = row
             count += 1
     touch_num[0] = count
     return lacks
@@ -248,12 +301,14 @@ cdef class KeptNumbers:
 
     Notes
     -----
-    The table has 16 bytes a slot and three slots of four full at most, so 21 to 43 bytes a key.
+    The hash table has 16 bytes a slot and three slots of four full at most, so 21 to 43 bytes a key.
+    Keys below 2^21 take 8 bytes each, up to the largest one that has come.
     Several threads may call `find` at once, but nothing else meanwhile.
     """
 
     cdef Table table
-    cdef int64_t most, known
+    cdef Place *low                 # by key; the system gives memory for the pages that are used
+    cdef int64_t most, known, hashed
 
     def __cinit__(self, int64_t most):
         if not 0 < most < <int64_t>1 << 30:
@@ -261,15 +316,23 @@ cdef class KeptNumbers:
         self.most = most
         self.table.since = self.table.round = 1
         resize(&self.table, BITS_KEPT)
+        self.low = <Place *>calloc(<size_t>1 << LOW_BITS, sizeof(Place))
+        if self.low == NULL:
+            raise MemoryError(f"no memory for a table of 2^{LOW_BITS} keys")
 
     def __dealloc__(self):
         free(self.table.slots)
+        free(self.low)
 
     def __len__(self):
         return self.known
 
     def begin_round(self):
         """Counts every key as not touched."""
+        cdef int64_t i
+        if self.table.round == <uint32_t>0xFFFFFFFF:
+            for i in range(<int64_t>1 << LOW_BITS):
+                self.low[i].round = self.low[i].round >= self.table.since
         begin_round(&self.table)
 
     def find(self, const uint64_t[::1] keys not None):
@@ -298,8 +361,8 @@ cdef class KeptNumbers:
             return row_array, missing_array, touched_array
         rows, missing, touched = row_array, missing_array, touched_array
         with nogil:
-            lacks = find_keys(&self.table, &keys[0], n, &rows[0], &missing[0], &touched[0],
-                              &touch_num)
+            lacks = find_kept(&self.table, self.low, &keys[0], n, &rows[0], &missing[0],
+                              &touched[0], &touch_num)
         return row_array, missing_array[:lacks].copy(), touched_array[:touch_num].copy()
 
     def number(self, const uint64_t[::1] keys not None, const int32_t[::1] missing not None,
@@ -316,7 +379,7 @@ cdef class KeptNumbers:
             Whether all have a number.  If not, there is no room for more, and `rows` is not to be
             used.
         """
-        cdef int64_t n = missing.shape[0], done = 0, before, first = self.known, most
+        cdef int64_t n = missing.shape[0], done = 0, before, first = self.known, room
         cdef uint64_t[::1] new
         if rows.shape[0] != keys.shape[0]:
             raise ValueError(f"expected room for {keys.shape[0]} numbers, got {rows.shape[0]}")
@@ -327,12 +390,12 @@ cdef class KeptNumbers:
             raise ValueError(f"missing must be places of the {keys.shape[0]} keys")
         new = new_array
         while True:
-            most = min(self.most, (<int64_t>3 << self.table.bits) // 4)
+            room = (<int64_t>3 << self.table.bits) // 4
             before = self.known
             with nogil:
-                done = add_keys(&self.table, &keys[0], &missing[0], n, done, most, &self.known,
-                                &new[before - first], &rows[0])
-            if done == n or most == self.most:
+                done = add_kept(&self.table, self.low, &keys[0], &missing[0], n, done, self.most,
+                                room, &self.known, &self.hashed, &new[before - first], &rows[0])
+            if done == n or self.known == self.most:
                 break
             resize(&self.table, self.table.bits + 1)
         return new_array[:self.known - first].copy(), done == n

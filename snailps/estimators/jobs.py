@@ -93,6 +93,7 @@ def run_job(
                 quiet=monitor.quiet,
             )
             with job.results(output=str(Path(folder, "model"))) as results:
+                results.scanned = {} if packed else None
                 figures = {**job.figures, **load_class(worker_class, "the job").export(results)}
                 names = results.tables if packed else ()
                 kept = {name: _packed(results, name) for name in names}

@@ -87,12 +87,17 @@ def numbered(numbers, keys):
     return rows, new, {*touched.tolist(), *range(first, len(numbers))}, fits
 
 
-def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched():
+LOW = 1 << 21
+"""Keys below are in a table by key, others in a hash table."""
+
+
+@pytest.mark.parametrize("shift", [0, LOW - 90_000, LOW, 1 << 40])
+def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched(shift):
     rng = np.random.default_rng(5)
     numbers, known, touched = KeptNumbers(1 << 20), {}, set()
     for batch in range(12):
-        keys = rng.integers(0, 16_000 * (batch + 1), 12_000).astype(np.uint64)
-        keys[:3] = [0, 2**64 - 1, 2**63]
+        keys = rng.integers(0, 16_000 * (batch + 1), 12_000).astype(np.uint64) + np.uint64(shift)
+        keys[:5] = [0, LOW - 1, LOW, 2**64 - 1, 2**63]
         rows, new, ids, fits = numbered(numbers, keys)
         want_new = [key for key in dict.fromkeys(keys.tolist()) if key not in known]
         known |= {key: len(known) + at for at, key in enumerate(want_new)}
@@ -107,26 +112,29 @@ def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched():
     assert len(numbers) == len(known)
 
 
-def test_kept_numbers_found_by_several_threads_are_touched_once():
-    keys = np.arange(100_000, dtype=np.uint64)
+@pytest.mark.parametrize("shift", [0, LOW - 50_000, LOW])
+def test_kept_numbers_found_by_several_threads_are_touched_once(shift):
+    keys = np.arange(shift, shift + 100_000, dtype=np.uint64)
     numbers = KeptNumbers(1 << 20)
     numbered(numbers, keys)
     for _ in range(5):
         numbers.begin_round()
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(numbers.find, [keys] * 4))
-        assert all((rows == keys).all() for rows, _, _ in found)
+        assert all((rows == np.arange(100_000)).all() for rows, _, _ in found)
         touched = np.concatenate([touched for _, _, touched in found])
-        assert sorted(touched.tolist()) == keys.tolist()
+        assert sorted(touched.tolist()) == list(range(100_000))
 
 
-def test_kept_numbers_without_room_say_so_and_know_the_old_ones():
+@pytest.mark.parametrize("shift", [0, LOW - 8, LOW])
+def test_kept_numbers_without_room_say_so_and_know_the_old_ones(shift):
     numbers = KeptNumbers(3)
-    rows, _, _, fits = numbered(numbers, [7, 8, 7])
+    a, b, c, d = (key + shift for key in (7, 8, 9, 10))
+    rows, _, _, fits = numbered(numbers, [a, b, a])
     assert fits
     assert rows.tolist() == [0, 1, 0]
-    assert not numbered(numbers, [9, 10, 7])[3]
-    rows, new, _, fits = numbered(numbers, [8, 7, 9])
+    assert not numbered(numbers, [c, d, a])[3]
+    rows, new, _, fits = numbered(numbers, [b, a, c])
     assert fits
     assert len(new) == 0
     assert rows.tolist() == [1, 0, 2]

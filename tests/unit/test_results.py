@@ -111,5 +111,11 @@ def test_rows_with_state_are_read_and_set_exactly(old):
     ((found_keys, rows),) = results.packed("t")
     assert (found_keys == keys).all()
     assert (rows == wanted).all()
+    results.scanned = {}
+    assert [len(some) for some, _ in results.scan("t")] == [20]
+    client.scan = None  # keys that are known are not read again
+    ((found_keys, rows),) = results.packed("t")
+    assert (found_keys == keys).all()
+    assert (rows == wanted).all()
     with pytest.raises(MisuseError, match="rows of 9 values"):
         results.put_packed("t", [(keys, wanted[:, :3])])
