@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One pass of logistic regression on a CSR matrix in memory: a fit on a cluster that is up, and SGD.
+"""A pass of logistic regression on a CSR matrix in memory: a fit on a running cluster, and SGD.
 
-    seeded CSR, labels of planted weights -> LogisticRegression.fit -> seconds of its parts, log loss
-                                          -> SGDClassifier.fit      -> seconds, log loss
+    CSR, labels of planted weights -> LogisticRegression.fit -> seconds of its parts, log loss
+                                   -> SGDClassifier.fit      -> seconds, log loss
 
 They take turns, so that other load meets both alike.  Seconds are of the clock ("wall") and of the
 processor: of this process and of all processes of the cluster, the kernel's work for them included.
