@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cluster_models import counting_job, write_numbers
 from processes import SNAILPS, Cluster, Gate, Process, environment, free_port
-from test_bsp import files_of, prepare, undisturbed
+from test_bsp import files_of, prepare, run, undisturbed
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
 from test_failures import WRONG, assert_one_sentence
@@ -20,6 +20,7 @@ from test_failures import WRONG, assert_one_sentence
 from snailps.cli.status import ask
 from snailps.node.run_registry import RunRegistry
 from snailps.store.checkpoint.folder import CheckpointFolder
+from snailps.vectors.fasttext_bin import read_bin
 
 pytestmark = pytest.mark.limit(200)
 LINES, ROWS = 1000, 50
@@ -226,6 +227,20 @@ def test_master_killed_in_a_clock_changes_no_bit(tmp_path):
         assert figures_of(master)["progress"] == 1
     plain, _ = undisturbed(tmp_path.parent, "logistic")
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
+
+
+def test_master_that_takes_over_keeps_the_rows_of_n_grams_that_the_survey_chose(tmp_path):
+    folder, other, gates = tmp_path / "killed", tmp_path / "plain", tmp_path / "gates"
+    folder.mkdir()
+    other.mkdir()
+    gate = Gate(gates, 7, "seal")
+    job = prepare(tmp_path, "words", gates=str(gates), bucket="auto")
+    with Mortal(folder, job=job, workers=2, servers=2) as cluster:
+        master = cluster.killed_at(gate, line="took over")
+        assert figures_of(master)["progress"] == 1
+    plain, _ = run(other, prepare(tmp_path, "words", bucket="auto"), 1, 1)
+    assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
+    assert 0 < read_bin(folder / "out.bin").header.bucket < 2_000_000
 
 
 def test_master_killed_while_a_round_is_looked_at_applies_it_once(tmp_path):
