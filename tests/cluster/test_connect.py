@@ -12,7 +12,7 @@ from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, SNAILPS, SUPPORT, Cluster, Gate, Process
 
 import snailps
-from snailps.errors import ClusterError, ConfigError
+from snailps.errors import ClusterError, ConfigError, DataError
 
 LINES = 500
 
@@ -82,6 +82,24 @@ def test_partial_fit_takes_its_model_along(remote):
         linear.partial_fit(x[:1], [0])
         assert linear.coef_ == pytest.approx(before, abs=0.2)
         assert session.status()["session"]["jobs"] == 6
+
+
+def test_files_of_this_process_are_fitted_and_gone_on_with(remote, tmp_path):
+    table, lines = tmp_path / "clicks.csv", tmp_path / "clicks.svm"
+    table.write_text("a,city,y\n" + "1,Rome,yes\n,Oslo,no\n" * 100)
+    lines.write_text("1 1:1\n0 2:1\n" * 100)
+    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+        for cls in (snailps.LogisticRegression, snailps.FMClassifier, snailps.SparseNetClassifier):
+            for path, label in ((table, "y"), (lines, None)):
+                model = cls(epochs=2, cluster=session).fit(path, label)
+                assert model.partial_fit(path).score(path) == 1
+                assert len(model.history_) == 3
+        table.write_text("a,y\n1,yes\n2,no\n" * 50)
+        with pytest.raises(DataError, match=r"clicks\.csv has no column 'city'"):
+            snailps.LogisticRegression(cluster=session).fit(
+                table, "y", columns=["city:categorical"]
+            )
+        assert session.status()["session"]["jobs"] == 12
 
 
 def test_worker_begins_anew_as_it_was_started(remote, text):
