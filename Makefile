@@ -58,7 +58,8 @@ test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubunt
 TORCH := torch==2.13.0
 
 test-torch: $(VENV)/.made-torch ## tests of snailps.torch, with PyTorch: two minutes on 2 cores
-	@$(PYTEST) --long tests/unit/test_torch_*.py tests/cluster/test_torch_*.py $(ARGS) </dev/null
+	@$(PYTEST) --long tests/unit/test_torch_*.py tests/cluster/test_torch_*.py \
+		tests/unit/test_docstrings.py $(ARGS) </dev/null
 
 # Not among the others: it needs a Chromium.  SNAILPS_SCREENSHOTS=DIR keeps what it looks like.
 test-browser: $(VENV)/.made-test ## the live page in a real Chromium (skipped where there is none)

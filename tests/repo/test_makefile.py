@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,11 @@ def test_bench_readme_options_exist():
     lines = list(shell_lines((ROOT / "bench" / "README.md").read_text(encoding="utf-8")))
     assert lines
     for words in lines:
-        script = next(word for word in words if word.startswith("bench/"))
+        script = next((word for word in words if word.startswith("bench/")), None)
+        if script is None:  # it makes the environment of peers
+            continue
+        if "torch" in script and find_spec("torch") is None:  # an extra
+            continue
         shown = help_of(script)
         for option in (word for word in words if word.startswith("--")):
             assert option in shown, words

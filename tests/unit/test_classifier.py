@@ -64,7 +64,7 @@ def test_settings_defaults_are_those_of_fasttext():
         ({"maxn": 3}, "minn"),
         ({"label": ""}, "label"),
         ({"label": '"a b"'}, "label"),
-        ({"word_ngrams": 0}, "word_ngrams"),
+        ({"word_ngrams": 0}, "word.ngrams"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(values, what):

@@ -11,6 +11,8 @@ IN_CLUSTERS = ("snailps.estimators.", "snailps.local.")
     [name for name in docstrings.modules_with_examples() if not name.startswith(IN_CLUSTERS)],
 )
 def test_examples_run(module, tmp_path, monkeypatch):
+    if module.startswith("snailps.torch."):
+        pytest.importorskip("torch", reason="PyTorch is not installed (make test-torch)")
     monkeypatch.chdir(tmp_path)
     ran = list(docstrings.examples_of(module))
     assert ran
