@@ -24,7 +24,8 @@ def test_two_towers_find_planted_tastes_and_their_index_finds_the_nearest(tmp_pa
     index = two_tower.index_of(items, tmp_path / "index")
     assert (tmp_path / "index").stat().st_size > items.nbytes
     nearest = index.search(items, 1).keys.ravel().astype(np.int64) - two_tower.ITEM_ID_0
-    assert np.array_equal(nearest, np.arange(150))
+    exact = np.argmax(items @ items.T, axis=1)
+    assert np.mean(nearest == exact) > 0.95  # the index is approximate
 
 
 def test_clicks_follow_the_planted_odds():
