@@ -118,10 +118,11 @@ class CachedRows:
         with self._lock:
             life = self._source.life()
             if life != self._life:
-                self._life, self._floor = life, now
+                self._life, self._floor = life, now + 1
             oldest = self._floor
             if self._max_age_s is not None:
-                oldest = max(oldest, now - int(self._max_age_s / TICK_S))
+                # One tick more, as both times are rounded down: of 0 s, nothing is young enough.
+                oldest = max(oldest, now + 1 - int(self._max_age_s / TICK_S))
             states, fresh = self._cache.find(np.ascontiguousarray(wanted), oldest, rows)
             self._keys += len(wanted)
             self._hits += fresh
