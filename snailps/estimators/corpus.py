@@ -196,7 +196,7 @@ def lines_of(data: Any, column: str, what: str) -> Iterator[str | bytes]:
         It is one text, or an element is missing or is no text.
     """
     if isinstance(data, (str, bytes)):
-        raise DataError(f"{what}: expected a list of texts, got one: [{data!r:.60}]")
+        raise DataError(f"{what}: expected a list of texts, got one text: write [{data!r:.60}]")
     found = elements_of(data, column if is_table(data) else "", what="X")
     for number, text in enumerate(found.values):
         if hasattr(text, "as_py"):  # a scalar of pyarrow

@@ -192,7 +192,7 @@ class SparseEstimator(Estimator):
     def _refuse_other_model(self, matrix: Matrix) -> None:
         """Refuses to go on with other columns, or with parameters that make another model."""
         name, before = type(self).__name__, self._model.settings
-        check_columns(matrix, self)
+        check_columns(matrix, self, self._last_feature())
         translated = self._translated()
         for one in self._same:
             if translated.get(one, self._parameter(one)) != getattr(before, one):
@@ -217,17 +217,27 @@ class SparseEstimator(Estimator):
         if matrix.names is not None:
             self.feature_names_in_ = matrix.names
 
+    def _last_feature(self) -> int:
+        """The largest feature that has a row, where the number of columns is not known; or -1."""
+        if self._hashed or "n_features_in_" in self.__dict__:
+            return -1
+        model: SavedModel = self._model
+        if not isinstance(model.settings, SparseSettings) or model.settings.hash_bits:
+            return -1
+        after = int(np.searchsorted(model.keys, np.uint64(BIAS_KEY)))
+        return int(model.keys[after - 1]) if after else -1
+
     def _matrix_to_predict(self, X: Any, what: str, y: Any = None) -> Matrix:
         self._refuse_unfitted(what)
         if is_path(X):
             with_labels = what == "score"
             matrix = matrix_of_files(X, y, (), self, predicts=not with_labels, scores=with_labels)
-            check_columns(matrix, self)
+            check_columns(matrix, self, self._last_feature())
             self._write_as(matrix, self._predict_options(matrix))
             return matrix
         refuse_names_of_files(X)
         matrix = matrix_of(X, numeric=self._numeric, declared=self._declared)
-        check_columns(matrix, self)
+        check_columns(matrix, self, self._last_feature())
         return matrix
 
     def _scores(self, X: Any) -> Floats:

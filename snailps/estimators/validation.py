@@ -199,7 +199,7 @@ def _check_axes(shape: Sequence[int]) -> None:
         raise DataError(f"X: Expected 2D array, got an array of shape {tuple(shape)} instead.")
 
 
-def check_columns(matrix: Matrix, estimator: Any) -> None:
+def check_columns(matrix: Matrix, estimator: Any, last: int = -1) -> None:
     """Refuses other columns than those that an estimator was fitted with.
 
     Parameters
@@ -207,6 +207,8 @@ def check_columns(matrix: Matrix, estimator: Any) -> None:
     matrix : Matrix
     estimator : object
         Has `n_features_in_` and `feature_names_in_` where they are known.
+    last : int
+        The last feature that its model has a row of; -1: none, or names.
 
     Raises
     ------
@@ -222,6 +224,12 @@ def check_columns(matrix: Matrix, estimator: Any) -> None:
     if -1 not in (expected, matrix.columns) and matrix.columns != expected:
         raise DataError(
             f"X has {matrix.columns} features, but {name} is expecting {expected} features as input"
+        )
+    if expected < 0 <= matrix.columns and matrix.files is None and matrix.columns <= last:
+        raise DataError(
+            f"X has columns 0 to {matrix.columns - 1}, but {name} was fitted on lines with "
+            f"features up to {last}: column 0 is feature 0. Lines that number from 1 go with a matrix that "
+            "has an empty column 0"
         )
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and matrix.names is not None and list(names) != list(matrix.names):

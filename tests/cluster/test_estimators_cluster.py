@@ -99,6 +99,24 @@ def test_fit_of_a_table_in_a_file_equals_that_of_its_rows(cluster, tmp_path):
     assert made[0].score(file) > 0.9
 
 
+def test_fit_of_lines_that_number_from_one_refuses_arrays_that_number_from_zero(cluster, tmp_path):
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((300, 6))
+    labels = (rows @ [1, -2, 1, 0.5, -1, 2] > 0).astype(int)
+    file = tmp_path / "lines.svm"
+    with file.open("w") as lines:
+        for row, label in zip(rows, labels, strict=True):
+            lines.write(
+                f"{label} " + " ".join(f"{i + 1}:{v:.4f}" for i, v in enumerate(row)) + "\n"
+            )
+    model = snailps.LogisticRegression(cluster=cluster).fit(file)
+    assert model.score(file) > 0.9
+    for use in (model.predict, lambda rows: model.partial_fit(rows, labels)):
+        with pytest.raises(DataError, match=r"columns 0 to 5, but .* up to 6: .* empty column 0"):
+            use(rows)
+    assert model.score(np.pad(rows, ((0, 0), (1, 0))), labels) == model.score(file)
+
+
 def test_fifty_fits_leave_the_rows_of_one(cluster):
     x = np.eye(400, dtype=np.float32)
     y = np.arange(400) % 2

@@ -355,7 +355,7 @@ def test_model_goes_through_files_and_pickle(jobs, tmp_path):
 
 
 def test_transform_of_one_sentence_is_refused(jobs):
-    with pytest.raises(DataError, match=r"expected a list of texts, got one: \['north'\]"):
+    with pytest.raises(DataError, match=r"got one text: write \['north'\]"):
         FastText(dim=4, bucket=7).fit(SENTENCES).transform("north")
 
 

@@ -171,7 +171,7 @@ def test_wrong_data_is_refused(jobs):
         with pytest.raises(DataError, match=text):
             model.fit(X, y)
     model.fit(TEXTS, [1, 0, 0])
-    with pytest.raises(DataError, match=r"expected a list of texts, got one"):
+    with pytest.raises(DataError, match=r"expected a list of texts, got one text"):
         model.predict("good film")
     with pytest.raises(DataError, match="expected 3 labels, one a text; got 1"):
         model.score(TEXTS, [1])
