@@ -228,8 +228,8 @@ def check_columns(matrix: Matrix, estimator: Any, last: int = -1) -> None:
     if expected < 0 <= matrix.columns and matrix.files is None and matrix.columns <= last:
         raise DataError(
             f"X has columns 0 to {matrix.columns - 1}, but {name} was fitted on lines with "
-            f"features up to {last}: column 0 is feature 0. Lines that number from 1 go with a matrix that "
-            "has an empty column 0"
+            f"features up to {last}: column 0 is feature 0. Lines that number from 1 go with a "
+            "matrix that has an empty column 0"
         )
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and matrix.names is not None and list(names) != list(matrix.names):
