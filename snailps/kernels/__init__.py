@@ -37,6 +37,7 @@ NEEDS = {
 VARIABLE = "SNAILPS_KERNELS"
 WIRE_TYPES = {"float32": 0, "float16": 1, "int8": 3}  # of abi/_wire_types.h
 HUGE_BYTES = 1 << 22  # from here on memory is in huge pages: rows are visited at random
+HUGE_PAGE = 1 << 21
 
 
 @lru_cache(maxsize=1)
@@ -169,19 +170,22 @@ def padded(n: int, dim: int) -> NDArray[np.float32]:
     Notes
     -----
     Zero pages are taken from the kernel when first written.  From 4 MiB on huge pages are asked
-    for: rows are visited at random, and with 4 KiB pages most visits would miss the TLB.
+    for: rows are visited at random, and with 4 KiB pages most visits would miss the TLB.  The
+    memory is private: systems commonly give shared memory no huge pages, whatever is asked.
     """
     if n < 0 or dim < 1:
         raise ValueError(f"padded needs n >= 0 and dim >= 1, got n={n}, dim={dim}")
     stride = -(-dim // PAD) * PAD
     size = n * stride * 4
     if size >= HUGE_BYTES:
-        memory = mmap.mmap(-1, size)
+        memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # Purely advice: a kernel without transparent huge pages refuses it.
             with suppress(OSError):
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(memory, np.float32).reshape(n, stride)
+        whole = np.frombuffer(memory, np.float32)
+        skip = -whole.ctypes.data % HUGE_PAGE // 4  # older kernels place it at any page
+        return whole[skip : skip + n * stride].reshape(n, stride)
     room = np.zeros(n * stride + PAD, np.float32)
     skip = -room.ctypes.data % (4 * PAD) // 4
     return room[skip : skip + n * stride].reshape(n, stride)

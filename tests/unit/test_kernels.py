@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from twins import kernels as twin
 from snailps import kernels
 from snailps.errors import ConfigError
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BUILDS = kernels.builds_available()
 builds = pytest.mark.parametrize("build", BUILDS)
 SETTINGS = {"window": 5, "negatives": 5, "lr_start": 0.05, "lr_stop": 0.01, "seed": 7}
@@ -686,6 +688,25 @@ def test_padded_is_aligned_zero_and_writable(n, dim):
     assert n == 0 or rows.ctypes.data % 64 == 0
     assert not rows.any()
     rows[:] = 1
+
+
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="this kernel has no huge pages")
+def test_padded_large_array_may_have_huge_pages():
+    if "[never]" in HUGE_PAGES.read_text():
+        pytest.skip("huge pages are switched off here")
+    rows = kernels.padded(20_000, 100)
+    address = rows.ctypes.data
+    assert address % kernels.HUGE_PAGE == 0
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if "-" in name and not name.endswith(":"):
+            begin, end = (int(x, 16) for x in name.split("-"))
+            inside = begin <= address < end
+        elif inside and name == "THPeligible:":
+            assert rest == ["1"]  # 0 for shared memory, on most systems
+            return
+    pytest.fail("the mapping was not found")
 
 
 # ---- choice of the build -------------------------------------------------------------------------
