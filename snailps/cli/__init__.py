@@ -5,3 +5,8 @@ PATHS = ("input", "test", "valid", "labels", "test_labels")
 
 COMPLETE = "_SNAILPS_COMPLETE"
 """The variable by which a shell's script asks for words (`snailps completion`)."""
+
+FAULTS = ("lost", "replaced", "master", "restored")
+"""Kinds of events that a run survives."""
+FAULTS_MAX = 6
+"""So many of them are told at the end; of more, how many there were."""

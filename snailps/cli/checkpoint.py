@@ -20,8 +20,7 @@ import typer
 
 from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
-from snailps.cli.printing import Cell, print_json, print_rows
-from snailps.cli.progress import is_live
+from snailps.cli.printing import Cell, is_live, print_json, print_rows
 from snailps.config.output import sizes_text
 from snailps.errors import CheckpointError, ConfigError, DataError
 from snailps.local.offline_export import CheckpointSource, export

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -81,14 +81,30 @@ def tensorboard_override(path: Path | None) -> list[str]:
     return [] if path is None else [f"tensorboard={format_value(str(path))}"]
 
 
-def known_classes(raw: RawConfig) -> tuple[type[Settings], ...]:
-    """Every class whose keys may stand in a file of this job: roles, models, the user's model."""
+class KnownClasses:
+    """Classes whose keys may stand in a file; iterated up to the one that is sought.
+
+    Parameters
+    ----------
+    first : sequence of settings classes
+        Those of the process.  After them come those of all models, which are imported only then.
+    """
+
+    def __init__(self, first: Sequence[type[Settings]]) -> None:
+        self._first = tuple(first)
+
+    def __iter__(self) -> Iterator[type[Settings]]:
+        yield from self._first
+        yield from models.SETTINGS.values()
+
+
+def known_classes(raw: RawConfig) -> KnownClasses:
+    """Every class whose keys may stand in a file of this job: roles, the user's model, models."""
     classes: list[type[Settings]] = [MasterSettings, ServerSettings, WorkerSettings, JobSettings]
-    classes += models.SETTINGS.values()
     entry = raw.explicit("worker_class", JobSettings)
     if entry is not None and entry.value:
         classes.append(load_class(entry.value, entry.origin).Settings)
-    return tuple(classes)
+    return KnownClasses(classes)
 
 
 _ROLES: dict[type[Settings], str] = {
@@ -99,24 +115,21 @@ _ROLES: dict[type[Settings], str] = {
 _MASTERS = "the master's file (master.conf)"
 
 
-def homes(raw: RawConfig) -> list[Home]:
+def homes(raw: RawConfig) -> Iterator[Home]:
     """Where every setting is read, for messages about misplaced ones."""
-    found = [
-        Home(f"{_MASTERS} or a server's (server.conf)", ListenerSettings),
-        Home(_MASTERS, MasterSettings),
-        Home("a server's file (server.conf)", ServerSettings),
-        Home("a worker's file (worker.conf)", WorkerSettings),
-        Home(_MASTERS, JobSettings),
-    ]
+    yield Home(f"{_MASTERS} or a server's (server.conf)", ListenerSettings)
+    yield Home(_MASTERS, MasterSettings)
+    yield Home("a server's file (server.conf)", ServerSettings)
+    yield Home("a worker's file (worker.conf)", WorkerSettings)
+    yield Home(_MASTERS, JobSettings)
     entry = raw.explicit("worker_class", JobSettings)
     if entry is not None and entry.value not in ("", *models.CLASSES.values()):
         with contextlib.suppress(ConfigError):  # a server's host may lack the model
             cls = load_class(entry.value, entry.origin).Settings
-            found.append(Home(f"{_MASTERS}, with a job of {entry.value}", cls))
+            yield Home(f"{_MASTERS}, with a job of {entry.value}", cls)
     for cls in dict.fromkeys(models.SETTINGS.values()):
         names = " or ".join(name for name, its in models.SETTINGS.items() if its is cls)
-        found.append(Home(f"{_MASTERS}, with a job of {names}", cls))
-    return found
+        yield Home(f"{_MASTERS}, with a job of {names}", cls)
 
 
 def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[Remark]:
@@ -131,7 +144,7 @@ def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
     A process `launched` by snailps logs no remarks: the launcher has done so, once for all.
     """
     given = raw
-    known: tuple[type[Settings], ...]
+    known: Iterable[type[Settings]]
     try:
         known = known_classes(raw)
     except ConfigError:

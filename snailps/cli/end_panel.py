@@ -21,17 +21,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.figures import ASCII_SPARKS, SPARKS, short_seconds_text, size_text, sparkline
 from snailps.node.phrases import Mood
 from snailps.node.status import Status
 
-FAULTS_MAX = 6
-"""So many events are told at the end; of more, how many there were."""
 TESTS_MAX = 4
 SPARK_COLUMNS = 40
 """The loss is drawn no wider than this."""
-FAULTS = ("lost", "replaced", "master", "restored")
-"""Kinds of events that a run survives."""
 STYLES: Mapping[Mood, str] = {"good": "green", "idle": "", "waits": "yellow", "bad": "red"}
 ENDS = {
     "interrupt": "ended early by Ctrl-C",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import queue
 import re
@@ -17,7 +18,7 @@ import types
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,13 +38,11 @@ from snailps.cli.common import (
     remarks,
     tensorboard_override,
 )
-from snailps.cli.end_panel import ending_of
 from snailps.cli.entry import main
 from snailps.cli.json_lines import is_object
 from snailps.cli.options import command_line
 from snailps.cli.page_process import PageProcess, UiOption
-from snailps.cli.printing import print_figures, print_json
-from snailps.cli.progress import Progress, is_live
+from snailps.cli.printing import is_live, print_figures, print_json
 from snailps.config import (
     ClusterSettings,
     JobSettings,
@@ -61,6 +60,9 @@ from snailps.node.status import Status
 from snailps.node.usage import peak_rss_mb
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit
+
+if TYPE_CHECKING:
+    from snailps.cli.progress import Progress
 
 LOOK_S = 0.2
 DIAL_S = 1.0
@@ -204,16 +206,23 @@ def run_local(
         on_line=relay,
     )
     terminal = is_live(sys.stderr)
-    progress = Progress(sys.stderr, terminal=terminal, verbose=verbose, hint=HINT)
     entry = raw.explicit("worker_class", JobSettings)
     assert entry is not None
     job = job or next((n for n, path in models.CLASSES.items() if path == entry.value), "")
     of_job = load_class(entry.value, entry.origin).Settings
     own = (MasterSettings, ServerSettings, WorkerSettings, of_job)
-    for _, text in remarks(raw, "this job", own):
-        progress.say(text)
-    for text in without_effect(raw):
-        progress.say(text)
+    texts = [text for _, text in remarks(raw, "this job", own)] + without_effect(raw)
+
+    @functools.cache
+    def display() -> Progress:
+        # Imported while the processes start: none of them needs it.
+        from snailps.cli.progress import Progress
+
+        made = Progress(sys.stderr, terminal=terminal, verbose=verbose, hint=HINT)
+        for text in texts:
+            made.say(text)
+        return made
+
     interrupts: list[int] = []
     page: PageProcess | None = None
 
@@ -222,15 +231,15 @@ def run_local(
 
     old = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        launcher.start(lambda: bool(interrupts))
+        launcher.start(lambda: bool(interrupts), display)
         if launcher.address:
             if verbose or not terminal:
                 doors = f"--watch{_doors(launcher, master)}" if verbose else "-w"
-                progress.say(f"to look closer: snailps status {doors}")
+                display().say(f"to look closer: snailps status {doors}")
             if ui:
                 page = PageProcess(launcher.address, master)
                 page.tell(lines.put)
-            _watch(launcher, trust, progress, lines, interrupts)
+            _watch(launcher, trust, display(), lines, interrupts)
     except MasterEnded:
         pass
     finally:
@@ -242,6 +251,7 @@ def run_local(
             page.close()
         killed = (launcher.poll() or 0) < 0  # then the errors of the others add nothing
         errors = []
+        progress = display()
         while not lines.empty():
             line = lines.get()
             if not line.startswith(OWN_ERROR):
@@ -253,6 +263,8 @@ def run_local(
         last = progress.last
         ending = None
         if figures or (last is not None and last["phase"] in _AT_WORK and not killed):
+            from snailps.cli.end_panel import ending_of
+
             ending = ending_of(
                 figures,
                 job=job or (last["job_name"] if last is not None else ""),

@@ -12,13 +12,14 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from snailps._version import __version__
 from snailps.cli import COMPLETE, PATHS
 from snailps.cli.help import HELP_ALL, HelpInGroups
+from snailps.cli.plain_words import plain_arguments
 from snailps.cli.usage import UsageError, usage_line
 from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
 
@@ -43,6 +44,8 @@ COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel; each command is a module beside this one."""
 
 
+_STARTED = ("local", "master", "server", "worker", "train")
+"""Commands that start a process of a cluster, or are one: what delays them delays the job."""
 _ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
 _CODES = (
     "Exit codes: 0 done; 1 failed; 2 wrong usage, input or setting; 3 stopped because another "
@@ -134,9 +137,11 @@ def main() -> None:
         words = spread_inputs(sys.argv[1:])
         if COMPLETE in os.environ:  # a shell asks which words may follow
             importlib.import_module("typer.completion").completion_init()
-        given = {"all": HELP_ALL in words}
-        words = ["--help" if word == HELP_ALL else word for word in words]
-        code = app_for(words)(args=words, prog_name="snailps", standalone_mode=False, obj=given)
+        code = _run_plain(words)
+        if code is None:
+            given = {"all": HELP_ALL in words}
+            words = ["--help" if word == HELP_ALL else word for word in words]
+            code = app_for(words)(args=words, prog_name="snailps", standalone_mode=False, obj=given)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         sys.exit(_end_wrong(error, words))
@@ -149,6 +154,30 @@ def main() -> None:
         # What is left in the buffer has nobody to read it, and Python would say so at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _run_plain(words: list[str]) -> Any:
+    """Runs a command of `_STARTED` whose words are plain; None: Typer is to read them."""
+    if not words or words[0] not in _STARTED or COMPLETE in os.environ:
+        return None
+    module = importlib.import_module(f"snailps.cli.{words[0]}")
+    left = words[1:]
+    if hasattr(module, "command"):
+        command = module.command
+    elif left and left[0] in module.models.SETTINGS:
+        command = module.command_of(left.pop(0))
+    else:
+        return None
+    arguments = plain_arguments(command, left)
+    if arguments is None:
+        return None
+    try:
+        command(**arguments)
+    except typer.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, EOFError):
+        raise typer.Abort from None
+    return 0
 
 
 def _end_wrong(error: Exception, words: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.common import (
     ConfigOption,
     FreshOption,
@@ -31,11 +32,10 @@ from snailps.cli.common import (
     role_settings,
     tensorboard_override,
 )
-from snailps.cli.end_panel import FAULTS, FAULTS_MAX, end_lines, ending_of
 from snailps.cli.json_lines import EVENTS
 from snailps.cli.options import command_line
 from snailps.cli.page_process import PageProcess, UiOption
-from snailps.cli.printing import print_json
+from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SnailError
 from snailps.master.checkpoint_files import folder_of
@@ -99,7 +99,7 @@ def command(
     source_key = secrets.token_hex(16) if with_driver else ""
     progress = None
     if ready_fd < 0:  # else a launcher asks for the status and shows it
-        from snailps.cli.progress import Progress, is_live
+        from snailps.cli.progress import Progress
 
         progress = Progress(sys.stderr, terminal=is_live(sys.stderr))
 
@@ -226,6 +226,8 @@ def close(
     progress: Progress, master: Master, code: int, verdict: str, last: Mapping[str, Any]
 ) -> None:
     """Ends the display: with the figures of the job or, if it failed, with what it has left."""
+    from snailps.cli.end_panel import end_lines, ending_of
+
     if master_job := (master.job if last else None):
         ending = ending_of(
             master.figures if code == EXIT_OK else {},

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -22,6 +23,11 @@ JsonRowsOption = Annotated[
     bool,
     typer.Option("--json", help="Print a JSON object a row, with names.", metavar=""),
 ]
+
+
+def is_live(stream: TextIO) -> bool:
+    """Whether a display may be drawn again in its place: a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def print_rows(

@@ -11,7 +11,6 @@ run's result.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -48,11 +47,6 @@ NARROW = 100
 _SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
 """Phases whose progress is shown."""
 _BEFORE: tuple[Phase, ...] = ("forming", "preparing", "ready")
-
-
-def is_live(stream: TextIO) -> bool:
-    """Whether a display may be drawn again in its place: a terminal that can move its cursor."""
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 class Eta:
@@ -103,7 +97,7 @@ class Progress:
     stream : TextIO
         Where to write; standard error in the commands.
     terminal : bool
-        True for the live display, False for plain lines; see `is_live`.
+        True for the live display, False for plain lines; see `printing.is_live`.
     clock : callable, optional
         Steady seconds, default `time.monotonic`.
     interval_s : float, optional
@@ -470,4 +464,4 @@ def _message(status: Status) -> list[str]:
     return [status["message"]] if status["message"] else []
 
 
-__all__ = ["Eta", "Progress", "count_text", "is_live", "line_of", "picture_of", "seconds_text"]
+__all__ = ["Eta", "Progress", "count_text", "line_of", "picture_of", "seconds_text"]

@@ -48,8 +48,9 @@ _REQUIRED = {"input": "", "output": "Prefix of the paths of the result files."}
 """Required settings, and the help texts that replace theirs; empty: keep the setting's own."""
 
 
-def _command_of(name: str, cls: type[JobSettings]) -> Callable[..., None]:
+def command_of(name: str) -> Callable[..., None]:
     """The command of a model: a function with one option a setting."""
+    cls = models.SETTINGS[name]
     fixed = _FIXED.get(name, {})
     job = settings_of(JobSettings)
     own = {key: value for key, value in settings_of(cls).items() if key not in job}
@@ -238,5 +239,5 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
     """The commands of all models, or of the one whose name `words` begin with."""
     app = typer.Typer(no_args_is_help=True, help="Train a model on a cluster on this machine.")
     for name in words[:1] if words and words[0] in models.SETTINGS else models.SETTINGS:
-        app.command(name, cls=HelpInGroups)(_command_of(name, models.SETTINGS[name]))
+        app.command(name, cls=HelpInGroups)(command_of(name))
     return app

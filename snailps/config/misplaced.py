@@ -9,7 +9,8 @@ environment hold settings of all roles on purpose: they get one unimportant sent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from snailps.config.fields import Setting, Settings, settings_of
@@ -50,7 +51,7 @@ class _Stray(NamedTuple):
 
 
 def misplaced(
-    entries: Iterable[Entry], reader: str, own: Iterable[type[Settings]], homes: Sequence[Home]
+    entries: Iterable[Entry], reader: str, own: Iterable[type[Settings]], homes: Iterable[Home]
 ) -> list[Remark]:
     """Remarks on settings that another process reads; unknown ones are ignored.
 
@@ -61,16 +62,19 @@ def misplaced(
         Name of the process that reads them, such as ``a server``.
     own : iterable of settings classes
         The classes it reads.
-    homes : sequence of Home
-        The other classes and where they are read; the first one that has a setting counts.
+    homes : iterable of Home
+        The other classes and where they are read; the first one that has a setting counts.  Read
+        as far as that one.
     """
     entries = list(entries)
     mine = {name for cls in own for one in settings_of(cls).values() for name in _names(one)}
     shared = {entry.source for entry in entries if entry.source and entry.key == JOB}
     shared |= {entry.source for entry in entries if entry.shared}
     strays: dict[tuple[str, str], _Stray] = {}
+    read: list[Home] = []
+    rest = iter(homes)
     for entry in entries:
-        found = None if entry.key in mine else _home_of(entry, homes)
+        found = None if entry.key in mine else _home_of(entry, read, rest)
         if found is not None:  # of two assignments in one place the later one counts
             strays[entry.source if entry.source in shared else "", entry.key] = found
     remarks = [
@@ -91,9 +95,16 @@ def _names(setting: Setting) -> list[str]:
     return [setting.name, *(alias.name for alias in setting.aliases)]
 
 
-def _home_of(entry: Entry, homes: Sequence[Home]) -> _Stray | None:
-    for home in homes:
+def _home_of(entry: Entry, read: list[Home], rest: Iterator[Home]) -> _Stray | None:
+    """Where a setting belongs: in a home that was `read`, or in one of the `rest`."""
+    for home in itertools.chain(tuple(read), _kept(rest, read)):
         for setting in settings_of(home.cls).values():
             if entry.key in _names(setting):
                 return _Stray(entry, setting, home.place)
     return None
+
+
+def _kept(rest: Iterator[Home], read: list[Home]) -> Iterator[Home]:
+    for home in rest:
+        read.append(home)
+        yield home

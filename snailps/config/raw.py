@@ -140,7 +140,8 @@ class RawConfig:
         cls : type
             The settings class to build.
         also_known : iterable of types
-            Classes whose keys are accepted; their values are not validated.
+            Classes whose keys are accepted; their values are not validated.  Read up to the one
+            that has the last key.
 
         Raises
         ------
@@ -148,11 +149,13 @@ class RawConfig:
             The first key that no class has (with the nearest name that exists), the first value
             that its setting refuses, or values that contradict each other.
         """
-        known = _names_of(also_known) | _names_of([cls])
         mine = _names_of([cls])
+        known, rest = dict(mine), iter(also_known)
         winners: dict[str, Entry] = {}
         called: dict[str, str] = {}  # setting -> the name that it was assigned under
         for entry in self.entries:
+            while entry.key not in known and (other := next(rest, None)) is not None:
+                known = _names_of([other]) | known
             if entry.key not in known:
                 if entry.key not in IGNORED:
                     raise _unknown(entry, known)

@@ -19,7 +19,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
@@ -126,7 +126,7 @@ class Master:
     settings : MasterSettings
     raw : RawConfig
         Where the job's settings come from.
-    also_known : tuple of settings classes
+    also_known : iterable of settings classes
         Whose keys may stand in the same file.
     session : bool
         Wait for jobs that a driver submits, instead of running the file's own and ending.
@@ -148,7 +148,7 @@ class Master:
         self,
         settings: MasterSettings,
         raw: RawConfig,
-        also_known: tuple[type[Any], ...] = (),
+        also_known: Iterable[type[Any]] = (),
         *,
         session: bool = False,
         lasting: bool = False,

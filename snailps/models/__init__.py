@@ -1,27 +1,53 @@
-"""The models that come with snailps, each a `Worker` subclass and its settings."""
+"""The models that come with snailps, each a `Worker` subclass and its settings.
 
-from snailps.config import JobSettings
-from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.embeddings.settings import KgeSettings, MfSettings
-from snailps.models.fedavg.settings import FedAvgSettings
-from snailps.models.mlp.settings import MlpSettings
-from snailps.models.sparse.fm import FmSettings
-from snailps.models.sparse.linear import LinearSettings
-from snailps.models.sparse.net import NetSettings
-from snailps.models.word_vectors import WordVectorSettings
+A model is imported when it is asked for: a process needs one of them.
+"""
 
-SETTINGS: dict[str, type[JobSettings]] = {
-    "fasttext": WordVectorSettings,
-    "word2vec": WordVectorSettings,
-    "classifier": ClassifierSettings,
-    "logistic": LinearSettings,
-    "fm": FmSettings,
-    "sparse_net": NetSettings,
-    "mlp": MlpSettings,
-    "kge": KgeSettings,
-    "mf": MfSettings,
-    "fedavg": FedAvgSettings,
-}
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from snailps.config import JobSettings
+
+
+class _ByName(Mapping[str, "type[JobSettings]"]):
+    """Name -> class; its module is imported by the look-up."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> type[JobSettings]:
+        module, _, attribute = self._places[name].partition(":")
+        found: type[JobSettings] = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+SETTINGS: Mapping[str, type[JobSettings]] = _ByName(
+    {
+        "fasttext": "snailps.models.word_vectors:WordVectorSettings",
+        "word2vec": "snailps.models.word_vectors:WordVectorSettings",
+        "classifier": "snailps.models.classifier:ClassifierSettings",
+        "logistic": "snailps.models.sparse.linear:LinearSettings",
+        "fm": "snailps.models.sparse.fm:FmSettings",
+        "sparse_net": "snailps.models.sparse.net:NetSettings",
+        "mlp": "snailps.models.mlp:MlpSettings",
+        "kge": "snailps.models.embeddings.settings:KgeSettings",
+        "mf": "snailps.models.embeddings.settings:MfSettings",
+        "fedavg": "snailps.models.fedavg:FedAvgSettings",
+    }
+)
 """Settings class of each model, by the name that the command line knows it by."""
 
 CLASSES: dict[str, str] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ class Job:
     ----------
     raw : RawConfig
         Where the settings come from.
-    also_known : sequence of settings classes
+    also_known : iterable of settings classes
         Whose keys may stand in the same file.
     now : float
         Monotonic seconds, as everywhere here.
@@ -106,7 +106,7 @@ class Job:
     def __init__(
         self,
         raw: RawConfig,
-        also_known: tuple[type[Any], ...] = (),
+        also_known: Iterable[type[Any]] = (),
         now: float = 0.0,
     ) -> None:
         entry = raw.explicit("worker_class", JobSettings)
