@@ -215,7 +215,7 @@ def run_local(
 
     @functools.cache
     def display() -> Progress:
-        # Imported while the processes start: none of them needs it.
+        # Imported once the cluster forms: the processes start without it.
         from snailps.cli.progress import Progress
 
         made = Progress(sys.stderr, terminal=terminal, verbose=verbose, hint=HINT)
@@ -231,7 +231,7 @@ def run_local(
 
     old = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        launcher.start(lambda: bool(interrupts), display)
+        launcher.start(lambda: bool(interrupts))
         if launcher.address:
             if verbose or not terminal:
                 doors = f"--watch{_doors(launcher, master)}" if verbose else "-w"

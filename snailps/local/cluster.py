@@ -329,13 +329,9 @@ os.register_at_fork(after_in_child=_forget_all)
 class _KeptLauncher(Launcher):
     """A launcher whose processes end with this one, not with the thread that asked for them."""
 
-    def start(
-        self,
-        give_up: Callable[[], bool] = lambda: False,
-        meanwhile: Callable[[], object] = lambda: None,
-    ) -> None:
+    def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """As `Launcher.start`."""
-        _keeper.call(lambda: Launcher.start(self, give_up, meanwhile))
+        _keeper.call(lambda: Launcher.start(self, give_up))
 
     def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
         """As `Launcher.restart`."""

@@ -225,11 +225,7 @@ class Launcher:
         self._output = ""
         self._interrupted = False
 
-    def start(
-        self,
-        give_up: Callable[[], bool] = lambda: False,
-        meanwhile: Callable[[], object] = lambda: None,
-    ) -> None:
+    def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Starts all processes, and sends them the address of the master once it listens.
 
         Parameters
@@ -237,8 +233,6 @@ class Launcher:
         give_up : callable
             Polled until the master listens; once True, the master is asked to end and the others
             end by themselves.  `address` then stays empty.
-        meanwhile : callable
-            Called once while they start.
 
         Raises
         ------
@@ -257,7 +251,6 @@ class Launcher:
                 writers.append(self._spawn_node(role, pipes))
             for child in self.children:  # threads only after the forks, which need one thread
                 self._listen(child)
-            meanwhile()
             address = self._hear_address(ready, give_up)
             if address is None:
                 return

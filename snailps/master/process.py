@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
@@ -53,7 +53,6 @@ from snailps.node.effects import Work
 from snailps.node.limits import STATS_S
 from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
-from snailps.node.metrics_server import MetricsServer, serve_metrics
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
 from snailps.node.status import Status, Usage
@@ -63,6 +62,9 @@ from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
 from snailps.transport.control.server import Reply
 from snailps.transport.handshake import Hello, Role
+
+if TYPE_CHECKING:
+    from snailps.node.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ NODES_PER_S = 1000
 HEARTBEATS_S = 0.25
 """Between two looks at heartbeats."""
 USAGE_S = 1.0
+PEAK_S = 0.1
 """Between two measurements of what this process uses."""
 FOLDER_S = 10.0
 """How long it waits until the folder of checkpoints says that the run is over."""
@@ -172,6 +175,7 @@ class Master:
         self._works = Works(self._wake)
         self._diagnosis: threading.Timer | None = None
         self._status_at = self._heartbeats_at = self._usage_at = 0.0
+        self._peak_at = self._peak_mb = 0.0
         self._log_tail = LogTail()
         self._metrics: MetricsServer | None = None
         self._scrapes: deque[Future[list[Sample]]] = deque()
@@ -342,7 +346,10 @@ class Master:
             self._works.wait_first(PREPARE_S)
         host, port = listener.getsockname()[:2]
         log.info("master listens on %s", show((host, port)))
-        self._metrics = serve_metrics(settings.metrics_addr, self._scrape)
+        if settings.metrics_addr:
+            from snailps.node.metrics_server import serve_metrics  # imports an HTTP server
+
+            self._metrics = serve_metrics(settings.metrics_addr, self._scrape)
         if self._metrics is not None:
             self.core.status_report.metrics = self._metrics.address
         self._on_listening(host, port)
@@ -391,7 +398,9 @@ class Master:
         if self._journal.is_long:
             self._feed(events.JournalGrown())
         forming = core.phase is ClusterPhase.FORMING
-        self._feed(events.Tick(peak_rss_mb(), self._measure(now)))
+        if now >= self._peak_at:  # a tenth of a turn's time, were it in each of them
+            self._peak_at, self._peak_mb = now + PEAK_S, peak_rss_mb()
+        self._feed(events.Tick(self._peak_mb, self._measure(now)))
         if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
         self._probe_service.step()

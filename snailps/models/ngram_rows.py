@@ -67,7 +67,9 @@ def distinct_ngrams(words: Sequence[bytes], minn: int, maxn: int, enough: int) -
     for first in range(0, len(packed), WORDS_AT_ONCE):
         some = packed[first : first + WORDS_AT_ONCE]
         _, ids = subwords_csr(some, minn, maxn, _HASHES)
-        found = np.union1d(found, ids[ids >= len(some)] - np.int32(len(some)))
+        all_ = np.concatenate((found, ids[ids >= len(some)] - np.int32(len(some))))
+        all_.sort()  # np.unique would import numpy.ma
+        found = all_[np.diff(all_, prepend=np.int32(-1)) > 0]
         if len(found) >= enough:
             break
     return min(enough, len(found))

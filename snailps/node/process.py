@@ -21,7 +21,7 @@ import time
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.errors import (
@@ -42,7 +42,6 @@ from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
 from snailps.node.metric_samples import of_process
 from snailps.node.metrics import Sample
-from snailps.node.metrics_server import MetricsServer, serve_metrics
 from snailps.node.status import EVENT_TOLD
 from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
@@ -60,6 +59,9 @@ from snailps.transport.control import (
 )
 from snailps.transport.control.client import ask
 from snailps.transport.handshake import Channel, Role
+
+if TYPE_CHECKING:
+    from snailps.node.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -399,7 +401,9 @@ class Node:
         return of_process(self.role.name.lower(), number)
 
     def _serve_metrics(self) -> None:
-        if self.role != Role.DRIVER:  # that is the user's own process
+        if self.settings.metrics_addr and self.role != Role.DRIVER:  # that is the user's process
+            from snailps.node.metrics_server import serve_metrics  # imports an HTTP server
+
             self._metrics = serve_metrics(self.settings.metrics_addr, self.metric_samples)
 
     # --- the end -------------------------------------------------------------------------------

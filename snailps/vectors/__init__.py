@@ -6,25 +6,31 @@
 Must not know processes, sockets or training.
 """
 
-from snailps.vectors.evaluate import (
-    AnalogyResult,
-    SectionResult,
-    SimilarityResult,
-    evaluate_analogies,
-    evaluate_similarity,
-    similarity_file,
-)
-from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, read_header, write_bin
-from snailps.vectors.files import load, read_vec, vec_shape, write_npz, write_vec
-from snailps.vectors.label_prediction import (
-    LabelModel,
-    LabelScore,
-    LabelScores,
-    Prediction,
-    TextPrediction,
-    evaluate_labels,
-)
-from snailps.vectors.query import Neighbour, Vectors
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from snailps.vectors.evaluate import (
+        AnalogyResult,
+        SectionResult,
+        SimilarityResult,
+        evaluate_analogies,
+        evaluate_similarity,
+        similarity_file,
+    )
+    from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, read_header, write_bin
+    from snailps.vectors.files import load, read_vec, vec_shape, write_npz, write_vec
+    from snailps.vectors.label_prediction import (
+        LabelModel,
+        LabelScore,
+        LabelScores,
+        Prediction,
+        TextPrediction,
+        evaluate_labels,
+    )
+    from snailps.vectors.query import Neighbour, Vectors
 
 __all__ = [
     "AnalogyResult",
@@ -52,3 +58,50 @@ __all__ = [
     "write_npz",
     "write_vec",
 ]
+
+_HOMES = {
+    "evaluate": (
+        "AnalogyResult",
+        "SectionResult",
+        "SimilarityResult",
+        "evaluate_analogies",
+        "evaluate_similarity",
+        "similarity_file",
+    ),
+    "fasttext_bin": (
+        "BinHeader",
+        "BinModel",
+        "read_bin",
+        "read_header",
+        "write_bin",
+    ),
+    "files": (
+        "load",
+        "read_vec",
+        "vec_shape",
+        "write_npz",
+        "write_vec",
+    ),
+    "label_prediction": (
+        "LabelModel",
+        "LabelScore",
+        "LabelScores",
+        "Prediction",
+        "TextPrediction",
+        "evaluate_labels",
+    ),
+    "query": (
+        "Neighbour",
+        "Vectors",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    """A name of `__all__`, whose module is imported by the first use: few processes use all."""
+    for home, names in _HOMES.items():
+        if name in names:
+            found: object = getattr(importlib.import_module(f"snailps.vectors.{home}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

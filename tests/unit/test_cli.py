@@ -276,7 +276,7 @@ class NoLauncher:
     def __init__(self, config, overrides, **options):
         self.given[:] = overrides
 
-    def start(self, give_up, meanwhile):
+    def start(self, give_up):
         raise MasterEnded(7)
 
     def poll(self):

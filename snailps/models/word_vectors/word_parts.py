@@ -182,8 +182,9 @@ def chunks_that_fit(
 def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:
     """Expected rows of n-grams at all workers together, each of which has its part of the words."""
     words, _, ids = _grams(vocabulary, settings)
-    uses = np.bincount(ids)
-    of_all = uses[uses > 0] * (len(vocabulary) / len(words))
+    sorted_ids = np.sort(ids.astype(np.int32))
+    firsts = np.flatnonzero(np.diff(sorted_ids, prepend=np.int32(-1)))
+    of_all = np.diff(firsts, append=len(ids)) * (len(vocabulary) / len(words))
     return float(workers * (1.0 - (1.0 - 1.0 / workers) ** of_all).sum())
 
 
