@@ -16,6 +16,8 @@ from snailps.api.results import write_tables
 from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
 from snailps.models.classifier.model import Classifier
+from snailps.models.embeddings.kge import KnowledgeGraph
+from snailps.models.embeddings.mf import MatrixFactorization
 from snailps.models.fedavg import FedAvg
 from snailps.models.mlp import Mlp
 from snailps.models.sparse.fm import FactorizationMachine
@@ -93,6 +95,8 @@ GatedFm = gated("GatedFm", FactorizationMachine)
 GatedClassifier = gated("GatedClassifier", Classifier)
 GatedNet = gated("GatedNet", Net)
 GatedMlp = gated("GatedMlp", Mlp)
+GatedGraph = gated("GatedGraph", KnowledgeGraph)
+GatedFactors = gated("GatedFactors", MatrixFactorization)
 GatedFedAvg = gated("GatedFedAvg", FedAvg)
 
 

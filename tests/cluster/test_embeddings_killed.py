@@ -1,0 +1,115 @@
+"""Knowledge graphs and matrix factorisation while a worker, a server and the master are killed.
+
+One run has all three, with kill -9: synchronous runs end with the same bits as undisturbed ones,
+asynchronous ones with the same quality, and each line of each epoch is trained on exactly once.
+"""
+
+import functools
+import signal
+from functools import partial
+
+import pytest
+from processes import Cluster, Gate
+from test_bsp import files_of, kill_who_stands_at
+from test_cluster import figures_of
+from test_embeddings_cluster import write_graph, write_ratings
+from test_master_dies import Mortal
+
+pytestmark = pytest.mark.limit(600)
+
+WAIT_S = 100.0
+EPOCHS = 12
+MODELS = {
+    "graph": (
+        partial(write_graph, entities=150),
+        {
+            "worker_class": "clock_models:GatedGraph", "test": "test.txt", "model": "rotate",
+            "dim": 32, "lr": 0.2, "negatives": 16, "block_bytes": 5000,
+        },
+    ),
+    "ratings": (
+        write_ratings,
+        {
+            "worker_class": "clock_models:GatedFactors", "test": "test.csv", "dim": 4,
+            "lr": 0.1, "l2": 0.01, "block_bytes": 4000,
+        },
+    ),
+}  # fmt: skip
+QUALITY = {"graph": ("mrr", 0.03), "ratings": ("rmse", 0.02)}
+"""What is judged, and how far it may be from that of the undisturbed run."""
+KILLED_AT = (100, "before"), (103, "after"), (106, "before")
+"""Blocks at which a worker, a server and the master are killed: all in one late epoch."""
+
+
+def prepare(folder, model, **settings):
+    """Writes the lines of a model; the settings of its job."""
+    write, job = MODELS[model]
+    write(folder)
+    common = {"input": "input", "output": "out", "epochs": EPOCHS, "on_node_loss": "recover"}
+    return {**common, **job, **settings}
+
+
+CONSISTENCY = {"bsp": {"consistency": "bsp", "micro_batches": 3}, "async": {}}
+
+
+@functools.cache
+def undisturbed(base, model, consistency):
+    """Hashes of the result files and figures of a run in which no process is killed."""
+    folder = base / f"undisturbed-{model}-{consistency}"
+    folder.mkdir()
+    job = prepare(folder, model, **CONSISTENCY[consistency])
+    with Cluster(folder, {"replication": "sync"}, job, workers=2, servers=2) as cluster:
+        codes, master = cluster.run()
+        assert codes == [0] * len(codes), master.stderr
+    return files_of(folder), figures_of(master)
+
+
+def killed(folder, model, consistency):
+    """The same of a run that loses a worker, then a server, then its master, by kill -9."""
+    gates = folder / "gates"
+    of_worker, of_server, of_master = (Gate(gates, number, when) for number, when in KILLED_AT)
+    job = prepare(folder, model, gates=str(gates), **CONSISTENCY[consistency])
+    lost = {}
+    with Mortal(folder, {"replication": "sync"}, job, workers=3, servers=3) as cluster:
+        master = cluster.begin()
+        servers = [process for process in cluster.processes if process.name.startswith("server")]
+        of_worker.meet()
+        pid = kill_who_stands_at(of_worker)
+        lost[pid] = -signal.SIGKILL
+        master.wait_line(rf"process {pid}\) is lost", WAIT_S)
+        of_worker.open()
+        of_server.meet()
+        master.wait_line("every shard has its standby", WAIT_S)
+        servers[0].send(signal.SIGKILL)
+        lost[servers[0].pid] = -signal.SIGKILL
+        of_server.open()
+        # Told when the journal has the loss: before that the next master would await the server.
+        master.wait_line("every shard has its standby again", WAIT_S)
+        of_master.meet()
+        master = cluster.kill(master)
+        master.wait_line("took over from the previous master", WAIT_S)
+        of_master.open()
+        codes = {process.pid: process.wait(WAIT_S) for process in cluster.processes}
+        assert {pid: code for pid, code in codes.items() if code} == lost, master.stderr
+    return files_of(folder), figures_of(master)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bsp_with_worker_server_and_master_killed_gives_the_same_bits(tmp_path, model):
+    plain, expected = undisturbed(tmp_path.parent, model, "bsp")
+    found, figures = killed(tmp_path, model, "bsp")
+    assert found["out.tables.npz"] == plain["out.tables.npz"]
+    assert figures["test"] == expected["test"]
+    assert figures["loss_by_epoch"] == expected["loss_by_epoch"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_async_with_worker_server_and_master_killed_has_its_normal_quality(tmp_path, model):
+    _, expected = undisturbed(tmp_path.parent, model, "async")
+    _, figures = killed(tmp_path, model, "async")
+    for name in ("examples", "blocks", "rows", "epochs"):  # no line is lost, none counts twice
+        assert figures[name] == expected[name], name
+    assert figures["blocks_per_epoch"] * 7 < KILLED_AT[0][0] < KILLED_AT[2][0] < figures["blocks"]
+    name, tolerance = QUALITY[model]
+    # Workers that do not wait for each other never end twice with the same rows.
+    assert figures["test"][name] == pytest.approx(expected["test"][name], abs=tolerance)
