@@ -55,6 +55,7 @@ def test_bash_completes_the_numbers_of_runs(tmp_path, monkeypatch, command):
     folder = tmp_path / "runtime" / "snailps"
     folder.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder.parent))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where runs are looked for, too
     for number in (7, 12):
         run = Run(number=number, pid=1, model="fm", output="/out/x", ended=1.0, started=0.5)
         (folder / f"{number}.json").write_text(json.dumps(asdict(run)))

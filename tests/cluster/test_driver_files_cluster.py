@@ -1,5 +1,6 @@
 """A job whose data only its Python process has, on a cluster of other processes."""
 
+import re
 import signal
 import socket
 import sys
@@ -136,8 +137,11 @@ def test_killed_driver_fails_its_job_only(session, tmp_path):
                 assert time.monotonic() < until
                 time.sleep(0.01)
             said = made.status()["message"]
-            assert "the Python process that has the data (127.0.0.1:" in said, said
-            assert said.endswith(") has ended")
+            # Of a worker that had reached it, or of one that was about to.
+            has_ended = (
+                r"the Python process that has the data (\(127.*\) has|cannot be .* it has) ended"
+            )
+            assert re.search(has_ended, said), said
             trains(made, tmp_path, 1000)
             assert list(session.folder.rglob("*.spool")) == []
     finally:
