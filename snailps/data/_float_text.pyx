@@ -16,6 +16,10 @@ import numpy as np
 
 from snailps.data.packed_words import PackedWords
 
+cdef extern from "data/_number_text.h" nogil:
+    enum: SNAIL_SHORT_ROOM
+    uint8_t *write_short "snail_write_short"(uint8_t *to, double x) noexcept
+
 cdef extern from "data/_number_parsing.h" nogil:
     int open_locale "snail_open_locale"() noexcept
     int read_real "snail_read_real"(const uint8_t **cursor, float *out) noexcept
@@ -25,7 +29,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     C_SHORT_BYTES = 12      # a number of five digits, such as -1.2345e-05, and a blank
-    POWER_MAX = 22          # 10^22 is the greatest power of ten that a double holds exactly
     C_MOST_BYTES = 19       # a sign, ten digits, a point, six decimals, and what comes behind
     SCALE = 1000000         # six decimals
 
@@ -96,95 +99,14 @@ def rows_as_text(const float[:, :] rows not None):
 
 # ---- five significant digits, as printf's %.5g ----
 
-cdef double POWERS[POWER_MAX + 1]
-cdef int _power
-for _power in range(POWER_MAX + 1):
-    POWERS[_power] = 10.0 ** _power
-
-
-cdef inline int place_of(double x) noexcept nogil:
-    """The power of ten of the first digit of x > 0, or one less."""
-    cdef uint64_t bits
-    memcpy(&bits, &x, 8)
-    return ((<int32_t>(bits >> 52) - 1023) * 1233) >> 12
-
-
 cdef uint8_t *write_exactly(uint8_t *to, double x) except NULL with gil:
-    """Any number: the exact way, of which Python has the code."""
+    """Any number: the exact way, of which Python has the code.  For those that `write_short`
+    leaves: infinite, very small or large, or in the middle between two results."""
     cdef char *text = PyOS_double_to_string(x, c"g", 5, 0, NULL)
     cdef size_t length = strlen(text)
     memcpy(to, text, length)
     PyMem_Free(text)
     return to + length
-
-
-cdef inline uint8_t *write_short(uint8_t *to, double x) except NULL nogil:
-    """A number that is exact as float32, rounded to five digits as its exact value demands.
-
-    One multiplication or division by an exact power of ten is off by at most 1e-11 of a unit in
-    the last digit: only values nearer than that to the middle of two results need the exact way.
-    """
-    cdef double size = fabs(x), scaled, rest
-    cdef int place, i, left
-    cdef uint32_t digits
-    cdef uint8_t d[6]
-    if not 1e-17 < size < 1e26:
-        if size == 0 and 1 / x > 0:
-            to[0] = c"0"
-            return to + 1
-        return write_exactly(to, x)
-    place = place_of(size)
-    if place < 4:
-        scaled = size * POWERS[4 - place]
-    else:
-        scaled = size / POWERS[place - 4]
-    if scaled >= 100000:
-        place += 1
-        scaled = size * POWERS[4 - place] if place < 4 else size / POWERS[place - 4]
-    digits = <uint32_t>scaled
-    rest = scaled - digits
-    if fabs(rest - 0.5) < 1e-6:
-        return write_exactly(to, x)
-    digits += rest > 0.5
-    if digits == 100000:
-        digits = 10000
-        place += 1
-    d[0] = <uint8_t>(c"0" + digits // 10000)
-    write_pair(d + 1, digits // 100 % 100)
-    write_pair(d + 3, digits % 100)
-    left = 5
-    while left > 1 and d[left - 1] == c"0":
-        left -= 1
-    if x < 0:
-        to[0] = c"-"
-        to += 1
-    if -4 <= place < 0:
-        to[0] = c"0"
-        to[1] = c"."
-        to += 2
-        for i in range(-1 - place):
-            to[i] = c"0"
-        to += -1 - place
-        memcpy(to, d, 5)
-        return to + left
-    if 0 <= place < 5:
-        memcpy(to, d, 5)
-        to += place + 1
-        if left > place + 1:
-            to[0] = c"."
-            for i in range(place + 1, left):
-                to[i - place] = d[i]
-            to += left - place
-        return to
-    to[0] = d[0]
-    to += 1
-    if left > 1:
-        to[0] = c"."
-        memcpy(to + 1, d + 1, 4)
-        to += left
-    to[0] = c"e"
-    to[1] = c"-" if place < 0 else c"+"
-    return write_pair(to + 2, place if place >= 0 else -place)
 
 
 def word_lines(words not None, const float[:, ::1] rows not None):
@@ -197,10 +119,12 @@ def word_lines(words not None, const float[:, ::1] rows not None):
         raise ValueError(f"expected {n} words for as many rows, got {starts.shape[0] - 1}")
     if n == 0:
         return b""
-    room = np.empty(starts[n] - starts[0] + n * (1 + dim * C_SHORT_BYTES) + 8, np.uint8)
+    letters = starts[n] - starts[0]
+    room = np.empty(letters + n * (1 + dim * C_SHORT_BYTES) + SNAIL_SHORT_ROOM, np.uint8)
     cdef uint8_t[::1] view = room
     cdef uint8_t *at = &view[0]
     cdef uint8_t *begin = at
+    cdef uint8_t *end
     with nogil:
         for i in range(n):
             length = starts[i + 1] - starts[i]
@@ -209,7 +133,8 @@ def word_lines(words not None, const float[:, ::1] rows not None):
             at += length
             for j in range(dim):
                 at[0] = c" "
-                at = write_short(at + 1, rows[i, j])
+                end = write_short(at + 1, rows[i, j])
+                at = end if end != NULL else write_exactly(at + 1, rows[i, j])
             at[0] = c"\n"
             at += 1
     return room[:at - begin].data
