@@ -18,7 +18,7 @@ from libc.string cimport memset
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._row_ops cimport (
     ACCESS_ADAGRAD, ACCESS_AVERAGE, ACCESS_FTRL, ACCESS_NUM, ACCESS_SGD, HYPER_NUM, INIT_FACTORS,
-    INIT_ZEROS, state_floats_of,
+    INIT_ZEROS, hyper_floats_of, state_floats_of,
 )
 from snailps.abi._wire_types cimport is_wire, wire_row_bytes
 from snailps.kernels cimport _jobs
@@ -210,7 +210,11 @@ cdef class Kernels:
                   const float[::1] value):
         cdef Py_ssize_t dim = value.shape[0] - (access == ACCESS_AVERAGE)
         self.check_step(access, hyper.shape[0], row.shape[0], dim)
-        self.table.rows.apply[access](&hyper[0], &row[0], &value[0], <uint32_t>dim)
+        prepared = np.zeros(hyper_floats_of(access), np.float32)
+        prepared[:HYPER_NUM] = hyper
+        cdef float[::1] view = prepared
+        self.table.rows.prepare(access, &view[0])
+        self.table.rows.apply[access](&view[0], &row[0], &value[0], <uint32_t>dim)
 
     def add_state_row(self, int access, const float[::1] hyper, float[::1] row,
                       const float[::1] delta, Py_ssize_t dim):

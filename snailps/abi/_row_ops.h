@@ -29,7 +29,14 @@ enum {                 /* a row's first weights, from (seed, key) alone */
     SNAIL_FACTORS = 3  /* the same, but 0 in column 0: a weight, and factors behind it */
 };
 
-/* Changes one stored row (weights then state) by one value. */
+enum {
+    SNAIL_HYPER_NUM = 8,
+    SNAIL_ADAM_STEPS = 16384 /* of a row, whose corrections are looked up; with beta2 up to 0.999
+                              * later ones are 1 */
+};
+
+/* Changes one stored row (weights then state) by one value.  `hyper`: SNAIL_HYPER_NUM numbers, and
+ * behind them what `prepare` has put there. */
 typedef void (*snail_row_step)(const float *hyper, float *row, const float *value, uint32_t dim);
 
 typedef struct {
@@ -41,6 +48,9 @@ typedef struct {
      * difference of whole rows, weights and state; NULL where differences do not add up. */
     snail_row_step apply[SNAIL_ACCESS_NUM];
     snail_row_step add_state[SNAIL_ACCESS_NUM];
+    /* Fills in what follows from the hyper-parameters alone (but the first, the step size, which
+     * pushes scale), behind them: snail_hyper_floats() in all. */
+    void (*prepare)(int access, float *hyper);
     /* out += sum of coef[k] * rows[k], in this order, dim floats each; `out` is none of the rows. */
     void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out, uint32_t dim);
 } snail_row_ops;
@@ -55,6 +65,11 @@ static inline uint32_t snail_state_floats(int access, uint32_t dim) {
     case SNAIL_ROWWISE: return 1;
     default: return 0;
     }
+}
+
+/* Adam's: two corrections a step, of a row's first steps. */
+static inline uint32_t snail_hyper_floats(int access) {
+    return SNAIL_HYPER_NUM + (access == SNAIL_ADAM ? 2 * SNAIL_ADAM_STEPS : 0);
 }
 
 static inline uint32_t snail_value_floats(int access, uint32_t dim) {

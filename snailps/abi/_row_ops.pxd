@@ -37,8 +37,10 @@ cdef extern from "abi/_row_ops.h" nogil:
         void (*init_state)(int access, const float *hyper, float *row, uint32_t dim) noexcept nogil
         RowStep apply[8]
         RowStep add_state[8]
+        void (*prepare)(int access, float *hyper) noexcept nogil
         void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out,
                     uint32_t dim) noexcept nogil
 
     uint32_t state_floats_of "snail_state_floats"(int access, uint32_t dim) noexcept nogil
+    uint32_t hyper_floats_of "snail_hyper_floats"(int access) noexcept nogil
     uint32_t value_floats_of "snail_value_floats"(int access, uint32_t dim) noexcept nogil

@@ -35,6 +35,7 @@ static snail_kernels snail_table = {
             [SNAIL_FTRL] = snail_merge_ftrl, [SNAIL_MOMENTUM] = snail_merge_momentum,
             [SNAIL_ROWWISE] = snail_merge_rowwise,
         },
+        .prepare = snail_prepare,
         .sum = snail_csr_sum,
     },
     .wire = {

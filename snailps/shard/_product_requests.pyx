@@ -324,7 +324,7 @@ cdef int _step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t
         if copy != NULL:
             memcpy(copy, me.rows, m * <uint64_t>batch.floats * sizeof(float))
             copy += m * <uint64_t>batch.floats
-        if store_push(me.shard, table, fragment, c.key + at, m, me.rows, False, lr_scale) < 0:
+        if store_push(me.shard, table, c.key + at, m, me.rows, False, lr_scale) < 0:
             stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
             return -1
         at += m

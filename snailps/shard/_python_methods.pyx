@@ -104,7 +104,7 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
         for fragment, some, start in work:
             if store_set_mark(shard, fragment, head.incarnation, seq) < 0:
                 raise MemoryError(f"no memory for a mark of fragment {fragment}")
-            if len(some) and store_put(shard, table, fragment, <const uint64_t *>_data(some),
+            if len(some) and store_put(shard, table, <const uint64_t *>_data(some),
                                        <uint32_t>len(some),
                                        changed + <uint64_t>start * floats) < 0:
                 raise MemoryError(f"no memory for rows of fragment {fragment}")
@@ -147,7 +147,7 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
         changed = <const float *>_data(rows)
         some = <const uint64_t *>_data(keys)
         for i, stop in zip(starts, ends, strict=True):
-            if store_put(shard, table, owners[i], some + i, stop - i, changed + i * <uint64_t>floats) < 0:
+            if store_put(shard, table, some + i, stop - i, changed + i * <uint64_t>floats) < 0:
                 raise MemoryError(f"no memory for rows of fragment {owners[i]}")
         return True
     except BaseException as error:
@@ -228,7 +228,7 @@ cdef _rows_of(PythonMethods me, Table *table, uint32_t number, uint32_t fragment
     rows = np.empty((n, floats), np.float32)
     has = np.empty(n, np.uint8)
     store_has(me.store.shard, table, fragment, wanted, n, <uint8_t *>_data(has))
-    store_pull(me.store.shard, table, fragment, wanted, n, <float *>_data(rows), floats)
+    store_pull(me.store.shard, table, wanted, n, floats, _data(rows), 4 * floats, NULL, NULL)
     fresh = has == 0
     if fresh.any():
         rows[fresh] = _block(me.methods[number].init(keys[fresh]), int(fresh.sum()), floats, "init")

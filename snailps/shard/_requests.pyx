@@ -39,9 +39,9 @@ from snailps.shard._product_requests cimport backward, forward
 from snailps.shard._python_methods cimport explain_broken, python_pull, python_push, python_scan
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
 from snailps.store.tables cimport (
-    Table, store_access, store_adds_state, store_dim, store_fetch, store_floats, store_mark,
-    store_owns, store_pull, store_pull_any, store_push, store_scales_lr, store_scan, store_set_mark,
-    store_table, store_value_floats,
+    Lookups, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, store_access,
+    store_adds_state, store_dim, store_floats, store_mark, store_owns, store_pull, store_scales_lr, store_scan,
+    store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PULLED, KIND_PUSH, KIND_PUSHED,
@@ -52,11 +52,6 @@ from snailps.transport._frame cimport (
 from snailps.transport.loop._fault_injection cimport FAULT_NO_FENCE, POINT_APPLIED, passes
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport STREAM_NONE
-
-cdef enum:
-    FETCH_KEYS = 32                 # of a push of small groups: fetched at a time,
-    FETCH_AHEAD = 64                # ... until this many are ahead; more would not stay in cache
-    TURN_FLOATS = 16 << 10          # turned into another type at a time
 
 cdef float LR_SCALE_MAX = 1e30
 
@@ -220,79 +215,37 @@ cdef char *_narrow_rows(Context *me, const RowRequest *asked, const float *rows,
 
 cdef char *_pull_rows(Context *me, Table *table, const RowRequest *asked, char *to) noexcept nogil:
     """Writes the rows of all keys; where they end."""
-    cdef const uint64_t *keys = asked.keys
-    cdef uint32_t at_once = max(<uint32_t>TURN_FLOATS // asked.floats, <uint32_t>1)
-    cdef bint short_groups = asked.key_num < 4 * <uint64_t>asked.group_num
-    cdef uint32_t g, m, left
-    if asked.wire == WIRE_FLOAT32 and not short_groups:
-        for g in range(asked.group_num):
-            store_pull(me.shard, table, asked.groups[g].fragment, keys, asked.groups[g].keys,
-                       <float *>to, asked.floats)
-            keys += asked.groups[g].keys
-            to += asked.groups[g].keys * <uint64_t>asked.row_bytes
-        return to
-    if asked.wire == WIRE_FLOAT32:          # few keys a fragment: overlap their lookups
-        store_pull_any(me.shard, table, keys, asked.key_num, <float *>to, asked.floats)
-        return to + asked.key_num * <uint64_t>asked.row_bytes
-    left = asked.key_num
-    while left:                             # the wire is the limit: one way for all groups
-        m = min(left, at_once)
-        store_pull_any(me.shard, table, keys, m, me.rows, asked.floats)
-        to = _narrow_rows(me, asked, me.rows, m, to)
-        keys += m
-        left -= m
-    return to
-
-
-cdef int _push_group(Context *me, Table *table, const RowRequest *asked, uint32_t fragment,
-                     const uint64_t *keys, uint32_t n, const char *values,
-                     bint state) noexcept nogil:
-    """Applies the values of one fragment; -1 = no memory."""
-    cdef uint32_t at_once = max(<uint32_t>TURN_FLOATS // asked.floats, <uint32_t>1)
-    cdef uint32_t m, i
-    if asked.wire == WIRE_FLOAT32:
-        return store_push(me.shard, table, fragment, keys, n, <const float *>values, state,
-                          asked.lr_scale)
-    while n:
-        m = min(n, at_once)
-        for i in range(m):
-            me.wire.widen[asked.wire](values, me.rows + i * <uint64_t>asked.floats, asked.floats)
-            values += asked.row_bytes
-        if store_push(me.shard, table, fragment, keys, m, me.rows, state, asked.lr_scale) < 0:
-            return -1
-        keys += m
-        n -= m
-    return 0
+    store_pull(me.shard, table, asked.keys, asked.key_num, asked.floats, to, asked.row_bytes,
+               NULL if asked.wire == WIRE_FLOAT32 else me.wire.narrow[asked.wire], me.rows)
+    return to + asked.key_num * <uint64_t>asked.row_bytes
 
 
 cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
                     bint state, char *out, Reply *reply) noexcept nogil:
     """Applies the values to every fragment that has not had them; False = `reply` is a refusal."""
-    cdef const uint64_t *keys = asked.keys
-    cdef const char *values = asked.values
-    cdef uint32_t fetched = 0
-    cdef uint32_t g, n, fragment, at = 0
-    if asked.key_num >= 8 * <uint64_t>asked.group_num:
-        fetched = asked.key_num
+    cdef uint32_t g, n, fragment
+    cdef Lookups lookups
+    cdef Values values = float_values(<const float *>asked.values, asked.floats)
+    if asked.wire != WIRE_FLOAT32:
+        values.bytes = asked.row_bytes
+        values.widen = me.wire.widen[asked.wire]
+        values.room = me.rows
+    lookups_begin(&lookups, me.shard, table, asked.keys, asked.key_num, table.slab.stride)
     for g in range(asked.group_num):
         n = asked.groups[g].keys
         fragment = asked.groups[g].fragment
-        while fetched < asked.key_num and fetched < at + n + FETCH_AHEAD:
-            store_fetch(me.shard, table, keys + fetched,
-                        min(<uint32_t>FETCH_KEYS, asked.key_num - fetched))
-            fetched += min(<uint32_t>FETCH_KEYS, asked.key_num - fetched)
         if is_repeated(me, fragment, incarnation, asked.seq):
             me.repeated += 1
-        else:
-            # The mark first: a push that ran out of memory half-way must not be applied again.
-            if store_set_mark(me.shard, fragment, incarnation, asked.seq) < 0 \
-                    or _push_group(me, table, asked, fragment, keys + at, n, values, state) < 0:
-                refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
-                       fragment, 0)
-                return False
-            me.rows_pushed += n
-        at += n
-        values += n * <uint64_t>asked.row_bytes
+            lookups_skip(&lookups, n)
+            values.at += n * <uint64_t>asked.row_bytes
+            continue
+        # The mark first: a push that ran out of memory half-way must not be applied again.
+        if store_set_mark(me.shard, fragment, incarnation, asked.seq) < 0 \
+                or lookups_push(&lookups, table, n, &values, state, asked.lr_scale) < 0:
+            refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
+                   fragment, 0)
+            return False
+        me.rows_pushed += n
     return True
 
 

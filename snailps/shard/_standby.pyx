@@ -229,7 +229,7 @@ cdef Outcome _stepped(Context *me, Table *table, const FrameHeader *head, const 
                          <uint32_t>floats, lr_scale, n > i)
         if copy != NULL:
             memcpy(copy, values, i * floats * sizeof(float))
-        if store_push(me.shard, table, group.fragment, keys, i, values, False, lr_scale) < 0:
+        if store_push(me.shard, table, keys, i, values, False, lr_scale) < 0:
             return _no_memory(out, reply)
         keys += i
         values += i * floats

@@ -16,10 +16,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from snailps.abi._key_hash cimport hash_key
+from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport (
     ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps,
-    state_floats_of, value_floats_of,
+    state_floats_of,
 )
 from snailps.store.core._arena cimport arena_end
 from snailps.store.core._clock_buffer cimport (
@@ -36,7 +36,7 @@ from snailps.store.core._slab cimport (
 from snailps.store.tables cimport (
     TRACK_TOUCH, Fragment, Shard, Table, marks_drop, store_adds_state, store_bytes, store_disown,
     store_drop,
-    store_mark, store_owns, store_pull_any, store_push, store_scales_lr, store_scan, store_set_mark,
+    store_mark, store_owns, store_pull, store_push, store_scales_lr, store_scan, store_set_mark,
     store_table, table_new,
 )
 
@@ -171,6 +171,7 @@ cdef class ShardStore:
             If a value is out of range, or the table exists with other settings.
         """
         cdef Table *table
+        cdef float[HYPER_NUM] numbers
         table_id = checked("table id", table_id, 0, TABLE_ID_MAX)
         dim = checked("dim", dim, 1, DIM_MAX)
         access = checked("access method", access, ACCESS_ADD, ACCESS_PYTHON)
@@ -204,17 +205,15 @@ cdef class ShardStore:
                     f"state, retention) = {present}, and is declared again with {wanted}: use another table "
                     "or name")
             return
-        table = table_new(self.shard, table_id, dim, state, track, admit_after, admit_bytes,
-                          rows_max)
+        for i in range(<int>HYPER_NUM):
+            numbers[i] = settings[1 + i]
+        table = table_new(self.shard, table_id, access, numbers, dim, state, track, admit_after,
+                          admit_bytes, rows_max)
         if table == NULL:
             raise MemoryError(f"no memory for table {table_id} of {self.shard.frag_num} fragments")
-        table.value_floats = value_floats_of(access, dim)
-        table.slab.access = access
         table.slab.init = init
         table.slab.seed = seed
         table.slab.scale = settings[0]
-        for i in range(<int>HYPER_NUM):
-            table.hyper[i] = settings[1 + i]
         self.retentions[table_id] = tuple(retention)
 
     def drop_tables(self, table_ids):
@@ -301,15 +300,19 @@ cdef class ShardStore:
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
         cdef uint32_t n = _count(key_view.shape[0])
         cdef uint32_t floats = table.slab.floats if state else table.slab.dim
-        cdef uint32_t done
+        cdef uint32_t done = 0
         rows = np.empty((n, floats), dtype=np.float32)
         cdef float[:, ::1] row_view = rows
         if n == 0:
             return rows
-        with nogil:
-            done = store_pull_any(self.shard, table, &key_view[0], n, &row_view[0, 0], floats)
+        while done < n and store_owns(self.shard, fragment_of_hash(hash_key(key_view[done]),
+                                                                   self.shard.frag_num)):
+            done += 1
         if done < n:
             self._owned([key_view[done]])
+        with nogil:
+            store_pull(self.shard, table, &key_view[0], n, floats, <char *>&row_view[0, 0],
+                       4 * floats, NULL, NULL)
         return rows
 
     def push(self, table_id, incarnation, seq, keys, values, state=False, float lr_scale=1):
@@ -362,7 +365,7 @@ cdef class ShardStore:
             if store_mark(self.shard, fragment, who) >= number:
                 continue
             with nogil:
-                failed = store_push(self.shard, table, fragment, &key_view[start], stop - start,
+                failed = store_push(self.shard, table, &key_view[start], stop - start,
                                     &value_view[start, 0], whole, lr_scale)
                 if failed == 0:
                     failed = store_set_mark(self.shard, fragment, who, number)

@@ -1,14 +1,15 @@
 # The rows of one shard, as C: what a shard's handler calls with the GIL released.
 #
-#   (table, fragment, keys) -> rows, or first values -> floats                store_pull
-#   (table, fragment, keys, values) -> rows -> access method applied         store_push
-#   (table, fragment, keys, rows) -> rows, replaced                          store_put
+#   (table, keys) -> rows, or first values -> floats, or narrower            store_pull
+#   (table, keys, values) -> rows -> access method applied                   store_push
+#   (table, keys of a request), values of a fragment, ... -> the same        lookups_push
+#   (table, keys, rows) -> rows, replaced                                    store_put
 #   (table, examples of keys and values) -> rows -> a sum an example         store_sum
 #   (fragment, incarnation) -> highest seq applied                           store_mark
 #
 # A Shard is owned and touched by one thread; nothing here locks.  The functions expect a table of
-# this shard and a fragment that it owns (`store_owns`); they check neither.  `keys` must be 8-byte
-# aligned and belong to the stated fragment, floats must be 4-byte aligned.  Every key is an
+# this shard and keys of fragments that it owns (`store_owns`); they check neither.  `keys` must be
+# 8-byte aligned, floats 4-byte aligned.  Every key is an
 # ordinary key, 0 and 2^64 - 1 included.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -42,7 +43,7 @@ cdef struct Table:
     uint32_t table_id
     uint32_t value_floats
     uint32_t track              # TRACK_..., together
-    float[HYPER_NUM] hyper
+    float[HYPER_NUM] hyper      # last: behind them is what follows from them
 
 cdef struct Shard:
     Arena arena
@@ -53,6 +54,38 @@ cdef struct Shard:
     uint32_t frag_num
     uint32_t tick               # the caller's clock: what a push leaves in rows that track it
     const RowOps *ops
+
+ctypedef void (*Narrow)(const float *row, char *out, uint32_t floats) noexcept nogil
+ctypedef void (*Widen)(const char *inp, float *row, uint32_t floats) noexcept nogil
+
+cdef struct Values:             # pushed values as they lie in a request
+    const char *at              # the next one
+    uint32_t bytes              # of each
+    uint32_t floats
+    Widen widen                 # NULL: they are floats
+    float *room                 # for one that was widened
+
+cdef enum:
+    LOOKUPS = 128               # a power of two
+
+cdef struct Lookups:            # of a request's keys, in order
+    const uint64_t *keys
+    uint32_t n
+    uint32_t frag_num
+    uint32_t row_bytes          # from the key on, that will be read or written
+    uint32_t turn               # keys taken a time
+    uint32_t ahead              # rows fetched before they are needed
+    uint32_t hashed             # keys through the first step of a lookup,
+    uint32_t found              # ... the second,
+    uint32_t done               # ... the third
+    Part *parts[LOOKUPS]
+    uint32_t tags[LOOKUPS]
+    char *rows[LOOKUPS]         # a candidate whose tag fits, its key not yet looked at; or NULL
+
+
+cdef inline Values float_values(const float *values, uint32_t floats) noexcept nogil:
+    """Values of `floats` floats each."""
+    return Values(<const char *>values, floats * <uint32_t>sizeof(float), floats, NULL, NULL)
 
 
 # --- getters -------------------------------------------------------------------------------------
@@ -107,8 +140,9 @@ cdef inline bint store_keeps(const Table *table, uint32_t fragment) noexcept nog
 
 # --- tables --------------------------------------------------------------------------------------
 
-# A table without rows; NULL = no memory.  The caller fills in its settings.
-cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t state_floats,
+# A table without rows; NULL = no memory.  The caller fills in its initialiser.
+cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *hyper, uint32_t dim,
+                      uint32_t state_floats,
                       uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
                       uint64_t rows_max) noexcept nogil
 
@@ -153,36 +187,50 @@ cdef inline int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarna
 
 # --- rows ----------------------------------------------------------------------------------------
 
-# Copies n rows into `out` (n x floats, tightly packed), `floats` being store_dim (the weights) or
-# store_floats (weights and state).  Never changes the store: a key that was never pushed reads as
-# its seeded first value.
-cdef void store_pull(const Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                     uint32_t n, float *out, uint32_t floats) noexcept nogil
-
-# The same for keys of any fragments, which it works out itself: lookups of different fragments
-# overlap, so this is the one for short pulls.  Returns how many rows it copied: less than n means
-# that keys[returned] belongs to a fragment that this shard does not own.
-cdef uint32_t store_pull_any(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
-                             float *out, uint32_t floats) noexcept nogil
+# Copies the rows of keys of any fragments into `out`, `floats` of each: store_dim (the weights) or
+# store_floats (weights and state); through `narrow`, in `out_bytes` each, unless that is NULL.  Never
+# changes the store: a key that was never pushed reads as its seeded first value, for which `first`
+# has room while it is narrowed.
+cdef void store_pull(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
+                     uint32_t floats, char *out, uint32_t out_bytes, Narrow narrow,
+                     float *first) noexcept nogil
 
 # Fetches into the cache what a pull or push of these keys, of any fragments, will read.  Worth it
 # before a run of pushes of few keys each: their misses then overlap.  At most some 100 keys ahead.
 cdef void store_fetch(const Shard *shard, Table *table, const uint64_t *keys,
                       uint32_t n) noexcept nogil
 
-# Applies n values (n x store_value_floats) by the table's access method, in order; creates missing
-# rows, of which the table may refuse some and let others go (`_retention`).  With `state` the values are differences of weights and state (n x store_floats), and only
-# for tables that add them (store_adds_state).  The step size is `lr_scale` times the table's, 1 for
-# tables that know none (store_scales_lr).
+# Begins lookups of n keys of any fragments for pushes to a table; nothing is read of what follows
+# the keys.  Until they are done, or given up, rows are made and deleted by these pushes alone.
+cdef void lookups_begin(Lookups *l, const Shard *shard, Table *table, const uint64_t *keys,
+                        uint32_t n, uint32_t row_bytes) noexcept nogil
+
+
+# Passes over the next n keys.
+cdef inline void lookups_skip(Lookups *l, uint32_t n) noexcept nogil:
+    l.done += n
+    l.found = max(l.found, l.done)
+    l.hashed = max(l.hashed, l.done)
+
+
+# Applies values to the next n keys by the table's access method, in order; creates missing rows, of
+# which the table may refuse some and let others go (`_retention`).  With `state` the values are
+# differences of weights and state (store_floats each), and only for tables that add them
+# (store_adds_state).  The step size is `lr_scale` times the table's, 1 for tables that know none
+# (store_scales_lr).
 # Returns 0, or -1 when memory ran out: rows before the one that found none are applied, that one
 # and those after it are untouched.
-cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                    uint32_t n, const float *values, bint state, float lr_scale) noexcept nogil
+cdef int lookups_push(Lookups *l, Table *table, uint32_t n, Values *values, bint state,
+                      float lr_scale) noexcept nogil
+
+# The same of n values (n x store_value_floats, or store_floats) as they are, and nothing else.
+cdef int store_push(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
+                    const float *values, bint state, float lr_scale) noexcept nogil
 
 # Puts whole rows, weights and state (n x store_floats), in the place of what is there.  Counts as
 # a push of them.  0, or -1 as store_push.
-cdef int store_put(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                   uint32_t n, const float *rows) noexcept nogil
+cdef int store_put(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
+                   const float *rows) noexcept nogil
 
 # found[i] = 1 where the key has a row, else 0.
 cdef void store_has(const Shard *shard, const Table *table, uint32_t fragment,

@@ -4,8 +4,9 @@
     keys -> hash, index lines fetched -> tags found, rows fetched -> keys compared -> rows copied,
             changed or summed
 
-A lookup of up to 32 keys goes in three steps, each of which fetches the memory that the next one
-reads: the cache misses of a batch overlap instead of adding up.  All that runs once a row is in this
+A lookup goes in three steps, each of which fetches the memory that the next one reads, and each runs
+some keys ahead of the next (`Lookups`): the cache misses of a request overlap, with each other and with
+the work on rows, whatever fragments its keys are of.  All that runs once a row is in this
 module, or a short body of `_slab.pxd`; a key whose row is not the first with its tag, or that has
 none, costs a call of `_slab`.  It must not know frames, requests or clocks.
 """
@@ -16,7 +17,9 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key, mix64
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
-from snailps.abi._row_ops cimport HYPER_LR, HYPER_NUM, RowOps, RowStep
+from snailps.abi._row_ops cimport (
+    ACCESS_PYTHON, HYPER_LR, HYPER_NUM, RowOps, RowStep, hyper_floats_of, value_floats_of,
+)
 from snailps.store.core._arena cimport Piece, arena_merge, arena_used
 from snailps.store.core._retention cimport (
     CELLS_MAX, CELLS_MIN, retention_admits, retention_make_room, retention_note,
@@ -30,6 +33,12 @@ cdef enum:
     BATCH = 32                  # more misses than a core keeps in flight
     BATCH_BYTES = 12 << 10      # of rows fetched at once: they and the values must fit into L1
     BATCH_MIN = 8
+    AHEAD_BYTES = 12 << 10      # of rows fetched before they are read or changed,
+    AHEAD_MIN = 4
+    AHEAD_MAX = 48
+    INDEX_AHEAD = 24            # lines of the index fetched before those rows
+    TURN_BYTES = 512            # rows up to this length are looked up and taken some at a time;
+    TURN = 8                    # ... longer ones one by one, between the work on others
     MARKS_MIN = 4
 
 cdef struct Batch:
@@ -113,22 +122,9 @@ cdef inline uint32_t _batch_rows(uint32_t row_bytes) noexcept nogil:
     return max(min(BATCH_BYTES // row_bytes, <uint32_t>BATCH), <uint32_t>BATCH_MIN)
 
 
-cdef inline void _hash_batch(Batch *batch, Part *part, const uint64_t *keys,
-                             uint32_t n) noexcept nogil:
-    """First step, when all keys are of one fragment."""
-    cdef uint32_t i, tag
-    cdef const Bucket *buckets = part.buckets
-    cdef uint32_t mask = part.mask
-    for i in range(n):
-        tag = <uint32_t>hash_key(keys[i])
-        batch.parts[i] = part
-        batch.tags[i] = tag
-        fetch(&buckets[tag & mask])
-
-
-cdef inline uint32_t _hash_mixed_batch(Batch *batch, const Shard *shard, const Slab *slab,
-                                       const uint64_t *keys, uint32_t n) noexcept nogil:
-    """First step for keys of any fragments; returns how many before the first not owned."""
+cdef inline uint32_t _hash_batch(Batch *batch, const Shard *shard, const Slab *slab,
+                                 const uint64_t *keys, uint32_t n) noexcept nogil:
+    """First step; returns how many before the first whose fragment is not owned."""
     cdef uint32_t i, fragment
     cdef uint64_t hashed
     cdef Part *part
@@ -151,20 +147,74 @@ cdef inline uint32_t _hash_mixed_batch(Batch *batch, const Shard *shard, const S
 cdef inline void _find_rows(Batch *batch, const Slab *slab, uint32_t n,
                             uint32_t row_bytes) noexcept nogil:
     """Second step: the first row whose tag fits.  Only its line of the index is read."""
-    cdef uint32_t i, found, slot
-    cdef const Bucket *bucket
-    cdef Part *part
-    cdef char *row
+    cdef uint32_t i
     for i in range(n):
-        part = batch.parts[i]
-        bucket = &part.buckets[batch.tags[i] & part.mask]
-        found = match8(bucket.tags, batch.tags[i])
-        slot = bucket.slots[lowest_bit(found)] if found else 0
-        row = NULL
-        if slot:
-            row = row_at(slab, part, slot - 1)
-            fetch_row(row, row_bytes, FETCH_AT_SHARD)
-        batch.rows[i] = row
+        batch.rows[i] = _candidate(slab, batch.parts[i], batch.tags[i], row_bytes)
+
+
+cdef inline char *_candidate(const Slab *slab, const Part *part, uint32_t tag,
+                             uint32_t row_bytes) noexcept nogil:
+    """The first row in the tag's line of the index whose tag fits, its memory fetched; or NULL."""
+    cdef const Bucket *bucket = &part.buckets[tag & part.mask]
+    cdef uint32_t found = match8(bucket.tags, tag)
+    cdef uint32_t slot = bucket.slots[lowest_bit(found)] if found else 0
+    cdef char *row = NULL
+    if slot:
+        row = row_at(slab, part, slot - 1)
+        fetch_row(row, row_bytes, FETCH_AT_SHARD)
+    return row
+
+
+cdef void lookups_begin(Lookups *l, const Shard *shard, Table *table, const uint64_t *keys,
+                        uint32_t n, uint32_t row_bytes) noexcept nogil:
+    l.keys = keys
+    l.n = n
+    l.frag_num = shard.frag_num
+    l.row_bytes = row_bytes
+    l.turn = <uint32_t>TURN if row_bytes <= <uint32_t>TURN_BYTES else 1
+    l.ahead = max(min(AHEAD_BYTES // row_bytes, <uint32_t>AHEAD_MAX), <uint32_t>AHEAD_MIN)
+    l.hashed = l.found = l.done = 0
+
+
+cdef inline void _hash_until(Lookups *l, const Slab *slab, uint32_t end) noexcept nogil:
+    """First step: fragment and tag of each key, and the line of its index fetched."""
+    cdef uint32_t i, at
+    cdef uint64_t hashed
+    cdef Part *part
+    for i in range(l.hashed, end):
+        hashed = hash_key(l.keys[i])
+        at = i & (LOOKUPS - 1)
+        part = &slab.parts[fragment_of_hash(hashed, l.frag_num)]
+        l.parts[at] = part
+        l.tags[at] = <uint32_t>hashed
+        fetch(part)
+    for i in range(l.hashed, end):
+        at = i & (LOOKUPS - 1)
+        part = l.parts[at]
+        fetch(&part.buckets[l.tags[at] & part.mask])
+        fetch(part.chunks)
+    l.hashed = end
+
+
+cdef inline uint32_t _look(Lookups *l, const Slab *slab) noexcept nogil:
+    """Takes the lookups on, ahead of the next rows; up to which key the third step may go."""
+    cdef uint32_t i, at
+    cdef uint32_t stop = min(l.n, l.done + l.turn)
+    cdef uint32_t end = min(l.n, stop + l.ahead)
+    if l.hashed < l.n:
+        _hash_until(l, slab, min(l.n, end + INDEX_AHEAD))
+    for i in range(l.found, end):
+        at = i & (LOOKUPS - 1)
+        l.rows[at] = _candidate(slab, l.parts[at], l.tags[at], l.row_bytes)
+    l.found = end
+    return stop
+
+
+cdef void _forget_rows(Lookups *l) noexcept nogil:
+    """Rows have moved or gone: candidates from the present key on are void."""
+    cdef uint32_t i
+    for i in range(l.done, l.found):
+        l.rows[i & (LOOKUPS - 1)] = NULL
 
 
 cdef inline void _copy_floats(float *out, const float *weights, uint32_t n) noexcept nogil:
@@ -176,70 +226,35 @@ cdef inline void _copy_floats(float *out, const float *weights, uint32_t n) noex
         memcpy(out, weights, n * sizeof(float))
 
 
-cdef inline void _copy_rows(Batch *batch, const Slab *slab, const uint64_t *keys, uint32_t n,
-                            float *out, uint32_t floats) noexcept nogil:
-    """Third step of a pull: the weights (floats = dim), or weights and state of each row."""
-    cdef uint32_t i
-    cdef char *row
-    for i in range(n):
-        row = batch.rows[i]
-        if row == NULL or key_of(row) != keys[i]:
-            row = part_find(slab, batch.parts[i], keys[i], batch.tags[i])
-        if row != NULL:
-            _copy_floats(out, weights_of(row), floats)
-        else:
-            first_row(slab, keys[i], out, floats)
-        out += floats
-
-
 # --- pulls ---------------------------------------------------------------------------------------
 
-cdef void store_pull(const Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                     uint32_t n, float *out, uint32_t floats) noexcept nogil:
+cdef void store_pull(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
+                     uint32_t floats, char *out, uint32_t out_bytes, Narrow narrow,
+                     float *first) noexcept nogil:
     cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
-    cdef uint32_t m
-    cdef uint32_t most = _batch_rows(row_bytes)
-    cdef uint32_t hashed = 0        # keys through the first step of a lookup,
-    cdef uint32_t found = 0         # ... the second,
-    cdef uint32_t done = 0          # ... the third
-    cdef uint32_t turn = 0
-    cdef Batch[3] batches
-    while done < n:
-        if hashed < n:
-            m = min(n - hashed, most)
-            _hash_batch(&batches[turn % 3], part, keys + hashed, m)
-            hashed += m
-        if turn >= 1 and found < n:
-            m = min(n - found, most)
-            _find_rows(&batches[(turn - 1) % 3], slab, m, row_bytes)
-            found += m
-        if turn >= 2:
-            m = min(n - done, most)
-            _copy_rows(&batches[(turn - 2) % 3], slab, keys + done, m,
-                       out + <uint64_t>done * floats, floats)
-            done += m
-        turn += 1
-
-
-cdef uint32_t store_pull_any(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
-                             float *out, uint32_t floats) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef uint32_t row_bytes = KEY_BYTES + floats * <uint32_t>sizeof(float)
-    cdef uint32_t done = 0
-    cdef uint32_t m, owned
-    cdef uint32_t most = _batch_rows(row_bytes)
-    cdef Batch batch
-    while done < n:
-        m = min(n - done, most)
-        owned = _hash_mixed_batch(&batch, shard, slab, keys + done, m)
-        _find_rows(&batch, slab, owned, row_bytes)
-        _copy_rows(&batch, slab, keys + done, owned, out + <uint64_t>done * floats, floats)
-        done += owned
-        if owned < m:
-            break
-    return done
+    cdef uint32_t i, at, stop
+    cdef char *row
+    cdef Lookups l
+    lookups_begin(&l, shard, table, keys, n, KEY_BYTES + floats * <uint32_t>sizeof(float))
+    while l.done < n:
+        stop = _look(&l, slab)
+        for i in range(l.done, stop):
+            at = i & (LOOKUPS - 1)
+            row = l.rows[at]
+            if row == NULL or key_of(row) != keys[i]:
+                row = part_find(slab, l.parts[at], keys[i], l.tags[at])
+            if narrow == NULL:
+                if row != NULL:
+                    _copy_floats(<float *>out, weights_of(row), floats)
+                else:
+                    first_row(slab, keys[i], <float *>out, floats)
+            elif row != NULL:
+                narrow(weights_of(row), out, floats)
+            else:
+                first_row(slab, keys[i], first, floats)
+                narrow(first, out, floats)
+            out += out_bytes
+        l.done = stop
 
 
 cdef void store_fetch(const Shard *shard, Table *table, const uint64_t *keys,
@@ -250,7 +265,7 @@ cdef void store_fetch(const Shard *shard, Table *table, const uint64_t *keys,
     cdef Batch batch
     while n:
         m = min(n, most)
-        owned = _hash_mixed_batch(&batch, shard, slab, keys, m)
+        owned = _hash_batch(&batch, shard, slab, keys, m)
         _find_rows(&batch, slab, owned, slab.stride)
         if owned < m:
             return
@@ -290,72 +305,82 @@ cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragme
 
 # --- pushes --------------------------------------------------------------------------------------
 
-cdef inline int _change_rows(Table *table, uint32_t fragment, const uint64_t *keys,
-                             uint32_t n, const float *values, uint32_t value_floats,
-                             RowStep step, const float *hyper) noexcept nogil:
-    """Takes each key's row through `step`, or (step NULL) copies the value over it."""
+cdef int _change_rows(Lookups *l, Table *table, uint32_t n, Values *values, RowStep step) noexcept nogil:
+    """Takes the rows of the next n keys through `step`, or (step NULL) copies the value over them."""
     cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint32_t m, i, rows
-    cdef bint tracked = slab.touch_at != 0
-    cdef bint retains = slab.retains
-    cdef bint moved             # an insertion moved rows: this batch's candidates are void
+    cdef Part *part
+    cdef uint32_t stop, at, rows
+    cdef uint32_t end = l.done + n
+    cdef uint64_t key
+    cdef bint moved
+    cdef const float *value
     cdef char *row
-    cdef uint32_t most = _batch_rows(slab.stride)
-    cdef Batch batch
-    if retains and part_retention(slab, part) == NULL:
-        return -1
-    while n:
-        m = min(n, most)
-        _hash_batch(&batch, part, keys, m)
-        _find_rows(&batch, slab, m, slab.stride)
-        moved = False
-        for i in range(m):
-            row = NULL if moved else batch.rows[i]
-            if row == NULL or key_of(row) != keys[i]:
-                if retains and part_find(slab, part, keys[i], batch.tags[i]) == NULL:
-                    if step != NULL and not retention_admits(slab, part, keys[i]):
-                        values += value_floats
+    while l.done < end:
+        stop = min(_look(l, slab), end)
+        while l.done < stop:
+            at = l.done & (LOOKUPS - 1)
+            key = l.keys[l.done]
+            row = l.rows[at]
+            if row == NULL or key_of(row) != key:
+                part = l.parts[at]
+                moved = False
+                if slab.retains and part_find(slab, part, key, l.tags[at]) == NULL:
+                    if part_retention(slab, part) == NULL:
+                        return -1
+                    if step != NULL and not retention_admits(slab, part, key):
+                        values.at += values.bytes
+                        l.done += 1
                         continue
-                    moved = retention_make_room(slab, part) != 0 or moved
+                    moved = retention_make_room(slab, part) != 0
                 rows = part.rows
-                row = part_reach(slab, part, keys[i], batch.tags[i])
+                row = part_reach(slab, part, key, l.tags[at])
                 if row == NULL:
                     return -1
-                moved = moved or (part.rows > rows and part.chunk_num == 1)
+                if moved or (part.rows > rows and part.chunk_num == 1):
+                    _forget_rows(l)
+            value = <const float *>values.at
+            if values.widen != NULL:
+                values.widen(values.at, values.room, values.floats)
+                value = values.room
             if step == NULL:
-                memcpy(weights_of(row), values, value_floats * sizeof(float))
+                memcpy(weights_of(row), value, values.bytes)
             else:
-                step(hyper, weights_of(row), values, slab.dim)
-            if tracked:
-                track_push(slab, row)
+                step(table.hyper, weights_of(row), value, slab.dim)
+            track_push(slab, row)
             if slab.push_at:
-                retention_note(slab, part, row)
-            values += value_floats
-        keys += m
-        n -= m
+                retention_note(slab, l.parts[at], row)
+            values.at += values.bytes
+            l.done += 1
     return 0
 
 
-cdef int store_push(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                    uint32_t n, const float *values, bint state, float lr_scale) noexcept nogil:
+cdef int lookups_push(Lookups *l, Table *table, uint32_t n, Values *values, bint state,
+                      float lr_scale) noexcept nogil:
     cdef const RowOps *ops = table.slab.ops
-    cdef float[HYPER_NUM] scaled
-    cdef const float *hyper = table.hyper
+    cdef float lr = table.hyper[<int>HYPER_LR]
+    cdef int failed
     if state:
-        return _change_rows(table, fragment, keys, n, values, table.slab.floats,
-                            ops.add_state[table.slab.access], hyper)
-    if lr_scale != 1:
-        memcpy(scaled, hyper, sizeof(scaled))
-        scaled[<int>HYPER_LR] *= lr_scale
-        hyper = scaled
-    return _change_rows(table, fragment, keys, n, values, table.value_floats,
-                        ops.apply[table.slab.access], hyper)
+        return _change_rows(l, table, n, values, ops.add_state[table.slab.access])
+    table.hyper[<int>HYPER_LR] = lr * lr_scale      # nothing else reads it meanwhile
+    failed = _change_rows(l, table, n, values, ops.apply[table.slab.access])
+    table.hyper[<int>HYPER_LR] = lr
+    return failed
 
 
-cdef int store_put(Shard *shard, Table *table, uint32_t fragment, const uint64_t *keys,
-                   uint32_t n, const float *rows) noexcept nogil:
-    return _change_rows(table, fragment, keys, n, rows, table.slab.floats, NULL, NULL)
+cdef int store_push(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
+                    const float *values, bint state, float lr_scale) noexcept nogil:
+    cdef Lookups l
+    cdef Values whole = float_values(values, table.slab.floats if state else table.value_floats)
+    lookups_begin(&l, shard, table, keys, n, table.slab.stride)
+    return lookups_push(&l, table, n, &whole, state, lr_scale)
+
+
+cdef int store_put(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
+                   const float *rows) noexcept nogil:
+    cdef Lookups l
+    cdef Values whole = float_values(rows, table.slab.floats)
+    lookups_begin(&l, shard, table, keys, n, table.slab.stride)
+    return _change_rows(&l, table, n, &whole, NULL)
 
 
 # --- products with rows where they lie -----------------------------------------------------------
@@ -415,7 +440,7 @@ cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, cons
     while done < n:
         if hashed < n:
             m = min(n - hashed, most)
-            _hash_mixed_batch(&batches[turn % 3], shard, slab, keys + hashed, m)
+            _hash_batch(&batches[turn % 3], shard, slab, keys + hashed, m)
             hashed += m
         if turn >= 1 and found < n:
             m = min(n - found, most)
@@ -449,7 +474,8 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil:
     shard.fragments[fragment].owned = False
 
 
-cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t state_floats,
+cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *hyper, uint32_t dim,
+                      uint32_t state_floats,
                       uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
                       uint64_t rows_max) noexcept nogil:
     cdef uint32_t table_cap = max(shard.table_cap, <uint32_t>8)
@@ -465,9 +491,15 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, uint32_t dim, uint32_t st
         memset(tables + shard.table_cap, 0, (table_cap - shard.table_cap) * sizeof(Table *))
         shard.tables = tables
         shard.table_cap = table_cap
-    table = <Table *>calloc(1, sizeof(Table))
+    table = <Table *>calloc(1, sizeof(Table)
+                            + (hyper_floats_of(access) - <uint32_t>HYPER_NUM) * sizeof(float))
     if table == NULL:
         return NULL
+    memcpy(table.hyper, hyper, sizeof(table.hyper))
+    if access != ACCESS_PYTHON:
+        shard.ops.prepare(access, table.hyper)
+    table.value_floats = value_floats_of(access, dim)
+    table.slab.access = access
     if not slab_init(&table.slab, &shard.arena, shard.ops, shard.frag_num, dim, dim + state_floats,
                      track & TRACK_TOUCH, rows_max != 0):
         free(table)

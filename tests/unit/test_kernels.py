@@ -202,6 +202,20 @@ def test_apply_adam_two_steps_known_answer(build):
     np.testing.assert_allclose(row, [-0.5 - step, 1.75, 4.75, 2], rtol=1e-6)
 
 
+@pytest.mark.parametrize("steps", [1, 16_382, 16_383, 16_384, 40_000])
+@pytest.mark.parametrize("beta2", [0.999, 0.9999])
+def test_apply_adam_late_step_equals_twin(steps, beta2):
+    """Corrections of the first 16,384 steps of a row are looked up, later ones computed."""
+    rng = np.random.default_rng(1)
+    hyper = np.array([0.1, 1e-6, 0.9, beta2, 0, 0, 0, 0], np.float32)
+    row = some_row(ADAM, 5, rng)
+    row[-1] = steps
+    value = rng.normal(size=5).astype(np.float32)
+    want = twin.apply_row(ADAM, hyper, row, value)
+    kernels.load(kernels.BUILD).apply_row(ADAM, hyper, row, value)
+    np.testing.assert_allclose(row, want, rtol=2e-6, atol=2e-6)
+
+
 @builds
 def test_apply_rowwise_two_steps_known_answer(build):
     """lr = 1/2, eps = 0; g = (6, 8, 0, 0), then (0, 0, 12, 16): means of squares 25 and 100."""

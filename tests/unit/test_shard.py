@@ -19,6 +19,7 @@ from shards import (
     scan_frame,
 )
 
+from snailps import Table
 from snailps.errors import MisuseError, ProtocolError, RemoteError
 from snailps.store.route import fragment_of
 from snailps.transport.frame import (
@@ -121,6 +122,34 @@ def test_push_of_many_small_groups_is_applied_in_full():
             assert one.ask(push_frame(groups, values)).kind == Kind.PUSHED
             _, rows = rows_of(one.ask(pull_frame(groups, dim=2)), len(groups), 3000, 2)
     assert np.array_equal(rows, values)
+
+
+@pytest.mark.parametrize("options", [{}, {"rows_max": 64, "admit_after": 2}])
+def test_pushes_of_many_groups_do_what_pushes_of_one_do(options):
+    """Rows are looked up ahead of their turn, across groups: rows made, moved, deleted, passed over
+    and pushed twice meanwhile are as if each key was looked up when its turn comes."""
+    table = Table("t", 3, access="adagrad", lr=0.5, **options)
+    rng = np.random.default_rng(1)
+    with Shards(1, frag_num=8) as many, Shards(1, frag_num=8) as single:
+        many.declare(table)
+        single.declare(table)
+        with many.raw() as all_at_once, single.raw() as one_by_one:
+            for seq in range(1, 9):
+                keys = rng.integers(0, 150 * seq, 400).astype(np.uint64)
+                owners = fragment_of(keys, 8)
+                keys, owners = keys[np.argsort(owners)], np.sort(owners)
+                groups = {f: keys[owners == f].tolist() for f in range(8)}
+                values = rng.normal(size=(400, 3)).astype(np.float32)
+                done = 3 if seq % 2 else 8  # this fragment has had the push already
+                for fragment, some in groups.items():
+                    frame = push_frame({fragment: some}, values[owners == fragment], seq)
+                    assert one_by_one.ask(frame).kind == Kind.PUSHED
+                    if fragment == done:
+                        assert all_at_once.ask(frame).kind == Kind.PUSHED
+                assert all_at_once.ask(push_frame(groups, values, seq)).kind == Kind.PUSHED
+                frames = [one.ask(pull_frame(groups, dim=3)) for one in (all_at_once, one_by_one)]
+                assert frames[0].body == frames[1].body
+                assert many.stats("rows") == single.stats("rows")
 
 
 # --- scan ----------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 """Memory of one shard: regions of huge pages, the next one touched before it is needed.
 
     mmap -> region (2 MiB boundary, huge pages wanted) -> pieces and blocks, taken back for re-use
-    region half used -> a thread maps and touches the next one, then ends -> region
+    region half used -> a thread maps and touches the next one, makes pages huge that are not, ends
 
 The first touch of a page costs its clearing: 0.1 to 0.3 ms a huge page, and 5 ms in a virtual machine
 whose host has to find the memory first.  A push must not wait for that, so a thread does it that
-lives as long as one region takes.  Until the thread is done the region is its own, from `_spare_take`
+lives as long as one region takes.  Until the region is touched it is the thread's own, from `_spare_take`
 on the arena's: only two flags are shared.
+
+Where rows come faster than the thread makes pages, small pages are used meanwhile.  The next thread
+has the kernel gather them into huge ones: each access to a small page of a large table costs a walk
+through the page table.
 
 Nothing here locks: an arena belongs to one shard's thread.  It must not know rows, keys or indices.
 """
@@ -34,6 +38,13 @@ cdef extern from *:
         (void)address; (void)length;
     #endif
     }
+    #ifndef MADV_COLLAPSE
+    #define MADV_COLLAPSE 25    /* Linux 6.1; before, the kernel's own thread does it some time */
+    #endif
+    static inline void snail_make_huge(void *address, size_t length) {
+        snail_want_huge_pages(address, length);
+        (void)madvise(address, length, MADV_COLLAPSE);
+    }
     #define SNAIL_STACK (256 << 10)
     /* 0, or an error number.  Signals are for the threads that expect them. */
     static inline int snail_start(pthread_t *thread, void *(*run)(void *), void *argument) {
@@ -55,6 +66,7 @@ cdef extern from *:
     ctypedef struct pthread_t:      # any size: never looked into
         pass
     void want_huge_pages "snail_want_huge_pages"(void *address, size_t length) noexcept nogil
+    void make_huge "snail_make_huge"(void *address, size_t length) noexcept nogil
     int start_thread "snail_start"(pthread_t *thread, void *(*run)(void *) noexcept nogil,
                                    void *argument) noexcept nogil
     int pthread_join(pthread_t thread, void **result) noexcept nogil
@@ -70,15 +82,22 @@ cdef enum:
 
 cdef struct Region:                 # heads each region
     Region *next
+    Region *next_small              # of those with small pages
     uint64_t length
+
+cdef enum:                          # Spare.done, set by the thread
+    SPARE_READY = 1                 # `region` is touched, or NULL
+    SPARE_ENDED = 2                 # ... and what was of small pages is seen to
 
 cdef struct Spare:
     pthread_t thread
     bint ordered                    # a thread was started and is not joined yet
-    int done                        # by the thread: `region` is touched, or NULL
-    int stop                        # by the owner: leave the rest untouched
+    bint taken                      # its region was
+    int done
+    int stop                        # by the owner: leave the rest as it is
     uint64_t length
     Region *region
+    Region *small                   # in use, but nothing here looks at their heads
 
 
 # --- regions -------------------------------------------------------------------------------------
@@ -117,7 +136,11 @@ cdef void *_prepare(void *argument) noexcept nogil:
         while at < spare.length and not load_flag(&spare.stop):
             page[at] = 0
             at += PAGE_BYTES
-    store_flag(&spare.done, 1)
+    store_flag(&spare.done, SPARE_READY)
+    while spare.small != NULL and not load_flag(&spare.stop):
+        make_huge(spare.small, spare.small.length)
+        spare.small = spare.small.next_small
+    store_flag(&spare.done, SPARE_ENDED)
     return NULL
 
 
@@ -129,28 +152,45 @@ cdef void _spare_order(Arena *arena, uint64_t length) noexcept nogil:
     cdef Spare *spare = arena.spare
     if spare == NULL:
         spare = arena.spare = <Spare *>calloc(1, sizeof(Spare))
-    if spare == NULL or spare.ordered:
+    if spare == NULL:
+        return
+    if spare.ordered and spare.taken and load_flag(&spare.done) == SPARE_ENDED:
+        pthread_join(spare.thread, NULL)
+        spare.ordered = False
+    if spare.ordered:
         return
     spare.length = length
     spare.done = 0
     spare.stop = 0
+    spare.taken = False
+    spare.small = arena.small
     spare.ordered = start_thread(&spare.thread, _prepare, spare) == 0
+    if spare.ordered:
+        arena.small = NULL
 
 
 cdef bint _spare_is_late(const Arena *arena) noexcept nogil:
-    """Whether a spare region is being made and not ready."""
-    return arena.spare != NULL and arena.spare.ordered and not load_flag(&arena.spare.done)
+    """Whether a spare region is being made and not ready, or its thread is still at small pages."""
+    cdef int done
+    if arena.spare == NULL or not arena.spare.ordered:
+        return False
+    done = load_flag(&arena.spare.done)
+    return done == 0 or (arena.spare.taken and done != SPARE_ENDED)
 
 
 cdef Region *_spare_take(Arena *arena, uint64_t length, bint wait) noexcept nogil:
     """The spare region, if it has `length` bytes and is ready (or `wait` is set); else NULL."""
     cdef Spare *spare = arena.spare
+    cdef Region *region
     if spare == NULL or not spare.ordered or spare.length < length \
             or not (wait or load_flag(&spare.done)):
         return NULL
-    pthread_join(spare.thread, NULL)
-    spare.ordered = False
-    return spare.region
+    if wait:
+        pthread_join(spare.thread, NULL)
+        spare.ordered = False
+    region = NULL if spare.taken else spare.region
+    spare.taken = True
+    return region
 
 
 cdef uint64_t _usual_region(const Arena *arena) noexcept nogil:
@@ -166,6 +206,9 @@ cdef Region *_new_region(Arena *arena, uint64_t room) noexcept nogil:
     if region == NULL and _spare_is_late(arena) and not arena.patient:
         # This thread touches these pages itself: in small steps, and no more than it must.
         region = _region_map(needed, False)
+        if region != NULL:
+            region.next_small = arena.small
+            arena.small = region
     elif region == NULL:
         region = _region_map(max(needed, _usual_region(arena)), True)
     if region == NULL:

@@ -98,8 +98,6 @@ cdef struct Slots:
     Staged *spare[SPARE_PAGES + 1]  # by pages: given back, to be used again
     uint64_t spare_bytes
     Sums *sums
-    float *gather                   # GATHER_FLOATS, or one row
-    uint32_t gather_floats
     ApplySums apply_elsewhere
     void *door
     uint64_t dropped                # parts that did not count

@@ -18,18 +18,17 @@ from libc.string cimport memcpy, memset
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps.store.core._slab cimport part_close_round
-from snailps.store.tables cimport Shard, Table, store_fetch, store_owns, store_push
+from snailps.store.tables cimport (
+    Lookups, Shard, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, store_owns,
+)
 
 cdef enum:
     NO_SUM = 0xFFFFFFFF
     SUM_BYTES = 32                  # what a key's sum may take besides; counted when it is staged
-    GATHER_FLOATS = 16 << 10        # rows that lie apart are put side by side, so many floats at a time
     # Memory of parts is used again: parts of a clock are as large as those of the one before, and the
     # first touch of new pages would cost more than all that is done with a value.
     PAGE_BYTES = 4096
     SPARE_BYTES_MAX = 64 << 20
-    SHORT_RUN = 8                   # runs of fewer keys overlap their lookups with those of the next
-    FETCH_KEYS = 32                 # ... so many at a time
     NAMED = 8                       # slots that are missing are named up to this number
 
 cdef enum:
@@ -309,62 +308,18 @@ cdef void _sums_clear(Slots *s, Sums *sums) noexcept nogil:
 
 # --- the end of a clock --------------------------------------------------------------------------
 
-cdef bint _gather_room(Slots *s, uint32_t floats) noexcept nogil:
-    cdef uint32_t need = max(<uint32_t>GATHER_FLOATS, floats)
-    if s.gather_floats >= need:
-        return True
-    free(s.gather)
-    s.gather = <float *>malloc(need * <uint64_t>sizeof(float))
-    s.gather_floats = need if s.gather != NULL else 0
-    return s.gather != NULL
-
-
-cdef bint _apply_run(Slots *s, Shard *shard, const Sums *sums, uint32_t start,
-                     uint32_t stop) noexcept nogil:
-    """Applies sums of one fragment; False = no memory."""
-    cdef uint32_t at_once = s.gather_floats // sums.floats
-    cdef uint32_t fragment = sums.fragments[start]
-    cdef uint32_t i, m
-    cdef bint apart = False
-    if not store_owns(shard, fragment):
-        return True                     # it went elsewhere with its clocks
-    for i in range(start + 1, stop):
-        apart |= sums.rows[i] != sums.rows[i - 1] + sums.floats
-    if not apart:
-        return store_push(shard, sums.table, fragment, sums.keys + start, stop - start,
-                          sums.rows[start], sums.state, sums.lr_scale) == 0
-    while start < stop:
-        m = min(stop - start, at_once)
-        for i in range(m):
-            memcpy(s.gather + i * <uint64_t>sums.floats, sums.rows[start + i],
-                   sums.floats * sizeof(float))
-        if store_push(shard, sums.table, fragment, sums.keys + start, m, s.gather,
-                      sums.state, sums.lr_scale) < 0:
+cdef bint _apply_sums(Shard *shard, const Sums *sums) noexcept nogil:
+    """Applies the sums of a table; False = no memory."""
+    cdef Values value = float_values(NULL, sums.floats)
+    cdef Lookups lookups
+    cdef uint32_t i
+    lookups_begin(&lookups, shard, sums.table, sums.keys, sums.count, sums.table.slab.stride)
+    for i in range(sums.count):
+        value.at = <const char *>sums.rows[i]
+        if not store_owns(shard, sums.fragments[i]):
+            lookups_skip(&lookups, 1)       # it went elsewhere with its clocks
+        elif lookups_push(&lookups, sums.table, 1, &value, sums.state, sums.lr_scale) < 0:
             return False
-        start += m
-    return True
-
-
-cdef bint _apply_sums(Slots *s, Shard *shard, const Sums *sums) noexcept nogil:
-    """Applies the sums of a table, run by run of a fragment; False = no memory."""
-    cdef uint32_t start = 0
-    cdef uint32_t fetched = 0
-    cdef uint32_t stop
-    if not _gather_room(s, sums.floats):
-        return False
-    while start < sums.count:
-        stop = start + 1
-        while stop < sums.count and sums.fragments[stop] == sums.fragments[start]:
-            stop += 1
-        if stop - start < SHORT_RUN:
-            fetched = max(fetched, start)
-            while fetched < sums.count and fetched < stop + FETCH_KEYS:
-                store_fetch(shard, sums.table, sums.keys + fetched,
-                            min(<uint32_t>FETCH_KEYS, sums.count - fetched))
-                fetched += min(<uint32_t>FETCH_KEYS, sums.count - fetched)
-        if not _apply_run(s, shard, sums, start, stop):
-            return False
-        start = stop
     return True
 
 
@@ -384,7 +339,7 @@ cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
                 if s.apply_elsewhere == NULL or not s.apply_elsewhere(s.door, sums.table, sums):
                     s.broken = BROKEN_METHOD
                     return SEAL_BROKEN
-            elif not _apply_sums(s, shard, sums):
+            elif not _apply_sums(shard, sums):
                 s.broken = BROKEN_MEMORY
                 return SEAL_BROKEN
             if sums.table.slab.access == ACCESS_AVERAGE:
@@ -551,6 +506,4 @@ cdef void slots_free(Slots *s) noexcept nogil:
         s.sums = sums.next
         _sums_free(sums)
     free(s.slot)
-    free(s.gather)
     s.slot = NULL
-    s.gather = NULL
