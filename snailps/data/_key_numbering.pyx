@@ -2,12 +2,14 @@
 """Owns the numbering of keys: which different ones there are, and each key's place among them.
 
     keys -> KeyNumbers.number -> unique keys, in the order of their first appearance; rows
+    columns of keys -> KeyNumbers.number_columns -> the same of each column, one after another
     words -> WordNumbers.number -> the same for numbers below a bound, by a table of all of them
     keys -> KeptNumbers.find -> rows that stay the same over batches, keys that have none yet
          -> KeptNumbers.number -> rows of these
 
-Two have one kind of hash table: `KeyNumbers` empties it before each batch, `KeptNumbers` never, and
-has small keys, as columns of a matrix are, in a table by key besides.
+`KeyNumbers` has a hash table of a batch alone, whose slots are numbers: 4 bytes each, so that it is
+in a nearer cache.  `KeptNumbers` has keys in its own, and small keys, as columns of a matrix are, in
+a table by key besides.
 What a key means is not known here.  The loops run without the GIL and allocate nothing.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
@@ -37,7 +39,7 @@ cdef extern from *:
 
 cdef enum:
     AHEAD = 16                  # keys whose slots are fetched before they are needed
-    BITS_OF_BATCH = 12          # of a first table
+    BITS_OF_BATCH = 12          # of a table that a batch gets at first
     BITS_KEPT = 16
     LOW_BITS = 21               # keys below 2^21 have their places in a table by key: 16 MiB
     PAGE = 4096
@@ -80,35 +82,55 @@ cdef inline bint search(const Table *table, uint64_t key, Slot **found) noexcept
         at = (at + 1) & table.mask
 
 
-cdef int64_t add_all(const Table *shared, const uint64_t *keys, int64_t n, int64_t begin,
-                     int64_t most, int64_t *known, uint64_t *new, int32_t *rows) noexcept nogil:
-    """Numbers keys from `begin` on; new ones get the numbers from `known` on.
+cdef inline uint64_t place_of(uint64_t key, int bits) noexcept nogil:
+    """As `home_of`, among 2^bits slots."""
+    return ((key ^ (key >> 32)) * <uint64_t>0x9E3779B97F4A7C15) >> (64 - bits)
 
-    Returns how many have been numbered in all: fewer than n if `most` keys are known.
+
+cdef int64_t add_all(uint32_t *slots, int bits, const uint64_t *keys, int64_t n, int64_t begin,
+                     int64_t most, int64_t *known, uint64_t *unique, int32_t *rows,
+                     int32_t first) noexcept nogil:
+    """Numbers keys from `begin` on; new ones are appended to `unique`; rows are numbers + `first`.
+
+    A slot has a number + 1, 0 if it is empty.  Returns how many keys have been numbered in all:
+    fewer than n if `most` different ones are known.
     """
-    cdef Table table = shared[0]    # in registers, whatever the loop writes to
-    cdef int64_t first = known[0], found = first
-    cdef int64_t i
-    cdef uint64_t key
-    cdef Slot *slot
+    cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at, key
+    cdef int64_t found = known[0], i
+    cdef uint32_t slot
     for i in range(begin, n):
         if i + AHEAD < n:
-            fetch_to_write(&table.slots[home_of(&table, keys[i + AHEAD])])
+            fetch_to_write(&slots[place_of(keys[i + AHEAD], bits)])
         key = keys[i]
-        if search(&table, key, &slot):
-            rows[i] = slot.row
-            continue
-        if found == most:
-            known[0] = found
-            return i
-        slot.key = key
-        slot.row = <int32_t>found
-        slot.round = table.round
-        new[found - first] = key
-        rows[i] = <int32_t>found
-        found += 1
+        at = place_of(key, bits)
+        slot = slots[at]
+        while slot != 0 and unique[slot - 1] != key:
+            at = (at + 1) & mask
+            slot = slots[at]
+        if slot == 0:
+            if found == most:
+                known[0] = found
+                return i
+            unique[found] = key
+            found += 1
+            slot = <uint32_t>found
+            slots[at] = slot
+        rows[i] = first + <int32_t>(slot - 1)
     known[0] = found
     return n
+
+
+cdef void put_all(uint32_t *slots, int bits, const uint64_t *unique, int64_t n) noexcept nogil:
+    """Puts different keys into an empty table; their numbers are their places."""
+    cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at
+    cdef int64_t i
+    for i in range(n):
+        if i + AHEAD < n:
+            fetch_to_write(&slots[place_of(unique[i + AHEAD], bits)])
+        at = place_of(unique[i], bits)
+        while slots[at] != 0:
+            at = (at + 1) & mask
+        slots[at] = <uint32_t>(i + 1)
 
 
 cdef int64_t add_kept(const Table *shared, Place *low, const uint64_t *keys, const int32_t *places,
@@ -226,23 +248,63 @@ cdef void begin_round(Table *table) noexcept nogil:
 
 
 cdef class KeyNumbers:
-    """Numbers the keys of one batch after another; keeps its hash table between them.
+    """Numbers the keys of one batch after another.
 
     Notes
     -----
-    The table has 16 bytes a slot and at most every second slot is full: 32 to 64 bytes a different
-    key of the largest batch.  Calls from several threads take turns.
+    The table has 4 bytes a slot, and four to eight slots a key that is likely to be there: of a
+    small batch all, of a large one as many as the batch before suggests.  It grows when every second
+    slot is full.  So 8 to 32 bytes a different key of the largest batch.  Calls from several threads
+    take turns.
     """
 
-    cdef Table table
+    cdef uint32_t *slots
+    cdef int64_t room               # of `slots`
+    cdef int64_t before             # different keys of the batch before
     cdef object lock
 
     def __cinit__(self):
         self.lock = threading.Lock()
-        resize(&self.table, BITS_OF_BATCH)
 
     def __dealloc__(self):
-        free(self.table.slots)
+        free(self.slots)
+
+    cdef int empty(self, int bits) except -1:
+        """Makes a table of 2^bits empty slots."""
+        cdef void *memory = NULL
+        cdef size_t size = (<size_t>1 << bits) * 4
+        if <int64_t>1 << bits > self.room:
+            if posix_memalign(&memory, HUGE_PAGE if size >= HUGE_PAGE else PAGE, size):
+                raise MemoryError(f"no memory for a table of 2^{bits} keys")
+            huge(memory, size)
+            free(self.slots)
+            self.slots = <uint32_t *>memory
+            self.room = <int64_t>1 << bits
+        with nogil:
+            memset(self.slots, 0, size)
+        return 0
+
+    cdef int64_t add(self, const uint64_t *keys, int64_t n, uint64_t *unique, int32_t *rows,
+                     int32_t first) except -1:
+        """Numbers keys, the lock held: how many are different."""
+        cdef int64_t done = 0, used = 0
+        cdef int64_t likely = min(n, max(self.before + (self.before >> 2), 1 << (BITS_OF_BATCH - 1)))
+        cdef int bits = 4
+        while <int64_t>1 << (bits - 2) < likely:
+            bits += 1
+        self.empty(bits)
+        while True:
+            with nogil:
+                done = add_all(self.slots, bits, keys, n, done, <int64_t>1 << (bits - 1), &used,
+                               unique, rows, first)
+            if done == n:
+                break
+            bits += 1
+            self.empty(bits)
+            with nogil:
+                put_all(self.slots, bits, unique, used)
+        self.before = used
+        return used
 
     def number(self, const uint64_t[::1] keys not None):
         """The different keys and every key's place among them.
@@ -268,7 +330,7 @@ cdef class KeyNumbers:
         -----
         One cache line a key, fetched ahead.
         """
-        cdef int64_t n = keys.shape[0], done = 0, used = 0, before
+        cdef int64_t n = keys.shape[0], used
         cdef uint64_t[::1] unique
         cdef int32_t[::1] rows
         if n >= <int64_t>1 << 31:
@@ -278,17 +340,58 @@ cdef class KeyNumbers:
             return unique_array, row_array
         unique, rows = unique_array, row_array
         with self.lock:
-            begin_round(&self.table)
-            self.table.since = self.table.round     # empties it
-            while True:
-                before = used
-                with nogil:
-                    done = add_all(&self.table, &keys[0], n, done, <int64_t>1 << (self.table.bits - 1),
-                                   &used, &unique[before], &rows[0])
-                if done == n:
-                    break
-                resize(&self.table, self.table.bits + 1)
-        return unique_array[:used].copy(), row_array
+            used = self.add(&keys[0], n, &unique[0], &rows[0], 0)
+        return shortened(unique_array, used), row_array
+
+    def number_columns(self, const uint64_t[:, :] keys not None):
+        """The different keys of each column, and every key's place among those of all columns.
+
+        Parameters
+        ----------
+        keys : uint64 array (n, c)
+            n * c below 2^31.
+
+        Returns
+        -------
+        unique : uint64 array (u,)
+            Those of the first column, in the order of their first appearance, then those of the
+            second one.
+        starts : list of int
+            Where those of each column begin, and u: c + 1 numbers.
+        rows : int32 array (n, c)
+            ``unique[rows]`` are the keys; equal keys of two columns have two places.
+
+        Raises
+        ------
+        ValueError
+            There are 2^31 keys or more.
+        """
+        cdef int64_t n = keys.shape[0], columns = keys.shape[1], i, c, used = 0
+        cdef uint64_t[::1] unique, column
+        cdef int32_t[:, ::1] rows
+        cdef int32_t[::1] row
+        if n * columns >= <int64_t>1 << 31:
+            raise ValueError(f"expected fewer than 2^31 keys, got {n * columns}")
+        unique_array, row_array = np.empty(n * columns, np.uint64), np.empty((n, columns), np.int32)
+        starts = [0] * (columns + 1)
+        if n == 0 or columns == 0:
+            return unique_array, starts, row_array
+        unique, rows = unique_array, row_array
+        column, row = np.empty(n, np.uint64), np.empty(n, np.int32)
+        with self.lock:
+            for c in range(columns):
+                for i in range(n):
+                    column[i] = keys[i, c]
+                used += self.add(&column[0], n, &unique[used], &row[0], <int32_t>used)
+                for i in range(n):
+                    rows[i, c] = row[i]
+                starts[c + 1] = used
+        return shortened(unique_array, used), starts, row_array
+
+
+cdef shortened(array, int64_t used):
+    """The first of an array's values, in an array that is not much larger."""
+    return array[:used] if 2 * used >= array.shape[0] else array[:used].copy()
 
 
 cdef class KeptNumbers:
@@ -473,6 +576,14 @@ cdef bint number_words(const int32_t[::1] given, int32_t[::1] places, int64_t bo
 _local = threading.local()
 
 
+cdef KeyNumbers own_table():
+    try:
+        return _local.table
+    except AttributeError:
+        _local.table = KeyNumbers()
+        return _local.table
+
+
 def number_keys(keys):
     """`KeyNumbers.number` with a table of the calling thread's own.
 
@@ -485,8 +596,20 @@ def number_keys(keys):
     unique : uint64 array (u,)
     rows : int32 array (n,)
     """
-    try:
-        table = _local.table
-    except AttributeError:
-        table = _local.table = KeyNumbers()
-    return table.number(keys)
+    return own_table().number(keys)
+
+
+def number_columns(keys):
+    """`KeyNumbers.number_columns` with a table of the calling thread's own.
+
+    Parameters
+    ----------
+    keys : uint64 array (n, c)
+
+    Returns
+    -------
+    unique : uint64 array (u,)
+    starts : list of int
+    rows : int32 array (n, c)
+    """
+    return own_table().number_columns(keys)

@@ -14,7 +14,7 @@ except ImportError as error:
     ) from error
 
 from snailps.torch.dense import Synced, sync
-from snailps.torch.embedding import Embedding, EmbeddingBag, EmbeddingBagCollection
+from snailps.torch.embedding import Embedding, EmbeddingBag, EmbeddingBagCollection, prefetch
 from snailps.torch.optimizer import Optimizer
 from snailps.torch.training import TorchSettings, Worker
 
@@ -26,5 +26,6 @@ __all__ = [
     "Synced",
     "TorchSettings",
     "Worker",
+    "prefetch",
     "sync",
 ]

@@ -10,6 +10,7 @@ Owns the modules and their part in autograd.  Rows are no parameters: `parameter
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,7 +26,7 @@ from snailps.local.session import Cluster
 from snailps.serving.reader import TableReader
 from snailps.serving.saved_tables import SavedTables
 from snailps.torch._bags import add_to_rows
-from snailps.torch.exchange import Exchange, Lookup
+from snailps.torch.exchange import Exchange, Lookup, corked, push_together
 from snailps.torch.rows import current
 
 Bags: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -362,8 +363,7 @@ class EmbeddingBagCollection(TableModule):
         """
         if isinstance(features, Tensor):
             lookup = self.exchange.look_up(self._columns(features), to_train=self._trains)
-            rows = gathered(self, lookup)
-            return rows.view(len(self.tables), len(features), -1).transpose(0, 1)
+            return gathered(self, lookup).view(*features.shape, self.embedding_dim)
         bags = self._bags(features)
         ids = [ids_of(one[0] if isinstance(one, tuple) else one) for one in bags]
         starts = [bag_starts(*(one if isinstance(one, tuple) else (one, None))) for one in bags]
@@ -385,13 +385,12 @@ class EmbeddingBagCollection(TableModule):
         bags = self._bags(features)
         self.exchange.prefetch([ids_of(one[0] if isinstance(one, tuple) else one) for one in bags])
 
-    def _columns(self, features: Tensor) -> list[Keys]:
+    def _columns(self, features: Tensor) -> Keys:
         if features.dim() != 2 or features.shape[1] != len(self.tables):
             raise MisuseError(
                 f"expected ids of shape (batch, {len(self.tables)}), got {tuple(features.shape)}"
             )
-        columns = np.ascontiguousarray(ids_of(features).reshape(features.shape).T)
-        return list(columns)
+        return ids_of(features).reshape(features.shape)
 
     def _bags(self, features: Mapping[str, Bags] | Sequence[Bags]) -> Sequence[Bags]:
         names = [table.name for table in self.tables]
@@ -480,6 +479,60 @@ def checked_mode(mode: str) -> str:
     return mode
 
 
+# --- several modules ------------------------------------------------------------------------------
+
+
+def prefetch(*calls: Sequence[Any]) -> None:
+    """Starts the pulls of several modules, which leave together: one packet a server if they fit.
+
+    Parameters
+    ----------
+    *calls : sequence
+        A module and the arguments of its next call: ``(users, ids)``, ``(words, ids, offsets)``.
+
+    Examples
+    --------
+    >>> snailps.torch.prefetch(*zip(model.bags, ids.unbind(1)))  # doctest: +SKIP
+    """
+    with corked([module.exchange for module, *_ in calls]):
+        for module, *arguments in calls:
+            module.prefetch(*arguments)
+
+
+class _Steps(threading.local):
+    """Gradients of the backward passes that this thread is in, by PyTorch's number of each."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, dict[Exchange, list[tuple[Lookup, Any]]]] = {}
+
+
+_steps = _Steps()
+
+
+def give(exchange: Exchange, lookup: Lookup, gradient: NDArray[np.float32]) -> None:
+    """Takes the gradient of a lookup's rows, within a backward pass: pushed at its end, or held."""
+    exchange.given()
+    if exchange.held is not None:
+        exchange.held.append((lookup, gradient))
+        return
+    number = torch._C._current_graph_task_id()
+    given = _steps.given.get(number)
+    if given is None:
+        given = _steps.given[number] = {}
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: _end_of_backward(number))
+    given.setdefault(exchange, []).append((lookup, gradient))
+
+
+def _end_of_backward(number: int) -> None:
+    push_together(_steps.given.pop(number))
+
+
+def _forget_failed() -> None:
+    """Outside of all backward passes: what one has left here that did not come to its end."""
+    if _steps.given and torch._C._current_graph_task_id() < 0:
+        _steps.given.clear()
+
+
 # --- autograd -------------------------------------------------------------------------------------
 
 
@@ -504,12 +557,12 @@ class _Gather(torch.autograd.Function):
         exchange: Exchange = ctx.module.exchange
         if lookup.is_plain and ctx.starts is None:
             given = gradient.contiguous().numpy()
-            exchange.give(lookup, given if exchange.borrows else given.copy())
+            give(exchange, lookup, given if exchange.borrows else given.copy())
             return None, None, None, None, None
         rows = exchange.buffers.take(lookup.starts[-1], lookup.rows.shape[1])
         rows.fill(0.0)
         add_to_rows(gradient.contiguous().numpy(), lookup.places, rows, ctx.starts, ctx.weights)
-        exchange.give(lookup, rows)
+        give(exchange, lookup, rows)
         return None, None, None, None, None
 
 
@@ -523,7 +576,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        ctx.module.exchange.give(ctx.lookup, gradient.contiguous().numpy().copy())
+        give(ctx.module.exchange, ctx.lookup, gradient.contiguous().numpy().copy())
         return None, None, None
 
 
@@ -543,6 +596,7 @@ def gathered(module: TableModule, lookup: Lookup) -> Tensor:
     """The row of each id."""
     if not module._trains:
         return looked_up(lookup, None, None)
+    _forget_failed()
     return _Gather.apply(module._anchor, module, lookup, None, None)
 
 
@@ -555,6 +609,8 @@ def bagged(
 ) -> Tensor:
     """A row for each bag."""
     trains = module._trains
+    if trains:
+        _forget_failed()
     if mode == "max" or (weights is not None and weights.requires_grad and trains):
         rows = torch.from_numpy(lookup.rows)
         if trains:

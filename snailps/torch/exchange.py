@@ -1,7 +1,7 @@
 """The traffic of one module: rows of a batch in, gradients of rows out, with a bound on staleness.
 
     ids of each table -> Exchange.look_up -> Lookup: one array of different rows, every id's place
-    dL/d(rows) -> Exchange.give -> pushes under way -> at most `staleness` steps unacknowledged
+    dL/d(rows) of a step -> push_together -> pushes -> at most `staleness` steps unacknowledged
 
 It owns which ids are the same, what was pulled ahead, and which pushes are not acknowledged yet.
 It must not know autograd, nor what is computed from the rows.
@@ -12,27 +12,32 @@ What holds
   pulled ahead, and then lack at most `staleness` own steps.
 * A row that only padding names is neither pulled nor pushed.
 * Several tables share one array, so that a batch is one gather and one gradient, and their requests
-  leave together.
+  leave together; as do those of several modules (`push_together`).
+* A row that came several times in a step is pushed once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Keys, Table
 from snailps.api.tables import Rows as RowArray
-from snailps.data._key_numbering import number_keys
+from snailps.data._key_numbering import number_columns, number_keys
 from snailps.errors import MisuseError
 from snailps.torch._bags import add_to_rows
 from snailps.torch.rows import Rows
 from snailps.transport.client._client import Pending
 
+Ids: TypeAlias = Sequence[Keys] | Keys
+"""Of each table, uint64 (n,); or of all, a column each: uint64 (n, tables)."""
 LARGE = 1 << 15
 """Floats from which arrays are kept; smaller ones are memory that the allocator has at hand."""
 KEPT = 4
@@ -74,34 +79,53 @@ class Lookup:
 
     Attributes
     ----------
-    ids : tuple of numpy.ndarray
-        uint64 (n,) of each table, as looked up.
     places : numpy.ndarray
-        int32 (sum of n,): the row of each id; `padding_place` of padding.
+        int32 (ids of all tables,): the row of each id; `padding_place` of padding.  In the order
+        of the ids: those of a table behind those of the table before, or row by row of a matrix.
     keys : list of numpy.ndarray
         uint64 of each table: the different ids.
     starts : list of int
         Where the rows of each table begin, and the number of all.
     rows : numpy.ndarray
         float32 (starts[-1] + has_padding, dim); a row of zeros at the end stands for padding.
+    is_plain : bool
+        Whether every id came once, and none is padding: row i is that of id i.
+    ids : tuple of numpy.ndarray or numpy.ndarray
+        As looked up; of one that is `kept` alone.
     """
 
-    __slots__ = ("_pulls", "has_padding", "ids", "keys", "places", "pulled_at", "rows", "starts")
+    __slots__ = (
+        "_pulls", "has_padding", "ids", "is_plain", "keys", "places", "pulled_at", "rows", "starts",
+    )  # fmt: skip
 
     def __init__(
-        self,
-        ids: Sequence[Keys],
-        padding: Sequence[int | None],
-        dim: int,
-        buffers: RowBuffers,
+        self, ids: Ids, padding: Sequence[int | None], dim: int, buffers: RowBuffers
     ) -> None:
-        self.ids = tuple(ids)
+        self.ids: Ids = ()
         self.keys: list[Keys] = []
-        self.starts = [0]
         self.has_padding = False
+        if not isinstance(ids, np.ndarray):
+            self._number(ids, padding)
+        elif all(pad is None or not (ids[:, i] == pad).any() for i, pad in enumerate(padding)):
+            unique, self.starts, places = number_columns(ids)
+            pairs = zip(self.starts, self.starts[1:], strict=False)
+            self.keys = [unique[start:stop] for start, stop in pairs]
+            self.places = places.reshape(-1)
+        else:
+            self._number(np.ascontiguousarray(ids.T), padding)
+            self.places = np.ascontiguousarray(self.places.reshape(ids.shape[::-1]).T).reshape(-1)
+        in_order = not isinstance(ids, np.ndarray) or ids.shape[1] == 1
+        self.is_plain = in_order and len(self.places) == self.starts[-1] and not self.has_padding
+        self.rows = buffers.take(self.starts[-1] + self.has_padding, dim)
+        self.rows[self.starts[-1] :] = 0.0
+        self.pulled_at = -1
+        self._pulls: list[Pending] = []
+
+    def _number(self, ids: Sequence[Keys] | Keys, padding: Sequence[int | None]) -> None:
+        self.starts = [0]
         found: list[NDArray[np.int32]] = []
         blank: list[NDArray[np.bool_] | None] = []
-        for wanted, pad in zip(self.ids, padding, strict=True):
+        for wanted, pad in zip(ids, padding, strict=True):
             mask = wanted == np.uint64(pad) if pad is not None else None
             if mask is not None and mask.any():
                 self.has_padding = True
@@ -111,7 +135,8 @@ class Lookup:
             else:
                 mask = None
                 keys, places = number_keys(wanted)
-            places += self.starts[-1]
+            if self.starts[-1]:
+                places += self.starts[-1]
             found.append(places)
             blank.append(mask)
             self.keys.append(keys)
@@ -120,15 +145,6 @@ class Lookup:
             if mask is not None:
                 places[mask] = self.starts[-1]
         self.places = found[0] if len(found) == 1 else np.concatenate(found)
-        self.rows = buffers.take(self.starts[-1] + self.has_padding, dim)
-        self.rows[self.starts[-1] :] = 0.0
-        self.pulled_at = -1
-        self._pulls: list[Pending] = []
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every id came once, and none is padding: row i is that of id i."""
-        return len(self.places) == len(self.rows) and not self.has_padding
 
     @property
     def padding_place(self) -> int | None:
@@ -156,12 +172,18 @@ class Lookup:
             pull.abandon()
         self._pulls.clear()
 
-    def is_of(self, ids: Sequence[Keys]) -> bool:
-        """Whether it was made of such ids."""
-        return len(ids) == len(self.ids) and all(
-            one is other or np.array_equal(one, other)
-            for one, other in zip(ids, self.ids, strict=True)
-        )
+    def keep(self, ids: Ids) -> None:
+        """Remembers what it was made of, by copies: the caller may write the next batch there."""
+        if isinstance(ids, np.ndarray):
+            self.ids = ids.copy()
+        else:
+            self.ids = tuple(each.copy() for each in ids)
+
+    def is_of(self, ids: Ids) -> bool:
+        """Whether it was made of such ids, if it is kept."""
+        if isinstance(ids, np.ndarray) or isinstance(self.ids, np.ndarray):
+            return type(ids) is type(self.ids) and np.array_equal(ids, self.ids)
+        return len(ids) == len(self.ids) and all(map(np.array_equal, ids, self.ids))
 
 
 class Exchange:
@@ -207,16 +229,17 @@ class Exchange:
         self._pushed = 0
         self._awaited = 0  # forwards whose gradient is still to come
 
-    def prefetch(self, ids: Sequence[Keys]) -> None:
+    def prefetch(self, ids: Ids) -> None:
         """Starts to pull the rows that `look_up` of the same ids will want."""
         lookup = self._made(ids)
+        lookup.keep(ids)
         if self.staleness or not self._awaited:
             self._pull(lookup)
         self._ahead.append(lookup)
         while len(self._ahead) > AHEAD_MAX:
             self._ahead.popleft().drop()
 
-    def look_up(self, ids: Sequence[Keys], *, to_train: bool) -> Lookup:
+    def look_up(self, ids: Ids, *, to_train: bool) -> Lookup:
         """The rows of `ids`, here; with `to_train` their gradient is expected."""
         lookup = None
         for at, ahead in enumerate(self._ahead):
@@ -235,7 +258,7 @@ class Exchange:
             self._awaited += 1
         return lookup
 
-    def _made(self, ids: Sequence[Keys]) -> Lookup:
+    def _made(self, ids: Ids) -> Lookup:
         return Lookup(ids, self.padding, self.tables[0].dim, self.buffers)
 
     def _pull(self, lookup: Lookup) -> None:
@@ -250,25 +273,12 @@ class Exchange:
 
     @property
     def borrows(self) -> bool:
-        """Whether a gradient that is given may be changed as soon as `give` returns."""
+        """Whether a gradient that is given may be changed as soon as its step is pushed."""
         return self.held is None and not self.staleness and not self.rows.clocked
 
-    def give(self, lookup: Lookup, gradient: RowArray) -> None:
-        """Takes the gradient of a lookup's rows, float32 (rows or more, dim), C-contiguous.
-
-        It is pushed now, or held; it must not change afterwards.
-        """
+    def given(self) -> None:
+        """Counts a gradient of a forward, which will be pushed with its step."""
         self._awaited = max(0, self._awaited - 1)
-        if self.held is not None:
-            self.held.append((lookup, gradient))
-            return
-        self._push([(lookup, gradient)])
-
-    def push_held(self) -> None:
-        """Pushes what is held as one step; the gradients of a row that came twice are summed."""
-        if self.held:
-            held, self.held = self._merged(self.held), []
-            self._push(held)
 
     def held_arrays(self) -> list[RowArray]:
         """The gradient of each different row that is held; may be changed in place."""
@@ -294,23 +304,30 @@ class Exchange:
         add_to_rows(np.concatenate(given), lookup.places, rows)
         return [(lookup, rows)]
 
-    def _push(self, given: Sequence[tuple[Lookup, RowArray]]) -> None:
+    def start_push(self, given: list[tuple[Lookup, RowArray]]) -> None:
+        """Pushes what a step has given; the gradients of a row that came twice are summed."""
         self._awaited = 0
         under_way: list[Pending] = []
-        with self.rows.corked():
-            for lookup, gradient in given:
-                for i, part in lookup.slices():
-                    table, keys = self.tables[i].name, lookup.keys[i]
-                    under_way.append(self.rows.push_async(table, keys, gradient[part], self.factor))
+        for lookup, gradient in self._merged(given):
+            for i, part in lookup.slices():
+                table, keys = self.tables[i].name, lookup.keys[i]
+                under_way.append(self.rows.push_async(table, keys, gradient[part], self.factor))
         self._pushed += 1
         self._steps.append(under_way)
         for lookup in self._ahead:
             if lookup.pulled_at < 0:
                 self._pull(lookup)
-        self._settle(self.staleness)
 
-    def _settle(self, left: int) -> None:
-        """Waits until pushes of no more than `left` steps are unacknowledged."""
+    def take_held(self) -> list[tuple[Lookup, RowArray]]:
+        """What is held, which is not any more."""
+        if not self.held:
+            return []
+        held, self.held = self.held, []
+        return held
+
+    def settle(self, left: int | None = None) -> None:
+        """Waits until pushes of no more than `left` steps, or `staleness`, are unacknowledged."""
+        left = self.staleness if left is None else left
         if self.rows.clocked:  # a step's pushes are waited for with its block
             self._steps.clear()
         while len(self._steps) > left:
@@ -330,4 +347,32 @@ class Exchange:
         SnailError
             One was refused, or the cluster has ended.
         """
-        self._settle(0)
+        self.settle(0)
+
+
+@contextlib.contextmanager
+def corked(exchanges: Iterable[Exchange]) -> Iterator[None]:
+    """Inside, what these ask and push leaves together, as far as they have one client."""
+    with contextlib.ExitStack() as corks:
+        for rows in {id(one.rows): one.rows for one in exchanges}.values():
+            corks.enter_context(rows.corked())
+        yield
+
+
+def push_together(given: Mapping[Exchange, list[tuple[Lookup, RowArray]]]) -> None:
+    """Pushes a step of several modules, float32 (rows or more, dim) of each of their lookups.
+
+    Their requests leave together.  The gradients must not change afterwards (`Exchange.borrows`).
+    Nothing of an exchange that has given nothing.
+
+    Raises
+    ------
+    SnailError
+        A push was refused, or the cluster has ended.
+    """
+    given = {exchange: each for exchange, each in given.items() if each}
+    with corked(given):
+        for exchange, each in given.items():
+            exchange.start_push(each)
+    for exchange in given:
+        exchange.settle()

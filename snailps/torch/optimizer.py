@@ -17,6 +17,7 @@ from torch import nn
 from snailps.errors import MisuseError
 from snailps.torch.dense import ATTRIBUTE, Synced
 from snailps.torch.embedding import TableModule
+from snailps.torch.exchange import push_together
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -75,10 +76,11 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         for target, group in zip(self._targets, self.param_groups, strict=True):
             target.lr = group["lr"]
+        modules = [one.exchange for one in self._targets if not isinstance(one, Synced)]
+        push_together({exchange: exchange.take_held() for exchange in modules})
+        for target in self._targets:
             if isinstance(target, Synced):
                 target.step()
-            else:
-                target.exchange.push_held()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

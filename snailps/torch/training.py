@@ -24,6 +24,7 @@ from snailps.config import JobSettings, setting
 from snailps.errors import MisuseError
 from snailps.torch.dense import DenseParameters
 from snailps.torch.embedding import TableModule
+from snailps.torch.exchange import push_together
 from snailps.torch.rows import WorkerRows, bound
 
 DENSE = "dense"
@@ -110,7 +111,7 @@ class Worker(api.Worker):
 
     def tables(self) -> Sequence[Table | Tensor]:
         """The tables of the model's embeddings and of its dense parameters."""
-        rows = WorkerRows(self)
+        rows = self._rows = WorkerRows(self)
         with torch.random.fork_rng(devices=[]), bound(rows):
             torch.manual_seed(self.settings.seed)
             self.net = self.model()
@@ -154,7 +155,8 @@ class Worker(api.Worker):
             if dense is not None and number and not clocked:
                 dense.refresh()
             if number + 1 < len(batches) and not clocked:
-                self.ahead(batches[number + 1])
+                with self._rows.corked():
+                    self.ahead(batches[number + 1])
             loss, count = self.loss(batch)
             total += float(loss.detach()) * count
             examples += count
@@ -162,9 +164,10 @@ class Worker(api.Worker):
             if not clocked:
                 self._push_dense(last=number + 1 == len(batches))
         if clocked:
-            for module in self._modules:
-                module.exchange.push_held()
-                module.exchange.forget_ahead()
+            exchanges = [module.exchange for module in self._modules]
+            push_together({exchange: exchange.take_held() for exchange in exchanges})
+            for exchange in exchanges:
+                exchange.forget_ahead()
             self._push_dense(last=True)
         return {"units": examples, "examples": examples, "loss": total}
 

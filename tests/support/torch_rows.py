@@ -26,7 +26,8 @@ class StoredRows:
 
     def __init__(self):
         self.declared, self.rows = {}, {}
-        self.pulls, self.pushes, self.waited, self.corks = [], [], 0, 0
+        self.pulls, self.pushes, self.waited = [], [], 0
+        self.corks, self.outer_corks, self._within = 0, 0, 0
 
     def name(self, kind):
         return f"{kind}{len(self.declared)}"
@@ -63,4 +64,7 @@ class StoredRows:
     @contextlib.contextmanager
     def corked(self):
         self.corks += 1
+        self.outer_corks += not self._within
+        self._within += 1
         yield
+        self._within -= 1

@@ -9,7 +9,13 @@ from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.data._key_numbering import KeptNumbers, KeyNumbers, WordNumbers, number_keys
+from snailps.data._key_numbering import (
+    KeptNumbers,
+    KeyNumbers,
+    WordNumbers,
+    number_columns,
+    number_keys,
+)
 
 KEYS = st.one_of(
     st.integers(0, 30), st.integers(0, 2**64 - 1), st.integers(0, 9).map(lambda i: i << 60)
@@ -51,6 +57,21 @@ def test_numbers_keys_stay_valid_when_the_next_batch_is_numbered():
     unique, rows = numbers.number(np.array([5, 6, 5], np.uint64))
     numbers.number(np.array([9, 9, 9], np.uint64))
     assert (unique.tolist(), rows.tolist()) == ([5, 6], [0, 1, 0])
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (40, 7), (3000, 3)])
+def test_number_columns_numbers_each_column_behind_the_one_before(shape):
+    rng = np.random.default_rng(shape[0])
+    keys = rng.integers(0, 900, shape).astype(np.uint64) << np.uint64(40)
+    for same in (keys, np.asfortranarray(keys), keys[:, ::-1].copy()[:, ::-1]):
+        unique, starts, rows = number_columns(same)
+        parts = [number_keys(np.ascontiguousarray(column))[0] for column in keys.T]
+        assert starts == np.cumsum([0, *map(len, parts)]).tolist()
+        assert unique.tolist() == [key for part in parts for key in part.tolist()]
+        assert (rows.dtype, rows.shape) == (np.int32, shape)
+        assert (unique[rows] == keys).all()
+        assert all((rows[:, i] < starts[i + 1]).all() for i in range(shape[1]))
+        assert all((rows[:, i] >= starts[i]).all() for i in range(shape[1]))
 
 
 def test_number_keys_in_several_threads_do_not_disturb_each_other():

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch_rows import StoredRows
 
 from snailps.errors import ConfigError, MisuseError
-from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection
+from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection, prefetch
 from snailps.torch._bags import add_to_rows
 from snailps.torch.exchange import KEPT, LARGE, RowBuffers
 from snailps.torch.rows import bound
@@ -227,6 +227,82 @@ def test_collection_takes_bags_by_order_and_by_name(store, mode, by_name):
     torch.testing.assert_close(out, torch.stack(parts, 1))
 
 
+@pytest.mark.parametrize("padding", [None, 2])
+def test_collection_of_a_matrix_is_that_of_its_columns(store, padding):
+    ours = EmbeddingBagCollection(DIM, ["a", "bb"], optimizer="sgd", lr=LR, padding_idx=padding)
+    ids = torch.tensor([[1, 2], [3, 2], [1, 4]])
+    factors = torch.arange(1.0, 7.0).view(3, 2, 1)
+    found = []
+    for features in (ids, list(ids.T.unsqueeze(2))):
+        store.rows.clear()
+        out = ours(features)
+        (out * factors).sum().backward()
+        rows = {key: row.tobytes() for key, row in store.rows.items()}
+        found.append((out.detach().numpy().tobytes(), rows))
+    assert found[0] == found[1]
+    assert len(rows) == (4 if padding is None else 3)
+
+
+# --- several modules ------------------------------------------------------------------------------
+
+
+def test_separate_modules_pull_and_push_together(store):
+    bags = [EmbeddingBag(DIM, name, optimizer="sgd", lr=LR) for name in ("a", "bb", "c")]
+    own = [twin(store, one.tables[0].name, bag=True) for one in bags]
+    before = [rows_of(store, one.tables[0].name) for one in bags]
+    ids = torch.tensor([[1, 2, 1], [3, 2, 1]])
+    columns = ids.split(1, 1)
+    prefetch(*zip(bags, columns, strict=True))
+    assert (len(store.pulls), store.outer_corks) == (3, 1)
+    sum(bag(part).sum() for bag, part in zip(bags, columns, strict=True)).backward()
+    assert (len(store.pulls), len(store.pushes), store.outer_corks) == (3, 3, 2)
+    for i, one in enumerate(own):
+        one(columns[i]).sum().backward()
+        assert_stepped(store, bags[i].tables[0].name, one, before[i])
+
+
+def test_module_that_is_called_twice_pushes_its_rows_once(store):
+    ours = Embedding(DIM, "t", optimizer="sgd", lr=LR)
+    own, before = twin(store, "t"), rows_of(store, "t")
+    for module in (ours, own):
+        (module(torch.tensor([1, 2, 1])).sum() * 2 + module(torch.tensor([2, 3])).sum()).backward()
+    assert_stepped(store, "t", own, before)
+    assert [sorted(keys.tolist()) for _, keys, _, _ in store.pushes] == [[1, 2, 3]]
+
+
+class _Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("broken")
+
+
+def test_backward_that_fails_pushes_nothing_then_or_later(store):
+    ours, other = (Embedding(DIM, name, optimizer="sgd", lr=LR) for name in ("t", "u"))
+    ids = torch.tensor([1])
+    x = torch.ones(1, requires_grad=True)
+    broken = _Broken.apply(x)  # its gradient comes last: it is the oldest
+    with pytest.raises(RuntimeError, match="broken"):
+        (ours(ids).sum() * broken.sum()).backward()
+    assert store.pushes == []
+    other(ids).sum().backward()
+    assert [table for table, *_ in store.pushes] == ["u"]
+
+
+def test_push_that_is_refused_is_told_by_backward(store, monkeypatch):
+    ours = Embedding(DIM, "t", staleness=0)
+
+    def refuse(*_):
+        raise MisuseError("no such step")
+
+    monkeypatch.setattr(store, "push_async", refuse)
+    with pytest.raises(MisuseError, match="no such step"):
+        ours(torch.tensor([1])).sum().backward()
+
+
 def test_collection_refuses_other_features(store):
     ours = EmbeddingBagCollection(DIM, 2)
     for wrong in (torch.zeros((2, 3), dtype=torch.int64), [torch.tensor([[1]])], {"a": [[1]]}):
@@ -284,6 +360,13 @@ def test_prefetched_batches_are_bounded(store):
     for key in range(20):
         ours.prefetch(torch.tensor([key]))
     assert len(ours.exchange._ahead) == 8
+
+
+def test_ids_that_change_behind_a_prefetch_are_pulled(store):
+    ours, ids = Embedding(DIM, "t"), torch.tensor([5, 6])
+    ours.prefetch(ids)
+    ids += 1
+    assert torch.equal(ours(ids), torch.tensor(rows_of(store, "t")[[6, 7]]))
 
 
 # --- arrays that are used again ------------------------------------------------------------
