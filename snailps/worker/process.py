@@ -54,7 +54,7 @@ from snailps.node.process import (
     raise_descriptors,
 )
 from snailps.node.shard_connections import RouteFollower, ShardConnections
-from snailps.node.usage import peak_rss_mb
+from snailps.node.usage import peak_rss_mb, release_memory
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
@@ -118,6 +118,7 @@ class WorkerProcess(Node):
                     break
                 assert isinstance(message, messages.Start)
                 self._work(message)
+                release_memory()  # the master exports, or has another job
                 if self._leaving:
                     self.end(EXIT_OK, "left as asked")
         except Ended:
