@@ -1,35 +1,39 @@
-"""``snailps nn``: the words nearest to a word.
+"""``snailps nn``: the words nearest to a word, or the names nearest to a name.
 
     MODEL, words (or standard input) -> Vectors.neighbours -> rows of word, neighbour, cosine
+    MODEL.npz of kge or mf, names -> NamedRows.neighbours -> the same
 
-Parses and prints; the work is done in `snailps.vectors`.
+Parses and prints; the work is done in `snailps.vectors` and `snailps.models.embeddings`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
+from snailps.cli.named_rows import KindOption, ModelArgument, opened
 from snailps.cli.printing import JsonRowsOption, print_rows
 from snailps.errors import EXIT_WRONG, DataError
-from snailps.vectors.files import load
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_text
 
 COLUMNS = ("word", "neighbour", "cosine")
+Find = Callable[[str, int], Iterable[tuple[Any, float]]]
+"""Neighbours of a word, a number of them at most."""
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
+    model: ModelArgument,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="[WORD]...", help="Left out: one word a line of standard input."),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Neighbours a word.")] = 10,
+    of: KindOption = "",
     as_json: JsonRowsOption = False,
 ) -> None:
     """The K words nearest to each WORD, by the cosine of their vectors.
@@ -38,27 +42,32 @@ def command(
 
     For example: snailps nn out/corpus.bin snail -k 5
 
+    With a .npz of kge or mf: the K entities, relations, users or items nearest to each name.
+
+    For example: snailps nn out/ratings.npz 4711 --of items
+
     In a pipe: word, neighbour, cosine, separated by tabs.
     """
-    vectors = load(model)
+    rows = opened(model, of)
+    find: Find = rows.neighbours if isinstance(rows, Vectors) else partial(rows.neighbours, kind=of)
     for word in words or ():
-        print_neighbours(vectors, word, k, as_json)
-    if not words and not answer_input(vectors, k, as_json):
+        print_neighbours(find, word, k, as_json)
+    if not words and not answer_input(find, k, as_json):
         raise typer.Exit(EXIT_WRONG)
 
 
-def print_neighbours(vectors: Vectors, word: str, k: int, as_json: bool = False) -> None:
+def print_neighbours(find: Find, word: str, k: int, as_json: bool = False) -> None:
     """Print one word's neighbours."""
-    rows = [(word, other, score) for other, score in vectors.neighbours(word, k)]
+    rows = [(word, other, score) for other, score in find(word, k)]
     print_rows(COLUMNS, rows, as_json=as_json)
 
 
-def answer_input(vectors: Vectors, k: int, as_json: bool = False) -> bool:
+def answer_input(find: Find, k: int, as_json: bool = False) -> bool:
     """Answer one word per line; unknown ones are reported and skipped, and give False."""
     good = True
     for word in _input_words():
         try:
-            print_neighbours(vectors, word, k, as_json)
+            print_neighbours(find, word, k, as_json)
         except DataError as error:
             typer.echo(f"snailps nn: {error}".encode("utf-8", "replace"), err=True)
             good = False

@@ -6,6 +6,7 @@ Written by `python -m snailps.estimators.stub`; a test checks that it is current
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from snailps.estimators import embeddings as _embeddings
 from snailps.estimators import fm as _fm
 from snailps.estimators import linear as _linear
 from snailps.estimators import mlp as _mlp
@@ -18,13 +19,135 @@ __all__ = [
     "FMClassifier",
     "FMRegressor",
     "FastText",
+    "KnowledgeGraph",
     "LinearRegression",
     "LogisticRegression",
     "MLPClassifier",
+    "MatrixFactorization",
     "SparseNetClassifier",
     "TextClassifier",
     "Word2Vec",
 ]
+
+class KnowledgeGraph(_embeddings.KnowledgeGraph):
+    dim: int
+    negatives: int
+    shared: int
+    lr: float
+    lr_end: float
+    l2: float
+    eps: float
+    scale: float
+    model: Literal["transe", "distmult", "complex", "rotate"]
+    loss: Literal["logistic", "margin", "softmax"]
+    margin: float
+    temperature: float
+    norm: Literal["l1", "l2"]
+    normalize: bool
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    cluster: Cluster | None
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | int | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        dim: int = 64,
+        negatives: int = 64,
+        shared: int = 16,
+        lr: float = 0.1,
+        lr_end: float = 0.0,
+        l2: float = 0.0,
+        eps: float = 1e-08,
+        scale: float = 0.0,
+        model: Literal["transe", "distmult", "complex", "rotate"] = "complex",
+        loss: Literal["logistic", "margin", "softmax"] = "logistic",
+        margin: float = 6.0,
+        temperature: float = 1.0,
+        norm: Literal["l1", "l2"] = "l1",
+        normalize: bool = False,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | int | Literal["auto"] = "auto",
+    ) -> None: ...
+
+class MatrixFactorization(_embeddings.MatrixFactorization):
+    dim: int
+    negatives: int
+    shared: int
+    lr: float
+    lr_end: float
+    l2: float
+    eps: float
+    scale: float
+    loss: Literal["squared", "softmax", "pairwise"]
+    top: int
+    epochs: int
+    max_steps: int
+    max_seconds: float
+    target_loss: float
+    consistency: Literal["async", "ssp", "bsp"]
+    staleness: int
+    micro_batches: int
+    seed: int
+    block_bytes: int | str
+    optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"]
+    wire: Literal["auto", "float32", "float16", "int8"]
+    cluster: Cluster | None
+    workers: int | None
+    callbacks: Sequence[Callable[[dict[str, Any]], object]]
+    verbose: bool | int | Literal["auto"]
+    def __init__(
+        self,
+        *,
+        dim: int = 64,
+        negatives: int = 64,
+        shared: int = 16,
+        lr: float = 0.05,
+        lr_end: float = 0.0,
+        l2: float = 0.03,
+        eps: float = 1e-08,
+        scale: float = 0.0,
+        loss: Literal["squared", "softmax", "pairwise"] = "squared",
+        top: int = 10,
+        epochs: int = 5,
+        max_steps: int = 0,
+        max_seconds: float = 0.0,
+        target_loss: float = 0.0,
+        consistency: Literal["async", "ssp", "bsp"] = "async",
+        staleness: int = 2,
+        micro_batches: int = 4,
+        seed: int = 1,
+        block_bytes: int | str = 0,
+        optimizer: Literal["auto", "add", "sgd", "momentum", "adagrad", "adam", "ftrl"] = "auto",
+        wire: Literal["auto", "float32", "float16", "int8"] = "auto",
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        callbacks: Sequence[Callable[[dict[str, Any]], object]] = (),
+        verbose: bool | int | Literal["auto"] = "auto",
+    ) -> None: ...
 
 class FMClassifier(_fm.FMClassifier):
     min_count: int

@@ -107,9 +107,12 @@ def load(
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
     """The model of a knowledge graph or a matrix factorisation; None: it is no such file."""
+    worker_class = _model_of(path)
+    if not worker_class:
+        return None
     from snailps.models.embeddings import queries
 
-    name = queries.READERS.get(_model_of(path))
+    name = queries.READERS.get(worker_class)
     if name is None:
         return None
     model: GraphModel | FactorModel = getattr(queries, name)(path)

@@ -34,7 +34,9 @@ _ELSEWHERE = {
     "thread": "workers", "n_jobs": "workers", "min_n": "minn", "max_n": "maxn",
     "hidden_layer_sizes": "hidden", "n_factors": "factors", "rank": "factors", "k": "factors",
     "penalty": "l2", "fit_intercept": "bias", "class_weights": "class_weight", "tol": "target_loss",
-    "reg_alpha": "l1", "reg_lambda": "l2", "n_iter": "epochs",
+    "reg_alpha": "l1", "reg_lambda": "l2", "n_iter": "epochs", "iterations": "epochs",
+    "embedding_dim": "dim", "num_epochs": "epochs", "n_epochs": "epochs", "lr_all": "lr",
+    "reg_all": "l2", "regularization": "l2", "num_negs_per_pos": "negatives",
 }  # fmt: skip
 """Names that other libraries use, in small letters."""
 _NOT_LR = {"alpha": "l2", "c": "l2"}
@@ -123,6 +125,8 @@ class Parameters:
         meant = _ELSEWHERE.get(small.replace("_", ""), _ELSEWHERE.get(small, ""))
         if "l2" in known:
             meant = _NOT_LR.get(small, meant)
+        if meant not in known and (meant or small) == "factors":  # of a matrix factorisation
+            meant = "dim"
         near = [meant] if meant in known else difflib.get_close_matches(small, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
         return ParameterError(f"{who}: unknown parameter {name!r}; {hint}")

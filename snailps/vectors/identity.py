@@ -146,6 +146,9 @@ def _described(archive: zipfile.ZipFile) -> str:
         return "a model of another version: read it with the program that wrote it"
     if made_by.startswith("snailps.models.mlp"):
         return "a net of snailps train mlp: snailps.models.mlp.files.read_npz(path) reads it"
+    if made_by.startswith("snailps.models.embeddings"):
+        what = "a matrix factorisation" if ".mf" in made_by else "a knowledge graph"
+        return f"{what}: snailps nn, similarity, vector and predict, and snailps.load, read it"
     return (
         f"a sparse model ({made_by}): snailps predict MODEL.npz FILE predicts with it, with "
         "--metrics judges it"

@@ -1,5 +1,6 @@
 """models.embeddings on clusters: the contract of models, planted structure, questions to files."""
 
+import io
 import json
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def write_graph(folder, entities=60, seed=3):
 
 def write_ratings(folder, seed=5):
     """Ratings of 80 users and 50 items by planted biases and factors; noise of .2."""
+    folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(seed)
     p, q = rng.normal(0, 0.7, (80, 3)), rng.normal(0, 0.7, (50, 3))
     of_user, of_item = rng.normal(0, 0.4, 80), rng.normal(0, 0.5, 50)
@@ -101,6 +103,36 @@ class TestMatrixFactorization(ModelContract):
         user, item, value = (folder / "test.csv").read_text().split("\n")[0].split(",")
         assert abs(model.predict(user, item) - float(value)) < 1.5
         assert len(model.recommend(user, 5)) == 5
+
+
+def test_estimators_learn_from_rows_and_their_files_are_opened(tmp_path):
+    write_graph(tmp_path, entities=150)
+    write_ratings(tmp_path / "r")
+    lines = [(tmp_path / name).read_text().splitlines() for name in ("input", "test.txt")]
+    given, held = ([line.split("\t") for line in some] for some in lines)
+    rated, judged = (
+        np.array(
+            [line.replace("u", "").replace("i", "").split(",") for line in text.split()], float
+        )
+        for text in ((tmp_path / "r" / name).read_text() for name in ("input", "test.csv"))
+    )
+    with snailps.local_cluster(threads=1, log=io.StringIO()) as cluster:
+        options = {"model": "rotate", "dim": 32, "lr": 0.2, "negatives": 16, "epochs": 12}
+        graph = snailps.KnowledgeGraph(**options, cluster=cluster).fit(given)
+        model = snailps.MatrixFactorization(dim=4, l2=0.01, epochs=30, cluster=cluster)
+        model.fit(rated[:, :2], rated[:, 2])
+    assert graph.evaluate(held, known=given)["mrr"] > 0.9
+    assert len(graph.history_) == 12
+    head, relation, tail = held[0]
+    graph.save(tmp_path / "graph.npz")
+    assert tail in [name for name, _ in graph.tails(head, relation, 3)]
+    assert snailps.load(tmp_path / "graph.npz").tails(head, relation, 3) == graph.tails(
+        head, relation, 3
+    )
+    assert model.evaluate(judged)["rmse"] < 0.3
+    assert np.sqrt(np.square(model.predict(judged) - judged[:, 2]).mean()) < 0.3
+    item = int(judged[0, 1])
+    assert item in [name for name, _ in model.recommend(int(judged[0, 0]), 50)]
 
 
 def snailps_command(folder, *words):

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from snailps.cli import analogy, eval, nn, similarity, vector
 from snailps.cli.printing import print_rows
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.models.embeddings.files import packed_names, write
+from snailps.models.embeddings.settings import MfSettings
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.files import write_npz, write_vec
 
@@ -194,3 +196,54 @@ def test_print_rows_in_a_pipe_keeps_bytes_that_are_no_utf8(capfdbinary):
     print_rows(("word",), [("caf\udce9", 1, 0.5, None)])
     sys.stdout.flush()
     assert capfdbinary.readouterr().out == b"caf\xe9\t1\t0.500000\t-\n"
+
+
+# --- files of knowledge graphs and matrix factorisations -----------------------------------------
+
+
+@pytest.fixture
+def ratings(tmp_path):
+    """Users 1 and 2, items 1 and 7; the first number of a row is a bias."""
+    arrays = {
+        "users": packed_names([b"1", b"2"]),
+        "users.rows": np.float32([[9, 1, 0], [0, 1, 1]]),
+        "items": packed_names([b"1", b"7"]),
+        "items.rows": np.float32([[0, 0, 2], [0, 0, 3]]),
+        "mean": np.float32([3]),
+    }
+    worker_class = "snailps.models.embeddings.mf:MatrixFactorization"
+    path = tmp_path / "ratings.npz"
+    write(str(path), MfSettings(worker_class=worker_class, dim=2, output="x"), arrays)
+    return path
+
+
+def test_commands_answer_for_names_of_a_factorisation(run, ratings):
+    assert run("nn", ratings, "7").stdout == "7\t1\t1.000000\n"
+    assert run("nn", ratings, "1", "--of", "users").stdout == "1\t2\t0.707107\n"
+    assert run("nn", ratings, input="7\n").stdout == "7\t1\t1.000000\n"
+    assert run("similarity", ratings, "1", "2").stdout == "1\t2\t0.707107\n"
+    assert run("similarity", ratings, "1", "7", "--of", "items").stdout == "1\t7\t1.000000\n"
+    assert run("vector", ratings, "2").stdout == "2\t0\t1\t1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        (["nn", "1"], DataError, "'1' is one of its users and one of its items: say of which"),
+        (["nn", "9"], DataError, "'9' is none of its 2 users and 2 items"),
+        (["nn", "9", "--of", "items"], DataError, "'9' is none of its 2 items"),
+        (["vector", "2", "--of", "films"], DataError, "has users and items, no 'films'"),
+        (["similarity", "2", "7"], DataError, "'2' is one of its users and '7' of its items: only"),
+        (["analogy", "1", "2", "7"], ModelFileError, "but a matrix factorisation: snailps nn"),
+    ],
+)
+def test_what_a_factorisation_cannot_answer_is_told(run, ratings, words, error, text):
+    result = run(words[0], ratings, *words[1:])
+    assert isinstance(result.exception, error)
+    assert text in str(result.exception)
+
+
+def test_kinds_of_names_are_refused_for_a_file_of_words(run, model):
+    result = run("nn", model, "king", "--of", "items")
+    assert isinstance(result.exception, ConfigError)
+    assert "has words, and no kinds of names" in str(result.exception)

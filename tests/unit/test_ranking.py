@@ -76,3 +76,12 @@ def test_list_figures_of_a_known_case():
         "recall_at_2": pytest.approx((0.5 + 1) / 2),
         "ndcg_at_2": pytest.approx(np.mean(ndcg)),
     }
+
+
+@pytest.mark.parametrize("metric", [ranking.PRODUCT, ranking.L1, ranking.L2, ranking.MODULUS])
+def test_own_scores_are_the_diagonal_of_all_scores(metric):
+    queries, rows = np.random.default_rng(2).normal(size=(2, 20, 8)).astype(np.float32)
+    expected = np.diagonal(ranking.scores(queries, rows, metric))
+    np.testing.assert_allclose(
+        ranking.own_scores(queries, rows, metric), expected, rtol=1e-5, atol=1e-6
+    )

@@ -5,11 +5,12 @@
 
 An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, UTF-8
 text with a name a line (uint8), and ``KIND.rows`` (float32, a row a name).  `numpy.load` reads it.
+Where names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
 from snailps.data.blocks import cut, expand, files_of, head_of, read_block
-from snailps.data.name_columns import NameColumns, Names
+from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError, ModelFileError, SnailError
 from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
@@ -91,33 +92,43 @@ def read_lines(
         Lines with unknown names are kept, with -1 for them.
     """
     ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0, np.float32)], 0
-    if paths:
-        scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
-        try:
-            for block in cut(expand(paths, scratch), BLOCK_BYTES):
-                found = columns.read(
-                    read_block(block.path, block.start, block.stop, unit="line", scratch=scratch),
-                    block.path,
-                    block.start,
-                )
-                if not len(found):
-                    continue
-                some = np.array(
-                    [
-                        names.numbers(kind, column)
-                        for kind, column in zip(kinds, found.names, strict=True)
-                    ],
-                    np.int32,
-                )
-                known = (some >= 0).all(0)
-                unknown += int((~known).sum())
-                kept = slice(None) if keep_unknown else known
-                ids.append(some[:, kept])
-                if len(found.values):
-                    values.append(found.values[kept])
-        finally:
-            scratch.close()
+    for found in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
+        some = np.array(
+            [names.numbers(kind, column) for kind, column in zip(kinds, found.names, strict=True)],
+            np.int32,
+        )
+        known = (some >= 0).all(0)
+        unknown += int((~known).sum())
+        kept = slice(None) if keep_unknown else known
+        ids.append(some[:, kept])
+        if len(found.values):
+            values.append(found.values[kept])
     return Known(np.concatenate(ids, axis=1), np.concatenate(values), unknown)
+
+
+def columns_of(
+    columns: NameColumns, paths: Sequence[str], scratch_dir: str = "", scratch_bytes: int = 0
+) -> Iterator[Columns]:
+    """The lines of some files, a block at a time.
+
+    Parameters
+    ----------
+    columns : NameColumns
+    paths : sequence of str
+    scratch_dir, scratch_bytes
+        Where files from elsewhere are kept.
+    """
+    if not paths:
+        return
+    scratch = Scratch(scratch_dir, scratch_bytes)
+    try:
+        for block in cut(expand(paths, scratch), BLOCK_BYTES):
+            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+            found = columns.read(data, block.path, block.start)
+            if len(found):
+                yield found
+    finally:
+        scratch.close()
 
 
 def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:

@@ -166,14 +166,9 @@ class MatrixFactorization(EmbeddingWorker):
             return {"test": {"unknown": test.unknown}}
         users, items = (cls.rows_of_kind(results, names, kind) for kind in (USER, ITEM))
         if rated:
-            errors = ratings(mean_of(names), users, items, test.ids) - test.values
-            return {
-                "test": {
-                    "rmse": float(np.sqrt(np.square(errors, dtype=np.float64).mean())),
-                    "mean_absolute_error": float(np.abs(errors, dtype=np.float64).mean()),
-                    "unknown": test.unknown,
-                }
-            }
+            found = ratings(mean_of(names), users, items, test.ids)
+            figures = rating_figures(found, test.values)
+            return {"test": {**figures, "unknown": test.unknown}}
         seen = files.read_lines(cls.columns, cls.kind_of_column, names, s.input, s)
         figures = list_figures(users, items, test.ids, seen.ids, s.top)
         return {"test": figures | {"unknown": test.unknown}}
@@ -220,6 +215,17 @@ def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> 
         product = np.einsum("ij,ij->i", u[:, 1:], v[:, 1:])
         found[at : at + step] += u[:, 0] + v[:, 0] + product
     return found
+
+
+def rating_figures(found: Floats, values: Floats) -> dict[str, float]:
+    """Root of the mean squared error, and mean absolute error, of predicted values."""
+    if not len(values):
+        return {}
+    errors = found - values
+    return {
+        "rmse": float(np.sqrt(np.square(errors, dtype=np.float64).mean())),
+        "mean_absolute_error": float(np.abs(errors, dtype=np.float64).mean()),
+    }
 
 
 def list_figures(

@@ -8,7 +8,7 @@ The whole model is in memory, read only.  What scores mean is `kge`'s and `mf`'s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from snailps.errors import DataError
 from snailps.models.embeddings import files, kge, mf, ranking
-from snailps.models.embeddings.settings import KgeSettings, MfSettings
+from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
 
+SCORED = 1 << 16
+"""Lines that are scored together."""
 ASKED = "?"
 """Cell of a line that is asked for."""
 READERS = {
@@ -27,24 +29,71 @@ READERS = {
 """Class of each model's file, by `worker_class`."""
 
 Floats = NDArray[np.float32]
-Best = list[tuple[str, float]]
+Name = str | int
+Best = list[tuple[Any, float]]
+"""Names, text or whole numbers, with their scores."""
 
 
-class _Named:
-    """Rows of some kinds of names."""
+class NamedRows:
+    """Rows of some kinds of names.
+
+    Names are text, or whole numbers where `whole_kinds` has their kind; questions may have either.
+
+    Parameters
+    ----------
+    path : path
+        Of its file, for messages.
+    settings : EmbeddingSettings
+    arrays : mapping
+        Of its file.
+    """
 
     kinds: tuple[str, ...] = ()
 
-    def __init__(self, path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
-        self.path = str(path)
-        self._names = {kind: files.unpacked_names(arrays[kind]) for kind in self.kinds}
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: EmbeddingSettings,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.path, self._settings = str(path), settings
+        self._texts = {kind: files.unpacked_names(arrays[kind]) for kind in self.kinds}
         self._rows: dict[str, Floats] = {kind: arrays[f"{kind}.rows"] for kind in self.kinds}
         self._places = {
             kind: {name: place for place, name in enumerate(names)}
-            for kind, names in self._names.items()
+            for kind, names in self._texts.items()
         }
+        self._names: dict[str, list[Any]] = {**self._texts}
+        whole = arrays.get("whole", np.zeros(len(self.kinds), np.uint8)).tolist()
+        self.say_whole(kind for kind, yes in zip(self.kinds, whole, strict=True) if yes)
 
-    def vector(self, kind: str, name: str) -> Floats:
+    def say_whole(self, kinds: Iterable[str]) -> None:
+        """Says that names of some kinds are whole numbers: answers have these as `int`."""
+        self.whole_kinds = frozenset(kinds)
+        for kind in self.whole_kinds:
+            self._names[kind] = list(map(int, self._texts[kind]))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model as an ``.npz``.
+
+        Raises
+        ------
+        ModelFileError
+            The folder is missing or not writable, or the disk is full.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        for kind in self.kinds:
+            arrays[kind] = files.packed_names([name.encode() for name in self._texts[kind]])
+            arrays[f"{kind}.rows"] = self._rows[kind]
+        if self.whole_kinds:
+            arrays["whole"] = np.array([kind in self.whole_kinds for kind in self.kinds], np.uint8)
+        files.write(os.fspath(path), self._settings, arrays | self._others())
+
+    def _others(self) -> dict[str, NDArray[Any]]:
+        """Other arrays of the file."""
+        return {}
+
+    def vector(self, kind: str, name: Name) -> Floats:
         """Row of a name, float32 (dim,).
 
         Raises
@@ -52,22 +101,34 @@ class _Named:
         DataError
             The model does not know it.
         """
-        row: Floats = self._rows[kind][self._place(kind, name)]
+        row: Floats = self._rows[kind][self.place(kind, name)]
         return row
 
-    def _place(self, kind: str, name: str) -> int:
-        place = self._places[kind].get(name)
+    def place(self, kind: str, name: Name) -> int:
+        """Number of a name.
+
+        Raises
+        ------
+        DataError
+            The model does not know it.
+        """
+        place = self._places[kind].get(str(name))
         if place is None:
             raise DataError(
                 f"{self.path}: {name!r} is none of its {len(self._names[kind]):,} {kind}"
             )
         return place
 
-    def _best(self, kind: str, scores: Floats, k: int, without: Sequence[str] = ()) -> Best:
+    def numbers(self, kind: str, names: Sequence[str]) -> NDArray[np.int32]:
+        """Number of each name, int32; -1 for unknown ones."""
+        find = self._places[kind].get
+        return np.fromiter((find(name, -1) for name in names), np.int32, len(names))
+
+    def _best(self, kind: str, scores: Floats, k: int, without: Iterable[Name] = ()) -> Best:
         """The `k` best names of a kind."""
         scores = scores.copy()
         for name in without:
-            if (place := self._places[kind].get(name)) is not None:
+            if (place := self._places[kind].get(str(name))) is not None:
                 scores[place] = -np.inf
         k = min(k, len(scores))
         best = np.argpartition(-scores, k - 1)[:k] if k else np.zeros(0, np.int64)
@@ -75,13 +136,88 @@ class _Named:
         names = self._names[kind]
         return [(names[at], float(scores[at])) for at in ordered.tolist() if scores[at] > -np.inf]
 
-    def neighbours(self, name: str, k: int = 10) -> Best:
-        """The names of its kind with the most similar rows, by their cosine."""
-        kind = next((kind for kind in self.kinds if name in self._places[kind]), self.kinds[0])
-        rows = self._rows[kind]
-        own = rows[self._place(kind, name)]
+    def kind_of(self, name: Name) -> str:
+        """The kind that has a name.
+
+        Raises
+        ------
+        DataError
+            No kind has it, or several.
+        """
+        found = [kind for kind in self.kinds if str(name) in self._places[kind]]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            both = " and one of its ".join(found)
+            raise DataError(f"{self.path}: {name!r} is one of its {both}: say of which")
+        counts = " and ".join(f"{len(self._names[kind]):,} {kind}" for kind in self.kinds)
+        raise DataError(f"{self.path}: {name!r} is none of its {counts}")
+
+    def neighbours(self, name: Name, k: int = 10, kind: str = "") -> Best:
+        """The names of its kind with the most similar rows, by their cosine.
+
+        Parameters
+        ----------
+        name : str or int
+        k : int
+        kind : str
+            One of `kinds`; empty: the one that has the name.
+
+        Raises
+        ------
+        DataError
+            The model does not know the name, or two kinds have it; or there is no such kind.
+        """
+        kind = self.checked(kind) or self.kind_of(name)
+        own = self.vector(kind, name)
+        return self._best(kind, self._cosines(kind, own), k, [name])
+
+    def checked(self, kind: str) -> str:
+        """The kind itself, which may be empty.
+
+        Raises
+        ------
+        DataError
+            It is none of `kinds`.
+        """
+        if kind and kind not in self.kinds:
+            raise DataError(f"{self.path}: has {' and '.join(self.kinds)}, no {kind!r:.40}")
+        return kind
+
+    def similarity(self, one: Name, other: Name, kind: str = "") -> float:
+        """Cosine of the rows of two names of one kind, as `neighbours` has them.
+
+        Raises
+        ------
+        DataError
+            No kind has both.
+        """
+        for one_kind in [self.checked(kind)] if kind else self.kinds:
+            if {str(one), str(other)} <= self._places[one_kind].keys():
+                a, b = self._direction(one_kind, one), self._direction(one_kind, other)
+                return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-30))
+        if kind:
+            self.place(kind, one), self.place(kind, other)
+        kinds = [self.kind_of(name) for name in (one, other)]
+        raise DataError(
+            f"{self.path}: {one!r} is one of its {kinds[0]} and {other!r} of its {kinds[1]}: "
+            "only names of one kind are compared"
+        )
+
+    def _direction(self, kind: str, name: Name) -> Floats:
+        direction: Floats = self._factors(kind)[self.place(kind, name)]
+        return direction
+
+    def _factors(self, kind: str) -> Floats:
+        """What is compared of rows: all of them."""
+        return self._rows[kind]
+
+    def _cosines(self, kind: str, own: Floats) -> Floats:
+        rows = self._factors(kind)
+        own = own[-rows.shape[1] :]
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(own)
-        return self._best(kind, rows @ own / np.maximum(lengths, 1e-30), k, [name])
+        found: Floats = rows @ own / np.maximum(lengths, 1e-30)
+        return found
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
         """For each line the score of it, or the best names in the place of its `ASKED` cell.
@@ -94,7 +230,7 @@ class _Named:
         raise NotImplementedError
 
 
-class GraphModel(_Named):
+class GraphModel(NamedRows):
     """A knowledge graph's rows: `score` of triples, best `tails` and `heads`, `neighbours`.
 
     Parameters
@@ -105,8 +241,6 @@ class GraphModel(_Named):
     Attributes
     ----------
     settings : KgeSettings
-    entities, relations : list of str
-        The most frequent first.
     entity_rows, relation_rows : numpy.ndarray
         float32 (n, dim); complex numbers are dim / 2 real parts, then as many imaginary ones.
 
@@ -122,9 +256,18 @@ class GraphModel(_Named):
         settings, arrays = files.read(path, "a knowledge graph", KgeSettings, self.kinds)  # type: ignore[arg-type]
         assert isinstance(settings, KgeSettings)
         self.settings = settings
-        super().__init__(path, arrays)
-        self.entities, self.relations = self._names["entities"], self._names["relations"]
+        super().__init__(path, settings, arrays)
         self.entity_rows, self.relation_rows = self._rows["entities"], self._rows["relations"]
+
+    @property
+    def entities(self) -> list[Any]:
+        """All entities, the most frequent first."""
+        return self._names["entities"]
+
+    @property
+    def relations(self) -> list[Any]:
+        """All relations, the most frequent first."""
+        return self._names["relations"]
 
     def __repr__(self) -> str:
         return (
@@ -132,19 +275,36 @@ class GraphModel(_Named):
             f"{len(self.relations):,} relations, dim {self.settings.dim})"
         )
 
-    def score(self, head: str, relation: str, tail: str) -> float:
+    def score(self, head: Name, relation: Name, tail: Name) -> float:
         """Score of a triple: the larger, the likelier."""
         rows = self.vector("entities", tail)[None]
         query = self._query(head, relation, tails=True)
         return float(ranking.scores(query, rows, kge.metric_of(self.settings))[0, 0])
 
-    def tails(self, head: str, relation: str, k: int = 10) -> Best:
-        """The `k` best tails with their scores."""
-        return self._candidates(self._query(head, relation, tails=True), k)
+    def scores(self, triples: NDArray[np.int32]) -> Floats:
+        """Scores of numbered triples, float32 (n,).
 
-    def heads(self, relation: str, tail: str, k: int = 10) -> Best:
-        """The `k` best heads with their scores."""
-        return self._candidates(self._query(tail, relation, tails=False), k)
+        Parameters
+        ----------
+        triples : numpy.ndarray
+            int32 (3, n): heads, relations, tails.
+        """
+        found = np.empty(triples.shape[1], np.float32)
+        metric = kge.metric_of(self.settings)
+        for at in range(0, len(found), SCORED):
+            heads, relations, tails = triples[:, at : at + SCORED]
+            of = self.entity_rows[heads], self.relation_rows[relations]
+            asked = kge.queries(self.settings, *of, tails=True)
+            found[at : at + SCORED] = ranking.own_scores(asked, self.entity_rows[tails], metric)
+        return found
+
+    def tails(self, head: Name, relation: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
+        """The `k` best tails with their scores, but those in `without`."""
+        return self._candidates(self._query(head, relation, tails=True), k, without)
+
+    def heads(self, relation: Name, tail: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
+        """The `k` best heads with their scores, but those in `without`."""
+        return self._candidates(self._query(tail, relation, tails=False), k, without)
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
         """For each line ``head relation tail`` its score, or best heads or tails for a ``?``."""
@@ -158,16 +318,16 @@ class GraphModel(_Named):
             else:
                 yield [(tail, self.score(head, relation, tail))]
 
-    def _candidates(self, query: Floats, k: int) -> Best:
+    def _candidates(self, query: Floats, k: int, without: Iterable[Name]) -> Best:
         scores = ranking.scores(query, self.entity_rows, kge.metric_of(self.settings))[0]
-        return self._best("entities", scores, k)
+        return self._best("entities", scores, k, without)
 
-    def _query(self, anchor: str, relation: str, *, tails: bool) -> Floats:
+    def _query(self, anchor: Name, relation: Name, *, tails: bool) -> Floats:
         ends, of = self.vector("entities", anchor)[None], self.vector("relations", relation)[None]
         return kge.queries(self.settings, ends, of, tails=tails)
 
 
-class FactorModel(_Named):
+class FactorModel(NamedRows):
     """Matrix factorisation: `predict` of a user and an item, best items by `recommend`.
 
     Parameters
@@ -178,8 +338,6 @@ class FactorModel(_Named):
     Attributes
     ----------
     settings : MfSettings
-    users, items : list of str
-        The most frequent first.
     user_rows, item_rows : numpy.ndarray
         float32 (n, dim); with ``loss: squared`` column 0 is the bias.
     mean : float
@@ -197,10 +355,26 @@ class FactorModel(_Named):
         settings, arrays = files.read(path, "a matrix factorisation", MfSettings, self.kinds)  # type: ignore[arg-type]
         assert isinstance(settings, MfSettings)
         self.settings = settings
-        super().__init__(path, arrays)
+        super().__init__(path, settings, arrays)
         self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0
-        self.users, self.items = self._names["users"], self._names["items"]
         self.user_rows, self.item_rows = self._rows["users"], self._rows["items"]
+
+    @property
+    def users(self) -> list[Any]:
+        """All users, the most frequent first."""
+        return self._names["users"]
+
+    @property
+    def items(self) -> list[Any]:
+        """All items, the most frequent first."""
+        return self._names["items"]
+
+    def _others(self) -> dict[str, NDArray[Any]]:
+        return {"mean": np.array([self.mean], np.float32)}
+
+    def _factors(self, kind: str) -> Floats:
+        """Factors, without the bias of ratings."""
+        return self._rows[kind][:, self.settings.row_dim - self.settings.dim :]
 
     def __repr__(self) -> str:
         return (
@@ -208,7 +382,7 @@ class FactorModel(_Named):
             f"{len(self.items):,} items, dim {self.settings.dim})"
         )
 
-    def predict(self, user: str, item: str) -> float:
+    def predict(self, user: Name, item: Name) -> float:
         """The value of a pair; a score for a ranking.  Unknown names of ratings count as average.
 
         Raises
@@ -218,16 +392,34 @@ class FactorModel(_Named):
         """
         if self.settings.loss != "squared":
             return float(self.vector("users", user) @ self.vector("items", item))
-        pair = [[self._places["users"].get(user, -1)], [self._places["items"].get(item, -1)]]
-        return float(self._ratings(np.array(pair, np.int32))[0])
+        pair = [self.numbers("users", [str(user)]), self.numbers("items", [str(item)])]
+        return float(self.scores(np.array(pair))[0])
 
-    def recommend(self, user: str, k: int = 10, without: Sequence[str] = ()) -> Best:
+    def scores(self, pairs: NDArray[np.int32]) -> Floats:
+        """Values of numbered pairs, or scores of a ranking, float32 (n,).
+
+        Parameters
+        ----------
+        pairs : numpy.ndarray
+            int32 (2, n): users, items; of ratings -1 for unknown ones.
+        """
+        if self.settings.loss == "squared":
+            return mf.ratings(self.mean, self.user_rows, self.item_rows, pairs)
+        found = np.empty(pairs.shape[1], np.float32)
+        for at in range(0, len(found), SCORED):
+            users, items = pairs[:, at : at + SCORED]
+            found[at : at + SCORED] = ranking.own_scores(
+                self.user_rows[users], self.item_rows[items], ranking.PRODUCT
+            )
+        return found
+
+    def recommend(self, user: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
         """The `k` best items of a user with their values, but those in `without`."""
-        place = self._place("users", user)
+        place = self.place("users", user)
         if self.settings.loss == "squared":
             pairs = np.full((2, len(self.items)), place, np.int32)
             pairs[1] = np.arange(len(self.items))
-            return self._best("items", self._ratings(pairs), k, without)
+            return self._best("items", self.scores(pairs), k, without)
         return self._best("items", self.item_rows @ self.user_rows[place], k, without)
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
@@ -235,6 +427,3 @@ class FactorModel(_Named):
         for cells in zip(*mf.MatrixFactorization.read(data, self.path, 0).names, strict=True):
             user, item = (cell.decode("utf-8", "replace") for cell in cells)
             yield self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]
-
-    def _ratings(self, pairs: NDArray[np.int32]) -> Floats:
-        return mf.ratings(self.mean, self.user_rows, self.item_rows, pairs)

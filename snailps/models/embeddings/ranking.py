@@ -19,7 +19,7 @@ from snailps import kernels
 
 BLOCK_SCORES = 1 << 22
 """Scores of a block of queries: 16 MB."""
-PRODUCT, L2 = 0, 2
+PRODUCT, L1, L2, MODULUS = 0, 1, 2, 3
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -40,6 +40,20 @@ def scores(queries: Floats, rows: Floats, metric: int) -> Floats:
     return kernels.pair_scores(
         np.ascontiguousarray(queries), rows, metric=metric, dim=rows.shape[1]
     )
+
+
+def own_scores(queries: Floats, rows: Floats, metric: int) -> Floats:
+    """Score of each query and the row of the same number, float32 (n,), as `scores` has them."""
+    if metric == PRODUCT:
+        found: Floats = np.einsum("ij,ij->i", queries, rows)
+        return found
+    gaps = queries - rows
+    if metric == MODULUS:
+        half = gaps.shape[1] // 2
+        return np.asarray(-np.hypot(gaps[:, :half], gaps[:, half:]).sum(1), np.float32)
+    if metric == L2:
+        return np.asarray(-np.sqrt(np.square(gaps).sum(1)), np.float32)
+    return np.asarray(-np.abs(gaps).sum(1), np.float32)
 
 
 def filtered_ranks(

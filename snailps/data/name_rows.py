@@ -1,0 +1,315 @@
+"""Rows of names from Python objects: triples, pairs of users and items, ratings.
+
+    list, array, table, sparse matrix [, values] -> NameRows.pieces -> names of each column, values
+    NameRows -> spool_names -> Spooled: lines that `name_columns` reads, separated by tabs
+
+A name is a text or a whole number.  No library is imported: an object of one shows that it is
+there.  Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.elements import PIECE, Elements, a_kind, elements_of, is_missing
+from snailps.data.scratch import Scratch
+from snailps.data.spool import Spooled
+from snailps.errors import DataError
+
+_CODEC = ("utf-8", "surrogateescape")
+_NO_CHARACTERS = "\t\n\r"
+_END = object()
+
+
+@dataclass(frozen=True, slots=True)
+class NamePiece:
+    """Some rows.
+
+    Attributes
+    ----------
+    names : list of list of str
+        Of each column, one a row.
+    values : numpy.ndarray
+        float64, one a row; empty where rows have none.
+    whole : tuple of bool
+        Of each column, whether all its names were whole numbers.
+    """
+
+    names: list[list[str]]
+    values: NDArray[np.float64]
+    whole: tuple[bool, ...]
+
+
+class NameRows:
+    """Rows of names, which can be read as often as the data can.
+
+    Parameters
+    ----------
+    data : object
+        n rows: a 2-D array, a list or generator of rows, a table of pandas, polars or pyarrow, or a
+        dict of columns.  With `valued` also a sparse matrix of SciPy: its entries are rows (row,
+        column, value).
+    expected : sequence of str
+        What the columns are: ``("user", "item")``.
+    values : object, optional
+        One a row: an array, a list; the name of a column where `data` is a table.
+    columns : sequence of str
+        Which columns of a table; empty: its first ones.
+    valued : bool
+        Behind the names may be a column of values.
+
+    Raises
+    ------
+    DataError
+        It is none of these.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        expected: Sequence[str],
+        values: Any = None,
+        *,
+        columns: Sequence[str] = (),
+        valued: bool = False,
+    ) -> None:
+        self._data, self._expected, self._values = data, tuple(expected), values
+        self._columns, self._valued = tuple(columns), valued
+        self._sparse = hasattr(data, "tocoo")
+        self._known = None if self._sparse else _names_of_columns(data)
+        shape = " ".join(self._expected) + (" [value]" if valued else "")
+        if self._sparse and not valued:
+            raise DataError(f"X: expected rows of {shape}, got a sparse matrix")
+        if columns and self._known is None:
+            raise DataError(f"columns: of tables only, got {a_kind(data)}")
+        self._shape = shape
+        self.name = a_kind(data)
+
+    def pieces(self) -> Iterator[NamePiece]:
+        """The rows, some thousands at a time.
+
+        Raises
+        ------
+        DataError
+            A row has other columns, a name is missing or neither text nor whole number, or a value
+            is no number.
+        """
+        if self._sparse:
+            yield from self._of_sparse()
+        elif self._known is not None:
+            yield from self._of_table(self._known)
+        else:
+            yield from self._of_rows()
+
+    def _of_sparse(self) -> Iterator[NamePiece]:
+        entries = self._data.tocoo()
+        if self._values is not None:
+            raise DataError("y: expected none with a sparse matrix, whose entries are the values")
+        for at in range(0, entries.nnz, PIECE):
+            part = slice(at, at + PIECE)
+            names = [list(map(str, ids[part].tolist())) for ids in (entries.row, entries.col)]
+            values = np.asarray(entries.data[part], np.float64)
+            _check_values(values, at, self.name)
+            yield NamePiece(names, values, (True, True))
+
+    def _of_table(self, known: Sequence[Any]) -> Iterator[NamePiece]:
+        width = len(self._expected)
+        chosen: list[Any] = list(self._columns or known[: width + self._valued])
+        if isinstance(self._values, str):
+            chosen = [*(self._columns or [one for one in known if one != self._values])[:width]]
+            chosen.append(self._values)
+        elif self._values is not None:
+            chosen = chosen[:width]
+        lacking = [name for name in chosen if name not in known]
+        if lacking or not width <= len(chosen) <= width + self._valued:
+            got = f"no column {lacking[0]!r} in" if lacking else f"{len(chosen)} of"
+            raise DataError(f"X: expected columns {self._shape}; got {got} {list(known)!r:.120}")
+        found = [elements_of(self._data, name, what="X") for name in chosen]
+        yield from self._joined(found[:width], found[width:])
+
+    def _joined(self, names: list[Elements], values: list[Elements]) -> Iterator[NamePiece]:
+        """Pieces of columns."""
+        if self._values is not None and not isinstance(self._values, str):
+            values = [elements_of(self._values, what="y")]
+        streams = [iter(column.values) for column in (*names, *values)]
+        first = 0
+        while True:
+            parts = [list(islice(stream, PIECE)) for stream in streams]
+            sizes = {len(part) for part in parts}
+            if sizes == {0}:
+                return
+            if len(sizes) > 1:
+                raise DataError(
+                    f"y: expected a value for each row of X; X has {first + len(parts[0]):,} or "
+                    f"more, y {first + len(parts[-1]):,}"
+                )
+            yield self._piece(parts, first, names[0])
+            first += len(parts[0])
+
+    def _of_rows(self) -> Iterator[NamePiece]:
+        rows = elements_of(self._data, what="X")
+        stream = iter(rows.values)
+        own = self._values is not None
+        told = iter(elements_of(self._values, what="y").values) if own else iter(())
+        first, width, widest = 0, len(self._expected), len(self._expected) + self._valued
+        while part := list(islice(stream, PIECE)):
+            part = [row.tolist() if hasattr(row, "tolist") else row for row in part]
+            sizes = {len(row) if isinstance(row, (list, tuple)) else -1 for row in part}
+            if len(sizes) > 1 or not width <= min(sizes) <= widest:
+                at = next(n for n, row in enumerate(part) if self._is_odd(row, len(part[0])))
+                raise DataError(
+                    f"X: expected rows of {self._shape}, all alike; {rows.at(first + at)} is "
+                    f"{part[at]!r:.80}"
+                )
+            columns = [list(column) for column in zip(*part, strict=True)]
+            if own:
+                columns[width:] = [list(islice(told, len(part)))]
+                if len(columns[-1]) != len(part):
+                    raise DataError(
+                        f"y: expected a value for each row of X, got {first + len(columns[-1]):,}"
+                    )
+            yield self._piece(columns, first, rows)
+            first += len(part)
+        if next(told, _END) is not _END:
+            raise DataError(f"y: expected {first:,} values, one for each row of X, got more")
+
+    def _is_odd(self, row: Any, width: int) -> bool:
+        if not isinstance(row, (list, tuple)):
+            return True
+        least = len(self._expected)
+        return len(row) != width or not least <= len(row) <= least + self._valued
+
+    def _piece(self, columns: list[list[Any]], first: int, where: Elements) -> NamePiece:
+        width = len(self._expected)
+        found = [
+            _texts(column, what, first, where)
+            for column, what in zip(columns, self._expected, strict=False)
+        ]
+        values = np.zeros(0)
+        if len(columns) > width:
+            try:
+                values = np.array(columns[width], np.float64)
+            except (TypeError, ValueError):
+                raise DataError(
+                    f"values: expected numbers, got {columns[width][:3]!r:.80} from "
+                    f"{where.at(first)} on"
+                ) from None
+            _check_values(values, first, where.name)
+        return NamePiece(
+            [texts for texts, _ in found], values, tuple(is_whole for _, is_whole in found)
+        )
+
+
+def _names_of_columns(data: Any) -> list[Any] | None:
+    """Names of the columns of a table; None: it is none."""
+    if isinstance(data, Mapping):
+        return list(data)
+    if hasattr(data, "read_next_batch"):
+        raise DataError("X: a RecordBatchReader can be read only once: give its read_all()")
+    for name in ("column_names", "columns"):  # of pyarrow `columns` are the columns themselves
+        if isinstance(found := getattr(data, name, None), (list, tuple)) or (
+            found is not None and hasattr(found, "tolist")
+        ):
+            return list(found)
+    return None
+
+
+def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[list[str], bool]:
+    """Names as text, and whether all were whole numbers."""
+    kinds = set(map(type, cells))
+    if kinds == {str}:
+        return cells, False
+    if kinds == {int}:
+        return list(map(str, cells)), True
+    whole, texts = True, []
+    for number, cell in enumerate(cells, first):
+        value = cell.item() if hasattr(cell, "item") else cell
+        if isinstance(value, float) and value.is_integer():  # of an array with values
+            value = int(value)
+        if isinstance(value, bytes):
+            value = value.decode(*_CODEC)
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            problem = "is missing" if is_missing(value) else f"is {a_kind(value)}"
+            raise DataError(
+                f"{what}: expected a text or a whole number; that of {where.at(number)} {problem} "
+                f"({value!r:.40})"
+            )
+        whole = whole and isinstance(value, int)
+        texts.append(str(value))
+    return texts, whole
+
+
+def _check_values(values: NDArray[np.float64], first: int, name: str) -> None:
+    if not np.isfinite(values.astype(np.float32)).all():
+        at = int(np.argmin(np.isfinite(values.astype(np.float32))))
+        raise DataError(
+            f"values: expected finite numbers; that of row {first + at:,} of {name} is {values[at]}"
+        )
+
+
+def spool_names(
+    rows: NameRows, folder: str = "", *, on_bytes: Callable[[int], object] | None = None
+) -> tuple[Spooled, tuple[bool, ...], bool]:
+    """Writes rows into one scratch file.
+
+    Parameters
+    ----------
+    rows : NameRows
+    folder : str
+        Scratch folder; empty: that of this user on this host.
+    on_bytes : callable, optional
+        Called now and then with the bytes written so far.
+
+    Returns
+    -------
+    spooled : Spooled
+    whole : tuple of bool
+        Of each column, whether all its names are whole numbers.
+    valued : bool
+        Whether rows have values.
+
+    Raises
+    ------
+    DataError
+        As `NameRows.pieces`; or there are no rows, or a name cannot be part of a line.
+    """
+    file = Scratch(folder, 0).new_file(f"writing {rows.name}")
+    whole: tuple[bool, ...] = ()
+    units, valued = 0, False
+    try:
+        for piece in rows.pieces():
+            for column in piece.names:
+                _refuse_odd(column)
+            columns: list[Iterable[str]] = [*piece.names]
+            if len(piece.values):
+                columns.append(map(repr, piece.values.tolist()))
+            lines = map("\t".join, zip(*columns, strict=True))
+            file.write(("\n".join(lines) + "\n").encode(*_CODEC))
+            whole = tuple(map(all, zip(whole, piece.whole, strict=True))) if whole else piece.whole
+            units, valued = units + len(piece.names[0]), bool(len(piece.values))
+            if on_bytes is not None:
+                on_bytes(file.bytes)
+        if units == 0:
+            raise DataError(f"X: {rows.name} has no rows")
+        return Spooled(file, units, rows.name), whole, valued
+    except BaseException:
+        file.close()
+        raise
+
+
+def _refuse_odd(names: list[str]) -> None:
+    """Refuses names that cannot be part of a line."""
+    joined = "".join(names)
+    if all(names) and not any(one in joined for one in _NO_CHARACTERS) and joined.strip():
+        return
+    for name in names:
+        if not name.strip() or any(one in name for one in _NO_CHARACTERS):
+            raise DataError(
+                f"a name is {name!r:.60}: expected text without tabs and newlines, not empty"
+            )

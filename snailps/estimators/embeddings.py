@@ -1,0 +1,462 @@
+"""Embeddings of names as estimators: `KnowledgeGraph`, `MatrixFactorization`.
+
+    rows of names -> fit -> a scratch file -> a job -> .npz -> .graph_ or .factors_, for questions
+    rows of names -> predict, rank, evaluate -> scores, ranks, figures, in this process
+
+What training means is `models.embeddings`'; what rows of names may be, `data.name_rows`'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.elements import a_kind
+from snailps.data.name_columns import NameColumns
+from snailps.data.name_rows import NameRows, spool_names
+from snailps.data.spool import Spooled
+from snailps.errors import DataError
+from snailps.estimators.base import Estimator
+from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
+from snailps.estimators.display import SpoolDisplay
+from snailps.estimators.jobs import Finished
+from snailps.models.embeddings import files, kge, mf, ranking
+from snailps.models.embeddings.queries import Best, FactorModel, GraphModel, Name, NamedRows
+from snailps.models.embeddings.settings import KgeSettings, MfSettings
+
+N = TypeVar("N", bound="NameEstimator")
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int32]
+
+
+class NameEstimator(Estimator):
+    """A model of rows of names."""
+
+    _reader: ClassVar[type[GraphModel] | type[FactorModel]]
+    _lines: ClassVar[NameColumns]
+    _kind_of_column: ClassVar[tuple[int, ...]]
+    _model: Any
+    _whole: tuple[bool, ...] = ()
+    _columns: tuple[str, ...] = ()
+
+    def _train(self, X: Any, y: Any, columns: Sequence[str], *, needs_values: bool) -> None:
+        """Trains on rows; values are written where they are needed."""
+        self._checked()
+        if isinstance(columns, str):
+            raise DataError(f"columns: expected a list of names, got {columns!r:.60}")
+        with self._given(X, y, tuple(columns), needs_values) as given:
+            self._fit(given)
+        self._columns = tuple(columns)
+
+    @contextlib.contextmanager
+    def _given(
+        self, X: Any, y: Any, columns: tuple[str, ...], needs_values: bool
+    ) -> Iterator[Spooled | list[str]]:
+        """The input of a job."""
+        if is_path(X):
+            if y is not None or columns:
+                raise DataError("X: a file has its columns and values in its lines: y is given")
+            self._whole = ()
+            yield paths_of(X, f"rows are a list or a table of {self._shape}")
+            return
+        rows = self._rows_of(X, y, columns)
+        display = SpoolDisplay(self._parameter("verbose"), type(self).__name__)
+        try:
+            spooled, whole, valued = spool_names(rows, on_bytes=display.show)
+        finally:
+            display.close()
+        with spooled:
+            if needs_values and not valued:
+                raise DataError(
+                    f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
+                    " give them as y, or choose loss='softmax', which ranks items"
+                )
+            self._whole = whole
+            yield spooled
+
+    @property
+    def _shape(self) -> str:
+        return " ".join(self._lines.expected) + (" [value]" if self._lines.valued else "")
+
+    def _rows_of(self, X: Any, y: Any = None, columns: tuple[str, ...] = ()) -> NameRows:
+        refuse_names_of_files(X)
+        return NameRows(X, self._lines.expected, y, columns=columns, valued=self._lines.valued)
+
+    def _take(self, done: Finished) -> None:
+        model = self._reader(done.files[0])
+        kinds = self._kind_of_column
+        if self._whole:
+            alike = dict.fromkeys(kinds, True)
+            for kind, whole in zip(kinds, self._whole, strict=True):
+                alike[kind] &= whole
+            model.say_whole(model.kinds[kind] for kind, whole in alike.items() if whole)
+        self._model = model
+
+    def _numbered(self, X: Any, y: Any = None) -> tuple[Ids, Floats]:
+        """Numbers of the names of rows, int32 (columns, n), and values; -1 for unknown names."""
+        model: NamedRows = self._model
+        ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
+        values = [np.zeros(0, np.float32)]
+        for names, found in self._pieces(X, y):
+            ids.append(
+                np.array(
+                    [
+                        model.numbers(model.kinds[kind], column)
+                        for kind, column in zip(self._kind_of_column, names, strict=True)
+                    ]
+                )
+            )
+            values.append(np.asarray(found, np.float32))
+        return np.concatenate(ids, axis=1), np.concatenate(values)
+
+    def _pieces(self, X: Any, y: Any) -> Iterator[tuple[list[list[str]], NDArray[Any]]]:
+        if not is_path(X):
+            known = self._columns if _has(X, self._columns) else ()
+            for piece in self._rows_of(X, y, known).pieces():
+                yield piece.names, piece.values
+            return
+        for found in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
+            names = [[name.decode("utf-8", "replace") for name in one] for one in found.names]
+            yield names, found.values
+
+    def _all_known(self, ids: Ids, X: Any) -> None:
+        """Refuses rows with a name that the model does not know."""
+        unknown = (ids < 0).any(0)
+        if unknown.any():
+            raise DataError(
+                f"X: row {int(np.argmax(unknown)):,} of {a_kind(X)} has a name that the model does "
+                f"not know, as {int(unknown.sum()) - 1:,} others have"
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model as an ``.npz``, which `load` and `snailps.load` read.
+
+        Raises
+        ------
+        ModelFileError
+            A folder that is missing or full.
+        """
+        self._refuse_unfitted("save")
+        self._model.save(path)
+
+    @classmethod
+    def load(cls: type[N], path: str | os.PathLike[str], **parameters: Any) -> N:
+        """An estimator of an ``.npz`` that `save` or ``snailps train`` wrote.
+
+        Parameters
+        ----------
+        path : path
+        **parameters
+            Others than the file's, for the next `fit`.
+
+        Raises
+        ------
+        ModelFileError
+            It is no such file, or one of another model.
+        """
+        estimator = cls(**parameters)
+        model = cls._reader(path)
+        for name in cls.parameters.by_name:
+            if name not in parameters:
+                setattr(estimator, name, getattr(model.settings, name))
+        estimator._model = model
+        estimator.history_, estimator.figures_ = [], {}
+        return estimator
+
+
+def _has(data: Any, columns: tuple[str, ...]) -> bool:
+    """Whether data is a table with these columns."""
+    found = getattr(data, "columns", None)
+    found = data if isinstance(data, dict) else getattr(data, "column_names", found)
+    return bool(columns) and found is not None and set(columns) <= set(found)
+
+
+class KnowledgeGraph(NameEstimator, settings=KgeSettings):
+    """Embeddings of entities and relations, by TransE, DistMult, ComplEx or RotatE.
+
+    Parameters
+    ----------
+    model, dim, negatives, shared, loss, margin, temperature, norm, lr, l2, epochs, ...
+        Of the training; docs/settings.md says what they do, and what the others are for.
+    cluster, workers, callbacks, verbose
+        As of `FastText`.
+
+    Examples
+    --------
+    >>> places = [("berlin", "in", "germany"), ("paris", "in", "france")] * 50
+    >>> graph = KnowledgeGraph(dim=16, epochs=20).fit(places)  # doctest: +SKIP
+    >>> graph.tails("berlin", "in", topn=1)[0][0]  # doctest: +SKIP
+    'germany'
+    """
+
+    worker_class = "snailps.models.embeddings.kge:KnowledgeGraph"
+    _reader = GraphModel
+    _lines = kge.KnowledgeGraph.columns
+    _kind_of_column = kge.KnowledgeGraph.kind_of_column
+
+    def fit(
+        self: KnowledgeGraph, X: Any, y: object = None, *, columns: Sequence[str] = ()
+    ) -> KnowledgeGraph:
+        """Learns the vectors of the names of triples; forgets what was learnt before.
+
+        Parameters
+        ----------
+        X : array, list or generator of rows, table, path
+            n triples (head, relation, tail) of texts or whole numbers; of a table the first three
+            columns.  A str or `pathlib.Path` is a file, folder or glob of lines.
+        y : None
+            Has no effect; pipelines give it.
+        columns : sequence of str
+            The three columns of a table.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is wrong.
+        DataError
+            X is none of these, or a name is missing.
+        ClusterError
+            The job failed; the estimator is what it was before.
+        """
+        self._train(X, None, columns, needs_values=False)
+        return self
+
+    @property
+    def graph_(self) -> GraphModel:
+        """The names and their rows."""
+        self._refuse_unfitted("graph_")
+        model: GraphModel = self._model
+        return model
+
+    def predict(self, X: Any) -> Floats:
+        """Scores of triples, float32 (n,): the larger, the likelier.
+
+        Parameters
+        ----------
+        X : object
+            As of `fit`.
+
+        Raises
+        ------
+        DataError
+            The model does not know a name.
+        """
+        graph = self.graph_
+        ids, _ = self._numbered(X)
+        self._all_known(ids, X)
+        return graph.scores(ids)
+
+    def tails(
+        self, head: Name, relation: Name, topn: int = 10, without: Iterable[Name] = ()
+    ) -> Best:
+        """The best tails, as (name, score), but those in `without`."""
+        return self.graph_.tails(head, relation, topn, without)
+
+    def heads(
+        self, relation: Name, tail: Name, topn: int = 10, without: Iterable[Name] = ()
+    ) -> Best:
+        """The best heads, as (name, score), but those in `without`."""
+        return self.graph_.heads(relation, tail, topn, without)
+
+    def most_similar(self, name: Name, topn: int = 10, *, of: str = "") -> Best:
+        """Entities, or relations, with the most similar rows, as (name, cosine).
+
+        Parameters
+        ----------
+        name : str or int
+        topn : int
+        of : {"", "entities", "relations"}
+            What the name is one of; may be left out where only one has it.
+        """
+        return self.graph_.neighbours(name, topn, of)
+
+    def rank(self, X: Any, known: Any = None) -> NDArray[np.float64]:
+        """Filtered ranks of triples among all entities, float64 (n, 2): as tails, as heads.
+
+        Parameters
+        ----------
+        X : object
+            As of `fit`.
+        known : object, optional
+            Other true triples, as of `fit`: that one of them scores higher is no fault.  Those with
+            unknown names have no effect.
+
+        Raises
+        ------
+        DataError
+            The model does not know a name of X.
+
+        Notes
+        -----
+        Ranks begin at 1; among equal scores it is the middle one.
+        """
+        graph = self.graph_
+        ids, _ = self._numbered(X)
+        self._all_known(ids, X)
+        return self._ranks(graph, ids, known)
+
+    def _ranks(self, graph: GraphModel, ids: Ids, known: Any) -> NDArray[np.float64]:
+        true = ids
+        if known is not None:
+            others, _ = self._numbered(known)
+            true = np.concatenate([ids, others[:, (others >= 0).all(0)]], axis=1)
+        ranks = kge.rank(graph.settings, graph.entity_rows, graph.relation_rows, ids, true)
+        both: NDArray[np.float64] = ranks.reshape(2, -1).T
+        return both
+
+    def evaluate(self, X: Any, known: Any = None) -> dict[str, float]:
+        """Figures of filtered ranks: mrr, hits_at_1, hits_at_3, hits_at_10, mean_rank, unknown.
+
+        Parameters
+        ----------
+        X, known
+            As of `rank`; rows with unknown names are counted, as ``unknown``, and left out.
+        """
+        graph = self.graph_
+        ids, _ = self._numbered(X)
+        good = (ids >= 0).all(0)
+        figures = ranking.figures_of(self._ranks(graph, ids[:, good], known).ravel())
+        return {**figures, "unknown": int((~good).sum())}
+
+
+class MatrixFactorization(NameEstimator, settings=MfSettings):
+    """Vectors of users and items, from ratings or from what users chose.
+
+    Parameters
+    ----------
+    loss : "squared", "softmax" or "pairwise"
+        "squared" predicts values; the others rank items.
+    dim, negatives, shared, lr, l2, epochs, ...
+        Of the training; docs/settings.md says what they do, and what the others are for.
+    cluster, workers, callbacks, verbose
+        As of `FastText`.
+
+    Examples
+    --------
+    >>> rows = [("ann", "jaws", 5), ("ann", "heat", 1), ("bob", "jaws", 4)] * 50
+    >>> model = MatrixFactorization(dim=4).fit(rows)  # doctest: +SKIP
+    >>> model.recommend("bob", topn=1, without=["jaws"])[0][0]  # doctest: +SKIP
+    'heat'
+    """
+
+    worker_class = "snailps.models.embeddings.mf:MatrixFactorization"
+    _reader = FactorModel
+    _lines = mf.MatrixFactorization.columns
+    _kind_of_column = (mf.USER, mf.ITEM)
+    loss: Any
+    top: Any
+
+    def fit(
+        self: MatrixFactorization, X: Any, y: Any = None, *, columns: Sequence[str] = ()
+    ) -> MatrixFactorization:
+        """Learns the vectors of users and items; forgets what was learnt before.
+
+        Parameters
+        ----------
+        X : array, list or generator of rows, table, sparse matrix, path
+            n pairs (user, item) of texts or whole numbers, with values as third column or as `y`.
+            Of a sparse matrix of SciPy users are rows, items columns, and entries values.  A str
+            or `pathlib.Path` is a file, folder or glob of lines.
+        y : array, list or str, optional
+            Values; a str names a column of a table.  Rankings need none.
+        columns : sequence of str
+            The columns of a table; else its first two or three.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is wrong.
+        DataError
+            X is none of these, a name is missing, or there are no values for loss "squared".
+        ClusterError
+            The job failed; the estimator is what it was before.
+        """
+        self._train(X, y, columns, needs_values=self._parameter("loss") == "squared")
+        return self
+
+    @property
+    def factors_(self) -> FactorModel:
+        """The names and their rows."""
+        self._refuse_unfitted("factors_")
+        model: FactorModel = self._model
+        return model
+
+    def predict(self, X: Any) -> Floats:
+        """Values of pairs, or scores of a ranking, float32 (n,).
+
+        Parameters
+        ----------
+        X : object
+            As of `fit`; a third column has no effect.
+
+        Raises
+        ------
+        DataError
+            A ranking does not know a name; for ratings an unknown name counts as average.
+        """
+        model = self.factors_
+        ids, _ = self._numbered(X)
+        if model.settings.loss != "squared":
+            self._all_known(ids, X)
+        return model.scores(ids)
+
+    def recommend(self, user: Name, topn: int = 10, without: Iterable[Name] = ()) -> Best:
+        """The best items of a user, as (name, value), but those in `without`.
+
+        Raises
+        ------
+        DataError
+            The model does not know the user.
+        """
+        return self.factors_.recommend(user, topn, without)
+
+    def most_similar(self, name: Name, topn: int = 10, *, of: str = "items") -> Best:
+        """Names with the most similar factors, as (name, cosine).
+
+        Parameters
+        ----------
+        name : str or int
+        topn : int
+        of : {"items", "users"}
+            What the name is one of.
+        """
+        return self.factors_.neighbours(name, topn, of)
+
+    def evaluate(self, X: Any, y: Any = None, *, seen: Any = None) -> dict[str, float]:
+        """Figures of hold-out lines: of ratings rmse and mean_absolute_error, else of each list.
+
+        Parameters
+        ----------
+        X, y : object
+            As of `fit`.
+        seen : object, optional
+            Pairs that lists leave out, as of `fit`: those of the training.
+
+        Returns
+        -------
+        dict
+            Of rankings ``recall_at_K`` and ``ndcg_at_K``, with K the parameter `top`; ``unknown``:
+            rows with unknown names, which count as average for ratings and are else left out.
+
+        Raises
+        ------
+        DataError
+            Ratings have no values.
+        """
+        model = self.factors_
+        ids, values = self._numbered(X, y)
+        good = (ids >= 0).all(0)
+        unknown = {"unknown": int((~good).sum())}
+        if model.settings.loss == "squared":
+            if len(values) != ids.shape[1]:
+                raise DataError("y: expected the values of X, to compare with; X has none")
+            return {**mf.rating_figures(model.scores(ids), values), **unknown}
+        others = np.zeros((2, 0), np.int32) if seen is None else self._numbered(seen)[0]
+        others = others[:, (others >= 0).all(0)]
+        rows = model.user_rows, model.item_rows
+        return {**mf.list_figures(*rows, ids[:, good], others, self._parameter("top")), **unknown}

@@ -1,0 +1,181 @@
+"""estimators.embeddings without a cluster: the job is made up, questions and figures are exact."""
+
+import contextlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snailps
+from snailps.config import RawConfig
+from snailps.data.name_columns import NameCounts, Names
+from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
+from snailps.estimators import base
+from snailps.estimators.jobs import Finished
+from snailps.models.embeddings import files, kge, mf
+
+# "next" adds 1 on a line: TransE with these rows has no error.
+TRIPLES = [("a", "next", "b"), ("b", "next", "c"), ("c", "next", "d")]
+PLACES = {"a": 0, "b": 1, "c": 2, "d": 3, "next": 1}
+RATINGS = [(1, 10, 3.5), (1, 20, 5.5), (2, 20, 5.0)]
+
+
+class Jobs:
+    """In the place of `run_job`: a name's row is its place, a user's or item's its number / 10."""
+
+    def __init__(self, folder):
+        self.folder, self.asked, self.lines = folder, [], []
+
+    @contextlib.contextmanager
+    def __call__(self, worker_class, settings, given, monitor, **_):
+        cls = kge.KnowledgeGraph if worker_class.endswith("Graph") else mf.MatrixFactorization
+        path = given[0] if isinstance(given, list) else given.path
+        columns = cls.columns.read(Path(path).read_bytes(), path, 0)
+        self.asked.append((worker_class, settings))
+        self.lines = Path(path).read_text().splitlines()
+        counts = NameCounts(2)
+        for kind, names in zip(cls.kind_of_column, columns.names, strict=True):
+            counts.add(kind, names)
+        names = Names(counts.dump())
+        own = RawConfig.from_mapping({**settings, "worker_class": worker_class}, "a test").build(
+            cls.Settings
+        )
+        width = cls.row_dim(own)
+        arrays = {"mean": np.float32([3])}
+        for kind, some in zip(cls.kinds, names.names, strict=True):
+            texts = [name.decode() for name in some]
+            places = [PLACES[text] if text in PLACES else int(text) / 10 for text in texts]
+            arrays[kind] = files.packed_names(some)
+            arrays[f"{kind}.rows"] = np.zeros((len(some), width), np.float32)
+            arrays[f"{kind}.rows"][:, -1] = places
+        files.write(str(self.folder / "made.npz"), own, arrays)
+        monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0}])
+        yield Finished({"train_loss": 1.0}, [self.folder / "made.npz"])
+
+
+@pytest.fixture
+def jobs(monkeypatch, tmp_path):
+    made = Jobs(tmp_path)
+    monkeypatch.setattr(base, "run_job", made)
+    return made
+
+
+@pytest.fixture
+def graph(jobs):
+    return snailps.KnowledgeGraph(model="transe", dim=2, epochs=1).fit(TRIPLES)
+
+
+def test_graph_answers_scores_and_ranks(graph, jobs):
+    assert jobs.asked == [(graph.worker_class, {"model": "transe", "dim": 2, "epochs": 1})]
+    assert jobs.lines == ["\t".join(row) for row in TRIPLES]
+    assert graph.tails("a", "next", topn=1) == [("b", 0.0)]
+    assert graph.tails("a", "next", topn=2, without=["b", "c"]) == [("a", -1.0), ("d", -2.0)]
+    assert graph.heads("next", "b", topn=1) == [("a", 0.0)]
+    assert graph.predict([*TRIPLES, ("a", "next", "d")]).tolist() == [0, 0, 0, -2]
+    assert graph.rank(TRIPLES).tolist() == [[1, 1]] * 3
+    assert graph.rank([("a", "next", "d")]).tolist() == [[4, 4]]
+    # The better ones are true, too.
+    assert graph.rank([("a", "next", "d")], known=TRIPLES).tolist() == [[3, 3]]
+    assert [name for name, _ in graph.most_similar("c", 2)] == ["b", "d"]
+    assert graph.graph_.entities == ["b", "c", "a", "d"]
+    assert graph.history_ == [{"epoch": 1, "loss": 1.0}]
+
+
+def test_graph_evaluation_counts_unknown_names_and_leaves_them_out(graph):
+    figures = graph.evaluate([*TRIPLES[:2], ("a", "next", "z")], known=TRIPLES)
+    assert (figures["mrr"], figures["hits_at_1"], figures["unknown"]) == (1.0, 1.0, 1)
+    with pytest.raises(DataError, match="row 2 of a list has a name that the model does not know"):
+        graph.predict([*TRIPLES[:2], ("a", "next", "z")])
+
+
+def test_graph_is_fitted_on_files_and_asked_with_files(jobs, tmp_path):
+    path = tmp_path / "triples.txt"
+    path.write_text("".join("\t".join(row) + "\n" for row in TRIPLES))
+    graph = snailps.KnowledgeGraph(model="transe", dim=2).fit(str(path))
+    assert graph.evaluate(path)["mrr"] == 1.0
+    assert graph.predict([path]).tolist() == [0, 0, 0]
+    with pytest.raises(DataError, match="a file has its columns and values in its lines"):
+        graph.fit(path, columns=["a", "b", "c"])
+    with pytest.raises(DataError, match="is no file, folder, glob or URL"):
+        graph.fit("missing.txt")
+
+
+def test_names_that_were_whole_numbers_come_back_as_such(jobs, tmp_path):
+    model = snailps.MatrixFactorization(dim=1).fit(np.array(RATINGS))
+    assert jobs.lines == ["1\t10\t3.5", "1\t20\t5.5", "2\t20\t5.0"]
+    assert model.factors_.items == [20, 10]
+    # 3 + .1 x 2
+    assert model.recommend(1, topn=5) == [(20, pytest.approx(3.2)), (10, pytest.approx(3.1))]
+    assert model.recommend("1", topn=5, without=[20]) == [(10, pytest.approx(3.1))]
+    assert model.predict([(1, 20), (7, 7)]).tolist() == [pytest.approx(3.2), 3]
+    model.save(tmp_path / "ratings.npz")
+    assert snailps.load(tmp_path / "ratings.npz").recommend(1, 1)[0][0] == 20
+    again = snailps.MatrixFactorization.load(tmp_path / "ratings.npz", epochs=3)
+    assert (again.dim, again.epochs, again.history_) == (1, 3, [])
+    assert again.recommend(2, 1) == model.recommend(2, 1)
+    assert pickle.loads(pickle.dumps(model)).recommend(2, 1) == model.recommend(2, 1)
+
+
+def test_users_and_items_of_the_same_names_are_kept_apart(jobs):
+    model = snailps.MatrixFactorization(dim=1).fit([(1, 2, 3.0), (2, 1, 3.0), (3, 1, 3.0)])
+    assert model.most_similar(1, 5) == [(2, pytest.approx(1.0))]
+    assert [name for name, _ in model.most_similar(1, 5, of="users")] == [2, 3]
+    with pytest.raises(DataError, match="has users and items, no 'films'"):
+        model.most_similar(1, of="films")
+
+
+def test_evaluation_of_ratings_and_of_lists(jobs):
+    rated = snailps.MatrixFactorization(dim=1).fit(RATINGS)
+    figures = rated.evaluate([(1, 20), (9, 9)], [4.2, 3.0])
+    assert figures["rmse"] == pytest.approx(np.sqrt(0.5))
+    assert (figures["mean_absolute_error"], figures["unknown"]) == (pytest.approx(0.5), 1)
+    with pytest.raises(DataError, match="expected the values of X"):
+        rated.evaluate([(1, 20)])
+    listed = snailps.MatrixFactorization(dim=1, loss="softmax", top=1).fit(
+        [(1, 10), (1, 20), (2, 10), (2, 30)]
+    )
+    assert listed.evaluate([(1, 30), (2, 20), (8, 10)])["recall_at_1"] == 0.5
+    assert listed.evaluate([(1, 30), (2, 20)], seen=[(2, 30)])["recall_at_1"] == 1.0
+    with pytest.raises(DataError, match="does not know"):
+        listed.predict([(8, 10)])
+
+
+def test_values_are_needed_by_the_squared_loss_only(jobs):
+    with pytest.raises(DataError, match="loss='squared' predicts values, and X has none"):
+        snailps.MatrixFactorization().fit([(1, 2)])
+    snailps.MatrixFactorization(loss="pairwise").fit([(1, 2)])
+    assert jobs.lines == ["1\t2"]
+
+
+def test_columns_of_a_table_are_chosen_and_found_again(jobs):
+    table = {"stars": [4.0, 2.0], "film": ["8", "9"], "who": ["1", "2"]}
+    model = snailps.MatrixFactorization(dim=1).fit(table, "stars", columns=["who", "film"])
+    assert jobs.lines == ["1\t8\t4.0", "2\t9\t2.0"]
+    assert model.factors_.users == ["1", "2"]
+    assert model.predict(table).tolist() == pytest.approx([3.08, 3.18])
+
+
+def test_what_is_wrong_is_told_before_a_job_begins(jobs, tmp_path):
+    for made in (snailps.KnowledgeGraph(), snailps.MatrixFactorization()):
+        with pytest.raises(NotFitted, match="needs a fitted model"):
+            made.most_similar("a")
+        with pytest.raises(NotFitted, match="save needs a fitted model"):
+            made.save(tmp_path / "x.npz")
+    with pytest.raises(ParameterError, match="dim: expected an even number with model complex"):
+        snailps.KnowledgeGraph(dim=3).fit(TRIPLES)
+    with pytest.raises(ParameterError, match="did you mean 'dim'"):
+        snailps.KnowledgeGraph(embedding_dim=3)
+    with pytest.raises(ParameterError, match="did you mean 'dim'"):
+        snailps.MatrixFactorization(n_factors=3)
+    with pytest.raises(DataError, match="columns: expected a list of names"):
+        snailps.KnowledgeGraph().fit({"a": []}, columns="abc")
+    assert jobs.asked == []
+
+
+def test_files_of_other_models_are_refused(graph, tmp_path):
+    graph.save(tmp_path / "graph.npz")
+    with pytest.raises(ModelFileError, match=r"expected the \.npz of a matrix factorisation"):
+        snailps.MatrixFactorization.load(tmp_path / "graph.npz")
+    with pytest.raises(ModelFileError):
+        graph.save(tmp_path / "missing" / "graph.npz")
