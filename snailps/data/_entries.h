@@ -2,17 +2,27 @@
  *
  *     label [qid:n] index:value index:value ...           LIBSVM
  *     label field:index:value field:index:value ...       LIBFFM
+ *
+ * Byte by byte: any line, and what is wrong with it.  Plain lines of LIBSVM, as most files have only,
+ * are read by _plain_lines.h.
  */
 #ifndef SNAILPS_ENTRIES_H
 #define SNAILPS_ENTRIES_H
 
 #include "../abi/_key_hash.h"
 #include "_example_lines.h"
+#include "_plain_lines.h"
 
 typedef struct {
     int has_fields; /* LIBFFM */
     int shift;      /* keys are the upper 64 - shift bits of their hash; 0: as written */
+    snail_plain_reader plain; /* reads what it can of LIBSVM; NULL: nothing */
 } snail_entry_rules;
+
+enum {
+    SNAIL_LINES_LEAST = 8, /* lines read byte by byte before plain ones are looked for again */
+    SNAIL_LINES_MOST = 1024
+};
 
 static inline int snail_is_blank(uint8_t c) { return c == ' ' || c == '\t'; }
 
@@ -92,9 +102,27 @@ static inline snail_fault snail_entry_line(const uint8_t **cursor, const uint8_t
     return SNAIL_FAULT_NONE;
 }
 
-static void snail_read_entries(const uint8_t *text, int64_t size, const void *rules, int skip,
+static void snail_read_entries(const uint8_t *text, int64_t size, const void *of_format, int skip,
                                snail_examples *out, snail_trouble *trouble) {
-    snail_read_lines(snail_entry_line, rules, skip, text, size, out, trouble);
+    const snail_entry_rules *rules = of_format;
+    const uint8_t *stop = text + size;
+    int lines = SNAIL_LINES_LEAST;
+    if (!rules->plain) {
+        snail_read_lines(snail_entry_line, rules, skip, text, size, out, trouble);
+        return;
+    }
+    while (text < stop) {
+        const uint8_t *begin = text;
+        text = rules->plain(text, stop, rules->shift, out);
+        if (text == stop) return;
+        /* A line that is not plain.  The more of its kind there are, the longer none is tried. */
+        if (text > begin) lines = SNAIL_LINES_LEAST;
+        else if (lines < SNAIL_LINES_MOST) lines *= 2;
+        begin = text;
+        text = snail_lines_end(text, stop, lines);
+        snail_read_lines(snail_entry_line, rules, skip, begin, text - begin, out, trouble);
+        if (trouble->fault && !skip) return;
+    }
 }
 
 #endif

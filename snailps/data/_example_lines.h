@@ -48,6 +48,12 @@ static inline const uint8_t *snail_line_end(const uint8_t *p, const uint8_t *sto
     return memchr(p, '\n', (size_t)(stop - p));
 }
 
+/* Behind `lines` lines, or `stop`, where the text ends with a newline. */
+static inline const uint8_t *snail_lines_end(const uint8_t *p, const uint8_t *stop, int lines) {
+    while (p < stop && lines-- > 0) p = snail_line_end(p, stop) + 1;
+    return p;
+}
+
 /* Completes an example with the entries up to `nnz`. */
 static inline void snail_add_example(snail_examples *out, int64_t nnz) {
     out->n++;

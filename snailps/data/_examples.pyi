@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from snailps.data.columns import Column
 
 FAULTS: dict[int, str]
+BUILDS: tuple[str, ...]
 
 class Examples(NamedTuple):
     labels: NDArray[np.float32]
@@ -23,8 +24,10 @@ class Fault(NamedTuple):
     column: int
 
 class EntryReader:
-    def __init__(self, has_fields: bool, hash_bits: int, skip: bool) -> None: ...
-    def read(self, data: bytes) -> tuple[Examples, Fault | None]: ...
+    def __init__(self, has_fields: bool, hash_bits: int, skip: bool, build: str = ...) -> None: ...
+    def read(
+        self, data: bytes, begin: int = 0, end: int | None = None
+    ) -> tuple[Examples, Fault | None]: ...
 
 class RowReader:
     def __init__(
@@ -35,6 +38,8 @@ class RowReader:
         hash_bits: int,
         skip: bool,
     ) -> None: ...
-    def read(self, data: bytes) -> tuple[Examples, Fault | None]: ...
+    def read(
+        self, data: bytes, begin: int = 0, end: int | None = None
+    ) -> tuple[Examples, Fault | None]: ...
 
 def hash_bytes(seed: int, text: bytes) -> int: ...

@@ -3,7 +3,8 @@
 
     bytes -> EntryReader.read | RowReader.read -> Examples, and what is wrong with the text
 
-The loops are C headers: `_entries.h` (LIBSVM, LIBFFM), `_cells.h` (CSV, TSV), `_example_lines.h` (both).
+The loops are C headers: `_entries.h` (LIBSVM, LIBFFM), `_plain_lines.h` (LIBSVM, most of it), `_cells.h`
+(CSV, TSV), `_example_lines.h` (all).
 What a setting or a fault means in words is in `examples` and `columns`.  The loops run without the GIL.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -68,9 +69,14 @@ cdef extern from "data/_cells.h" nogil:
                                      Output *out, Trouble *trouble) noexcept
 
 cdef extern from "data/_entries.h" nogil:
+    ctypedef const uint8_t *(*PlainReader "snail_plain_reader")(const uint8_t *text, const uint8_t *stop,
+                                                               int shift, Output *out) noexcept
     ctypedef struct EntryRules "snail_entry_rules":
         int has_fields
         int shift
+        PlainReader plain
+
+    PlainReader plain_lines_of "snail_plain_lines_of"(int build) noexcept
 
     void read_entries "snail_read_entries"(const uint8_t *text, int64_t size, const void *rules,
                                            int skip, Output *out, Trouble *trouble) noexcept
@@ -130,19 +136,21 @@ class Fault(NamedTuple):
     column: int
 
 
-cdef int64_t count_of(const uint8_t *text, Py_ssize_t size, uint8_t wanted) noexcept nogil:
-    """How often a byte is there; in runs that 8 bits can count, so that 16 go at once."""
-    cdef int64_t found = 0
-    cdef Py_ssize_t i = 0, stop
-    cdef uint8_t run
+cdef void count_two(const uint8_t *text, int64_t size, uint8_t one, uint8_t other,
+                    int64_t *ones, int64_t *others) noexcept nogil:
+    """How often two bytes are there; in runs that 8 bits can count, so that 16 go at once."""
+    cdef int64_t i = 0, stop
+    cdef uint8_t run, other_run
+    ones[0] = others[0] = 0
     while i < size:
-        stop = min(i + 192, size)
-        run = 0
+        stop = min(i + 240, size)
+        run = other_run = 0
         while i < stop:
-            run += text[i] == wanted
+            run += text[i] == one
+            other_run += text[i] == other
             i += 1
-        found += run
-    return found
+        ones[0] += run
+        others[0] += other_run
 
 
 cdef class Sink:
@@ -176,23 +184,31 @@ cdef class Sink:
                         self.fields[:nnz if has_fields else 0], self.out.bad)
 
 
-cdef object run(Parser read, const void *rules, bint skip, bytes data, Output *out):
-    """Reads a text in two parts; returns its first `Fault`, or None.
+cdef int check_part(bytes data, Py_ssize_t begin, Py_ssize_t end) except -1:
+    if not 0 <= begin <= end <= len(data):
+        raise ValueError(f"expected a part of {len(data)} bytes, got {begin} to {end}")
+    return 0
+
+
+cdef object run(Parser read, const void *rules, bint skip, bytes data, Py_ssize_t begin,
+                Py_ssize_t end, Output *out):
+    """Reads a part of a text, in two parts; returns its first `Fault`, or None.
 
     The loops load 8 bytes at once, up to 8 beyond a newline, and rely on the last newline.  So the
     last lines are read from a copy that has both.
     """
-    cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t cut = data.rfind(b"\n", 0, max(0, len(data) - PAD)) + 1
-    cdef bytes rest = data[cut:]
+    cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
+    cdef Py_ssize_t cut = max(data.rfind(b"\n", begin, max(begin, end - PAD)) + 1, begin)
+    cdef bytes rest = data[cut:end]
     cdef Py_ssize_t rest_size
-    cdef const uint8_t *end
+    cdef const uint8_t *last
     cdef Trouble trouble
+    cut -= begin
     if rest and not rest.endswith(b"\n"):
         rest += b"\n"
     rest_size = len(rest)
     rest += bytes(PAD)
-    end = <const uint8_t *>PyBytes_AS_STRING(rest)
+    last = <const uint8_t *>PyBytes_AS_STRING(rest)
     memset(&trouble, 0, sizeof(Trouble))
     with nogil:
         read(text, cut, rules, skip, out, &trouble)
@@ -200,9 +216,9 @@ cdef object run(Parser read, const void *rules, bint skip, bytes data, Output *o
     if fault is None or skip:
         memset(&trouble, 0, sizeof(Trouble))
         with nogil:
-            read(end, rest_size, rules, skip, out, &trouble)
+            read(last, rest_size, rules, skip, out, &trouble)
         if fault is None:
-            fault = fault_of(&trouble, end, cut)
+            fault = fault_of(&trouble, last, cut)
     return fault
 
 
@@ -212,30 +228,50 @@ cdef object fault_of(const Trouble *trouble, const uint8_t *text, Py_ssize_t off
     return Fault(FAULTS[trouble.fault], trouble.at - text + offset, trouble.column)
 
 
+BUILDS = tuple(name for i, name in enumerate(("base", "avx2", "avx512"))
+               if plain_lines_of(<int>i) != NULL)
+
+
 cdef class EntryReader:
-    """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`."""
+    """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`.
+
+    Parameters
+    ----------
+    has_fields : bool
+    hash_bits : int
+        0: keys are as written.
+    skip : bool
+        Leave malformed lines out.
+    build : str
+        One of `BUILDS` for plain lines; "none": all are read byte by byte.  Empty: the last of `BUILDS`.
+    """
 
     cdef EntryRules rules
     cdef bint skip
 
-    def __cinit__(self, bint has_fields, int hash_bits, bint skip):
+    def __cinit__(self, bint has_fields, int hash_bits, bint skip, build=""):
         if not 0 <= hash_bits <= 62:
             raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
         self.rules.has_fields = has_fields
         self.rules.shift = 64 - hash_bits if hash_bits else 0
+        if not has_fields and build != "none":
+            self.rules.plain = plain_lines_of(<int>BUILDS.index(build) if build else len(BUILDS) - 1)
         self.skip = skip
 
-    def read(self, bytes data not None):
-        """The examples of whole lines, and the first `Fault`: there it stopped, unless `skip`."""
-        cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    def read(self, bytes data not None, Py_ssize_t begin=0, end=None):
+        """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
+
+        There it stopped, unless `skip`; its offset is from `begin` on.
+        """
+        cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
+        cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
         cdef int64_t lines, colons
         cdef Sink sink
+        check_part(data, begin, stop)
         with nogil:
-            lines = count_of(text, size, 10) + 1
-            colons = count_of(text, size, 58)
-        sink = Sink(lines, colons, self.rules.has_fields)
-        fault = run(read_entries, &self.rules, self.skip, data, &sink.out)
+            count_two(text, stop - begin, 10, 58, &lines, &colons)
+        sink = Sink(lines + 1, colons, self.rules.has_fields)
+        fault = run(read_entries, &self.rules, self.skip, data, begin, stop, &sink.out)
         return sink.examples(self.rules.has_fields), fault
 
 
@@ -306,16 +342,19 @@ cdef class RowReader:
     def __dealloc__(self):
         free(self.columns)
 
-    def read(self, bytes data not None):
-        """The examples of whole lines, and the first `Fault`: there it stopped, unless `skip`."""
-        cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    def read(self, bytes data not None, Py_ssize_t begin=0, end=None):
+        """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
+
+        There it stopped, unless `skip`; its offset is from `begin` on.
+        """
+        cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
+        cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
         cdef int64_t lines, cells
         cdef Sink sink
+        check_part(data, begin, stop)
         with nogil:
-            lines = count_of(text, size, 10) + 1
-            cells = count_of(text, size, self.rules.separator) + lines
+            count_two(text, stop - begin, 10, self.rules.separator, &lines, &cells)
         # A line is written on before its number of cells is known.
-        sink = Sink(lines, cells + self.rules.column_num, True)
-        fault = run(read_rows, &self.rules, self.skip, data, &sink.out)
+        sink = Sink(lines + 1, cells + lines + 1 + self.rules.column_num, True)
+        fault = run(read_rows, &self.rules, self.skip, data, begin, stop, &sink.out)
         return sink.examples(True), fault

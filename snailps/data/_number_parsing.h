@@ -42,21 +42,35 @@ static inline uint64_t snail_eight(const uint8_t *p) {
     return chunk;
 }
 
+/* The high bits of those of 8 bytes (xor-ed with 0x30) that are no digits, up to the first one.
+ * Adding 0x76 sets the high bit of what is above 9; a carry spoils only what lies behind. */
+static inline uint64_t snail_other_than_digits(uint64_t chunk) {
+    return ((chunk + UINT64_C(0x7676767676767676)) | chunk) & UINT64_C(0x8080808080808080);
+}
+
+/* The same, of each byte: none spoils another. */
+static inline uint64_t snail_other_than_digits_each(uint64_t chunk) {
+    const uint64_t low = chunk & UINT64_C(0x7F7F7F7F7F7F7F7F);
+    return ((low + UINT64_C(0x7676767676767676)) | chunk) & UINT64_C(0x8080808080808080);
+}
+
 /* How many digits 8 bytes begin with; the bytes come xor-ed with 0x30 each. */
 static inline int snail_digits_in(uint64_t chunk) {
-    /* Adding 0x76 sets the high bit of what is above 9; a carry spoils only what lies behind. */
-    const uint64_t other =
-        ((chunk + UINT64_C(0x7676767676767676)) | chunk) & UINT64_C(0x8080808080808080);
+    const uint64_t other = snail_other_than_digits(chunk);
     return other ? SNAIL_LOWEST_BIT(other) >> 3 : 8;
 }
 
-/* The number that the first 1 to 8 of the bytes (xor-ed with 0x30) write. */
-static inline uint64_t snail_value_of(uint64_t chunk, int digits) {
-    chunk <<= 64 - 8 * digits; /* the first digit is the lowest byte: zeros lead */
+/* The number that 8 digits (bytes xor-ed with 0x30) write. */
+static inline uint64_t snail_value_of_eight(uint64_t chunk) {
     chunk = chunk * 10 + (chunk >> 8);
     return (((chunk & UINT64_C(0x000000FF000000FF)) * UINT64_C(0x000F424000000064)) +
             (((chunk >> 16) & UINT64_C(0x000000FF000000FF)) * UINT64_C(0x0000271000000001))) >>
            32;
+}
+
+/* The number that the first 1 to 8 of the bytes (xor-ed with 0x30) write. */
+static inline uint64_t snail_value_of(uint64_t chunk, int digits) {
+    return snail_value_of_eight(chunk << (64 - 8 * digits)); /* the first digit is the lowest byte: zeros lead */
 }
 
 /* Reads a run of digits; 0 if there is none or it is above `most` (at most 2^63). */

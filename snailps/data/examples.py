@@ -120,8 +120,10 @@ class ExampleReader:
         if format != "auto":
             self._reader = self._loops(format)
 
-    def read(self, data: bytes, path: str = "", start: int = 0) -> Examples:
-        """The examples of a text, or of a matrix file.
+    def read(
+        self, data: bytes, path: str = "", start: int = 0, part: tuple[int, int] | None = None
+    ) -> Examples:
+        """The examples of a text or of a part of it, or of a matrix file.
 
         Parameters
         ----------
@@ -132,6 +134,8 @@ class ExampleReader:
         start : int
             Where `data` begins in the file's (unpacked) content, or the start of the block that
             `blocks.read_block` made it of.  0 means that the first line may be a header.
+        part : (int, int), optional
+            Where whole lines of a text begin and end that are read instead of all, without a copy.
 
         Returns
         -------
@@ -149,20 +153,21 @@ class ExampleReader:
         """
         if is_matrix(data):
             return self.read_rows(data, path)
-        first = self._first(data) if start == 0 else 0
-        text = data[first:] if first else data
+        first, last = part or (0, len(data))
+        if start + first == 0:
+            first = self._first(data)
         reader = self._reader
         if reader is None:
-            found = self._guess(text)
+            found = self._guess(data, first, last)
             reader = self._loops(found or ("csv" if self.columns else "libsvm"))
             if found:  # else the next text is asked
                 self.format, self._reader = found, reader
-        examples, fault = reader.read(text)
+        examples, fault = reader.read(data, first, last)
         if self.columns and not self._has_label:
             examples.labels[:] = 0
         if fault is not None:
             message = self._message(data, first, fault, path, start)
-            if self._reader is None and not self.columns and _SEPARATED.search(text):
+            if self._reader is None and not self.columns and _SEPARATED.search(data, first, last):
                 raise DataError(
                     f"{message}. No line looks like LIBSVM (label index:value ...) or LIBFFM. "
                     "Columns of CSV or TSV have to be declared: set columns, for example: "
@@ -220,15 +225,15 @@ class ExampleReader:
                 return end
         return first
 
-    def _guess(self, data: bytes) -> str:
-        """The format of a text; empty if none of its lines shows it."""
+    def _guess(self, data: bytes, at: int, last: int) -> str:
+        """The format of a text's part; empty if none of its lines shows it."""
         if self.columns:
-            line = next((line for line in data.split(b"\n", 1000) if line.strip()), b"")
+            lines = data[at:last].split(b"\n", 1000)
+            line = next((line for line in lines if line.strip()), b"")
             tabs = line.count(b"\t")
             return ("tsv" if tabs >= line.count(b",") and tabs else "csv") if line else ""
-        at = 0
-        while at < len(data):
-            end = data.find(b"\n", at) + 1 or len(data)
+        while at < last:
+            end = data.find(b"\n", at, last) + 1 or last
             found = _ENTRY.match(data, at, end)
             if found:
                 return "libffm" if found[1] else "libsvm"

@@ -108,7 +108,7 @@ def numbered(numbers, keys):
     return rows, new, {*touched.tolist(), *range(first, len(numbers))}, fits
 
 
-LOW = 1 << 21
+LOW = 1 << 22
 """Keys below are in a table by key, others in a hash table."""
 
 

@@ -194,9 +194,7 @@ class BatchReader:
         edges.append(len(data))
 
         def read(part: tuple[int, int]) -> T:
-            # Only the first piece may have a header; positions are those in the file.
-            a, b = part
-            return then(self._reader.read(data[a:b], path, start + a))
+            return then(self._reader.read(data, path, start, part))
 
         try:
             return list(self._pool.map(read, itertools.pairwise(edges)))
