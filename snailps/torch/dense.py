@@ -1,6 +1,7 @@
 """Dense parameters of a module as one vector at the servers, which step it.
 
     pull -> start + steps -> parameters;  gradients -> push -> optimiser at the servers
+    buffers (running means) beside them: what a forward adds to them is pushed as it is
 
 `DenseParameters` is the vector; `Synced` moves it by hooks around a script's forward and backward,
 `training.Worker` around a block.  The first values are the module's own, so the servers keep what
@@ -24,6 +25,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.errors import ConfigError, MisuseError, WaitTimeout
 from snailps.local.session import Cluster
 from snailps.torch.rows import Rows, current
+from snailps.torch.server_vector import Buffers, ServerVector
 from snailps.transport.client._client import Pending
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam")
@@ -37,7 +39,7 @@ READY = np.uint64(1 << 32)
 """Key of the row in a table of steps that says that the first values are there."""
 
 
-class DenseParameters:
+class DenseParameters(ServerVector):
     """The parameters of a module that need gradients, as rows of one table.
 
     Parameters
@@ -55,10 +57,9 @@ class DenseParameters:
 
     Attributes
     ----------
-    start : numpy.ndarray
-        float32 (rows, floats of a row): the first values.
-    factor : float
-        Of the step size.
+    parameters : list of nn.Parameter
+    size : int
+        How many floats they are.
     """
 
     def __init__(
@@ -77,16 +78,10 @@ class DenseParameters:
         self.size = sum(one.numel() for one in self.parameters)
         if optimizer == "adagrad":
             options.setdefault("eps", 1e-10)  # as PyTorch's
-        self.tensor = Tensor(name, (self.size,), access=optimizer, lr=lr, **options)
-        self.table: Table = self.tensor.table()
-        self.factor = 1.0
-        self._rows, self._keys = rows, self.tensor.keys()
-        self._pulled: RowArray = np.empty((len(self._keys), self.table.dim), np.float32)
-        self._pull: Pending | None = None
+        super().__init__(rows, Tensor(name, (self.size,), access=optimizer, lr=lr, **options))
         self._values = np.zeros_like(self._pulled)
         self._make_views()
         self.start = self._values.copy()
-        rows.declare(self.table)
 
     def _make_views(self) -> None:
         """The parameters, as parts of one array, which a pull fills at once."""
@@ -98,28 +93,9 @@ class DenseParameters:
                 one.data = part
                 at += one.numel()
 
-    def ask(self) -> None:
-        """Starts a pull, unless one is under way."""
-        if self._pull is None:
-            self._pull = self._rows.pull_async(self.table.name, self._keys, self._pulled)
-
-    def refresh(self) -> None:
-        """Sets the parameters to the values at the servers, as of the last `ask`, else of now."""
-        self.ask()
-        pull, self._pull = self._pull, None
-        assert pull is not None
-        self.set_from(pull.wait())
-
     def set_from(self, steps: RowArray) -> None:
         """Sets the parameters to the first values and what has been added to them."""
         np.add(self.start, steps, out=self._values)
-
-    def forget(self) -> None:
-        """Gives up a pull that is under way."""
-        if self._pull is not None:
-            self._pull.abandon()
-            self._pull = None
-            self._pulled = np.empty_like(self._pulled)  # its answer may still come into the old one
 
     def take_gradient(self) -> RowArray | None:
         """The gradients, in an array of their own, and none are left; None if there are none."""
@@ -133,10 +109,6 @@ class DenseParameters:
                 one.grad = None
             at += one.numel()
         return rows
-
-    def push(self, gradient: RowArray) -> Pending:
-        """Starts the push of a gradient, which must not change any more."""
-        return self._rows.push_async(self.table.name, self._keys, gradient, self.factor)
 
     @property
     def values(self) -> NDArray[np.float32]:
@@ -163,7 +135,9 @@ def sync(
     Parameters
     ----------
     module : nn.Module
-        Its parameters that need gradients, float32; rows of embeddings are not among them.
+        Its parameters that need gradients, float32; rows of embeddings are not among them.  With
+        them its persistent float32 buffers, as running means and variances are, and counts of
+        batches (``num_batches_tracked``).
     name : str
         Of the tables; the same in all processes that train the module together.
     mode : str
@@ -219,7 +193,9 @@ def sync(
     if rows.clocked:
         raise MisuseError("a model on workers is kept by snailps.torch.Worker: it needs no sync")
     dense = DenseParameters(rows, module, name, optimizer, lr, **options)
-    return Synced(module, dense, rows, mode, Ranks(rows, name, rank, world, timeout_s), staleness)
+    buffers = Buffers(rows, module, f"{name}.buffers") if Buffers.has_any(module) else None
+    ranks = Ranks(rows, name, rank, world, timeout_s)
+    return Synced(module, dense, buffers, rows, mode, ranks, staleness)
 
 
 class Ranks:
@@ -232,7 +208,6 @@ class Ranks:
     def __init__(self, rows: Rows, name: str, rank: int, world: int, timeout_s: float) -> None:
         self.rank, self.world, self._timeout_s = rank, world, timeout_s
         self._rows, self._table = rows, f"{name}.steps"
-        self._first = f"{name}.first"
         rows.declare(Table(self._table, 3))
         self._others = np.arange(world, dtype=np.uint64)
         self._known = -1.0
@@ -247,16 +222,19 @@ class Ranks:
         row = np.array([values], np.float32)
         self._rows.push_async(self._table, np.array([key], np.uint64), row, 1.0).wait()
 
-    def agree(self, dense: DenseParameters) -> None:
-        """Makes the first values of `dense` those of rank 0."""
-        keys, ready = dense.tensor.keys(), np.array([READY])
-        self._rows.declare(Table(self._first, dense.table.dim))
+    def agree(self, dense: DenseParameters, *others: ServerVector) -> None:
+        """Makes the first values of `dense`, and of others beside it, those of rank 0."""
+        ready = np.array([READY])
+        vectors = (dense, *others)
+        for one in vectors:
+            self._rows.declare(Table(f"{one.table.name}.first", one.table.dim))
         size = divmod(dense.size, 1 << 16)  # each exact as float32
         if self.rank == 0 and not self._read(ready)[0, 0]:
             # What a process pushed that was killed here is taken back first, exactly.
-            present = self._read(keys, self._first, dense.table.dim)
-            for change in (-present, dense.start):
-                self._rows.push_async(self._first, keys, change, 1.0).wait()
+            for one in vectors:
+                for change in (-self._first_of(one), one.start):
+                    keys, name = one.tensor.keys(), f"{one.table.name}.first"
+                    self._rows.push_async(name, keys, change, 1.0).wait()
             self._write(READY, 1.0, *size)
         self._until(
             lambda: bool(self._read(ready)[0, 0]), lambda: "rank 0 to bring the first values"
@@ -267,7 +245,11 @@ class Ranks:
                 f"the servers have {there[0] * 65536 + there[1]:,} parameters under this name, the "
                 f"module has {dense.size:,}: give sync() another name"
             )
-        dense.start = self._read(keys, self._first, dense.table.dim)
+        for one in vectors:
+            one.start = self._first_of(one)
+
+    def _first_of(self, one: ServerVector) -> RowArray:
+        return self._read(one.tensor.keys(), f"{one.table.name}.first", one.table.dim)
 
     def wait_for_slowest(self, staleness: int) -> None:
         """Waits until no other rank is more than `staleness` steps behind this one."""
@@ -329,20 +311,23 @@ class Synced:
         self,
         module: nn.Module,
         dense: DenseParameters,
+        buffers: Buffers | None,
         rows: Rows,
         mode: str,
         ranks: Ranks,
         staleness: int,
     ) -> None:
         self.dense, self.mode, self.held = dense, mode, False
-        self._ranks, self._staleness = ranks, staleness
-        self._push: Pending | None = None
+        self._rows, self._ranks, self._staleness = rows, ranks, staleness
+        self._buffers = buffers
+        self._vectors: list[ServerVector] = [dense] if buffers is None else [dense, buffers]
+        self._pushes: list[Pending] = []
         self._queued = False
         self._fresh = True  # no gradient was pushed since the last refresh
-        ranks.agree(dense)
+        ranks.agree(dense, *self._vectors[1:])
         if mode == "ssp":
             ranks.resume()
-        dense.refresh()
+        self._refresh()
         self._hooks: list[Any] = [module.register_forward_pre_hook(self._before_forward)]
         self._hooks += [
             one.register_post_accumulate_grad_hook(self._after_gradient) for one in dense.parameters
@@ -365,8 +350,15 @@ class Synced:
         if self.mode == "ssp" and module.training:
             self._ranks.wait_for_slowest(self._staleness)
         if not self._fresh:
-            self.dense.refresh()
+            self._refresh()
         self._fresh = True
+
+    def _refresh(self) -> None:
+        with self._rows.corked():
+            for one in self._vectors:
+                one.ask()
+        for one in self._vectors:
+            one.refresh()
 
     def _after_gradient(self, parameter: Any) -> None:
         if not (self.held or self._queued):
@@ -385,40 +377,50 @@ class Synced:
             return
         if gradient is None:
             return
-        if self._push is not None:
-            self._push.wait()
-        self._push = self.dense.push(gradient)
+        self.flush()
+        with self._rows.corked():
+            self._pushes.append(self.dense.push(gradient))
+            if self._buffers is not None:
+                self._pushes.append(self._buffers.push(self._buffers.take_change()))
+            if self.mode == "async":
+                for one in self._vectors:
+                    one.ask()  # behind the push: it sees that
         if self.mode == "ssp":
-            self._push.wait()
+            self.flush()
             self._ranks.step()
-        else:
-            self.dense.ask()  # behind the push: it sees that
         self._fresh = False
 
     def _step_together(self, gradient: RowArray | None) -> None:
-        if gradient is None:
-            gradient = np.zeros_like(self.dense.start)
-        flat = torch.from_numpy(gradient)
+        steps = [np.zeros_like(self.dense.start) if gradient is None else gradient]
+        if self._buffers is not None:
+            steps.append(self._buffers.take_change())
         if self._ranks.world > 1:
-            torch.distributed.all_reduce(flat)
-            flat /= self._ranks.world
+            for step in steps:
+                flat = torch.from_numpy(step)
+                torch.distributed.all_reduce(flat)
+                flat /= self._ranks.world
         if self._ranks.rank == 0:
-            self.dense.push(gradient).wait()
-            self.dense.refresh()
+            pushes = [one.push(step) for one, step in zip(self._vectors, steps, strict=True)]
+            for push in pushes:
+                push.wait()
+            self._refresh()
         if self._ranks.world > 1:
             torch.distributed.broadcast(torch.from_numpy(self.dense._values), src=0)
+            if self._buffers is not None:
+                torch.distributed.broadcast(torch.from_numpy(self._buffers.values), src=0)
+                self._buffers.write()
 
     def pull(self) -> None:
-        """Sets the parameters to what the servers have now: before an evaluation, say."""
+        """Sets parameters and buffers to what the servers have now: before an evaluation, say."""
         self.flush()
-        self.dense.forget()
-        self.dense.refresh()
+        for one in self._vectors:
+            one.forget()
+        self._refresh()
 
     def flush(self) -> None:
         """Waits until what was pushed is acknowledged."""
-        if self._push is not None:
-            push, self._push = self._push, None
-            push.wait()
+        while self._pushes:
+            self._pushes.pop(0).wait()
 
     def close(self) -> None:
         """Ends: parameters stay, hooks are gone, other ranks do not wait for this one."""

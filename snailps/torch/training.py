@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -26,9 +27,12 @@ from snailps.torch.dense import DenseParameters
 from snailps.torch.embedding import TableModule
 from snailps.torch.exchange import push_together
 from snailps.torch.rows import WorkerRows, bound
+from snailps.torch.server_vector import Buffers, ServerVector
 
 DENSE = "dense"
 """Name of the table of dense parameters."""
+BUFFERS = "dense.buffers"
+"""Name of the table of buffers, of a model that has some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,9 @@ class Worker(api.Worker):
     With ``consistency: async`` or ``ssp`` each batch is a step.  With ``bsp`` a block is a
     contribution to a step: the mean of its batches, from the rows and parameters at the step's
     start, a `micro_batches`-th of the step; the result has the same bits with any number of workers
-    and servers, and whatever of them is lost.  Buffers (running means of BatchNorm) stay at each
-    worker: use LayerNorm.
+    and servers, and whatever of them is lost.  Persistent float32 buffers (running means of
+    BatchNorm) are kept at the servers like parameters: what batches add to them is pushed; with
+    ``bsp`` the mean over a step's contributions.
 
     Examples
     --------
@@ -116,11 +121,17 @@ class Worker(api.Worker):
             torch.manual_seed(self.settings.seed)
             self.net = self.model()
             settings: TorchSettings = self.settings  # type: ignore[assignment]
+            self._vectors: list[ServerVector] = []
             self._dense: DenseParameters | None = None
+            self._buffers: Buffers | None = None
             if any(one.requires_grad for one in self.net.parameters()):
                 self._dense = DenseParameters(
                     rows, self.net, DENSE, settings.dense_optimizer, settings.dense_lr
                 )
+                self._vectors.append(self._dense)
+            if Buffers.has_any(self.net):
+                self._buffers = Buffers(rows, self.net, BUFFERS)
+                self._vectors.append(self._buffers)
         self._modules = [one for one in self.net.modules() if isinstance(one, TableModule)]
         if not self._modules and self._dense is None:
             raise MisuseError(f"{type(self).__name__}.model() has nothing to train")
@@ -145,15 +156,14 @@ class Worker(api.Worker):
         batches: list[Any] = block.prepared
         clocked = block.clock >= 0
         share = 1.0 / (len(batches) * block.slots) if clocked and batches else 1.0
-        dense = self._dense
-        if dense is not None:
-            dense.forget()  # it was asked before others' steps, or in the step before
-            if batches:
-                dense.refresh()
+        for vector in self._vectors:
+            vector.forget()  # it was asked before others' steps, or in the step before
+        if batches:
+            self._refresh()
         examples, total = 0, 0.0
         for number, batch in enumerate(batches):
-            if dense is not None and number and not clocked:
-                dense.refresh()
+            if number and not clocked:
+                self._refresh()
             if number + 1 < len(batches) and not clocked:
                 with self._rows.corked():
                     self.ahead(batches[number + 1])
@@ -162,21 +172,33 @@ class Worker(api.Worker):
             examples += count
             (loss * share if clocked else loss).backward()
             if not clocked:
-                self._push_dense(last=number + 1 == len(batches))
+                self._push_vectors(1.0, last=number + 1 == len(batches))
         if clocked:
             exchanges = [module.exchange for module in self._modules]
             push_together({exchange: exchange.take_held() for exchange in exchanges})
             for exchange in exchanges:
                 exchange.forget_ahead()
-            self._push_dense(last=True)
+            self._push_vectors(1.0 / block.slots, last=True)
         return {"units": examples, "examples": examples, "loss": total}
 
-    def _push_dense(self, *, last: bool) -> None:
-        if self._dense is None or (gradient := self._dense.take_gradient()) is None:
-            return
-        self._dense.push(gradient)
-        if not last:
-            self._dense.ask()  # behind the push, so that it sees that
+    def _refresh(self) -> None:
+        with self._rows.corked():
+            for vector in self._vectors:
+                vector.ask()
+        for vector in self._vectors:
+            vector.refresh()
+
+    def _push_vectors(self, share: float, *, last: bool) -> None:
+        """Pushes gradients, and `share` of what was added to buffers."""
+        gradient = None if self._dense is None else self._dense.take_gradient()
+        with self._rows.corked():
+            if self._dense is not None and gradient is not None:
+                self._dense.push(gradient)
+            if self._buffers is not None:
+                self._buffers.push(self._buffers.take_change() * np.float32(share))
+            if not last:
+                for vector in self._vectors:
+                    vector.ask()  # behind the push, so that it sees that
 
     def finish(self) -> None:
         """Waits until all is pushed."""
@@ -185,11 +207,11 @@ class Worker(api.Worker):
 
     @classmethod
     def trained(cls, results: Results) -> nn.Module:
-        """The model with the dense parameters that the servers have; rows stay there."""
+        """The model with the dense parameters and buffers of the servers; rows stay there."""
         one = cls(results.settings)
         one.tables()
-        if one._dense is not None:
-            one._dense.set_from(results.pull(DENSE, one._dense.tensor.keys()))
+        for vector in one._vectors:
+            vector.set_from(results.pull(vector.table.name, vector.tensor.keys()))
         return one.net
 
     @classmethod

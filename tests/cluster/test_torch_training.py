@@ -58,7 +58,10 @@ def test_model_learns_and_its_files_hold_rows_and_dense_parameters(tmp_path):
     assert figures["loss_by_epoch"][1] < figures["loss_by_epoch"][0] < 0.7
     assert {f"{name}.{part}" for name in "abc" for part in ("keys", "rows")} < bits.keys()
     assert np.frombuffer(bits["a.keys"], np.uint64).max() > 1 << 33
-    assert {"top.0.weight", "top.3.bias"} <= bits.keys()
+    assert {"top.0.weight", "top.4.bias", "top.1.running_mean"} <= bits.keys()
+    assert abs(np.frombuffer(bits["top.1.running_mean"], np.float32)).max() > 0.01
+    # Of each step the mean of its contributions: each has one block, of some seven batches.
+    assert np.frombuffer(bits["top.1.num_batches_tracked"], np.int64)[0] >= 2 * 3000 // 64 // 3
 
 
 def test_bsp_with_other_numbers_of_workers_and_servers_gives_the_same_bits(tmp_path):

@@ -31,7 +31,9 @@ class Net(nn.Module):
     def __init__(self, staleness):
         super().__init__()
         self.bags = EmbeddingBagCollection(4, ["a", "b", "c"], lr=0.1, staleness=staleness)
-        self.top = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1))
+        self.top = nn.Sequential(
+            nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1)
+        )
 
     def forward(self, ids):
         return self.top(self.bags(ids).reshape(len(ids), -1)).squeeze(1)

@@ -22,7 +22,7 @@ def main(address, mode):
     torch.distributed.init_process_group("gloo")
     with snailps.connect(address) as cluster:
         users = Embedding(4, f"users-{mode}", lr=0.1, staleness=0, cluster=cluster)
-        top = nn.Linear(4, 1)
+        top = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
         kept = stepper = None
         if mode == "ddp":
             top = nn.parallel.DistributedDataParallel(top)
@@ -45,7 +45,9 @@ def main(address, mode):
         torch.distributed.barrier()  # all have pushed what they had
         if kept is not None:
             kept.pull()
-        total = sum(float(one.detach().double().sum()) for one in top.parameters())
+        # Means and variances, too; DDP makes those of ranks equal at the next forward only.
+        values = top.parameters() if mode == "ddp" else top.state_dict().values()
+        total = sum(float(one.detach().double().sum()) for one in values)
         told = {"rank": rank, "first": losses[0], "last": losses[-1], "sum": total}
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
