@@ -56,7 +56,7 @@ from snailps.node.metrics import Sample
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
 from snailps.node.status import Status, Usage
-from snailps.node.usage import peak_rss_mb, usage
+from snailps.node.usage import peak_rss_mb, release_memory, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.control import ControlServer, Listener, Peer, Trust, listen, show
@@ -176,6 +176,7 @@ class Master:
         self._diagnosis: threading.Timer | None = None
         self._status_at = self._heartbeats_at = self._usage_at = 0.0
         self._peak_at = self._peak_mb = 0.0
+        self._phase: JobPhase | None = None
         self._log_tail = LogTail()
         self._metrics: MetricsServer | None = None
         self._scrapes: deque[Future[list[Sample]]] = deque()
@@ -403,6 +404,10 @@ class Master:
         self._feed(events.Tick(self._peak_mb, self._measure(now)))
         if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
+        if core.job_controller.phase is not self._phase:
+            self._phase = core.job_controller.phase
+            if self._phase is JobPhase.TRAINING:  # counts of words, estimates of rows
+                release_memory()
         self._probe_service.step()
         while self._scrapes:
             self._answer_scrape(self._scrapes.popleft())
