@@ -81,3 +81,25 @@ class Clicks(Worker):
         found = super().train(block)
         self._stop(f"after-{block.number}")
         return found
+
+
+class DlrmNet(nn.Module):
+    """Dot products of all pairs of embeddings, beside these, into a network."""
+
+    def __init__(self):
+        super().__init__()
+        self.bags = EmbeddingBagCollection(4, ["a", "b", "c"], lr=0.1)
+        self.register_buffer("pairs", torch.triu_indices(FIELDS, FIELDS, 1), persistent=False)
+        self.top = nn.Sequential(nn.Linear(15, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, ids):
+        rows = self.bags(ids)
+        dots = (rows @ rows.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([rows.flatten(1), dots], 1)).squeeze(1)
+
+
+class DlrmClicks(Clicks):
+    """The same on a DLRM."""
+
+    def model(self):
+        return DlrmNet()

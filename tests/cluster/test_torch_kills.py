@@ -1,0 +1,161 @@
+"""kill -9 of a server, a worker and the master within one epoch of a DLRM; of a rank under ssp."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from processes import LIMIT_S, SUPPORT, Gate, environment, free_port
+from test_bsp import kill_who_stands_at
+from test_checkpoint_clocks_cluster import run
+from test_cluster import figures_of
+from test_master_dies import Mortal
+from test_torch_training import bits_of
+from torch_models import DlrmNet, write_clicks
+from torch_rows import StoredRows
+
+import snailps
+from snailps.models.sparse.metrics import auc
+from snailps.torch.rows import bound
+
+TRAINED, HELD_OUT = 6000, 3000
+
+
+def job_of(folder, consistency, **settings):
+    """Writes the input and, beside it, what is held out; the settings of one epoch."""
+    write_clicks(folder / "all", lines=TRAINED + HELD_OUT)
+    lines = (folder / "all").read_text().splitlines(keepends=True)
+    (folder / "input").write_text("".join(lines[:TRAINED]))
+    (folder / "held-out").write_text("".join(lines[TRAINED:]))
+    slots = {"micro_batches": 3} if consistency == "bsp" else {}
+    return {
+        "worker_class": "torch_models:DlrmClicks", "input": str(folder / "input"), "output": "out",
+        "consistency": consistency, "block_bytes": 8000, "epochs": 1, "dense_lr": 0.05,
+        "on_node_loss": "recover", **slots, **settings,
+    }  # fmt: skip
+
+
+def auc_of(folder):
+    """Of the trained model on the lines that are held out."""
+    store = StoredRows()
+    with bound(store):
+        net = DlrmNet().eval()
+    with np.load(folder / "out.npz") as tables:
+        for name in "abc":
+            rows = zip(tables[f"{name}.keys"].tolist(), tables[f"{name}.rows"], strict=True)
+            store.rows.update({(name, key): row for key, row in rows})
+    net.load_state_dict(torch.load(folder / "out.pt", weights_only=True))
+    told = np.loadtxt(folder / "held-out", dtype=np.int64)
+    with torch.no_grad():
+        return auc(told[:, 0] > 0, net(torch.from_numpy(told[:, 1:])).numpy())
+
+
+def assert_ended(cluster, killed):
+    """All others ended well."""
+    codes = {process.pid: process.wait() for process in cluster.processes}
+    assert {pid: code for pid, code in codes.items() if code} == dict.fromkeys(
+        killed, -signal.SIGKILL
+    )
+
+
+@pytest.mark.limit(600)
+@pytest.mark.parametrize("consistency", ["async", "bsp"])
+def test_dlrm_is_as_undisturbed_with_server_worker_and_master_killed_in_one_epoch(
+    tmp_path, consistency
+):
+    quiet, folder = tmp_path / "quiet", tmp_path / "killed"
+    for one in (quiet, folder):
+        one.mkdir()
+    run(quiet, job_of(quiet, consistency), *((1, 1) if consistency == "bsp" else (3, 3)))
+    gates = folder / "gates"
+    places = [Gate(gates, number, "before") for number in (5, 12, 19)]
+    job = job_of(folder, consistency, gates=str(gates))
+    with Mortal(folder, {"replication": "sync"}, job, workers=3, servers=3) as cluster:
+        master = cluster.begin()
+        killed = []
+        places[0].meet()
+        server = next(one for one in cluster.processes if one.name.startswith("server"))
+        server.send(signal.SIGKILL)
+        killed.append(server.pid)
+        master.wait_line(rf"process {server.pid}\) is lost")
+        places[0].open()
+        places[1].meet()
+        killed.append(kill_who_stands_at(places[1]))
+        master.wait_line(rf"process {killed[1]}\) is lost: .* The others go on")
+        places[1].open()
+        places[2].meet()
+        master = cluster.kill(master)
+        master.wait_line("took over from the previous master")
+        places[2].open()
+        assert_ended(cluster, killed)
+    assert figures_of(master)["examples"] == TRAINED
+    found, expected = auc_of(folder), auc_of(quiet)
+    assert expected > 0.85
+    assert abs(found - expected) < (0.01 if consistency == "async" else 1e-12)
+    if consistency == "bsp":
+        assert bits_of(folder) == bits_of(quiet)
+
+
+# --- ranks under ssp ------------------------------------------------------------------------------
+
+RANK = str(SUPPORT / "torch_ssp_rank.py")
+
+
+@pytest.fixture
+def cluster():
+    with snailps.local_cluster(servers=1, workers=0, shard_num=1) as made:
+        yield made
+
+
+def test_rank_that_loses_the_other_under_ssp_ends_and_names_it(cluster):
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, RANK, cluster.address, "20", "3"],
+            env=environment(OMP_NUM_THREADS="1", RANK=str(rank), WORLD_SIZE="2"),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        told = [one.communicate(timeout=LIMIT_S) for one in ranks]
+    finally:
+        for one in ranks:
+            if one.poll() is None:
+                one.kill()
+                one.wait()
+    assert ranks[1].returncode == -signal.SIGKILL
+    assert ranks[0].returncode == 1
+    line = re.search(r"WaitTimeout: rank 0 has waited 3 s for rank 1, .*", told[0][1])
+    assert line, told[0][1]
+    assert line[0].endswith("which has made 20 steps: does it run?")
+
+
+def test_torchrun_starts_ranks_under_ssp_again_and_they_go_on(cluster):
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1",
+        "--max-restarts=1", "--monitor-interval=0.1", "--master-addr=127.0.0.1",
+        f"--master-port={free_port()}", RANK, cluster.address, "40", "30",
+    ]  # fmt: skip
+    run = subprocess.Popen(
+        command, env=environment(OMP_NUM_THREADS="1"), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = run.communicate(timeout=LIMIT_S)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    assert run.returncode == 0, err
+    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert sorted((one["rank"], one["start"]) for one in told) == [(0, 1), (1, 1)]
+    for one in told:  # untrained it is above 0.2
+        assert one["first"] < 0.1
+        assert one["last"] < 0.05

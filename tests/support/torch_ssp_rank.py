@@ -1,0 +1,45 @@
+"""One rank of two under ssp, for tests of a loss: rank 1 of the first start kills itself.
+
+RANK and WORLD_SIZE in the environment; HOST:PORT STEP TIMEOUT_S -> a JSON line on standard output
+"""
+
+import json
+import os
+import signal
+import sys
+
+import torch
+from torch import nn
+
+import snailps
+from snailps.torch import Embedding, sync
+
+STEPS = 60
+
+
+def main(address, dies_at, timeout_s):
+    rank, start = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    torch.manual_seed(rank)
+    with snailps.connect(address) as cluster:
+        users = Embedding(4, "users", lr=0.1, cluster=cluster)
+        top = nn.Linear(4, 1)
+        kept = sync(
+            top, "top", mode="ssp", staleness=2, timeout_s=float(timeout_s), cluster=cluster
+        )
+        draw = torch.Generator().manual_seed(100 + rank)
+        losses = []
+        for step in range(STEPS):
+            if rank == 1 and start == 0 and step == int(dies_at):
+                os.kill(os.getpid(), signal.SIGKILL)
+            ids = torch.randint(20, (32,), generator=draw)
+            loss = (top(users(ids)).squeeze(1) - (ids % 5).float() / 5).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+        users.flush()
+        kept.close()
+    told = {"rank": rank, "start": start, "first": losses[0], "last": losses[-1]}
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+main(*sys.argv[1:])
