@@ -43,6 +43,7 @@
 /* may_alias and the alignment of a float: a load or store of floats wherever they lie. */
 typedef float snail_vec __attribute__((vector_size(4 * SNAIL_LANES), aligned(4), may_alias));
 typedef float snail_quad __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t snail_ints __attribute__((vector_size(4 * SNAIL_LANES), aligned(4), may_alias));
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define SNAIL_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
@@ -53,6 +54,8 @@ typedef int32_t snail_quad_index __attribute__((vector_size(16)));
 
 SNAIL_INLINE snail_vec snail_load(const float *p) { return *(const snail_vec *)p; }
 SNAIL_INLINE void snail_store(float *p, snail_vec v) { *(snail_vec *)p = v; }
+
+SNAIL_INLINE snail_vec snail_all(float x) { return x - (snail_vec){0}; }
 
 /* ---- AdaGrad: rows[d] += rate * g / (sqrt(squares[d] + g * g) + epsilon) --------------------- */
 
@@ -129,6 +132,20 @@ static void snail_score(int row_num, const float *const *rows, const float *acro
     for (; r < row_num; r++) snail_score_tile(1, rows + r, across, dim, out + r * SNAIL_GROUP);
 }
 
+/* Squared lengths of the lanes; stride is a multiple of 4. */
+static void snail_lengths2(const float *across, int64_t stride, float *out) {
+    for (int v = 0; v < SNAIL_GROUP; v += SNAIL_LANES) {
+        snail_vec sum[4] = {{0}, {0}, {0}, {0}};
+        for (int64_t d = 0; d < stride; d += 4)
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++) {
+                const snail_vec x = snail_load(across + (d + k) * SNAIL_GROUP + v);
+                sum[k] += x * x;
+            }
+        snail_store(out + v, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+}
+
 /* ---- updates: dst[r] (+)= sum over k of coef[k * by_k + r * by_r] * src[k], 4 rows r --------- */
 
 SNAIL_INLINE void snail_update_tile(const int vec_num, const int by_k, const int by_r, const int add,
@@ -197,10 +214,33 @@ static void snail_gradients_from_lanes(int lane_num, const float *const *src, co
     snail_update(1, SNAIL_GROUP, 0, lane_num, src, coef, dst, stride);
 }
 
+/* Sums over the lanes of 4 vectors. */
+SNAIL_INLINE snail_quad snail_sum_lanes(const snail_vec *v) {
+#if defined(__AVX512F__)
+    const __m512 a = (__m512)v[0], b = (__m512)v[1], c = (__m512)v[2], d = (__m512)v[3];
+    const __m512d ab = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const __m512d cd = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const __m512 q = (__m512)_mm512_unpacklo_pd(ab, cd) + (__m512)_mm512_unpackhi_pd(ab, cd);
+    const __m256 half = _mm512_castps512_ps256(q) + _mm512_extractf32x8_ps(q, 1);
+    return (snail_quad)(_mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1));
+#elif defined(__AVX__)
+    const __m256 a = (__m256)v[0], b = (__m256)v[1], c = (__m256)v[2], d = (__m256)v[3];
+    const __m256 q = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    return (snail_quad)(_mm256_castps256_ps128(q) + _mm256_extractf128_ps(q, 1));
+#else
+    const snail_vec ab = SNAIL_SHUFFLE(v[0], v[1], 0, 4, 1, 5) + SNAIL_SHUFFLE(v[0], v[1], 2, 6, 3, 7);
+    const snail_vec cd = SNAIL_SHUFFLE(v[2], v[3], 0, 4, 1, 5) + SNAIL_SHUFFLE(v[2], v[3], 2, 6, 3, 7);
+    return SNAIL_SHUFFLE(ab, cd, 0, 1, 4, 5) + SNAIL_SHUFFLE(ab, cd, 2, 3, 6, 7);
+#endif
+}
+
 /* Asks for a row that will be read and written. */
 SNAIL_INLINE void snail_prefetch_row(const float *row, int64_t stride) {
-    for (int64_t line = 0; line < stride / SNAIL_PAD; line++)
-        __builtin_prefetch(row + line * SNAIL_PAD, 1, 3);
+    const float *end = row + stride;
+    for (; row + 4 * SNAIL_PAD <= end; row += 4 * SNAIL_PAD)
+#pragma GCC unroll 4
+        for (int line = 0; line < 4; line++) __builtin_prefetch(row + line * SNAIL_PAD, 1, 3);
+    for (; row < end; row += SNAIL_PAD) __builtin_prefetch(row, 1, 3);
 }
 
 /* ---- sums of rows ------------------------------------------------------------------------------ */
@@ -313,14 +353,131 @@ SNAIL_INLINE float snail_log(float x) {
     return p * t + n * 0.69314718f;
 }
 
-/* Scores of one row -> its coefficients, in place, and each lane's loss.  sign is +1 for a positive
- * word, -1 for noise; q is the probability that the truth gets. */
-static void snail_judge(float *restrict coef, float noise_logit, float sign, float rate,
-                        const float *restrict weight, float *restrict loss) {
-    for (int i = 0; i < SNAIL_GROUP; i++) {
-        float q = snail_sigmoid(sign * (coef[i] - noise_logit));
-        loss[i] -= weight[i] * snail_log(q);
-        coef[i] = sign * rate * weight[i] * (1.0f - q);
+/* ---- the same of a register ------------------------------------------------------------------- */
+
+/* x, its values bounded to +-most. */
+SNAIL_INLINE snail_vec snail_bounded(snail_vec x, float most) {
+#if defined(__AVX512F__)
+    const __m512 high = _mm512_set1_ps(most), low = _mm512_set1_ps(-most);
+    return (snail_vec)_mm512_max_ps(_mm512_min_ps((__m512)x, high), low);
+#elif defined(__AVX__)
+    const __m256 high = _mm256_set1_ps(most), low = _mm256_set1_ps(-most);
+    return (snail_vec)_mm256_max_ps(_mm256_min_ps((__m256)x, high), low);
+#else
+    for (int i = 0; i < SNAIL_LANES; i++) {
+        x[i] = x[i] > most ? most : x[i];
+        x[i] = x[i] < -most ? -most : x[i];
+    }
+    return x;
+#endif
+}
+
+/* 1 / x, x > 0: an estimate and a step of Newton's method take a third of a division's time. */
+SNAIL_INLINE snail_vec snail_inverse(snail_vec x) {
+#if defined(__AVX512F__)
+    const snail_vec inverse = (snail_vec)_mm512_rcp14_ps((__m512)x);
+    return inverse * (2.0f - x * inverse);
+#elif defined(__AVX__)
+    const snail_vec inverse = (snail_vec)_mm256_rcp_ps((__m256)x);
+    return inverse * (2.0f - x * inverse);
+#else
+    return 1.0f / x;
+#endif
+}
+
+/* exp(x), |x| <= 80: see snail_exp. */
+SNAIL_INLINE snail_vec snail_exps(snail_vec x) {
+    const snail_ints n = __builtin_convertvector(x * 1.44269504f + 128.5f, snail_ints) - 128;
+    const snail_vec whole = __builtin_convertvector(n, snail_vec);
+    const snail_vec f = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    snail_vec p = f * (1.0f / 720) + 1.0f / 120;
+    p = p * f + 1.0f / 24;
+    p = p * f + 1.0f / 6;
+    p = p * f + 0.5f;
+    p = p * f + 1.0f;
+    p = p * f + 1.0f;
+    return p * (snail_vec)((n + 127) << 23);
+}
+
+/* ln x of normal, positive x: see snail_log. */
+SNAIL_INLINE snail_vec snail_logs(snail_vec x) {
+    const snail_ints bits = (snail_ints)x - 0x3f3504f3, n = bits >> 23;
+    const snail_vec m = (snail_vec)((bits & 0x7fffff) + 0x3f3504f3);
+    const snail_vec t = (m - 1.0f) * snail_inverse(m + 1.0f), tt = t * t;
+    snail_vec p = tt * (2.0f / 9) + 2.0f / 7;
+    p = p * tt + 2.0f / 5;
+    p = p * tt + 2.0f / 3;
+    p = p * tt + 2.0f;
+    return p * t + __builtin_convertvector(n, snail_vec) * 0.69314718f;
+}
+
+/* A sum of logarithms, as that of a product: up to 100 factors of at least 1. */
+typedef struct {
+    snail_vec mantissas; /* product */
+    snail_ints exponents;
+} snail_log_sum;
+
+SNAIL_INLINE snail_log_sum snail_no_logs(void) {
+    const snail_log_sum none = {snail_all(1.0f), {0}};
+    return none;
+}
+
+SNAIL_INLINE void snail_add_logs(snail_log_sum *sum, snail_vec x) {
+    const snail_ints bits = (snail_ints)x;
+    sum->exponents += (bits >> 23) - 127;
+    sum->mantissas *= (snail_vec)((bits & 0x7fffff) | 0x3f800000);
+}
+
+SNAIL_INLINE snail_vec snail_sum_of_logs(const snail_log_sum *sum) {
+    return snail_logs(sum->mantissas) +
+           __builtin_convertvector(sum->exponents, snail_vec) * 0.69314718f;
+}
+
+/* What scores are worth, x = logit - score of a true word, score - logit of noise: returns the
+ * probability that is given to the wrong answer; *odds its loss's exponential, 1 + exp(x). */
+SNAIL_INLINE snail_vec snail_wrong(snail_vec x, snail_vec *odds) {
+    const snail_vec e = snail_exps(snail_bounded(x, 30.0f));
+    *odds = 1.0f + e;
+    return e * snail_inverse(*odds);
+}
+
+/* Scores of noise rows -> their coefficients, in place, and each lane's loss.
+ *
+ * A row counts in a lane as often as `full` says; where one does not (some[t] is not 0), as
+ * weight[t] says. */
+static void snail_judge_noise_rows(int row_num, float (*restrict coef)[SNAIL_GROUP],
+                                   const float *restrict logit, float rate,
+                                   const float *restrict full,
+                                   float (*restrict weight)[SNAIL_GROUP], const uint8_t *some,
+                                   float *restrict loss) {
+    for (int v = 0; v < SNAIL_GROUP; v += SNAIL_LANES) {
+        const snail_vec often = snail_load(full + v), pull = often * -rate;
+        snail_log_sum sum = snail_no_logs();
+        snail_vec less = {0}, odds;
+        for (int t = 0; t < row_num; t++) {
+            const snail_vec wrong = snail_wrong(snail_load(coef[t] + v) - logit[t], &odds);
+            snail_add_logs(&sum, odds);
+            if (some[t]) {
+                const snail_vec own = snail_load(weight[t] + v);
+                less += (often - own) * snail_logs(odds);
+                snail_store(coef[t] + v, wrong * own * -rate);
+            } else {
+                snail_store(coef[t] + v, wrong * pull);
+            }
+        }
+        snail_store(loss + v, snail_load(loss + v) + often * snail_sum_of_logs(&sum) - less);
+    }
+}
+
+/* Scores of true words -> their coefficients, in place, and their losses added up, `num` of them. */
+SNAIL_INLINE void snail_judge_true(float *restrict score, const float *restrict logit, int num,
+                                   float rate, float *restrict loss) {
+    for (int v = 0; v < SNAIL_GROUP; v += SNAIL_LANES) {
+        snail_vec odds, wrong = snail_wrong(snail_load(logit + v) - snail_load(score + v), &odds);
+        float some[SNAIL_LANES];
+        for (int i = 0; i < SNAIL_LANES; i++) some[i] = v + i < num;
+        snail_store(score + v, wrong * rate);
+        snail_store(loss + v, snail_load(loss + v) + snail_load(some) * snail_logs(odds));
     }
 }
 

@@ -24,9 +24,13 @@
 enum {
     SNAIL_NOISE = 32,         /* noise words of a group */
     SNAIL_CONTEXTS = 16,      /* contexts of a bundle that are judged at once */
+    SNAIL_SHORT = SNAIL_CONTEXTS / 2,
     SNAIL_LEAVING_AHEAD = 4,  /* lanes whose bags are asked for before they get what they are owed */
     SNAIL_CONTEXTS_AHEAD = 12 /* contexts whose rows are asked for ahead */
 };
+
+typedef float snail_eight __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t snail_eight_ints __attribute__((vector_size(32), aligned(4), may_alias));
 
 typedef struct { /* one group: bundles first..first+num-1, each in a lane */
     int64_t first;
@@ -48,6 +52,7 @@ typedef struct {
     float *rows[SNAIL_NOISE];
     float *hidden_row[SNAIL_GROUP];
     float *hidden_gradient_row[SNAIL_GROUP];
+    float length2[SNAIL_GROUP]; /* squared lengths of the hidden vectors */
     snail_bundles groups[2];
 } snail_pairs;
 
@@ -58,7 +63,6 @@ typedef struct {
  * its bag, and what it learns is owed to that until it leaves. */
 static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g,
                                const snail_bundles *before, int64_t first, uint64_t number) {
-    const uint64_t k = number * SNAIL_NOISE;
     const int64_t end = snail_least64(first + SNAIL_GROUP, job->bundle_num);
     int64_t b = first;
     for (int i = 0; i < SNAIL_GROUP; i++) g->bundle[i] = g->centre[i] = -1;
@@ -74,9 +78,8 @@ static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g,
     g->num = (int)(b - first);
     for (int i = 0; i < SNAIL_GROUP; i++)
         g->stays[i] = !job->input_squares & (g->centre[i] >= 0) & (g->centre[i] == before->centre[i]);
-    for (uint64_t i = 0; i < SNAIL_NOISE; i++)
-        g->noise[i] =
-            job->noise[snail_below(snail_draw(job->stream, k + i), job->noise_num)];
+    snail_draw_noise(job->noise, job->noise_num, job->stream, number * SNAIL_NOISE,
+                     (number + 1) * SNAIL_NOISE, SNAIL_NOISE, g->noise);
 }
 
 SNAIL_INLINE void snail_prefetch_output_of(const snail_pairs_job *job, int word) {
@@ -108,46 +111,46 @@ SNAIL_INLINE void snail_prefetch_lane(const snail_pairs_job *job, const snail_bu
         snail_prefetch_rows_of(job, ahead->centre[lane]);
 }
 
-/* Asks for the rows of some contexts behind these; those of all bundles follow each other. */
-SNAIL_INLINE void snail_prefetch_contexts(const snail_pairs_job *job, const int32_t *contexts,
-                                          int num) {
-    const int32_t *end = job->contexts + job->starts[job->bundle_num];
-    for (int i = SNAIL_CONTEXTS_AHEAD; i < SNAIL_CONTEXTS_AHEAD + num; i++)
-        if (contexts + i < end) snail_prefetch_output_of(job, contexts[i]);
-}
-
-/* How often each noise word counts in each lane: not for the pairs whose context it is. */
+/* How often each noise word counts in each lane: as often as `full` says, and where some[t] is set, as
+ * weight[t] says, which leaves out the pairs whose context the word is. */
 SNAIL_INLINE void snail_weigh_noise(const snail_pairs_job *job, const snail_bundles *g,
+                                    float full[SNAIL_GROUP], uint8_t some[SNAIL_NOISE],
                                     float weight[SNAIL_NOISE][SNAIL_GROUP]) {
     const float share = job->negatives / SNAIL_NOISE;
-    float full[SNAIL_GROUP] = {0};
-    uint64_t noise[4] = {0}; /* a bit for each word modulo 256: most contexts are none of them */
-    for (int i = 0; i < SNAIL_GROUP; i++)
-        if (g->bundle[i] >= 0)
-            full[i] = share * (float)(job->starts[g->bundle[i] + 1] - job->starts[g->bundle[i]]);
-    for (int t = 0; t < SNAIL_NOISE; t++) memcpy(weight[t], full, sizeof full);
+    uint64_t noise[32] = {0}; /* a bit for each word modulo 2048: most contexts are none of them */
     for (int t = 0; t < SNAIL_NOISE; t++)
-        noise[g->noise[t] / 64 % 4] |= UINT64_C(1) << g->noise[t] % 64;
-    for (int i = 0; i < SNAIL_GROUP; i++)
-        for (int64_t c = g->bundle[i] < 0 ? 0 : job->starts[g->bundle[i]];
-             g->bundle[i] >= 0 && c < job->starts[g->bundle[i] + 1]; c++) {
-            const int word = job->contexts[c];
-            if (!(noise[word / 64 % 4] >> word % 64 & 1)) continue;
-            for (int t = 0; t < SNAIL_NOISE; t++)
-                if (g->noise[t] == word)
-                    weight[t][i] = weight[t][i] > share ? weight[t][i] - share : 0;
+        noise[g->noise[t] / 64 % 32] |= UINT64_C(1) << g->noise[t] % 64;
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        const int64_t b = g->bundle[i];
+        full[i] = b < 0 ? 0 : share * (float)(job->starts[b + 1] - job->starts[b]);
+    }
+    const int64_t end = job->starts[g->first + g->num];
+    for (int64_t c = job->starts[g->first]; c < end; c++) {
+        const uint32_t word = (uint32_t)job->contexts[c];
+        if (!(noise[word / 64 % 32] >> word % 64 & 1)) continue;
+        int64_t b = g->first;
+        while (job->starts[b + 1] <= c) b++;
+        for (int t = 0; t < SNAIL_NOISE; t++) {
+            if (g->noise[t] != (int)word) continue;
+            if (!some[t]) memcpy(weight[t], full, SNAIL_GROUP * sizeof *full);
+            float *own = &weight[t][b % SNAIL_GROUP];
+            some[t] = 1;
+            *own = *own > share ? *own - share : 0;
         }
+    }
 }
 
 /* Scores of the noise rows become coefficients; returns the loss. */
 static double snail_judge_noise(const snail_pairs_job *job, const snail_bundles *g, snail_pairs *s,
                                 float factor) {
-    float weight[SNAIL_NOISE][SNAIL_GROUP], loss[SNAIL_GROUP] = {0};
+    float weight[SNAIL_NOISE][SNAIL_GROUP], full[SNAIL_GROUP], logit[SNAIL_NOISE];
+    float loss[SNAIL_GROUP] = {0};
+    uint8_t some[SNAIL_NOISE] = {0};
     double total = 0;
-    snail_weigh_noise(job, g, weight);
-    for (int t = 0; t < SNAIL_NOISE; t++)
-        snail_judge(s->coef + t * SNAIL_GROUP, job->noise_logit[g->noise[t]], -1, factor, weight[t],
-                    loss);
+    snail_weigh_noise(job, g, full, some, weight);
+    for (int t = 0; t < SNAIL_NOISE; t++) logit[t] = job->noise_logit[g->noise[t]];
+    snail_judge_noise_rows(SNAIL_NOISE, (float(*)[SNAIL_GROUP])s->coef, logit, factor, full, weight,
+                           some, loss);
     for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
     return total;
 }
@@ -166,23 +169,6 @@ static void snail_step_noise(const snail_pairs_job *job, snail_pairs *s, float r
                              job->output_squares + (s->rows[t + i] - job->outputs),
                              s->step_row[i], rate, job->epsilon);
     }
-}
-
-/* Sums over the lanes of 4 vectors. */
-SNAIL_INLINE snail_quad snail_sum_lanes(const snail_vec *v) {
-    float lanes[4][SNAIL_LANES];
-    snail_quad q[4];
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; r++) snail_store(lanes[r], v[r]);
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; r++) {
-        q[r] = *(const snail_quad *)lanes[r];
-#pragma GCC unroll 4
-        for (int i = 4; i < SNAIL_LANES; i += 4) q[r] += *(const snail_quad *)(lanes[r] + i);
-    }
-    const snail_quad ab = SNAIL_SHUFFLE(q[0], q[1], 0, 4, 1, 5) + SNAIL_SHUFFLE(q[0], q[1], 2, 6, 3, 7);
-    const snail_quad cd = SNAIL_SHUFFLE(q[2], q[3], 0, 4, 1, 5) + SNAIL_SHUFFLE(q[2], q[3], 2, 6, 3, 7);
-    return SNAIL_SHUFFLE(ab, cd, 0, 1, 4, 5) + SNAIL_SHUFFLE(ab, cd, 2, 3, 6, 7);
 }
 
 /* Dot products of a hidden vector and up to 4 rows; writes 4 numbers. */
@@ -244,28 +230,21 @@ SNAIL_INLINE int snail_different(const int32_t *contexts, int64_t left) {
     return most;
 }
 
-/* Scores of contexts -> coefficients, in place, and the loss of each. */
-SNAIL_INLINE void snail_judge_contexts(float *restrict score, const float *restrict logit, int num,
-                                       float factor, float *restrict loss) {
-    for (int i = 0; i < SNAIL_CONTEXTS; i++) {
-        const float truth = snail_sigmoid(score[i] - logit[i]);
-        loss[i] -= i < num ? snail_log(truth) : 0;
-        score[i] = factor * (1.0f - truth);
-    }
-}
-
-/* A few contexts of one lane, no word twice among them. */
-SNAIL_INLINE void snail_train_some(const snail_pairs_job *job, const int32_t *contexts, int num,
-                                   const float *hidden, float *gradient, float rate, float *loss) {
+/* Scores of the rows of some contexts of a lane, no word twice among them. */
+SNAIL_INLINE void snail_score_contexts(const snail_pairs_job *job, const int32_t *contexts, int num,
+                                       const float *hidden, float **rows, float *score,
+                                       float *logit) {
     const int64_t stride = job->stride;
-    float *rows[SNAIL_CONTEXTS];
-    float score[SNAIL_CONTEXTS] = {0}, logit[SNAIL_CONTEXTS] = {0};
+    const int32_t *end = job->contexts + job->starts[job->bundle_num];
     for (int i = 0; i < num; i++) {
         rows[i] = job->outputs + contexts[i] * stride;
         logit[i] = job->noise_logit[contexts[i]];
     }
     for (int i = 0; i < num; i += SNAIL_TILE) {
-        snail_prefetch_contexts(job, contexts + i, snail_least(num - i, SNAIL_TILE));
+        if (contexts + i + SNAIL_CONTEXTS_AHEAD + SNAIL_TILE <= end)
+#pragma GCC unroll 4
+            for (int k = 0; k < SNAIL_TILE; k++)
+                snail_prefetch_output_of(job, contexts[i + SNAIL_CONTEXTS_AHEAD + k]);
         switch (num - i) {
         case 1: snail_dots(1, hidden, rows + i, stride, score + i); break;
         case 2: snail_dots(2, hidden, rows + i, stride, score + i); break;
@@ -273,17 +252,23 @@ SNAIL_INLINE void snail_train_some(const snail_pairs_job *job, const int32_t *co
         default: snail_dots(4, hidden, rows + i, stride, score + i); break;
         }
     }
-    snail_judge_contexts(score, logit, num, job->output_squares ? 1.0f : rate, loss);
+}
+
+/* Steps of these rows, and the gradient of the hidden vector. */
+SNAIL_INLINE void snail_step_contexts(const snail_pairs_job *job, int num, const float *hidden,
+                                      float *const *rows, const float *pull, float *gradient,
+                                      float rate) {
+    const int64_t stride = job->stride;
     if (job->output_squares) {
-        snail_meet_adagrad(job, num, hidden, rows, score, gradient, rate);
+        snail_meet_adagrad(job, num, hidden, rows, pull, gradient, rate);
         return;
     }
     for (int i = 0; i < num; i += SNAIL_TILE)
         switch (num - i) {
-        case 1: snail_meet(1, hidden, rows + i, score + i, gradient, stride); break;
-        case 2: snail_meet(2, hidden, rows + i, score + i, gradient, stride); break;
-        case 3: snail_meet(3, hidden, rows + i, score + i, gradient, stride); break;
-        default: snail_meet(4, hidden, rows + i, score + i, gradient, stride); break;
+        case 1: snail_meet(1, hidden, rows + i, pull + i, gradient, stride); break;
+        case 2: snail_meet(2, hidden, rows + i, pull + i, gradient, stride); break;
+        case 3: snail_meet(3, hidden, rows + i, pull + i, gradient, stride); break;
+        default: snail_meet(4, hidden, rows + i, pull + i, gradient, stride); break;
         }
 }
 
@@ -294,14 +279,96 @@ static void snail_train_contexts(const snail_pairs_job *job, int64_t bundle, con
     int64_t left = job->starts[bundle + 1] - job->starts[bundle];
     while (left > 0) {
         const int num = snail_different(contexts, left);
-        snail_train_some(job, contexts, num, hidden, gradient, rate, loss);
+        float *rows[SNAIL_CONTEXTS];
+        float score[SNAIL_CONTEXTS] = {0}, logit[SNAIL_CONTEXTS] = {0};
+        snail_score_contexts(job, contexts, num, hidden, rows, score, logit);
+        snail_judge_true(score, logit, num, job->output_squares ? 1.0f : rate, loss);
+        snail_step_contexts(job, num, hidden, rows, score, gradient, rate);
         contexts += num;
         left -= num;
     }
 }
 
+/* Probabilities of the wrong answer -> coefficients, in place; shorter ones of contexts whose word came
+ * before in the bundle, for each half of SNAIL_CONTEXTS.
+ *
+ * The steps before move the word's row along the hidden vector h, by `moved`, and its score with it.  How much
+ * shorter that makes a step p is taken from the slope of the sigmoid: p / (1 + (1 - p / rate) moved |h|^2),
+ * which is positive however long the steps are. */
+SNAIL_INLINE void snail_shorten_repeats(const int32_t *restrict words, const float *length2, float rate,
+                                        float *restrict wrong) {
+    float moved[SNAIL_CONTEXTS];
+#pragma GCC unroll 2
+    for (int first = 0; first < SNAIL_CONTEXTS; first += SNAIL_SHORT) {
+        const snail_eight_ints word = *(const snail_eight_ints *)(words + first);
+        snail_eight sum = {0};
+        snail_eight_ints behind = {0, -1, -1, -1, -1, -1, -1, -1};
+#pragma GCC unroll 8
+        for (int k = 0; k < SNAIL_SHORT - 1; k++) {
+            const snail_eight by = wrong[first + k] - (snail_eight){0};
+            sum += (snail_eight)((word == words[first + k]) & behind & (snail_eight_ints)by);
+            behind[k + 1] = 0;
+        }
+        *(snail_eight *)(moved + first) = sum * (rate * length2[first / SNAIL_SHORT]);
+    }
+    for (int v = 0; v < SNAIL_CONTEXTS; v += SNAIL_LANES) {
+        const snail_vec q = snail_load(wrong + v);
+        snail_store(wrong + v, rate * q * snail_inverse(1.0f + (1.0f - q) * snail_load(moved + v)));
+    }
+}
+
+/* Whether a lane's contexts are judged at once with those of another one: plain steps only. */
+SNAIL_INLINE int snail_is_short(const snail_pairs_job *job, int64_t bundle) {
+    return bundle >= 0 && !job->output_squares &&
+           job->starts[bundle + 1] - job->starts[bundle] <= SNAIL_SHORT;
+}
+
+/* The contexts of two lanes, judged together: a core computes the scores of one while it waits for
+ * those of the other.  A word that comes again in a lane is judged by its row as it was left. */
+static void snail_train_two(const snail_pairs_job *job, const snail_bundles *g, int lane,
+                            snail_pairs *s, float rate, float *loss) {
+    float *rows[SNAIL_CONTEXTS];
+    float pull[SNAIL_CONTEXTS] = {0}, logit[SNAIL_CONTEXTS] = {0}, losses[SNAIL_CONTEXTS] = {0};
+    int32_t words[SNAIL_CONTEXTS];
+    int num[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t *starts = job->starts + g->bundle[lane + i];
+        const int at = i * SNAIL_SHORT;
+        num[i] = (int)(starts[1] - starts[0]);
+        for (int k = 0; k < SNAIL_SHORT; k++)
+            words[at + k] = k < num[i] ? job->contexts[starts[0] + k] : -1 - k;
+        snail_score_contexts(job, job->contexts + starts[0], num[i], s->hidden_row[lane + i], rows + at, pull + at,
+                             logit + at);
+    }
+    snail_judge_true(pull, logit, SNAIL_CONTEXTS, 1, losses);
+    snail_shorten_repeats(words, s->length2 + lane, rate, pull);
+    for (int i = 0; i < 2; i++) {
+        const int at = i * SNAIL_SHORT;
+        for (int k = 0; k < num[i]; k++) loss[at + k] += losses[at + k];
+        snail_step_contexts(job, num[i], s->hidden_row[lane + i], rows + at, pull + at,
+                            s->hidden_gradient_row[lane + i], rate);
+    }
+}
+
 SNAIL_INLINE void snail_add_row(int64_t stride, float *restrict to, const float *restrict from) {
     for (int64_t d = 0; d < stride; d++) to[d] += from[d];
+}
+
+/* Steps of a lane's word by its gradient: of its hidden vector while it stays, of its bag when it
+ * leaves. */
+SNAIL_INLINE void snail_step_lane(const snail_pairs_job *job, const snail_bundles *g,
+                                  const snail_bundles *ahead, snail_pairs *s, int lane, float rate) {
+    const int64_t stride = job->stride;
+    float *gradient = s->hidden_gradient_row[lane], *owed = s->owed + lane * stride;
+    if (ahead->stays[lane]) { /* the mean of rows that all get this moves by it */
+        snail_add_row(stride, s->hidden_row[lane], gradient);
+        if (g->stays[lane]) snail_add_row(stride, owed, gradient);
+        else memcpy(owed, gradient, (size_t)stride * sizeof *owed);
+        return;
+    }
+    if (g->stays[lane]) snail_add_row(stride, gradient, owed);
+    snail_step_bag(job->inputs, job->input_squares, stride, job->bag_ptr, job->bag_rows,
+                   g->centre[lane], gradient, rate, job->epsilon);
 }
 
 /* Trains a group, and asks for the rows of the one behind it; returns its loss. */
@@ -321,27 +388,28 @@ static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const 
     for (int t = 0; t < SNAIL_NOISE; t++) s->rows[t] = job->outputs + g->noise[t] * stride;
     snail_transpose(s->hidden, (int)stride, s->across);
     snail_score(SNAIL_NOISE, (const float *const *)s->rows, s->across, job->dim, s->coef);
+    snail_lengths2(s->across, stride, s->length2);
     loss = snail_judge_noise(job, g, s, job->output_squares ? 1 : rate);
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
         snail_lanes_from_rows(0, SNAIL_NOISE, (const float *const *)s->rows, s->coef + i,
                               s->hidden_gradient_row + i, (int)stride);
     snail_step_noise(job, s, rate);
-    for (int i = 0; i < SNAIL_GROUP; i++) {
-        float *gradient = s->hidden_gradient_row[i], *owed = s->owed + i * stride;
-        snail_prefetch_lane(job, ahead, i);
-        if (i + SNAIL_LEAVING_AHEAD < SNAIL_GROUP && snail_leaves(g, ahead, i + SNAIL_LEAVING_AHEAD))
-            snail_prefetch_rows_of(job, g->centre[i + SNAIL_LEAVING_AHEAD]);
-        if (g->bundle[i] < 0) continue;
-        snail_train_contexts(job, g->bundle[i], s->hidden_row[i], gradient, rate, losses);
-        if (ahead->stays[i]) { /* the mean of rows that all get this moves by it */
-            snail_add_row(stride, s->hidden_row[i], gradient);
-            if (g->stays[i]) snail_add_row(stride, owed, gradient);
-            else memcpy(owed, gradient, (size_t)stride * sizeof *owed);
-            continue;
+    for (int i = 0; i < SNAIL_GROUP; i += 2) {
+        for (int k = i; k < i + 2; k++) {
+            snail_prefetch_lane(job, ahead, k);
+            if (k + SNAIL_LEAVING_AHEAD < SNAIL_GROUP &&
+                snail_leaves(g, ahead, k + SNAIL_LEAVING_AHEAD))
+                snail_prefetch_rows_of(job, g->centre[k + SNAIL_LEAVING_AHEAD]);
         }
-        if (g->stays[i]) snail_add_row(stride, gradient, owed);
-        snail_step_bag(job->inputs, job->input_squares, stride, job->bag_ptr, job->bag_rows,
-                       g->centre[i], gradient, rate, job->epsilon);
+        if (snail_is_short(job, g->bundle[i]) && snail_is_short(job, g->bundle[i + 1]))
+            snail_train_two(job, g, i, s, rate, losses);
+        else
+            for (int k = i; k < i + 2; k++)
+                if (g->bundle[k] >= 0)
+                    snail_train_contexts(job, g->bundle[k], s->hidden_row[k],
+                                         s->hidden_gradient_row[k], rate, losses);
+        for (int k = i; k < i + 2; k++)
+            if (g->bundle[k] >= 0) snail_step_lane(job, g, ahead, s, k, rate);
     }
     for (int i = 0; i < SNAIL_CONTEXTS; i++) loss += losses[i];
     return loss;

@@ -47,17 +47,19 @@ typedef struct { /* which words meet in one group; slots are the tokens in reach
     int *slot;                /* words; with targets slots are tokens */
 } snail_group;
 
-typedef struct { /* rows are `stride` floats; row_max = slots + SHARED, rounded up to a tile */
+typedef struct { /* rows are `stride` floats */
     float *hidden;          /* [GROUP, stride] */
     float *hidden_gradient; /* [GROUP, stride] */
     float *across;          /* [stride, GROUP]: hidden, transposed */
-    float *coef;            /* [row_max, GROUP]: scores, then rates */
+    float *coef;            /* [the more of slots and SHARED, GROUP]: scores, then rates */
     float *idle;            /* [stride] zeros: stands in for rows that fill up a tile */
     float *steps;           /* AdaGrad: [TILE, stride], gradients of the rows of a tile */
     float *step_row[SNAIL_TILE];
     float *bags;        /* [slots, stride] sums, then gradients */
     float *mix;         /* [slots, GROUP] */
-    const float **rows; /* [row_max] */
+    const float *rows[SNAIL_SHARED];
+    const float *centre_row[SNAIL_GROUP];
+    float pull[SNAIL_GROUP]; /* coefficients of the centres */
     float **hidden_row; /* [GROUP] */
     float **hidden_gradient_row;
     float **bag_row; /* [slots] */
@@ -77,6 +79,15 @@ SNAIL_INLINE uint64_t snail_below(uint64_t random, uint64_t bound) {
 SNAIL_INLINE int snail_least(int a, int b) { return a < b ? a : b; }
 SNAIL_INLINE int snail_most(int a, int b) { return a > b ? a : b; }
 SNAIL_INLINE int64_t snail_least64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The noise words of a group, from draw k on; asks for the places of the next one's, from draw `next` on. */
+SNAIL_INLINE void snail_draw_noise(const int32_t *noise, uint64_t noise_num, uint64_t stream, uint64_t k,
+                                   uint64_t next, int num, int *drawn) {
+    for (uint64_t i = 0; i < (uint64_t)num; i++) {
+        drawn[i] = noise[snail_below(snail_draw(stream, k + i), noise_num)];
+        __builtin_prefetch(noise + snail_below(snail_draw(stream, next + i), noise_num), 0, 3);
+    }
+}
 
 /* ---- which words meet ------------------------------------------------------------------------- */
 
@@ -105,8 +116,8 @@ SNAIL_INLINE void snail_trim_group(snail_group *g, int slots, int lanes, int sen
 
 /* The noise words of a group, from draw k on. */
 SNAIL_INLINE void snail_draw_shared(const snail_words_job *job, snail_group *g, uint64_t k) {
-    for (uint64_t i = 0; i < SNAIL_SHARED; i++)
-        g->shared[i] = job->noise[snail_below(snail_draw(job->stream, k + i), job->noise_num)];
+    const uint64_t next = k + SNAIL_GROUP + SNAIL_SHARED;
+    snail_draw_noise(job->noise, job->noise_num, job->stream, k, next, SNAIL_SHARED, g->shared);
 }
 
 /* The group whose first centre is the first word at or behind `start`.
@@ -246,12 +257,11 @@ SNAIL_INLINE void snail_add_to_bag(const snail_words_job *job, int word, const f
                    gradient, rate, job->epsilon);
 }
 
-/* A step of AdaGrad of the output rows of a tile, of which the last may only fill it up. */
+/* A step of AdaGrad of the noise rows of a tile. */
 SNAIL_INLINE void snail_step_outputs(const snail_words_job *job, snail_words *s, int first,
-                                     int row_num, int lane_num, const float *const *hidden,
-                                     const float *coef, float rate) {
-    snail_gradients_from_lanes(lane_num, hidden, coef, s->step_row, (int)job->stride);
-    for (int i = 0; i < snail_least(SNAIL_TILE, row_num - first); i++) {
+                                     const float *const *hidden, const float *coef, float rate) {
+    snail_gradients_from_lanes(SNAIL_GROUP, hidden, coef, s->step_row, (int)job->stride);
+    for (int i = 0; i < SNAIL_TILE; i++) {
         float *row = (float *)s->rows[first + i];
         snail_adagrad_up(job->stride, row, job->output_squares + (row - job->outputs),
                          s->step_row[i], rate, job->epsilon);
@@ -333,59 +343,97 @@ static void snail_spread_targets(const snail_words_job *job, const snail_group *
     }
 }
 
-/* Scores in `coef` become coefficients: noise, centres, fill; returns the loss. */
-static double snail_judge_group(const snail_words_job *job, const snail_group *g, snail_words *s,
-                                int rows, float share, float factor) {
-    float weight[SNAIL_GROUP], full[SNAIL_GROUP], loss[SNAIL_GROUP] = {0};
+/* Dot products of 4 hidden vectors, each with a row of its own; writes 4 numbers. */
+SNAIL_INLINE void snail_own_dots(float *const *hidden, const float *const *rows, int64_t stride,
+                                 float *out) {
+    snail_vec sum[SNAIL_TILE];
+#pragma GCC unroll 4
+    for (int r = 0; r < SNAIL_TILE; r++) sum[r] = (snail_vec){0};
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES)
+#pragma GCC unroll 4
+        for (int r = 0; r < SNAIL_TILE; r++) sum[r] += snail_load(hidden[r] + d) * snail_load(rows[r] + d);
+    *(snail_quad *)out = snail_sum_lanes(sum);
+}
+
+/* Scores of the centres' rows become coefficients, `pull`; returns the loss. */
+static double snail_judge_centres(const snail_words_job *job, const snail_group *g, snail_words *s,
+                                  float factor) {
+    float logit[SNAIL_GROUP] = {0}, loss[SNAIL_GROUP] = {0};
+    double total = 0;
+    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
+        snail_own_dots(s->hidden_row + i, s->centre_row + i, job->stride, s->pull + i);
+    for (int i = 0; i < g->lane_num; i++) logit[i] = job->noise_logit[g->centre[i]];
+    snail_judge_true(s->pull, logit, g->lane_num, factor, loss);
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        s->pull[i] = g->contexts[i] > 0 ? s->pull[i] : 0;
+        total += g->contexts[i] > 0 ? loss[i] : 0;
+    }
+    return total;
+}
+
+/* Scores of the noise rows, in `coef`, become coefficients; returns the loss. */
+static double snail_judge_shared(const snail_words_job *job, const snail_group *g, snail_words *s,
+                                 float share, float factor) {
+    float weight[SNAIL_SHARED][SNAIL_GROUP], full[SNAIL_GROUP], logit[SNAIL_SHARED];
+    float loss[SNAIL_GROUP] = {0};
+    uint8_t some[SNAIL_SHARED];
     double total = 0;
     for (int i = 0; i < SNAIL_GROUP; i++) full[i] = g->contexts[i] > 0 ? share : 0;
     for (int t = 0; t < SNAIL_SHARED; t++) { /* a lane's own centre is no noise for it */
-        for (int i = 0; i < SNAIL_GROUP; i++)
-            weight[i] = g->centre[i] == g->shared[t] ? 0 : full[i];
-        snail_judge(s->coef + t * SNAIL_GROUP, job->noise_logit[g->shared[t]], -1, factor, weight,
-                    loss);
+        int own = 0;
+        for (int i = 0; i < SNAIL_GROUP; i++) own |= g->centre[i] == g->shared[t];
+        some[t] = (uint8_t)own;
+        if (own)
+            for (int i = 0; i < SNAIL_GROUP; i++)
+                weight[t][i] = g->centre[i] == g->shared[t] ? 0 : full[i];
+        logit[t] = job->noise_logit[g->shared[t]];
     }
-    for (int j = 0; j < g->lane_num; j++) {
-        memset(weight, 0, sizeof weight);
-        weight[j] = (float)(g->contexts[j] > 0);
-        snail_judge(s->coef + (SNAIL_SHARED + j) * SNAIL_GROUP, job->noise_logit[g->centre[j]], 1,
-                    factor, weight, loss);
-    }
-    memset(s->coef + (SNAIL_SHARED + g->lane_num) * SNAIL_GROUP, 0,
-           (size_t)((rows - SNAIL_SHARED - g->lane_num) * SNAIL_GROUP) * sizeof(float));
+    snail_judge_noise_rows(SNAIL_SHARED, (float(*)[SNAIL_GROUP])s->coef, logit, factor, full, weight,
+                           some, loss);
     for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
     return total;
 }
 
-/* Gradient of the hidden vectors: of a tile of lanes, only their own centres are positive. */
+/* to += factor * from */
+SNAIL_INLINE void snail_add_times(int64_t stride, float *restrict to, float factor,
+                                  const float *restrict from) {
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES)
+        snail_store(to + d, snail_load(to + d) + factor * snail_load(from + d));
+}
+
+/* Gradients of the hidden vectors. */
 static void snail_hidden_gradients(const snail_words_job *job, const snail_group *g,
                                    snail_words *s) {
-    const int stride = (int)job->stride;
-    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE) {
-        const int own = snail_least(SNAIL_TILE, g->lane_num - i);
+    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
         snail_lanes_from_rows(0, SNAIL_SHARED, s->rows, s->coef + i, s->hidden_gradient_row + i,
-                              stride);
-        if (own > 0)
-            snail_lanes_from_rows(1, own, s->rows + SNAIL_SHARED + i,
-                                  s->coef + (SNAIL_SHARED + i) * SNAIL_GROUP + i,
-                                  s->hidden_gradient_row + i, stride);
-    }
+                              (int)job->stride);
+    for (int i = 0; i < g->lane_num; i++)
+        snail_add_times(job->stride, s->hidden_gradient_row[i], s->pull[i], s->centre_row[i]);
 }
 
 /* Rows, in place: the only moment at which another thread's addition to them can be lost. */
 static void snail_step_rows(const snail_words_job *job, const snail_group *g, snail_words *s,
-                            int rows, float rate) {
-    for (int t = 0; t < rows; t += SNAIL_TILE) {
-        const int low = t < SNAIL_SHARED ? 0 : t - SNAIL_SHARED;
-        const int high = t < SNAIL_SHARED ? g->lane_num : snail_least(low + SNAIL_TILE, g->lane_num);
-        const float *const *hidden = (const float *const *)(s->hidden_row + low);
-        const float *coef = s->coef + t * SNAIL_GROUP + low;
+                            float rate) {
+    const float *const *hidden = (const float *const *)s->hidden_row;
+    for (int t = 0; t < SNAIL_SHARED; t += SNAIL_TILE) {
+        const float *coef = s->coef + t * SNAIL_GROUP;
         if (job->output_squares)
-            snail_step_outputs(job, s, t, SNAIL_SHARED + g->lane_num, high - low, hidden, coef,
-                               rate);
+            snail_step_outputs(job, s, t, hidden, coef, rate);
         else
-            snail_rows_from_lanes(high - low, hidden, coef, (float *const *)(s->rows + t),
+            snail_rows_from_lanes(SNAIL_GROUP, hidden, coef, (float *const *)(s->rows + t),
                                   (int)job->stride);
+    }
+    for (int i = 0; i < g->lane_num; i++) {
+        float *row = (float *)s->centre_row[i];
+        if (!job->output_squares) {
+            snail_add_times(job->stride, row, s->pull[i], s->hidden_row[i]);
+            continue;
+        }
+        for (int64_t d = 0; d < job->stride; d += SNAIL_LANES)
+            snail_store(row + d, snail_adagrad_step(snail_load(row + d),
+                                                    job->output_squares + (row - job->outputs) + d,
+                                                    s->pull[i] * snail_load(s->hidden_row[i] + d),
+                                                    rate, job->epsilon));
     }
 }
 
@@ -393,21 +441,20 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, sn
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
                                             const snail_group *ahead, snail_words *s, float rate) {
     const int stride = (int)job->stride;
-    const float share = job->negatives / SNAIL_SHARED;
-    const int rows = (SNAIL_SHARED + g->lane_num + SNAIL_TILE - 1) / SNAIL_TILE * SNAIL_TILE;
+    const float share = job->negatives / SNAIL_SHARED, factor = job->output_squares ? 1 : rate;
     if (job->targets)
         snail_hide_targets(job, g, s);
     else
         snail_hide_cbow(job, g, s);
     for (int t = 0; t < SNAIL_SHARED; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
-    for (int j = 0; j < g->lane_num; j++)
-        s->rows[SNAIL_SHARED + j] = job->outputs + g->centre[j] * job->stride;
-    for (int j = SNAIL_SHARED + g->lane_num; j < rows; j++) s->rows[j] = s->idle;
+    for (int i = 0; i < SNAIL_GROUP; i++)
+        s->centre_row[i] = i < g->lane_num ? job->outputs + g->centre[i] * job->stride : s->idle;
     snail_transpose(s->hidden, stride, s->across);
-    snail_score(rows, s->rows, s->across, job->dim, s->coef);
-    const double loss = snail_judge_group(job, g, s, rows, share, job->output_squares ? 1 : rate);
+    snail_score(SNAIL_SHARED, s->rows, s->across, job->dim, s->coef);
+    const double loss =
+        snail_judge_shared(job, g, s, share, factor) + snail_judge_centres(job, g, s, factor);
     snail_hidden_gradients(job, g, s);
-    snail_step_rows(job, g, s, rows, rate);
+    snail_step_rows(job, g, s, rate);
     if (job->targets)
         snail_spread_targets(job, g, ahead, s, rate);
     else
@@ -427,7 +474,7 @@ SNAIL_INLINE void *snail_cut(char *scratch, int64_t *at, int64_t bytes) {
 static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, snail_words *s) {
     const int64_t row = job->stride * 4, lane = SNAIL_GROUP * 4, pointer = sizeof(void *);
     const int64_t slots = SNAIL_GROUP + 2 * job->window + SNAIL_TILE;
-    const int64_t rows = snail_most((int)slots, SNAIL_GROUP + SNAIL_SHARED);
+    const int64_t rows = snail_most((int)slots, SNAIL_SHARED);
     int64_t at = 0;
     s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->hidden_gradient = snail_cut(scratch, &at, SNAIL_GROUP * row);
@@ -435,7 +482,6 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
     s->coef = snail_cut(scratch, &at, rows * lane);
     s->idle = snail_cut(scratch, &at, row);
     s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
-    s->rows = snail_cut(scratch, &at, rows * pointer);
     s->hidden_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->hidden_gradient_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->bags = snail_cut(scratch, &at, slots * row);

@@ -14,6 +14,7 @@ import numpy as np
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
 GROUP, SHARED = 16, 32
+SHORT = 8
 
 
 def mix64(x):
@@ -107,6 +108,11 @@ def draw(seed: int, k: int, bound: int) -> int:
     return (mix64((hash_key(seed) + GOLDEN * (k + 1)) & MASK) >> 32) * bound >> 32
 
 
+def draw_noise(noise, seed: int, k: int) -> list[int]:
+    """Noise words of a group, from draw k on."""
+    return [int(noise[draw(seed, k + t, len(noise))]) for t in range(SHARED)]
+
+
 def places(tokens, window: int, noise, seed: int, targets=None):
     """Yields (first token, [(centre, its contexts)], noise words) a group, of places of tokens.
 
@@ -131,7 +137,7 @@ def places(tokens, window: int, noise, seed: int, targets=None):
                         break
                     around.append(other)
             lanes.append((at, around))
-        shared = [int(noise[draw(seed, k + GROUP + t, len(noise))]) for t in range(SHARED)]
+        shared = draw_noise(noise, seed, k + GROUP)
         yield words[begin] if targets is None else begin, lanes, shared
         begin, number = end, number + 1
 
@@ -334,6 +340,9 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
 
     A word of successive groups keeps its lane and hidden vector; its bag gets what it has learnt
     when it leaves.  With AdaGrad it leaves after each group.
+
+    Two lanes of few contexts are judged together, by the rows as the first one found them; the steps
+    of contexts that repeat in a lane are shortened instead of being judged anew.
     """
     inputs, outputs = (rows[:, :dim].astype(np.float64) for rows in (inputs, outputs))
     sums = [None, None]
@@ -374,7 +383,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
         hidden = np.array([vector for *_, vector, _ in used])
         arounds = [around for _, _, around, *_ in used]
         back = np.zeros_like(hidden)
-        shared = [int(noise[draw(seed, number * SHARED + t, len(noise))]) for t in range(SHARED)]
+        shared = draw_noise(noise, seed, number * SHARED)
         old, steps = outputs.copy(), []
         for word in shared:
             weight = np.array([sum(c != word for c in around) for around in arounds])
@@ -391,13 +400,25 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
             if bundles[number_of][0] in following:
                 break
             following[number_of % GROUP] = bundles[number_of][0]
+        short = {lane for lane, _, around, *_ in used if len(around) <= SHORT and squares is None}
+        found = outputs
         for at, (lane, centre, around, vector, owed) in enumerate(used):
+            together = lane in short and lane ^ 1 in short
+            if together and lane % 2 == 0:
+                found = outputs.copy()  # what both lanes are judged by
+            moved = {}
             for word in around:
-                right = truth(outputs[word] @ hidden[at] - noise_logit[word])
+                row = (found if together else outputs)[word]
+                right = truth(row @ hidden[at] - noise_logit[word])
                 loss -= np.log(right)
                 count += 1
-                back[at] += (1 - right) * outputs[word]
-                step(outputs, sums[1], word, (1 - right) * hidden[at])
+                wrong = 1 - right
+                if together:
+                    before = moved.get(word, 0.0)
+                    moved[word] = before + wrong
+                    wrong /= 1 + right * rate * before * (hidden[at] @ hidden[at])
+                back[at] += wrong * outputs[word]
+                step(outputs, sums[1], word, wrong * hidden[at])
             if squares is None and following[lane] == centre:
                 vector += rate * back[at]
                 owed += rate * back[at]
