@@ -16,6 +16,7 @@ import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cluster_models import gated_job
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port
@@ -23,6 +24,7 @@ from rich.console import Console
 from test_ends import Observer
 from test_failures import INTERRUPTED
 
+from snailps import local_cluster
 from snailps.cli.overview import lines_of, picture_of
 from snailps.node.status import NodeStatus, ShardStatus, Status
 
@@ -55,6 +57,32 @@ def watching(cluster, tmp_path, *options):
     # Its pages come by standard error here, where a test can wait for lines.
     shell = ["bash", "-c", 'exec "$@" 1>&2', "bash", *command]
     return Process("watch", [*shell, "--set", f"master_addr={cluster.address}"], cwd=tmp_path)
+
+
+def test_status_with_tables_tells_rows_memory_and_what_a_limit_let_go():
+    log = io.StringIO()
+    with local_cluster(servers=2, workers=0, frag_num=4, log=log) as cluster:
+        plain = cluster.table("plain", dim=8)
+        bounded = cluster.table("bounded", dim=8, rows_max=400)
+        plain.push(range(1000), np.ones((1000, 8), np.float32))
+        bounded.push(range(1000), np.ones((1000, 8), np.float32))
+        end = time.monotonic() + LIMIT_S
+        found = {}
+        while found.get("plain", {}).get("made") != 1000 or found["bounded"]["made"] != 1000:
+            assert time.monotonic() < end, found
+            status = json.loads(status_of(cluster, "--json"))
+            found = {table["name"]: table for table in status["tables"]}
+        page = status_of(cluster, "-v")
+        brief = status_of(cluster)
+    assert found["plain"]["rows"] == 1000
+    assert found["plain"]["evicted"] == 0
+    assert 1000 * (8 + 32) < found["plain"]["bytes"] < 1000 * (8 + 32) * 3
+    assert 300 <= found["bounded"]["rows"] <= 400
+    assert found["bounded"]["rows"] + found["bounded"]["evicted"] == 1000
+    line = next(line for line in page.splitlines() if line.split()[:1] == ["bounded"])
+    assert f"{found['bounded']['rows']}" in line.split()
+    assert f"{found['bounded']['evicted']}" in line.split()
+    assert "bounded" not in brief
 
 
 def test_status_as_json_has_the_documented_keys(tmp_path, job, gate):
