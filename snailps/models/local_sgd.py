@@ -88,6 +88,11 @@ class ArrayPool:
         with self._lock:
             self._free.append(self._taken.pop(id(view)))
 
+    def drop(self, n: int) -> None:
+        """Forgets free arrays of more than `n` rows, and an eighth."""
+        with self._lock:
+            self._free = [array for array in self._free if len(array) <= n + n // 8]
+
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:

@@ -53,6 +53,9 @@ from snailps.models.local_sgd import Floats, Keys, LocalSgd
 CACHE_BYTES = 512 << 20
 """Memory of one table's kept rows and their numbering: 5.8 million features of a linear model with
 FTRL, 600,000 rows of 100 columns."""
+CACHE_BYTES_ALONE = 1 << 30
+"""The same of an only worker.  Rows that just do not fit are pulled and dropped again and again,
+and meanwhile the old and the new ones need memory: a text of 650,000 rows took .84 GB for it."""
 KEY_BYTES = 64
 """Memory of a key beside its row: its part of the hash table at its emptiest, and its record."""
 DRIFT = 3.0
@@ -84,6 +87,10 @@ LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
 """Rows of one request; frequent rows are exchanged again once all chunks of a round are merged."""
+CHUNK_BYTES = 16 << 20
+"""Deltas of one request without an answer, at least as many as `CHUNK_ROWS`."""
+CHUNKS_ON_WAY = 2
+"""Such requests that are not acknowledged yet: one is made while the server has the other."""
 
 SGD = 1  # of abi/_row_ops.h
 
@@ -198,9 +205,10 @@ class SharedRows:
     table : str
     motion : Motion
     room : int
-        Number of rows that are kept.  0: as many as `CACHE_BYTES` hold.  When the room is used up
-        the worker pushes everything and begins anew with the rows of the next block, so what is
-        evicted is what later blocks do not use; the frequent rows are back at once.
+        Number of rows that are kept.  0: as many as `CACHE_BYTES`, or `CACHE_BYTES_ALONE`, hold.
+        When the room is used up the worker pushes everything and begins anew with the rows of the
+        next block, so what is evicted is what later blocks do not use; the frequent rows are back
+        at once.
     round_blocks : int
         Blocks of a round, at least.
     steps_min : float
@@ -236,7 +244,8 @@ class SharedRows:
         self._sgd, self._table, self.motion = sgd, table, motion
         layout = sgd.layout
         row_bytes = 4 * (layout.trained_width + layout.width) + KEY_BYTES
-        self._room = room or CACHE_BYTES // row_bytes
+        alone = sgd.worker.workers == 1
+        self._room = room or (CACHE_BYTES_ALONE if alone else CACHE_BYTES) // row_bytes
         self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
         self._growth = growth
         # A waiting main thread's time says nothing about kernel threads.
@@ -467,10 +476,19 @@ class SharedRows:
         touched = np.sort(np.concatenate(self._touched))  # memory is visited in order
         self._touched = []
         if not answers:
-            self._send(touched, answers=False)
+            self._send_quietly(touched)
             return
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
             self._send(chunk, answers=True, all_back=False)
+
+    def _send_quietly(self, touched: Ids) -> None:
+        """Sends rows without an answer, some at a time: all deltas would be as much as all rows."""
+        rows = max(CHUNK_ROWS, CHUNK_BYTES // (4 * self._sgd.layout.width))
+        self._sgd.packed.drop(rows)
+        for chunk in np.array_split(touched, len(touched) // rows + 1):
+            while len(self._on_way) >= CHUNKS_ON_WAY:
+                self._settle_first()
+            self._send(chunk, answers=False)
 
     def _send(self, places: Ids, *, answers: bool, all_back: bool = True) -> None:
         """Pushes shares of the deltas of rows, and starts to pull them behind that.
@@ -520,11 +538,15 @@ class SharedRows:
             first = self._on_way[0]
             if not wait and not all(one is None or one.done for one in (first.push, first.pull)):
                 return
-            self._on_way.popleft()
-            if first.push is not None:
-                self._sgd.packed.give(first.push.wait())
-            if first.pull is not None:
-                self._merge(first, first.pull.wait())
+            self._settle_first()
+
+    def _settle_first(self) -> None:
+        """Waits for the oldest request, and merges its answers."""
+        first = self._on_way.popleft()
+        if first.push is not None:
+            self._sgd.packed.give(first.push.wait())
+        if first.pull is not None:
+            self._merge(first, first.pull.wait())
 
     def _merge(self, exchange: _Exchange, answers: Floats) -> None:
         """Adds what other workers have done to kept rows."""

@@ -142,12 +142,14 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
     model = make(replace(SMALL, word_ngrams=2, lr=0.5), threads=2)
     for number in range(4):
         train(model, TEXT, number)
-    model.finish()
     batch = model.prepare(block_of(TEXT))
     keys = batch.input_keys, batch.output_keys
-    for kept, of_table, table in zip(batch.kept, keys, ("input", "output"), strict=True):
+    trained = []
+    for kept, of_table in zip(batch.kept, keys, strict=True):
         assert kept.pull is None
-        rows = kept.places.rows[kept.places.find(of_table).places, :8]
+        trained.append(kept.places.rows[kept.places.find(of_table).places, :8].copy())
+    model.finish()
+    for rows, of_table, table in zip(trained, keys, ("input", "output"), strict=True):
         np.testing.assert_allclose(rows, model.pull(table, of_table), rtol=1e-5, atol=1e-6)
         assert rows.any()
 

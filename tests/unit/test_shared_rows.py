@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.kernels._row_exchange import QUIET_MAX
+from snailps.models import shared_rows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.shared_rows import DRIFT, LATE, SPAN_MIN, SharedRows, of_curvature
 
@@ -158,6 +159,31 @@ def test_only_worker_pulls_a_row_once_and_pushes_it_once_a_round():
     assert worker.client.pulled == [[0, 1], [2], [3]]
     (pushed,) = worker.client.pushes
     assert sorted(pushed) == [0, 1, 2, 3]
+
+
+def test_only_worker_pushes_a_round_some_rows_at_a_time(monkeypatch):
+    monkeypatch.setattr(shared_rows, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(shared_rows, "CHUNK_BYTES", 0)
+    store, ids = Store(), list(range(IDS))
+    expected = store.rows + 1
+    worker, most = Worker(store), 0
+    push_async = worker.client.push_async
+
+    def counted(*given, **named):
+        nonlocal most
+        request = push_async(*given, **named)
+        most = max(most, len(worker.client.queue))
+        return request
+
+    worker.client.push_async = counted
+    worker.train(worker.ask(ids), 1)
+    assert sorted(np.concatenate(worker.client.pushes).tolist()) == ids
+    assert max(len(pushed) for pushed in worker.client.pushes) <= 2
+    assert most == shared_rows.CHUNKS_ON_WAY
+    worker.shared.flush()
+    np.testing.assert_allclose(store.rows, expected, atol=1e-5)
+    assert not worker.sgd.packed._taken
+    assert max(len(array) for array in worker.sgd.packed._free) <= 3
 
 
 def test_ask_without_room_begins_anew_with_own_deltas_in_the_rows():

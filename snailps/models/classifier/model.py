@@ -61,6 +61,10 @@ ROUND_BLOCKS = 10
 """Blocks after which all kept rows of one of several workers are pushed, at most."""
 ROUND_GROWTH = 8
 """Part of a worker's blocks so far that such a round may be."""
+ROUND_TOKENS_ALONE = 4_000_000
+"""Tokens after which an only worker pushes what it has trained, unless an epoch ends before: about
+a second's work, which is lost with it.  With pairs of words a block of 370,000 tokens touches
+150,000 rows, an epoch of 11 such blocks 650,000: pushed once an epoch they are 40% of the bytes."""
 STEPS_MIN = (0.4, 4.0)
 """Own steps on a row between two exchanges, at least, of words and labels; a word's step is one
 divided by the length of its line."""
@@ -245,7 +249,7 @@ class Classifier(TextModel):
             shared.find(keys)
             for shared, keys in zip(self._shared, (input_keys, output_keys), strict=True)
         ]
-        part = self._round_part()
+        part = self._round_part(block, lines.tokens)
         inputs, outputs = (
             shared.ask([one], part) for shared, one in zip(self._shared, found, strict=True)
         )
@@ -259,11 +263,14 @@ class Classifier(TextModel):
             label_places=label_at,
         )
 
-    def _round_part(self) -> float:
-        """Part of a round that the block being prepared is: the first rounds are short."""
+    def _round_part(self, block: Block, tokens: int) -> float:
+        """Part of a round that the block being prepared is: of several workers, the first rounds
+        are short.
+        """
         self._blocks += 1
         if self.workers == 1:
-            return 1.0
+            before, after = block.progress
+            return max((after - before) * self.settings.epochs, tokens / ROUND_TOKENS_ALONE)
         return max(1 / ROUND_BLOCKS, ROUND_GROWTH / self._blocks)
 
     def train(self, block: Block) -> Mapping[str, float]:
@@ -308,6 +315,8 @@ class Classifier(TextModel):
         """Pushes what is left and waits for it."""
         for shared in self._shared or ():
             shared.flush()
+        self._shared = None  # the rows are the largest thing here, and the export has yet to come
+        self._seen.clear()
         super().finish()
 
     def _train_kept(
