@@ -5,6 +5,7 @@
                    -> ours: EmbeddingBagCollection of a local cluster, this process its one worker
         -> examples/s, processor time an example, AUC -> one JSON object (--json) or a table
     --transport: the rows/s of pulls and pushes through the modules, beside the client's own
+    --hosts 1,2: ours as a job on simulated hosts (torch_dlrm_job.py)
 
 26 tables of width 16 (--tables, --dim), 13 dense features, dot interactions; the dense part and its
 optimiser are torch's in both, so that the tables alone differ.  README.md here says more.
@@ -265,14 +266,29 @@ def arguments() -> argparse.Namespace:
     add("--runs", type=int, default=3, help="of each system, in turns")
     add("--transport", action="store_true", help="rows/s through PyTorch instead of training")
     add("--rows", type=int, default=100_000, help="of a request of --transport")
+    add(
+        "--hosts", help="numbers of simulated hosts, as 1,2: a server and a worker on each; as root"
+    )
+    add("--dense-staleness", type=int, default=0, help="of the job on hosts: 0 or 1")
+    add("--core", type=float, default=0.45, help="share of a core of each host; 0: no limit")
+    add("--link", default="none", help="of hosts: loopback; none: wires without a limit; 1000mbit")
+    add("--limit-s", type=float, default=7200.0, help="longest time of a run on hosts")
     add("--json", action="store_true")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.hosts = [int(number) for number in args.hosts.split(",")] if args.hosts else []
+    return args
 
 
 def main() -> None:
     """Runs, compares, tells."""
     args = arguments()
     torch.set_num_threads(args.threads)
+    if args.hosts:
+        from torch_dlrm_job import on_hosts
+
+        for row in on_hosts(args):
+            print(json.dumps(row), flush=True)
+        return
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in SYSTEMS}
     figures: dict[str, object] = {"torch": torch.__version__, "snailps": snailps.__version__}
     with snailps.local_cluster(servers=args.servers, workers=0, shard_num=1) as cluster:

@@ -51,6 +51,13 @@ class TorchSettings(JobSettings):
         low=1e-30,
         high=1e6,
     )
+    dense_staleness: int = setting(
+        0,
+        help="Own steps of a block that a worker's dense parameters may lack; not with `bsp`.",
+        when="1 spares a wait for the servers a batch; the first thousands of steps learn less.",
+        low=0,
+        high=1,
+    )
 
 
 class Worker(api.Worker):
@@ -158,6 +165,7 @@ class Worker(api.Worker):
         share = 1.0 / (len(batches) * block.slots) if clocked and batches else 1.0
         for vector in self._vectors:
             vector.forget()  # it was asked before others' steps, or in the step before
+        lags = self.settings.dense_staleness and not clocked  # type: ignore[attr-defined]
         if batches:
             self._refresh()
         examples, total = 0, 0.0
@@ -166,29 +174,36 @@ class Worker(api.Worker):
                 self._refresh()
             if number + 1 < len(batches) and not clocked:
                 with self._rows.corked():
+                    if lags:
+                        self._ask()  # for the next batch: this one's push is not in it
                     self.ahead(batches[number + 1])
             loss, count = self.loss(batch)
             total += float(loss.detach()) * count
             examples += count
             (loss * share if clocked else loss).backward()
             if not clocked:
-                self._push_vectors(1.0, last=number + 1 == len(batches))
+                self._push_vectors(1.0)
+                if not lags and number + 1 < len(batches):
+                    self._ask()  # behind the push, so that it sees that
         if clocked:
             exchanges = [module.exchange for module in self._modules]
             push_together({exchange: exchange.take_held() for exchange in exchanges})
             for exchange in exchanges:
                 exchange.forget_ahead()
-            self._push_vectors(1.0 / block.slots, last=True)
+            self._push_vectors(1.0 / block.slots)
         return {"units": examples, "examples": examples, "loss": total}
 
-    def _refresh(self) -> None:
+    def _ask(self) -> None:
         with self._rows.corked():
             for vector in self._vectors:
                 vector.ask()
+
+    def _refresh(self) -> None:
+        self._ask()
         for vector in self._vectors:
             vector.refresh()
 
-    def _push_vectors(self, share: float, *, last: bool) -> None:
+    def _push_vectors(self, share: float) -> None:
         """Pushes gradients, and `share` of what was added to buffers."""
         gradient = None if self._dense is None else self._dense.take_gradient()
         with self._rows.corked():
@@ -196,9 +211,6 @@ class Worker(api.Worker):
                 self._dense.push(gradient)
             if self._buffers is not None:
                 self._buffers.push(self._buffers.take_change() * np.float32(share))
-            if not last:
-                for vector in self._vectors:
-                    vector.ask()  # behind the push, so that it sees that
 
     def finish(self) -> None:
         """Waits until all is pushed."""
