@@ -94,7 +94,7 @@ bench-quick: $(VENV)/.made-run ## the main ratios in three minutes, kept in benc
 	@$(BIN)/python bench/quick.py $(ARGS) </dev/null
 
 clean: ## remove what was built, the environments included
-	rm -rf $(VENV) .bench-venv build dist out *.egg-info snailps/_kernels_*.pyx
+	rm -rf $(VENV) .bench-venv .bench-venv-graphs build dist out *.egg-info snailps/_kernels_*.pyx
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find snailps -name '*.so' -delete -o -name '*.c' -delete -o -name '*.cpp' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -93,18 +93,19 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def peers_python(named: str | None) -> str:
-    """The interpreter that has the peers; builds their environment when there is none."""
+def peers_python(named: str | None, group: str = "") -> str:
+    """The interpreter that has a group of peers; builds their environment when there is none."""
     if named:
         return named
-    requirements = HERE / "peers" / "requirements.txt"
+    requirements = HERE / "peers" / f"requirements{group and f'-{group}'}.txt"
+    folder = VENV.with_name(f"{VENV.name}{group and f'-{group}'}")
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
-    stamp = VENV / "made-for"
-    python = VENV / "bin" / "python"
+    stamp = folder / "made-for"
+    python = folder / "bin" / "python"
     if stamp.is_file() and stamp.read_text() == key:
         return str(python)
-    say(f"making {VENV.name} with the peers (once; compiles fastText, a minute or two)")
-    venv.create(VENV, with_pip=True, clear=True)
+    say(f"making {folder.name} with the peers (once; compiles fastText, a minute or two)")
+    venv.create(folder, with_pip=True, clear=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     made = subprocess.run(
         [*pip, "-r", str(requirements)], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
