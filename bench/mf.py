@@ -111,8 +111,8 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=2000)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--lr-end", type=float, default=1.0, help="1: as surprise; 0: it falls")
+    parser.add_argument("--lr", type=float, help="default: 0.05 for ratings, ours for choices")
+    parser.add_argument("--lr-end", type=float, help="1, as surprise, for ratings; 0: it falls")
     parser.add_argument("--l2", type=float, default=0.03)
     parser.add_argument("--negatives", type=int, default=64)
     parser.add_argument("--peer-epochs", type=int, default=15)
@@ -125,6 +125,8 @@ def main() -> None:
     o = parser.parse_args()
     if bool(o.ratings) == bool(o.choices):
         parser.error("expected one of --ratings and --choices")
+    o.lr = o.lr if o.lr is not None else 0.05 if o.ratings else 0.0
+    o.lr_end = o.lr_end if o.lr_end is not None else float(bool(o.ratings))
     names = ["surprise"] if o.ratings else ["implicit-als", "implicit-bpr"]
     found: dict[str, list[Figures]] = {"snailps": []}
     for seed in range(1, o.runs + 1):

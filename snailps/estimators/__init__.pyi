@@ -125,7 +125,7 @@ class MatrixFactorization(_embeddings.MatrixFactorization):
         dim: int = 64,
         negatives: int = 64,
         shared: int = 16,
-        lr: float = 0.05,
+        lr: float = 0.0,
         lr_end: float = 0.0,
         l2: float = 0.03,
         eps: float = 1e-08,

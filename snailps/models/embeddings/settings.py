@@ -96,6 +96,11 @@ class EmbeddingSettings(JobSettings):
         """Access method of the rows; AdaGrad by default."""
         return "adagrad" if self.optimizer == "auto" else self.optimizer
 
+    @property
+    def rate(self) -> float:
+        """Step size at the beginning."""
+        return self.lr
+
 
 @dataclass(frozen=True, slots=True)
 class KgeSettings(EmbeddingSettings):
@@ -185,17 +190,19 @@ class MfSettings(EmbeddingSettings):
         when="`softmax` if lines are clicks, plays or purchases.",
     )
     lr: float = setting(
-        0.05,
-        help="Step size; it falls linearly to `lr_end` of it over the job.",
-        when="To be searched: 0.02 to 0.1 for ratings, 0.05 to 0.3 for rankings.",
-        low=1e-6,
+        0.0,
+        help="Step size; it falls linearly to `lr_end` of it over the job. 0: 0.3 for rankings "
+        "with AdaGrad, else 0.05.",
+        when="To be searched: 0.02 to 0.1 for ratings, 0.1 to 0.3 for rankings; less for more "
+        "epochs.",
+        low=0.0,
         high=100.0,
         aliases=["learning_rate"],
     )
     l2: float = setting(
         0.03,
         help="Factor of the squared weights of a line's rows in its loss.",
-        when="Larger for few ratings a name; 0.005 for rankings.",
+        when="Larger for few ratings a name; 0.02 to 0.05 for rankings.",
         low=0.0,
         high=1e3,
     )
@@ -214,6 +221,11 @@ class MfSettings(EmbeddingSettings):
         if self.optimizer == "auto":
             return "sgd" if self.loss == "squared" else "adagrad"
         return self.optimizer
+
+    @property
+    def rate(self) -> float:
+        """`lr`, or the choice for the loss."""
+        return self.lr or (0.3 if self.loss != "squared" and self.method == "adagrad" else 0.05)
 
     @property
     def row_dim(self) -> int:

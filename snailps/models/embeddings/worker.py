@@ -281,7 +281,7 @@ class EmbeddingWorker(Worker):
         """One table, of all kinds of names."""
         s = self.settings
         scale = s.first_scale  # type: ignore[attr-defined]
-        own: dict[str, Any] = {"access": s.method, "lr": s.lr, "wire": s.wire, "seed": s.seed}
+        own: dict[str, Any] = {"access": s.method, "lr": s.rate, "wire": s.wire, "seed": s.seed}
         if s.method == "adagrad":
             own["eps"] = s.eps
         return (Table(TABLE, self.row_dim(s), init=self.init, scale=scale, **own),)
@@ -390,7 +390,7 @@ class EmbeddingWorker(Worker):
         """Trains on kept rows, or on local copies whose deltas it pushes."""
         batch: Batch = block.prepared
         s = self.settings
-        begin, end = (s.lr * (1 - (1 - s.lr_end) * at) for at in block.progress)
+        begin, end = (s.rate * (1 - (1 - s.lr_end) * at) for at in block.progress)
         rates = max(RATE_LEAST, begin), max(RATE_LEAST, end)
         metrics = {"units": float(len(batch)), "lr": rates[1]}
         if batch.kept is not None:
