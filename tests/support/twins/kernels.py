@@ -341,8 +341,8 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
     A word of successive groups keeps its lane and hidden vector; its bag gets what it has learnt
     when it leaves.  With AdaGrad it leaves after each group.
 
-    Two lanes of few contexts are judged together, by the rows as the first one found them; the steps
-    of contexts that repeat in a lane are shortened instead of being judged anew.
+    Two lanes of few contexts are judged together, by the rows as the first one found them; the
+    steps of contexts that repeat in a lane are shortened instead of being judged anew.
     """
     inputs, outputs = (rows[:, :dim].astype(np.float64) for rows in (inputs, outputs))
     sums = [None, None]
