@@ -389,6 +389,8 @@ cdef class Kernels:
         job.stride = inputs.shape[1]
         job.dim = dim
         job.window = window
+        # None is empty, so as many rows as bags are one each.
+        job.single = pointers[pointers.shape[0] - 1] == pointers.shape[0] - 1
         job.negatives = negatives
         job.rate_start = lr_start
         job.rate_stop = lr_stop

@@ -41,6 +41,7 @@ typedef struct {          /* word vectors, CBOW */
     int64_t stride;
     int dim;
     int window;
+    int single; /* whether each bag is one row: that of number bag_rows[word] */
     float negatives;
     float rate_start, rate_stop;
     float epsilon;

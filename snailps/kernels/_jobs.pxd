@@ -55,6 +55,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t stride
         int dim
         int window
+        bint single
         float negatives
         float rate_start
         float rate_stop

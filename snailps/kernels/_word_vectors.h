@@ -13,8 +13,9 @@
  * that row: its elements' squares are added up, and the step divided by their root.
  *
  * With a list of targets (a rotation: those of one visiting part) the lanes are the next 16 of these,
- * from anywhere in the text.  They share no contexts, so each lane sums the rows around it by itself,
- * and steps them by itself.
+ * from anywhere in the text.  They share few contexts, so each lane sums the rows around it by itself,
+ * and steps them by itself.  So does a lane of neighbours in the text whose words have one row each: a
+ * product with all rows in reach takes longer than five sums.
  */
 #ifndef SNAILPS_WORD_VECTORS_H
 #define SNAILPS_WORD_VECTORS_H
@@ -45,6 +46,7 @@ typedef struct { /* which words meet in one group; slots are the tokens in reach
     int contexts[SNAIL_GROUP];
     int shared[SNAIL_SHARED]; /* noise words */
     int *slot;                /* words; with targets slots are tokens */
+    int fresh[SNAIL_GROUP];   /* first slot of a lane that the lane before does not reach */
 } snail_group;
 
 typedef struct { /* rows are `stride` floats */
@@ -63,6 +65,7 @@ typedef struct { /* rows are `stride` floats */
     float **hidden_row; /* [GROUP] */
     float **hidden_gradient_row;
     float **bag_row; /* [slots] */
+    int32_t *around; /* [2 * window + 1]: rows of the contexts of a lane */
     snail_group groups[2];
 } snail_words;
 
@@ -217,17 +220,42 @@ static void snail_prefetch_group(const snail_words_job *job, const snail_group *
     for (int i = 0; i < g->lane_num; i++) snail_prefetch_output(job, g->centre[i]);
 }
 
-/* The part of this that a lane has, where there are targets: a few rows at a time, because a core
+/* Whether each lane sums and steps the rows around it by itself. */
+SNAIL_INLINE int snail_is_by_lane(const snail_words_job *job) {
+    return job->targets || (job->single && !job->input_squares);
+}
+
+/* Words of the slots of a group. */
+SNAIL_INLINE const int32_t *snail_slots(const snail_words_job *job, const snail_group *g) {
+    return job->targets ? job->tokens : g->slot;
+}
+
+/* Where the slots begin that the lane before has not asked for. */
+SNAIL_INLINE void snail_find_fresh(snail_group *g) {
+    g->fresh[0] = g->begin[0];
+    for (int i = 1; i < SNAIL_GROUP; i++)
+        g->fresh[i] = g->begin[i] >= g->begin[i - 1] ? snail_most(g->begin[i], g->end[i - 1])
+                                                     : g->begin[i];
+}
+
+/* The part of this that a lane has, where each sums by itself: a few rows at a time, because a core
  * waits where more lines are asked for than it has buffers for. */
 SNAIL_INLINE void snail_prefetch_target(const snail_words_job *job, const snail_group *g, int i) {
+    const int32_t *words = snail_slots(job, g);
     for (int t = i; t < SNAIL_SHARED; t += SNAIL_GROUP) snail_prefetch_output(job, g->shared[t]);
     if (i >= g->lane_num) return;
     snail_prefetch_output(job, g->centre[i]);
-    for (int at = g->begin[i]; at < g->end[i]; at++)
-        if (at != g->own[i]) snail_prefetch_bag(job, job->tokens[at]);
+    for (int at = g->fresh[i]; at < g->end[i]; at++) snail_prefetch_bag(job, words[at]);
 }
 
 /* ---- one group -------------------------------------------------------------------------------- */
+
+/* to += factor * from */
+SNAIL_INLINE void snail_add_times(int64_t stride, float *restrict to, float factor,
+                                  const float *restrict from) {
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES)
+        snail_store(to + d, snail_load(to + d) + factor * snail_load(from + d));
+}
 
 /* A step of AdaGrad of a row, up along `value`. */
 static void snail_adagrad_up(int64_t stride, float *restrict row, float *restrict squares,
@@ -315,12 +343,30 @@ static void snail_spread_cbow(const snail_words_job *job, const snail_group *g, 
     for (int j = 0; j < g->slot_num; j++) snail_add_to_bag(job, g->slot[j], s->bag_row[j], rate);
 }
 
-/* Hidden vectors of targets, lane by lane. */
-static void snail_hide_targets(const snail_words_job *job, const snail_group *g, snail_words *s) {
+/* Rows of the contexts of a lane, of one row each, into `rows`; returns how many. */
+SNAIL_INLINE int snail_rows_around(const snail_words_job *job, const snail_group *g, int lane,
+                                   int32_t *rows) {
+    const int32_t *words = snail_slots(job, g);
+    int num = 0;
+    for (int at = g->begin[lane]; at < g->end[lane]; at++) {
+        rows[num] = job->bag_rows[words[at]];
+        num += at != g->own[lane];
+    }
+    return num;
+}
+
+/* Hidden vectors, lane by lane. */
+static void snail_hide_by_lane(const snail_words_job *job, const snail_group *g, snail_words *s) {
     const int64_t stride = job->stride;
     for (int i = 0; i < SNAIL_GROUP; i++) {
         float *restrict hidden = s->hidden_row[i], *restrict bag = s->bag_row[0];
         int rows = 0;
+        if (job->single) {
+            rows = snail_rows_around(job, g, i, s->around);
+            snail_sum_rows(rows, s->around, job->inputs, stride, rows > 0 ? 1.0f / (float)rows : 0,
+                           hidden);
+            continue;
+        }
         memset(hidden, 0, (size_t)stride * sizeof(float));
         for (int at = g->begin[i]; at < g->end[i]; at++) {
             if (at == g->own[i]) continue;
@@ -332,14 +378,20 @@ static void snail_hide_targets(const snail_words_job *job, const snail_group *g,
     }
 }
 
-/* Adds the gradient of each target to every row of every bag around it; asks for the next group's. */
-static void snail_spread_targets(const snail_words_job *job, const snail_group *g,
+/* Adds the gradient of each lane to every row of every bag around it; asks for the next group's. */
+static void snail_spread_by_lane(const snail_words_job *job, const snail_group *g,
                                  const snail_group *ahead, snail_words *s, float rate) {
     for (int i = 0; i < SNAIL_GROUP; i++) {
+        const float *gradient = s->hidden_gradient_row[i];
         snail_prefetch_target(job, ahead, i);
+        if (job->single && !job->input_squares) {
+            const int num = snail_rows_around(job, g, i, s->around);
+            for (int k = 0; k < num; k++)
+                snail_add_times(job->stride, job->inputs + s->around[k] * job->stride, 1, gradient);
+            continue;
+        }
         for (int at = g->begin[i]; at < g->end[i]; at++)
-            if (at != g->own[i])
-                snail_add_to_bag(job, job->tokens[at], s->hidden_gradient_row[i], rate);
+            if (at != g->own[i]) snail_add_to_bag(job, job->tokens[at], gradient, rate);
     }
 }
 
@@ -394,13 +446,6 @@ static double snail_judge_shared(const snail_words_job *job, const snail_group *
     return total;
 }
 
-/* to += factor * from */
-SNAIL_INLINE void snail_add_times(int64_t stride, float *restrict to, float factor,
-                                  const float *restrict from) {
-    for (int64_t d = 0; d < stride; d += SNAIL_LANES)
-        snail_store(to + d, snail_load(to + d) + factor * snail_load(from + d));
-}
-
 /* Gradients of the hidden vectors. */
 static void snail_hidden_gradients(const snail_words_job *job, const snail_group *g,
                                    snail_words *s) {
@@ -442,8 +487,8 @@ static SNAIL_APART double snail_train_group(const snail_words_job *job, const sn
                                             const snail_group *ahead, snail_words *s, float rate) {
     const int stride = (int)job->stride;
     const float share = job->negatives / SNAIL_SHARED, factor = job->output_squares ? 1 : rate;
-    if (job->targets)
-        snail_hide_targets(job, g, s);
+    if (snail_is_by_lane(job))
+        snail_hide_by_lane(job, g, s);
     else
         snail_hide_cbow(job, g, s);
     for (int t = 0; t < SNAIL_SHARED; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
@@ -455,8 +500,8 @@ static SNAIL_APART double snail_train_group(const snail_words_job *job, const sn
         snail_judge_shared(job, g, s, share, factor) + snail_judge_centres(job, g, s, factor);
     snail_hidden_gradients(job, g, s);
     snail_step_rows(job, g, s, rate);
-    if (job->targets)
-        snail_spread_targets(job, g, ahead, s, rate);
+    if (snail_is_by_lane(job))
+        snail_spread_by_lane(job, g, ahead, s, rate);
     else
         snail_spread_cbow(job, g, s, rate);
     return loss;
@@ -487,6 +532,7 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
     s->bags = snail_cut(scratch, &at, slots * row);
     s->mix = snail_cut(scratch, &at, slots * lane);
     s->bag_row = snail_cut(scratch, &at, slots * pointer);
+    s->around = snail_cut(scratch, &at, (2 * job->window + 1) * (int64_t)sizeof(int32_t));
     for (int i = 0; i < 2; i++)
         s->groups[i].slot = snail_cut(scratch, &at, slots * (int64_t)sizeof(int));
     return at;
@@ -500,12 +546,14 @@ static int64_t snail_words_scratch(const snail_words_job *job) {
 /* Plans the group behind another one, and asks for its rows. */
 SNAIL_INLINE void snail_plan_ahead(const snail_words_job *job, snail_group *g, int64_t start,
                                    uint64_t number) {
-    if (job->targets) {
-        snail_plan_targets(job, g, start, number); /* asked for in snail_spread_targets */
-        return;
-    }
-    snail_plan_group(job, g, start, number);
-    snail_prefetch_group(job, g);
+    if (job->targets)
+        snail_plan_targets(job, g, start, number);
+    else
+        snail_plan_group(job, g, start, number);
+    if (snail_is_by_lane(job))
+        snail_find_fresh(g); /* asked for in snail_spread_by_lane */
+    else
+        snail_prefetch_group(job, g);
 }
 
 /* Walks over the tokens or the targets, one group ahead with planning and prefetching. */
