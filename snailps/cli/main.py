@@ -7,6 +7,7 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import os
@@ -141,7 +142,9 @@ def main() -> None:
         if code is None:
             given = {"all": HELP_ALL in words}
             words = ["--help" if word == HELP_ALL else word for word in words]
-            code = app_for(words)(args=words, prog_name="snailps", standalone_mode=False, obj=given)
+            app = app_for(words)
+            gc.enable()
+            code = app(args=words, prog_name="snailps", standalone_mode=False, obj=given)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         sys.exit(_end_wrong(error, words))
@@ -171,6 +174,7 @@ def _run_plain(words: list[str]) -> Any:
     arguments = plain_arguments(command, left)
     if arguments is None:
         return None
+    gc.enable()
     try:
         command(**arguments)
     except typer.Exit as end:
