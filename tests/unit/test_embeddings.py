@@ -163,3 +163,19 @@ def test_queries_of_both_sides_score_a_triple_alike(model):
         np.testing.assert_allclose(moduli(forth - t), moduli(back - h), rtol=1e-4, atol=1e-5)
     else:
         np.testing.assert_allclose((forth * t).sum(1), (back * h).sum(1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        (MfSettings(), 0.05),
+        (MfSettings(loss="softmax"), 0.3),
+        (MfSettings(loss="pairwise"), 0.3),
+        (MfSettings(loss="softmax", optimizer="sgd"), 0.05),
+        (MfSettings(optimizer="adagrad"), 0.05),
+        (MfSettings(loss="softmax", lr=0.2), 0.2),
+        (KgeSettings(lr=0.2), 0.2),
+    ],
+)
+def test_rate_is_the_setting_or_the_choice_for_the_loss(settings, rate):
+    assert settings.rate == rate
