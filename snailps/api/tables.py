@@ -49,8 +49,8 @@ _TRACK_BEFORE = {"version": "", "touch+version": "touch"}
 """Values in checkpoints of earlier versions, which stored versions of rows."""
 ADMIT_MAX = 100
 ADMIT_BYTES = 64 << 20
-_SINCE_0_2 = {"admit_after": 0, "admit_bytes": ADMIT_BYTES, "rows_max": 0}
-"""Fields that tables of checkpoints of 0.1.0 lack."""
+_SINCE_0_2 = {"admit_after": 0, "admit_bytes": ADMIT_BYTES, "rows_max": 0, "age_max": 0}
+"""Fields that tables of earlier checkpoints lack."""
 _WIRE = ("float32", "float16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
@@ -188,6 +188,10 @@ class Table:
         Rows of the table, over all servers (standbys besides): beyond it those that were pushed
         least recently go, and begin anew when they are pushed again.  0: no limit.  Each fragment
         (`frag_num`) has an equal share.  Not for ``average``.
+    age_max : int
+        Rows that were not pushed while so many values were pushed to the table go, at the latest
+        after one and a half times as many, and begin anew when they are pushed again.  0: none.
+        Counted by fragments, each its equal share.  Not for ``average``.
     wire : str
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
         a scale per row) or ``auto``: float16 if the network is slow, else float32.  In memory
@@ -219,6 +223,7 @@ class Table:
     admit_after: int = 0
     admit_bytes: int = ADMIT_BYTES
     rows_max: int = 0
+    age_max: int = 0
 
     def __post_init__(self) -> None:
         def refuse(what: str, expected: str, got: object) -> ConfigError:
@@ -264,6 +269,7 @@ class Table:
             ("admit_after", ADMIT_MAX),
             ("admit_bytes", 1 << 40),
             ("rows_max", 1 << 48),
+            ("age_max", 1 << 48),
         ):
             value = getattr(self, field)
             if type(value) is not int or not 0 <= value <= most:
@@ -272,6 +278,8 @@ class Table:
             raise refuse("admit_after", f"0 for access {self.access!r}", self.admit_after)
         if self.rows_max and self.access == "average":
             raise refuse("rows_max", "0 for access 'average'", self.rows_max)
+        if self.age_max and self.access == "average":
+            raise refuse("age_max", "0 for access 'average'", self.age_max)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a message."""
@@ -382,7 +390,7 @@ class Table:
 
     def store_arguments(
         self,
-    ) -> tuple[int, int, int, float, int, tuple[float, ...], int, tuple[int, int, int]]:
+    ) -> tuple[int, int, int, float, int, tuple[float, ...], int, tuple[int, int, int, int]]:
         """dim, access, init, scale, seed, hyper, track, retention, as `Shard.add_table` takes
         them.
         """
@@ -395,7 +403,7 @@ class Table:
             self.seed,
             tuple(map(float, hyper)),
             _TRACK[self.track],
-            (self.admit_after, self.admit_bytes, self.rows_max),
+            (self.admit_after, self.admit_bytes, self.rows_max, self.age_max),
         )
 
 

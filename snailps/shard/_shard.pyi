@@ -34,7 +34,7 @@ class ShardCore:
         seed: int,
         hyper: Sequence[float],
         track: int,
-        retention: tuple[int, int, int],
+        retention: tuple[int, int, int, int],
         method: AccessMethod | None,
     ) -> None: ...
     def drop_tables(self, numbers: Sequence[int]) -> None: ...

@@ -70,7 +70,7 @@ class Shard:
         seed: int,
         hyper: Sequence[float],
         track: int = 0,
-        retention: tuple[int, int, int] = (0, 0, 0),
+        retention: tuple[int, int, int, int] = (0, 0, 0, 0),
         method: AccessMethod | None = None,
     ) -> None:
         """Makes a table known to this shard.

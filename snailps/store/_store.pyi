@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 SLOTS_MAX: int
 
 class ShardStore:
-    retentions: dict[int, tuple[int, int, int]]
+    retentions: dict[int, tuple[int, int, int, int]]
     def __init__(self, frag_num: int, row_ops: object) -> None: ...
     def own(self, fragments: ArrayLike) -> None: ...
     def disown(self, fragment: int) -> None: ...
@@ -21,7 +21,7 @@ class ShardStore:
         seed: int,
         hyper: Sequence[float],
         track: int = 0,
-        retention: tuple[int, int, int] = (0, 0, 0),
+        retention: tuple[int, int, int, int] = (0, 0, 0, 0),
         state_floats: int = 0,
     ) -> None: ...
     def pull(self, table_id: int, keys: ArrayLike, state: bool = False) -> NDArray[np.float32]: ...

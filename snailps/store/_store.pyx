@@ -138,7 +138,7 @@ cdef class ShardStore:
         store_disown(self.shard, self._fragment(fragment))
 
     def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0,
-                  retention=(0, 0, 0), state_floats=0):
+                  retention=(0, 0, 0, 0), state_floats=0):
         """Declares a table; doing so again with the same settings has no effect.
 
         Parameters
@@ -159,8 +159,8 @@ cdef class ShardStore:
         track : int
             What is kept beside each row: 1 the tick of its last push, 0 nothing.
         retention : tuple of int
-            ``Table.admit_after, admit_bytes, rows_max``; the latter two are of all fragments of the
-            cluster, of which each has its share.
+            ``Table.admit_after, admit_bytes, rows_max, age_max``; all but the first are of all
+            fragments of the cluster, of which each has its share.
         state_floats : int
             Floats of state behind the weights, for access method 6 (Python); the others have
             theirs.
@@ -182,6 +182,7 @@ cdef class ShardStore:
         admit_after = checked("admit_after", retention[0], 0, ADMIT_MAX)
         admit_bytes = checked("admit_bytes", retention[1], 0, 2**40)
         rows_max = checked("rows_max", retention[2], 0, 2**48)
+        age_max = checked("age_max", retention[3], 0, 2**48)
         if access != ACCESS_PYTHON:
             state = state_floats_of(access, dim)
         if len(hyper) > HYPER_NUM:
@@ -208,7 +209,7 @@ cdef class ShardStore:
         for i in range(<int>HYPER_NUM):
             numbers[i] = settings[1 + i]
         table = table_new(self.shard, table_id, access, numbers, dim, state, track, admit_after,
-                          admit_bytes, rows_max)
+                          admit_bytes, rows_max, age_max)
         if table == NULL:
             raise MemoryError(f"no memory for table {table_id} of {self.shard.frag_num} fragments")
         table.slab.init = init

@@ -22,7 +22,7 @@ from snailps.store.core._slab cimport Part, Slab
 
 cdef enum:                      # what a table keeps beside its rows
     TRACK_TOUCH = 1
-    TRACK_PUSH = 4              # numbers of last pushes, for a limit of rows; 2 was a row's version
+    TRACK_PUSH = 4              # numbers of last pushes, for a limit of rows or an age; 2 was a row's version
     TRACK_COUNT = 8             # pushes of keys that have no row yet
 
 cdef struct Mark:
@@ -144,7 +144,7 @@ cdef inline bint store_keeps(const Table *table, uint32_t fragment) noexcept nog
 cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *hyper, uint32_t dim,
                       uint32_t state_floats,
                       uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
-                      uint64_t rows_max) noexcept nogil
+                      uint64_t rows_max, uint64_t age_max) noexcept nogil
 
 # Drops a table with its rows, whose memory others get.  Nothing may point to it any more.
 cdef void store_drop(Shard *shard, uint32_t table_id) noexcept nogil

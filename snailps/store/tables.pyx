@@ -22,7 +22,7 @@ from snailps.abi._row_ops cimport (
 )
 from snailps.store.core._arena cimport Piece, arena_merge, arena_used
 from snailps.store.core._retention cimport (
-    CELLS_MAX, CELLS_MIN, retention_admits, retention_make_room, retention_note,
+    CELLS_MAX, CELLS_MIN, retention_admits, retention_expire, retention_make_room, retention_note,
 )
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
@@ -349,6 +349,8 @@ cdef int _change_rows(Lookups *l, Table *table, uint32_t n, Values *values, RowS
             track_push(slab, row)
             if slab.push_at:
                 retention_note(slab, l.parts[at], row)
+                if slab.age_max and retention_expire(slab, l.parts[at]):
+                    _forget_rows(l)
             values.at += values.bytes
             l.done += 1
     return 0
@@ -474,10 +476,15 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil:
     shard.fragments[fragment].owned = False
 
 
+cdef inline uint32_t _share_of(uint64_t total, uint32_t frag_num) noexcept nogil:
+    """Of one fragment, at least 1."""
+    return <uint32_t>min(max(total // frag_num, <uint64_t>1), <uint64_t>0x7FFFFFF0)
+
+
 cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *hyper, uint32_t dim,
                       uint32_t state_floats,
                       uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
-                      uint64_t rows_max) noexcept nogil:
+                      uint64_t rows_max, uint64_t age_max) noexcept nogil:
     cdef uint32_t table_cap = max(shard.table_cap, <uint32_t>8)
     cdef uint32_t cells = CELLS_MIN
     cdef Table **tables
@@ -501,20 +508,22 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *
     table.value_floats = value_floats_of(access, dim)
     table.slab.access = access
     if not slab_init(&table.slab, &shard.arena, shard.ops, shard.frag_num, dim, dim + state_floats,
-                     track & TRACK_TOUCH, rows_max != 0):
+                     track & TRACK_TOUCH, rows_max != 0 or age_max != 0):
         free(table)
         return NULL
-    if rows_max:
+    if rows_max or age_max:
         track |= TRACK_PUSH
-        table.slab.rows_max = <uint32_t>min(max(rows_max // shard.frag_num, <uint64_t>1),
-                                            <uint64_t>0x7FFFFFF0)
+    if rows_max:
+        table.slab.rows_max = _share_of(rows_max, shard.frag_num)
+    if age_max:
+        table.slab.age_max = _share_of(age_max, shard.frag_num)
     if admit_after > 1:
         track |= TRACK_COUNT
         while cells < <uint32_t>CELLS_MAX and <uint64_t>cells * shard.frag_num < admit_bytes:
             cells *= 2
         table.slab.admit_after = admit_after
         table.slab.admit_cells = cells
-    table.slab.retains = rows_max != 0 or admit_after > 1
+    table.slab.retains = rows_max != 0 or age_max != 0 or admit_after > 1
     table.table_id = table_id
     table.track = track
     table.slab.hyper = table.hyper

@@ -15,7 +15,7 @@ FRAG_NUM = 64
 LIMIT_S = 60.0
 OPTIONS = {
     "access": "rowwise_adagrad", "lr": 0.1, "init": "uniform", "admit_after": 2,
-    "admit_bytes": 1 << 16, "rows_max": 3200,
+    "admit_bytes": 1 << 16, "rows_max": 3200, "age_max": 6400,
 }  # fmt: skip
 
 
@@ -59,4 +59,5 @@ def test_ids_are_admitted_and_go_to_the_bit_when_a_server_is_killed_with_9():
     assert found["name"] == "ids"
     assert 2000 < found["rows"] <= 3200
     assert expected["evicted"] > 500
+    assert expected["expired"] > 100
     assert 0 < found["refused"] <= expected["refused"]  # of the servers that have it now

@@ -232,6 +232,7 @@ class Driver(RoutedNode):
         table = Table(
             IDS, DIM, admit_after=self._ids.choice((0, 2)), admit_bytes=64 * frag_num,
             rows_max=self._ids.choice((0, 2, 5)) * frag_num,
+            age_max=self._ids.choice((0, 0, 3, 8)) * frag_num,
         )  # fmt: skip
         answer = yield from self._ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._ids_table = answer.numbers[0]

@@ -14,13 +14,15 @@ from snailps.store._store import ShardStore
 from snailps.store.checkpoint._sections import put_section
 
 
-def made(frag_num=1, admit_after=0, admit_bytes=1 << 16, rows_max=0, dim=3, access="add"):
+def made(
+    frag_num=1, admit_after=0, admit_bytes=1 << 16, rows_max=0, age_max=0, dim=3, access="add"
+):
     """A store that owns all fragments, and has such a table as number 0."""
     store = ShardStore(frag_num, kernels.row_ops())
     store.own(range(frag_num))
     table = Table(
         "t", dim, access, init="uniform", lr=0.1, admit_after=admit_after, admit_bytes=admit_bytes,
-        rows_max=rows_max,
+        rows_max=rows_max, age_max=age_max,
     )  # fmt: skip
     store.add_table(0, *table.store_arguments())
     return store
@@ -196,11 +198,64 @@ def test_rows_with_holes_are_limited_as_well():
     assert {key for key, _ in zip(*scan_all(store, 0, 0, 9), strict=True)} == keys_in(store)
 
 
+# --- the age -------------------------------------------------------------------------------------
+
+
+class Ages:
+    """One part whose rows outlive a number of pushes: keys by the number of their last push."""
+
+    def __init__(self, age, limit):
+        self.age, self.swept = age, 0
+        self.rows = Reference(limit)
+
+    def push(self, keys):
+        rows = self.rows
+        for key in keys:
+            rows.push([key])
+            if rows.number - self.swept >= max(self.age // 2, 1):
+                self.swept = rows.number
+                oldest = rows.number - self.age
+                rows.last = {key: last for key, last in rows.last.items() if last > oldest}
+
+
+@pytest.mark.parametrize("limit", [0, 60])
+@pytest.mark.parametrize("age", [1, 2, 30, 301])
+def test_rows_that_no_push_touched_for_an_age_go(age, limit):
+    """Batches in which rows expire and come again; with a limit besides, too."""
+    store, reference = made(age_max=age, rows_max=limit), Ages(age, limit or 10**9)
+    push, rng = Pusher(store), np.random.default_rng(age)
+    for n in rng.integers(1, 200, 40).tolist():
+        keys = list(dict.fromkeys((rng.zipf(1.2, n) % 400).tolist()))
+        push(keys)
+        reference.push(keys)
+        assert keys_in(store) == reference.rows.last.keys()
+    found = stats(store)
+    assert found["made"] - found["evicted"] - found["expired"] == store.rows(0)
+    assert (found["expired"] > 0) == (limit == 0 or age < limit)
+
+
+def test_age_is_shared_by_fragments_and_pulls_do_not_count():
+    store = made(4, age_max=4_000)
+    push, keys = Pusher(store), some_keys(2_000)
+    push(keys[:500])
+    for turn in range(20):
+        push(keys[500 + 50 * turn : 1_000 + 50 * turn])
+        store.pull(0, keys[:500])
+    assert not keys_in(store) & set(keys[:500].tolist())
+    assert keys_in(store) >= set(keys[1_450:1_950].tolist())
+
+
 # --- copies --------------------------------------------------------------------------------------
 
 
 def settings():
-    return {"frag_num": 4, "admit_after": 2, "admit_bytes": 1 << 12, "rows_max": 400}
+    return {
+        "frag_num": 4,
+        "admit_after": 2,
+        "admit_bytes": 1 << 12,
+        "rows_max": 400,
+        "age_max": 1500,
+    }
 
 
 def test_store_put_from_a_checkpoint_makes_and_keeps_the_same_rows():
@@ -249,7 +304,9 @@ def test_section_with_damaged_counts_is_refused():
 
 
 def test_standby_made_amid_pushes_and_promoted_makes_and_keeps_the_same_rows():
-    table = Table("t", 3, "adagrad", lr=0.1, admit_after=2, admit_bytes=1 << 13, rows_max=2000)
+    table = Table(
+        "t", 3, "adagrad", lr=0.1, admit_after=2, admit_bytes=1 << 13, rows_max=2000, age_max=9000
+    )
     rng = np.random.default_rng(8)
     pushes = [np.unique(rng.integers(0, 6000, 700)).astype(np.uint64) for _ in range(40)]
 
@@ -278,7 +335,7 @@ def test_standby_made_amid_pushes_and_promoted_makes_and_keeps_the_same_rows():
 
 def test_table_of_an_earlier_checkpoint_has_no_retention():
     data = Table("t", 3).to_dict()
-    for field in ("admit_after", "admit_bytes", "rows_max"):
+    for field in ("admit_after", "admit_bytes", "rows_max", "age_max"):
         del data[field]
     assert Table.from_dict(json.loads(json.dumps(data))) == Table("t", 3)
 
@@ -287,3 +344,7 @@ def test_table_with_another_limit_is_another_table():
     store = made(rows_max=5)
     with pytest.raises(Exception, match="declared again"):
         store.add_table(0, *Table("t", 3, init="uniform", lr=0.1, rows_max=6).store_arguments())
+    with pytest.raises(Exception, match="declared again"):
+        store.add_table(
+            0, *Table("t", 3, init="uniform", lr=0.1, rows_max=5, age_max=9).store_arguments()
+        )

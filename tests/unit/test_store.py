@@ -102,14 +102,15 @@ def test_store_add_table_again_is_fine_if_equal_and_an_error_if_not():
         (6, (0,) * 9, "at most 8 hyper-parameters"),
         (6, (1, 2, 3, float("inf")), "finite"),
         (7, 2, "track"),
-        (8, (101, 0, 0), "admit_after"),
-        (8, (0, -1, 0), "admit_bytes"),
-        (8, (0, 0, -1), "rows_max"),
+        (8, (101, 0, 0, 0), "admit_after"),
+        (8, (0, -1, 0, 0), "admit_bytes"),
+        (8, (0, 0, -1, 0), "rows_max"),
+        (8, (0, 0, 0, -1), "age_max"),
         (9, -1, "state_floats"),
     ],
 )
 def test_store_add_table_out_of_range_is_a_config_error(place, value, complaint):
-    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0), 0, (0, 0, 0), 0]
+    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0), 0, (0, 0, 0, 0), 0]
     arguments[place] = value
     store = make_store()
     with pytest.raises(ConfigError, match=complaint):

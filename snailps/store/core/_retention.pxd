@@ -1,7 +1,9 @@
-# Which rows a part makes and keeps: admission by count, a limit with the least recently pushed going.
+# Which rows a part makes and keeps: admission by count, a limit with the least recently pushed going,
+# an age.
 #
 #   key without a row -> counted -> enough pushes? -> its row is made
 #   a part as full as it may be -> its oldest sixteenth goes
+#   half an age of pushes since the last look -> rows that had none for an age go
 #
 # A part decides by what it was pushed and nothing else, so that a standby, or a replay, that executes
 # the same pushes in the same order makes and keeps the same rows.  For the same reason a copy of a part
@@ -25,7 +27,7 @@ cdef packed struct RetentionHead:       # of a Retention as bytes; its cells fol
     uint32_t pushed
     uint32_t counted
     uint32_t cells
-    uint32_t unused             # 0
+    uint32_t swept
 
 
 # Counts a push of a key that has no row; whether its row is to be made.  The part has a Retention.
@@ -33,6 +35,10 @@ cdef bint retention_admits(Slab *slab, Part *part, uint64_t key) noexcept nogil
 
 # Makes room for one more row; rows that went.  The part has a Retention.
 cdef uint32_t retention_make_room(Slab *slab, Part *part) noexcept nogil
+
+# Deletes the rows of a part that were not among its last `age_max` pushes, once in half as many; rows
+# that went.  The table has an age, the part a Retention.
+cdef uint32_t retention_expire(Slab *slab, Part *part) noexcept nogil
 
 # Halves the numbers of all rows of a part, before the next one would not fit.
 cdef void retention_renumber(Slab *slab, Part *part) noexcept nogil

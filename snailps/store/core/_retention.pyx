@@ -3,6 +3,7 @@
 
     a pushed key without a row -> four cells of one line -> the least of them + 1 -> admitted?
     numbers of last pushes -> histogram, three times -> the excess-th lowest -> rows up to it deleted
+    number of the last push, less the age -> rows up to it deleted
 
 It owns counts and numbers; rows, index and memory are `_slab`.  It must not know tables, marks or frames.
 """
@@ -93,23 +94,43 @@ cdef uint32_t _lowest(const Slab *slab, const Part *part, uint32_t wanted) noexc
     return known
 
 
-cdef uint32_t retention_make_room(Slab *slab, Part *part) noexcept nogil:
-    cdef uint32_t limit = slab.rows_max
+cdef uint32_t _delete_upto(Slab *slab, Part *part, uint32_t last) noexcept nogil:
+    """Deletes the rows with numbers up to `last`; how many."""
     cdef uint32_t before = part.rows
-    cdef uint32_t i, slot, last
+    cdef uint32_t i, slot
     cdef uint64_t key
     cdef bint whole = part.rows == part.used    # slots that are not looked at yet stay so
-    if limit == 0 or part.rows < limit:
-        return 0
-    last = _lowest(slab, part, part.rows - limit + max(limit >> EVICTED_SHIFT, <uint32_t>1))
     for i in range(part.used):
         slot = slot_of(slab, i)
         if (whole or holds_row(slab, part, slot)) \
                 and _number_of(slab, row_at(slab, part, slot)) <= last:
             key = key_of(row_at(slab, part, slot))
             part_delete(slab, part, key, <uint32_t>hash_key(key))
-    slab.evicted += before - part.rows
     return before - part.rows
+
+
+cdef uint32_t retention_make_room(Slab *slab, Part *part) noexcept nogil:
+    cdef uint32_t limit = slab.rows_max
+    cdef uint32_t last, gone
+    if limit == 0 or part.rows < limit:
+        return 0
+    last = _lowest(slab, part, part.rows - limit + max(limit >> EVICTED_SHIFT, <uint32_t>1))
+    gone = _delete_upto(slab, part, last)
+    slab.evicted += gone
+    return gone
+
+
+cdef uint32_t retention_expire(Slab *slab, Part *part) noexcept nogil:
+    cdef Retention *retention = part.retention
+    cdef uint32_t gone
+    if retention.pushed - retention.swept < max(slab.age_max >> 1, <uint32_t>1):
+        return 0
+    retention.swept = retention.pushed
+    if retention.pushed <= slab.age_max:
+        return 0
+    gone = _delete_upto(slab, part, retention.pushed - slab.age_max)
+    slab.expired += gone
+    return gone
 
 
 cdef void retention_renumber(Slab *slab, Part *part) noexcept nogil:
@@ -120,6 +141,7 @@ cdef void retention_renumber(Slab *slab, Part *part) noexcept nogil:
             number = _number_of(slab, row_at(slab, part, slot)) >> 1
             memcpy(row_at(slab, part, slot) + slab.push_at, &number, sizeof(uint32_t))
     part.retention.pushed >>= 1
+    part.retention.swept >>= 1
 
 
 # --- as bytes ------------------------------------------------------------------------------------
@@ -133,7 +155,7 @@ cdef char *retention_copy(const Part *part, char *to) noexcept nogil:
     head.pushed = part.retention.pushed
     head.counted = part.retention.counted
     head.cells = part.retention.cells
-    head.unused = 0
+    head.swept = part.retention.swept
     memcpy(to, &head, sizeof(head))
     memcpy(to + sizeof(head), part.retention + 1, head.cells)
     return to + sizeof(head) + head.cells
@@ -144,11 +166,12 @@ cdef int retention_put(Slab *slab, Part *part, const char *data, uint64_t length
     if length < sizeof(head):
         return -2
     memcpy(&head, data, sizeof(head))
-    if head.unused or head.cells > <uint32_t>CELLS_MAX or length != sizeof(head) + head.cells:
+    if head.swept > head.pushed or head.cells > <uint32_t>CELLS_MAX or length != sizeof(head) + head.cells:
         return -2
     if part_retention(slab, part) == NULL:
         return -1
     part.retention.pushed = max(part.retention.pushed, head.pushed)
+    part.retention.swept = head.swept
     if head.cells == part.retention.cells:
         part.retention.counted = head.counted
         memcpy(part.retention + 1, data + sizeof(head), head.cells)

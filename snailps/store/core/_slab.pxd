@@ -64,7 +64,7 @@ cdef struct Retention:          # which rows a part makes and keeps; `_retention
     uint32_t pushed             # number of the row pushed last
     uint32_t counted            # pushes counted since the counts were halved
     uint32_t cells              # counts behind this, a byte each
-    uint32_t unused
+    uint32_t swept              # number of the row pushed last when old rows were looked for
     uint64_t[5] padding         # to one cache line
 
 cdef struct Part:               # 64 bytes
@@ -96,6 +96,7 @@ cdef struct Slab:               # the rows of one table in one shard
     uint32_t admit_after        # which push of a key makes its row; 0 = the first
     uint32_t admit_cells        # counts a part
     uint32_t rows_max           # of a part; 0 = no limit
+    uint32_t age_max            # pushes of a part that a row outlives; 0 = all
     uint64_t made               # rows so far,
     uint64_t refused            # ... pushed values that made none,
     uint64_t evicted            # ... rows that went because of the limit,
