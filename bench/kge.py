@@ -3,10 +3,10 @@
     PyKEEN's data set -> text -> snailps train kge | train_pykeen.py -> MRR, hits@10, triples/s
 
 Both have the same numbers of dimensions, epochs, negatives, the same loss, margin, temperature,
-optimiser and constant learning rate.  What is left: a batch of 256 triples is one step there and
-256 here, and here `--shared` triples have the same negatives.  `--peer-optimizer` and `--peer-lr`
-give the peer others, `--lr-end 0` lets our rate fall.  The peer lives in an environment of its own
-(.bench-venv-graphs, made once: PyTorch is 200 MB).
+optimiser and learning rate, which falls in a line to `--lr-end` of it.  What is left: a batch of
+256 triples is one step there and 256 here, and here `--shared` triples have the same negatives.
+`--peer-optimizer` and `--peer-lr` give the peer others.  The peer lives in an environment of its
+own (.bench-venv-graphs, made once: PyTorch is 200 MB).
 
     python bench/kge.py --data nations,umls,kinships --model transe,complex,rotate --runs 3 --table
 """
@@ -68,7 +68,7 @@ def peer(folder: Path, o: argparse.Namespace, seed: int) -> Figures:
         "model": NAMES[o.model], "dim": o.dim // 2 if complex_numbers else o.dim,
         "epochs": o.epochs, "negatives": o.negatives, "lr": o.peer_lr or o.lr,
         "optimizer": o.peer_optimizer or OPTIMIZERS[o.optimizer],
-        "temperature": o.temperature, "seed": seed,
+        "temperature": o.temperature, "seed": seed, "lr-end": o.lr_end,
         "margin": o.margin if o.model in ("transe", "rotate") else 0,
         "threads": o.threads * o.workers,
     }  # fmt: skip
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adagrad")
     parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--lr-end", type=float, default=1.0, help="1: constant, as the peer's is")
+    parser.add_argument("--lr-end", type=float, default=0.0, help="1: constant")
     parser.add_argument("--peer-lr", type=float, default=0.0, help="0: as ours")
     parser.add_argument("--peer-optimizer", default="", help="default: as ours; of torch.optim")
     parser.add_argument("--threads", type=int, default=1)

@@ -61,10 +61,14 @@ def train(o: argparse.Namespace) -> dict[str, float]:
         **own,
     )
     optimizer = getattr(torch.optim, o.optimizer)(model.get_grad_params(), lr=o.lr)
+    falls = torch.optim.lr_scheduler.LinearLR(
+        optimizer, start_factor=1.0, end_factor=max(1e-6, o.lr_end), total_iters=o.epochs
+    )
     loop = SLCWATrainingLoop(
         model=model,
         triples_factory=training,
         optimizer=optimizer,
+        lr_scheduler=falls,
         negative_sampler="basic",
         negative_sampler_kwargs={"num_negs_per_pos": o.negatives},
     )
@@ -104,6 +108,7 @@ def main() -> None:
     training.add_argument("--margin", type=float, default=6)
     training.add_argument("--temperature", type=float, default=1)
     training.add_argument("--lr", type=float, default=0.01)
+    training.add_argument("--lr-end", type=float, default=1.0, help="1: the rate is constant")
     training.add_argument("--optimizer", default="Adam")
     training.add_argument("--batch", type=int, default=256)
     training.add_argument("--seed", type=int, default=1)
