@@ -63,7 +63,8 @@ def load(
         - .npz: our vectors, and federated averaging's OUTPUT.weights.npz.
         - .npz of linear models, factorization machines and networks, which an estimator's `save`
           or ``snailps train`` wrote.
-        - .npz of ``snailps train kge`` and ``mf``.
+        - .npz of ``snailps train kge`` and ``mf``, and of `KnowledgeGraph` and
+          `MatrixFactorization`.
         - each of them but the last packed by gzip.
     words : path or sequence of words, optional
         For vectors of federated averaging that were saved without words: the job's vocab.txt.
