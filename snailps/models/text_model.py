@@ -38,9 +38,10 @@ BLOCK_BYTES_SMALL = 64 << 10
 """Below this size, blocks of several workers are twice as large: most of their rows are
 negatives."""
 EXPORT_ROWS = 50_000
-EXPORT_BYTES = 16 << 20
-"""Most rows, and most bytes of rows, that the master pulls or puts at a time."""
-PUT_SHARE = 4
+EXPORT_BYTES = 8 << 20
+"""Most rows, and most bytes of rows, that the master pulls at a time.  Of twice the size the system
+took each piece back and cleared it again, half of the kernel's time."""
+PUT_SHARE = 2
 """A piece of rows that are put is so much smaller than one that is pulled: more are in memory, as
 found, as wanted and as pushed."""
 
