@@ -211,11 +211,12 @@ def test_model_owes_pushes_until_a_part_of_an_epoch_is_trained(make, method, wor
     assert number == expected
 
 
-def test_model_owes_pushes_of_so_many_examples_at_most(make, monkeypatch):
-    monkeypatch.setattr("snailps.models.sparse.worker.ROUND_EXAMPLES", 40)
-    model = make(LinearSettings())
+@pytest.mark.parametrize(("workers", "limit"), [(1, "_ALONE"), (2, "")])
+def test_model_owes_pushes_of_so_many_examples_at_most(make, monkeypatch, workers, limit):
+    monkeypatch.setattr(f"snailps.models.sparse.worker.ROUND_EXAMPLES{limit}", 40)
+    model = make(LinearSettings(), workers=workers)
     for number in range(8):
-        train(model, planted(5, number), number, (number / 500, (number + 1) / 500))
+        train(model, planted(5, number), number, (number / 5000, (number + 1) / 5000))
         assert model.owes == (number < 7)
 
 

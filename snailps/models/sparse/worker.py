@@ -76,6 +76,8 @@ ROUND_PART_FTRL = 1 / 16
 4.4 and log loss .4156 at a fortieth, 1.8 and .4158 at a sixteenth; one worker .4156."""
 ROUND_PART_ALONE = 3 / 16
 """The same of an only worker."""
+ROUND_EXAMPLES_ALONE = 1_000_000
+"""Its `ROUND_EXAMPLES`, about a second's work.  5 M clicks: 27 bytes an example, 39 at 250,000."""
 ROUND_WORKERS = 8
 """Workers from which a round is a part of each one's share of an epoch, as it is with 8."""
 BLOCK_BYTES_SMALL = 1 << 20
@@ -411,7 +413,7 @@ class SparseWorker(Worker):
         part = ROUND_PART_FTRL if self.settings.method == "ftrl" else ROUND_PART
         part *= min(1.0, ROUND_WORKERS / self.workers)
         if self.workers == 1:
-            part = ROUND_PART_ALONE
+            return max(of_epoch / ROUND_PART_ALONE, examples / ROUND_EXAMPLES_ALONE)
         return max(of_epoch / part, examples / ROUND_EXAMPLES)
 
     def _with_copies(self, batch: Batch) -> Prepared:
