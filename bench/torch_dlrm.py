@@ -271,6 +271,7 @@ def arguments() -> argparse.Namespace:
     )
     add("--dense-staleness", type=int, default=0, help="of the job on hosts: 0 or 1")
     add("--core", type=float, default=0.45, help="share of a core of each host; 0: no limit")
+    add("--period-ms", type=float, default=10.0, help="in which a host may use its share")
     add("--link", default="none", help="of hosts: loopback; none: wires without a limit; 1000mbit")
     add("--limit-s", type=float, default=7200.0, help="longest time of a run on hosts")
     add("--json", action="store_true")

@@ -169,7 +169,7 @@ def on_hosts(args: argparse.Namespace) -> list[dict[str, Any]]:
         filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])
     )
     options = argparse.Namespace(
-        link=args.link, core=args.core, period_ms=100.0, conf=None, kill_every=0.0, seed=1,
+        link=args.link, core=args.core, period_ms=args.period_ms, conf=None, kill_every=0.0, seed=1,
         hosts=args.hosts,
     )  # fmt: skip
     rights(options)
