@@ -174,6 +174,17 @@ def test_store_one_fragment_with_many_rows_keeps_each(dim, access):
     assert not store.pull(0, missing).any()
 
 
+def test_store_rows_that_move_amid_a_push_get_their_values():
+    """A fragment's first chunk doubles by copying, while a push has found rows in it already."""
+    store, rng = make_store(1, 3, init=ZEROS), np.random.default_rng(1)
+    expected = np.zeros((400, 3), np.float32)
+    for seq in range(1, 60):
+        keys = rng.permutation(np.arange(6 * seq, dtype=np.uint64))  # old and new ones mixed
+        store.push(0, 1, seq, keys, np.full((len(keys), 3), seq, np.float32))
+        expected[keys] += seq
+    assert np.array_equal(store.pull(0, np.arange(400, dtype=np.uint64)), expected)
+
+
 def test_store_rows_longer_than_a_chunk_are_kept():
     store = make_store(1, 70_001)
     values = np.arange(4, dtype=np.float32)[:, None] + np.arange(70_001, dtype=np.float32)
