@@ -9,7 +9,7 @@
  * what may be wrong with one.  In plain lines no number waits for the one before it to be read, and how
  * many digits one has costs no branch: a third of the time on a text of clicks.
  *
- * Written once, compiled for three instruction sets; snail_plain_lines_of picks one at run time.  The text
+ * Written once, compiled for three instruction sets of x86-64; snail_plain_lines_of picks one at run time.  The text
  * has SNAIL_PLAIN_BEFORE readable bytes in front of it: the header of a Python object at least.
  */
 #ifndef SNAILPS_PLAIN_LINES_H
@@ -283,37 +283,20 @@ SNAIL_AVX512 static const uint8_t *snail_plain_avx512(const uint8_t *text, const
                                   snail_flatten_avx512, snail_keys_avx512);
 }
 
-#else
-
-SNAIL_PLAIN void snail_classify_base(const uint8_t *text, snail_classes *found) {
-    memset(found, 0, sizeof(*found));
-    for (int i = 0; i < 64; i++) {
-        const uint8_t c = text[i];
-        found->colon |= (uint64_t)(c == ':') << i;
-        found->blank |= (uint64_t)(c == ' ') << i;
-        found->line |= (uint64_t)(c == '\n') << i;
-        found->one |= (uint64_t)(c == '1') << i;
-        found->digit |= (uint64_t)snail_is_digit(c) << i;
-    }
-}
-
-static const uint8_t *snail_plain_base(const uint8_t *text, const uint8_t *stop, int shift,
-                                       snail_examples *out) {
-    return snail_read_plain_lines(text, stop, shift, out, snail_classify_base, snail_plain_flatten,
-                                  snail_plain_keys);
-}
-
 #endif
 
-/* The reader of a build: 0 base, 1 AVX2, 2 AVX-512; NULL if this machine cannot run it. */
+/* The reader of a build: 0 base, 1 AVX2, 2 AVX-512; NULL if this machine cannot run it.  Other machines have
+ * none: masks made byte by byte would take longer than reading the lines so. */
 static snail_plain_reader snail_plain_lines_of(int build) {
-    if (build == 0) return snail_plain_base;
 #ifdef SNAIL_PLAIN_X86
+    if (build == 0) return snail_plain_base;
     if (build == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
         return snail_plain_avx2;
     if (build == 2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
         __builtin_cpu_supports("avx512vbmi2"))
         return snail_plain_avx512;
+#else
+    (void)build;
 #endif
     return NULL;
 }
