@@ -1,7 +1,12 @@
 """Examples in docstrings run; those that start processes do in tests/cluster."""
 
+import contextlib
+
 import docstrings
 import pytest
+
+with contextlib.suppress(ImportError):  # now, as it takes longer than a test may
+    import torch  # noqa: F401
 
 IN_CLUSTERS = ("snailps.estimators.", "snailps.local.")
 
