@@ -274,10 +274,15 @@ def _converted(entry: Entry, name: _Name) -> Entry | None:
     return None if text is None else Entry(name.setting.name, text, entry.origin)
 
 
+_COUNTS = ("servers", "workers")
+
+
 def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
     names = sorted({*known, *IGNORED})
     near = difflib.get_close_matches(entry.key.lower().replace("-", "_"), names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists all settings"
+    if entry.key in _COUNTS:
+        hint = f"how many start is an option of the command: --{entry.key} N"
     return ConfigError(f"{entry.origin}: unknown setting {entry.key!r}; {hint}")
 
 

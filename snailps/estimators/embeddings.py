@@ -128,9 +128,11 @@ class NameEstimator(Estimator):
         """Refuses rows with a name that the model does not know."""
         unknown = (ids < 0).any(0)
         if unknown.any():
+            more = int(unknown.sum()) - 1
+            also = f", as {more:,} other rows have" if more else ""
             raise DataError(
                 f"X: row {int(np.argmax(unknown)):,} of {a_kind(X)} has a name that the model does "
-                f"not know, as {int(unknown.sum()) - 1:,} others have"
+                f"not know{also}"
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -174,6 +174,10 @@ def test_unknown_key_gives_origin_and_nearest_name(tmp_path):
     assert message.endswith("did you mean 'color'?")
 
 
+def test_number_of_processes_is_no_setting():
+    assert refused(None, "servers=2").endswith("an option of the command: --servers N")
+
+
 def test_unknown_key_without_neighbour_points_to_the_page():
     assert refused(None, "qqq=5").endswith("docs/settings.md lists all settings")
 
