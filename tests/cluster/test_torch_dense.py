@@ -1,10 +1,7 @@
 """Dense parameters at the servers: steps as PyTorch's, several ranks, schedules, clipping."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -12,8 +9,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 import copy
 
-from processes import LIMIT_S, SUPPORT, environment, free_port
+from processes import SUPPORT
 from torch import nn
+from torchrun import ranks_told
 
 import snailps
 from snailps.errors import ConfigError, MisuseError, WaitTimeout
@@ -241,23 +239,7 @@ def test_optimizer_refuses_a_model_that_has_nothing_of_ours():
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "bsp", "ddp"])
 def test_two_processes_of_torchrun_train_one_model(cluster, mode):
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1",
-        "--master-addr=127.0.0.1", f"--master-port={free_port()}",
-        str(SUPPORT / "torch_ranks.py"), cluster.address, mode,
-    ]  # fmt: skip
-    run = subprocess.Popen(
-        command, env=environment(OMP_NUM_THREADS="1"), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, err = run.communicate(timeout=LIMIT_S)
-    finally:
-        if run.poll() is None:
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
-    assert run.returncode == 0, err
-    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    told = ranks_told(str(SUPPORT / "torch_ranks.py"), cluster.address, mode)
     assert sorted(one["rank"] for one in told) == [0, 1]
     untrained = max(one["first"] for one in told)  # of the rank that began first
     for one in told:

@@ -1,7 +1,5 @@
 """kill -9 of a server, a worker and the master within one epoch of a DLRM; of a rank under ssp."""
 
-import json
-import os
 import re
 import signal
 import subprocess
@@ -12,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
-from processes import LIMIT_S, SUPPORT, Gate, environment, free_port
+from processes import LIMIT_S, SUPPORT, Gate, environment
 from test_bsp import kill_who_stands_at
 from test_checkpoint_clocks_cluster import run
 from test_cluster import figures_of
@@ -20,6 +18,7 @@ from test_master_dies import Mortal
 from test_torch_training import bits_of
 from torch_models import DlrmNet, write_clicks
 from torch_rows import StoredRows
+from torchrun import ranks_told
 
 import snailps
 from snailps.models.sparse.metrics import auc
@@ -138,23 +137,8 @@ def test_rank_that_loses_the_other_under_ssp_ends_and_names_it(cluster):
 
 
 def test_torchrun_starts_ranks_under_ssp_again_and_they_go_on(cluster):
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1",
-        "--max-restarts=1", "--monitor-interval=0.1", "--master-addr=127.0.0.1",
-        f"--master-port={free_port()}", RANK, cluster.address, "40", "30",
-    ]  # fmt: skip
-    run = subprocess.Popen(
-        command, env=environment(OMP_NUM_THREADS="1"), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, err = run.communicate(timeout=LIMIT_S)
-    finally:
-        if run.poll() is None:
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
-    assert run.returncode == 0, err
-    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    options = ("--max-restarts=1", "--monitor-interval=0.1")
+    told = ranks_told(RANK, cluster.address, "40", "30", options=options)
     assert sorted((one["rank"], one["start"]) for one in told) == [(0, 1), (1, 1)]
     for one in told:  # untrained it is above 0.2
         assert one["first"] < 0.1

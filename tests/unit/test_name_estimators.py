@@ -85,7 +85,7 @@ def test_graph_answers_scores_and_ranks(graph, jobs):
 def test_graph_evaluation_counts_unknown_names_and_leaves_them_out(graph):
     figures = graph.evaluate([*TRIPLES[:2], ("a", "next", "z")], known=TRIPLES)
     assert (figures["mrr"], figures["hits_at_1"], figures["unknown"]) == (1.0, 1.0, 1)
-    with pytest.raises(DataError, match="row 2 of a list has a name that the model does not know$"):
+    with pytest.raises(DataError, match=r"row 2 of a list has a name that .* does not know$"):
         graph.predict([*TRIPLES[:2], ("a", "next", "z")])
 
 
