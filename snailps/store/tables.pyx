@@ -25,7 +25,7 @@ from snailps.store.core._retention cimport (
     CELLS_MAX, CELLS_MIN, retention_admits, retention_expire, retention_make_room, retention_note,
 )
 from snailps.store.core._slab cimport (
-    KEY_BYTES, Bucket, Part, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
+    KEY_BYTES, Bucket, Part, Retention, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
     part_find, part_reach, part_retention, row_at, slab_init, slab_pieces, slot_of, track_push, weights_of,
 )
 
@@ -486,7 +486,7 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *
                       uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
                       uint64_t rows_max, uint64_t age_max) noexcept nogil:
     cdef uint32_t table_cap = max(shard.table_cap, <uint32_t>8)
-    cdef uint32_t cells = CELLS_MIN
+    cdef uint32_t counts = 2 * CELLS_MIN    # bytes of a Retention: a power of two, as blocks are
     cdef Table **tables
     cdef Table *table
     while table_cap <= table_id:
@@ -519,10 +519,10 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *
         table.slab.age_max = _share_of(age_max, shard.frag_num)
     if admit_after > 1:
         track |= TRACK_COUNT
-        while cells < <uint32_t>CELLS_MAX and <uint64_t>cells * shard.frag_num < admit_bytes:
-            cells *= 2
+        while counts < <uint32_t>CELLS_MAX and <uint64_t>counts * shard.frag_num < admit_bytes:
+            counts *= 2
         table.slab.admit_after = admit_after
-        table.slab.admit_cells = cells
+        table.slab.admit_cells = counts - <uint32_t>sizeof(Retention)
     table.slab.retains = rows_max != 0 or age_max != 0 or admit_after > 1
     table.table_id = table_id
     table.track = track

@@ -74,6 +74,16 @@ def test_table_that_admits_at_once_has_no_counts(admit_after):
     assert (store.rows(0), stats(store)["refused"]) == (100, 0)
 
 
+@pytest.mark.parametrize("frag_num", [1, 4, 12])
+def test_counts_take_no_more_memory_than_was_allowed(frag_num):
+    store = made(frag_num, admit_after=2, admit_bytes=frag_num << 16)
+    plain = made(frag_num)
+    for one in (store, plain):
+        Pusher(one)(some_keys(1000))
+    assert store.rows(0) < 100  # by collisions
+    assert stats(store)["bytes"] - stats(plain)["bytes"] <= frag_num << 16
+
+
 def test_no_key_waits_longer_than_it_must_while_counts_are_whole():
     """2 x 3,000 counted pushes; a part of four halves its counts after 2,048."""
     store, keys = made(4, admit_after=3, admit_bytes=1 << 16), some_keys(3000)
@@ -297,7 +307,7 @@ def test_section_with_damaged_counts_is_refused():
     Pusher(store)([1])
     (section,) = sections_of(store)
     at = 32 + 16 + 48
-    assert int.from_bytes(section[at + 8 : at + 12], "little") == 1 << 16  # cells
+    assert int.from_bytes(section[at + 8 : at + 12], "little") == (1 << 16) - 64  # cells
     section[at + 12] = 1
     with pytest.raises(CheckpointError, match="counts of table 0"):
         put_section(other, section, {0: 0}, True)

@@ -47,7 +47,7 @@ cdef bint retention_admits(Slab *slab, Part *part, uint64_t key) noexcept nogil:
     if slab.admit_after < 2:
         return True
     bits = mix64(hash_key(key))         # the hash itself has chosen the part
-    line = _cells(part) + (bits >> 32 & (retention.cells // LINE_CELLS - 1)) * LINE_CELLS
+    line = _cells(part) + ((bits >> 32) * (retention.cells // LINE_CELLS) >> 32) * LINE_CELLS
     for i in range(4):
         least = min(least, line[bits >> 6 * i & 63])
     if least + 1 < <int>slab.admit_after:
