@@ -12,18 +12,14 @@ its book is over.  README.md here says more.
 import argparse
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import torch
 import torch.nn.functional as F
+from words import say  # first of ours: it sets the path to the tree of this script
 
 import snailps
 from snailps.data.unpacking import open_content
@@ -33,13 +29,8 @@ BOOKS, PIECE, BATCH = 20, 40, 256
 HELD_OUT = 10  # every tenth piece is one of the test
 
 
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def pieces_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Ids int64 (pieces, 2 PIECE - 1), single words' and pairs', and the number of each one's book."""
+    """Ids int64 (pieces, 2 PIECE - 1), single words' and pairs', and each one's book."""
     numbers: dict[bytes, int] = {}
     ids, books = [], []
     with open_content(str(path)) as file:
@@ -60,7 +51,7 @@ def rows_of(cluster: snailps.Cluster, name: str) -> dict[str, int]:
 
 
 def trained(
-    cluster: snailps.Cluster, name: str, ids: Any, books: Any, args: Any, seed: int, **bounds: int
+    cluster: snailps.Cluster, name: str, ids: Any, books: Any, args: Any, seed: int, **bounds: Any
 ) -> dict:
     """Trains one table; how well it tells the books of the pieces that were held out."""
     bag = EmbeddingBag(BOOKS, name, mode="mean", lr=args.lr, seed=seed, cluster=cluster, **bounds)
