@@ -1,16 +1,23 @@
-"""What a worker does round its blocks: it asks for their steps ahead, and spares the collector."""
+"""What a worker does round its blocks: it asks for their steps ahead, reports short ones while it
+trains on, and spares the collector."""
 
 import gc
 import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from snailps.api.worker import Block
 from snailps.errors import WaitTimeout
+from snailps.node.metric_samples import BlockTally
+from snailps.transport import messages
+from snailps.worker import process
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.process import WorkerProcess
+from snailps.worker.resume_state import ResumeState
 
 
 class Reach:
@@ -126,3 +133,114 @@ def test_collector_is_as_before_when_the_training_fails(worker):
     with pytest.raises(ValueError):
         worker._train(None, None)
     assert gc.get_freeze_count() == 0
+
+
+class Master:
+    """The other end of a control connection: reports, and the answers that it is told to give."""
+
+    def __init__(self, events):
+        self.events, self.open = events, []
+
+    def call_async(self, message, heard):
+        future = Future()
+        self.events.append(("done", message.number))
+        self.open.append((message, heard, future))
+        return future
+
+    def note(self, message):
+        self.events.append(("settled", *message.numbers))
+
+    def answer(self, answer):
+        _, heard, future = self.open.pop(0)
+        heard(answer)
+        future.set_result(answer)
+
+
+class Trained:
+    """A model that keeps its rows; `between` is called in each block."""
+
+    workers, counts, prefetch = 1, "", 0
+
+    def __init__(self, events, between=lambda number: None):
+        self.events, self.between, self.owes = events, between, True
+        self.settings = SimpleNamespace(consistency="async")
+
+    def _at(self, block):
+        return nullcontext()
+
+    def train(self, block):
+        self.events.append(("train", block.number))
+        self.between(block.number)
+        return {"units": 1}
+
+
+@pytest.fixture
+def training(worker):
+    worker.settings = SimpleNamespace(request_timeout=10.0)
+    worker._control, worker._stand = Master(worker.events), ResumeState()
+    worker._tally, worker._report, worker._workers = BlockTally(), None, 1
+    worker._client.open_pushes = list
+    for number in range(4):
+        worker.leases.put(block(number, -1))
+    return worker
+
+
+def run(worker, model):
+    """Trains what is leased; blocks come from this thread."""
+    worker._model = model
+    with ThreadPoolExecutor(1) as helper:
+        worker._next_block = lambda *_: (
+            worker.leases.get_nowait() if worker.leases.qsize() else None
+        )
+        worker._train_blocks(model, None, helper)
+
+
+def test_short_block_is_answered_while_the_next_one_is_trained(training):
+    master = training.control
+    model = Trained(training.events)
+
+    def between(number):
+        if number:
+            master.answer(messages.Ok())
+        if number == 3:  # closes the round
+            model.owes = False
+            threading.Timer(0.02, master.answer, [messages.Ok()]).start()
+
+    model.between = between
+    run(training, model)
+    trained = [one for one in training.events if one[0] != "settled"]
+    assert trained == [(what, number) for number in range(4) for what in ("train", "done")]
+    assert training.events[-1] == ("settled", 0, 1, 2, 3)
+
+
+def test_training_that_has_reached_its_end_goes_on_for_one_short_block(training):
+    master = training.control
+
+    def between(number):
+        if number == 1:
+            master.answer(messages.Enough())
+            threading.Timer(0.02, master.answer, [messages.Enough()]).start()
+
+    run(training, Trained(training.events, between))
+    assert [number for what, number, *_ in training.events if what == "train"] == [0, 1]
+    assert master.open == []  # the last report was answered, too
+
+
+@pytest.mark.parametrize("why", ["long", "pushed", "ssp"])
+def test_block_is_answered_before_the_next_one_if(training, monkeypatch, why):
+    master, model = training.control, Trained(training.events)
+    if why == "long":
+        monkeypatch.setattr(process, "SHORT_S", 0.0)
+    elif why == "pushed":
+        model.owes = False
+    else:
+        model.settings.consistency = "ssp"
+        training._client.flush = lambda limit_s: None
+
+    def between(number):
+        threading.Timer(0.02, master.answer, [messages.Enough()]).start()
+
+    model.between = between
+    run(training, model)
+    expected = [("train", 0), ("done", 0)] + [("settled", 0)] * (why == "pushed")
+    assert training.events == expected

@@ -547,6 +547,9 @@ class SparseWorker(Worker):
             for batch in batches
             for part in itertools.pairwise(batch.edges(-(-self.threads // len(batches))))
         ]
+        if len(parts) == 1:  # a thread more would only have to be woken, and waited for
+            ((batch, part),) = parts
+            return self.train_part(batch, rows, part, rates, shared=False)
         tasks = [
             # All parts run at once, so each has the rates of the whole block.
             self.sgd.pool.submit(self.train_part, batch, rows, part, rates, shared=len(parts) > 1)
