@@ -9,6 +9,7 @@ Owns the modules and their part in autograd.  Rows are no parameters: `parameter
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,10 @@ MODES = ("sum", "mean", "max")
 ADAGRAD_EPS = 1e-10
 """PyTorch's.  That of `snailps.Table`, 1e-8, shows where the first gradient of a row is tiny."""
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
+OPTIONS = {field.name for field in dataclasses.fields(Table) if field.init} - {
+    "name", "dim", "access", "lr", "init", "scale", "seed",
+}  # fmt: skip
+"""Further options of a table."""
 
 
 class TableModule(nn.Module):
@@ -66,6 +71,13 @@ class TableModule(nn.Module):
         super().__init__()
         if optimizer not in OPTIMIZERS:
             raise ConfigError(f"optimizer: expected {' or '.join(OPTIMIZERS)}, got {optimizer!r}")
+        for name in names:
+            if not isinstance(name, str | None):
+                raise MisuseError(
+                    f"name: expected text, got {name!r}; rows are not counted here: (dim, name)"
+                )
+        for option in options.keys() - OPTIONS:
+            raise ConfigError(f"no option {option!r}; there are {', '.join(sorted(OPTIONS))}")
         if optimizer == "adagrad":
             options.setdefault("eps", ADAGRAD_EPS)
         rows = current(cluster)
@@ -455,7 +467,9 @@ def bag_starts(
         starts[0] != 0 or starts[-1] > len(input) or bool((np.diff(starts) < 0).any())
     )
     if wrong or (len(input) and not len(starts)):
-        raise MisuseError(f"offsets must ascend from 0, up to the {len(input)} ids")
+        raise MisuseError(
+            f"offsets must ascend from 0, up to the {len(input)} ids, got {starts.tolist()[:10]}"
+        )
     return starts
 
 

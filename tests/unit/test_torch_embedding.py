@@ -142,6 +142,11 @@ def test_weights_of_samples_count_and_get_their_gradient(store, learnt):
         torch.testing.assert_close(weights[0].grad, weights[1].grad)
 
 
+def test_number_of_rows_as_pytorch_takes_it_is_refused(store):
+    with pytest.raises(MisuseError, match=r"got 16; rows are not counted here: \(dim, name\)"):
+        Embedding(1000, 16)
+
+
 WRONG_BAGS = [
     ((torch.tensor([1, 2]), None), "takes offsets"),
     ((torch.tensor([[1, 2]]), torch.tensor([0])), "takes no offsets"),
@@ -161,7 +166,8 @@ def test_bag_refuses_other_shapes(store, arguments, words):
 
 
 @pytest.mark.parametrize(
-    "options", [{"optimizer": "sdg"}, {"lr": -1.0}, {"staleness": -1}, {"init": "none"}]
+    "options",
+    [{"optimizer": "sdg"}, {"lr": -1.0}, {"staleness": -1}, {"init": "none"}, {"max_norm": 1.0}],
 )
 def test_modules_refuse_options_that_there_are_not(store, options):
     with pytest.raises((ConfigError, MisuseError)):
