@@ -54,7 +54,8 @@ def _sentence(error: Exception, words: Sequence[str]) -> str:
     if needing := re.match(r"Option '?(-{1,2}[\w-]+)'? requires an argument", text):
         return f"{needing[1]}: expected a value, got none"
     if more := re.match(r"Got unexpected extra arguments? ?\(?(?:s\) \()?(.*?)\)?$", text):
-        return f"expected fewer words; {more[1]!r} is more than the command takes"
+        told = f"expected fewer words; {more[1]!r} is more than the command takes"
+        return told + _as_input(error, more[1].split()[0], words)
     return text
 
 
@@ -71,6 +72,13 @@ def _near(given: str, names: Sequence[str]) -> str:
 
     best = get_close_matches(given, names, 1)
     return f"; did you mean {best[0]}?" if best else ""
+
+
+def _as_input(error: Exception, word: str, words: Sequence[str]) -> str:
+    """A question, where the command wants a file as an option that was not given."""
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    takes = any("--input" in one.opts for one in getattr(command, "params", ()))
+    return f"; did you mean --input {word}?" if takes and not _given("--input", words) else ""
 
 
 def _given(name: str, words: Sequence[str]) -> str:

@@ -155,6 +155,7 @@ def options_of(name):
     ("nn m -k", "-k: expected a value, got none."),
     ("nn m -k 0", "-k: expected at least 1; got '0'. snailps nn --help"),
     ("similarity m a b c", "expected fewer words; 'c' is more than the command takes."),
+    ("train kge a b", "'a b' is more than the command takes; did you mean --input a? snailps"),
     ("eval m --oov no", "--oov: expected one of"),
     ("local -c a --workers=900", "--workers: expected at most 256; got '900'."),
 ])  # fmt: skip
