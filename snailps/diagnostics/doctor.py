@@ -25,6 +25,7 @@ from snailps.api.worker import Worker
 from snailps.config import MasterSettings, ServerSettings, effective_shard_num, parse_addr
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteError, SnailError
 from snailps.kernels import cores
+from snailps.kernels.numa import numa_nodes
 from snailps.master.checkpoint_files import folder_of
 from snailps.node import checks
 from snailps.node.checks import Finding
@@ -158,7 +159,7 @@ class Doctor:
         facts, settings = self._found.facts, self._settings
         text = f"snailps {facts['version']}, wire format {facts['wire']}, Python {facts['python']}"
         self.add(Finding("ok", "version", text))
-        self.add(*checks.check_kernels())
+        self.add(*checks.check_kernels(), *checks.check_numa(numa_nodes()))
         name = checks.check_name(settings.master_addr, "master_addr")
         self.add(*name)
         if not any(one.level == "error" for one in name):

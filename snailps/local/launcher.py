@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, ClusterError
+from snailps.kernels.numa import ANYWHERE, cpus_of_workers, keep_thread_on, numa_nodes
 from snailps.local.fork import become, may_fork
 from snailps.node.limits import END_S
 from snailps.node.phrases import NAME_MARK
@@ -77,6 +78,8 @@ class Child:
 
     Attributes
     ----------
+    cpus : frozenset of int
+        CPUs that it is kept on.
     held : list of str
         A server's or worker's last lines, from its own error on: shown only if the master reports
         nothing, because it usually reports the same.
@@ -96,6 +99,7 @@ class Child:
 
     role: str
     process: subprocess.Popen[str]
+    cpus: frozenset[int] = ANYWHERE
     reader: threading.Thread | None = None
     taker: threading.Thread | None = None
     held: list[str] = field(default_factory=list)
@@ -239,7 +243,8 @@ class Launcher:
         MasterEnded
             The master ended before it listened; its own words are already written.
         """
-        roles = ["server"] * self._servers + ["worker"] * self._workers
+        nodes = [("server", ANYWHERE)] * self._servers
+        nodes += [("worker", cpus) for cpus in cpus_of_workers(self._workers, numa_nodes())]
         if self._main is not None and not may_fork():
             self._main = None
         if self._main is not None:
@@ -247,8 +252,8 @@ class Launcher:
         with contextlib.ExitStack() as pipes:
             ready = self._spawn_master([], pipes)
             writers = []
-            for role in roles:
-                writers.append(self._spawn_node(role, pipes))
+            for role, cpus in nodes:
+                writers.append(self._spawn_node(role, cpus, pipes))
             for child in self.children:  # threads only after the forks, which need one thread
                 self._listen(child)
             address = self._hear_address(ready, give_up)
@@ -275,12 +280,14 @@ class Launcher:
         ready_write.close()
         return ready
 
-    def _spawn_node(self, role: str, pipes: contextlib.ExitStack) -> IO[bytes]:
+    def _spawn_node(
+        self, role: str, cpus: frozenset[int], pipes: contextlib.ExitStack
+    ) -> IO[bytes]:
         """A server or worker; returns where it reads the address of the master from."""
         address, address_write = _pipe(pipes)
         # The master takes source from us alone, by its key.
         own = ["accept_source=true"] if role == "worker" and self._session else []
-        self._spawn(role, own, ["--address-fd", str(address.fileno())], address.fileno())
+        self._spawn(role, own, ["--address-fd", str(address.fileno())], address.fileno(), cpus)
         address.close()
         return address_write
 
@@ -347,7 +354,7 @@ class Launcher:
         with contextlib.ExitStack() as pipes:
             try:
                 if index:
-                    pipe = self._spawn_node(dead.role, pipes)
+                    pipe = self._spawn_node(dead.role, dead.cpus, pipes)
                 else:  # `--fresh` applies to the first start only
                     own = [f"listen_addr={self.address}", "fresh=false"]
                     pipe = self._spawn_master(own, pipes)
@@ -479,7 +486,12 @@ class Launcher:
         return self._output
 
     def _spawn(
-        self, role: str, overrides: Sequence[str], options: Sequence[str], kept: int
+        self,
+        role: str,
+        overrides: Sequence[str],
+        options: Sequence[str],
+        kept: int,
+        cpus: frozenset[int] = ANYWHERE,
     ) -> None:
         """Starts a child whose lines are not read yet; descriptor `kept` is open in it."""
         words = [role]
@@ -491,6 +503,7 @@ class Launcher:
 
         def begin() -> None:
             _die_with_parent()
+            keep_thread_on(cpus)
             if role != "master":  # what a model prints is a line of its process
                 os.dup2(2, 1)
             if self._main is not None:
@@ -509,7 +522,7 @@ class Launcher:
             pass_fds=(kept,),
             restore_signals=self._main is None,
         )
-        self.children.append(Child(role, process))
+        self.children.append(Child(role, process, cpus))
 
     def _listen(self, child: Child) -> None:
         """Reads what a child writes, in threads."""

@@ -30,6 +30,7 @@ from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.data.unpacking import is_url
 from snailps.errors import SnailError
+from snailps.kernels.numa import NumaNode
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
 
@@ -380,6 +381,22 @@ def check_disk(path: Path, needed: int = 0) -> list[Finding]:
         cure = "make room, set another checkpoint_dir, or keep fewer (checkpoints_kept)"
         return [Finding("error", "disk", f"{text}, {needed / 1e9:,.1f} GB are needed", cure)]
     return [Finding("ok", "disk", text)]
+
+
+def check_numa(nodes: Sequence[NumaNode]) -> list[Finding]:
+    """The memory nodes, where there are several, and who is kept on one."""
+    if len(nodes) < 2:
+        return []
+    each = ", ".join(
+        f"node {node.number}: {len(node.cpus)} CPUs, {node.memory_bytes / 1e9:,.0f} GB"
+        for node in nodes
+    )
+    text = f"{len(nodes)} memory nodes ({each}); a shard keeps to one"
+    cure = (
+        f"have {len(nodes)} workers here, one a node: snailps train keeps them there if --workers "
+        f"is a multiple of {len(nodes)}; a worker of its own, started by numactl or taskset"
+    )
+    return [Finding("note", "numa", text, cure)]
 
 
 def check_input(paths: Sequence[str], *, master: bool) -> list[Finding]:

@@ -34,6 +34,7 @@ from snailps.errors import (
     explain,
 )
 from snailps.kernels import cores
+from snailps.kernels.numa import cpus_of_shard, numa_nodes
 from snailps.node.background import in_thread
 from snailps.node.effects import Work, WorkDone
 from snailps.node.limits import STATS_S, STOP_S, Limits
@@ -63,6 +64,7 @@ class Server(Node):
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(Role.SERVER, settings)
         self._server_settings = settings
+        self._numa_nodes = numa_nodes()
         self._listeners: dict[int, Listener] = {}  # of no shard yet, by index of the endpoint
         self._core: ServerCore | None = None
         self._core_lock = threading.Lock()  # the reader thread asks the core, too
@@ -251,6 +253,7 @@ class Server(Node):
             standby=effect.standby,
             silence_limit_s=limits.silence_s,
             stuck_limit_s=limits.stuck_s,
+            cpus=cpus_of_shard(effect.number, self._numa_nodes),
         )
 
     def _stop_shard(self, effect: effects.StopShard) -> None:

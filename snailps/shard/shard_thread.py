@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from snailps.kernels.numa import keep_thread_on
 from snailps.shard._shard import ShardCore
 from snailps.shard.replication import Tell
 from snailps.shard.shard import CLOCK_LIMIT_S, STAGED_BYTES_MAX, Shard
@@ -50,6 +51,9 @@ class ShardThread:
         How long a standby of this shard may acknowledge nothing, seconds; then it counts as lost.
     stuck_limit_s : float
         How long this shard, as a standby, waits for what its primary's stream needs, seconds.
+    cpus : collection of int
+        CPUs that the thread is kept on: the rows, which it makes, lie in their memory.  None:
+        anywhere.
 
     Attributes
     ----------
@@ -71,12 +75,18 @@ class ShardThread:
         standby: bool = False,
         silence_limit_s: float = 30.0,
         stuck_limit_s: float = 24.0,
+        cpus: Collection[int] = (),
     ) -> None:
         core = ShardCore(row_ops, wire_ops, frag_num, clock_limit_s, staged_bytes_max, standby)
         self._loop = ShardLoop(listener, make_session, park_limit_s, silence_limit_s, stuck_limit_s)
         core.attach_loop(self._loop)
         self.shard = Shard(core, self._loop)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._cpus = cpus
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def _serve(self) -> None:
+        keep_thread_on(self._cpus)
+        self._run()
 
     def _run(self) -> None:
         try:

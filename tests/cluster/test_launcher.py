@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from snailps.kernels.numa import NumaNode
 from snailps.local import launcher
 from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnded, labelled
 from snailps.node.phrases import NAME_MARK
@@ -35,7 +36,7 @@ BLOCK = "say('here'); signal.pause()\n"
 class Cluster:
     """A launcher in a folder of stand-ins, and the lines that it passed on."""
 
-    def __init__(self, folder, servers=1, revives=False, **files):
+    def __init__(self, folder, servers=1, workers=1, revives=False, **files):
         (folder / "snailps").mkdir()
         (folder / "snailps" / "__init__.py").touch()  # a namespace would not take its place
         (folder / "snailps" / "__main__.py").write_text(MAIN)
@@ -44,7 +45,7 @@ class Cluster:
         self.lines = []
         self._news = threading.Condition()
         self.launcher = Launcher(
-            None, [], servers=servers, workers=1, revives=revives, on_line=self._note
+            None, [], servers=servers, workers=workers, revives=revives, on_line=self._note
         )
 
     def _note(self, name, line):
@@ -306,3 +307,22 @@ def test_launcher_restart_ends_a_worker_that_still_runs(make):
     assert old.process.poll() == -signal.SIGKILL
     assert cluster.launcher.children[2].process.poll() is None
     assert ("worker", "has left the cluster: it is started again") in cluster.lines
+
+
+def test_workers_are_kept_on_the_nodes_also_when_they_are_started_again(make, monkeypatch):
+    ours = os.sched_getaffinity(0)
+    both = [min(ours), max(ours)]
+    nodes = [NumaNode(number, frozenset({cpu}), 0) for number, cpu in enumerate(both)]
+    monkeypatch.setattr(launcher, "numa_nodes", lambda: nodes)
+    told = "say(','.join(map(str, sorted(os.sched_getaffinity(0))))); signal.pause()\n"
+    cluster = make(workers=2, master="listen()\n" + told, server=told, worker=told)
+    cluster.launcher.start()
+    for role in ("master", "server"):
+        cluster.wait_line(role, ",".join(map(str, sorted(ours))))
+    for cpu in both:
+        cluster.wait_line("worker", str(cpu))
+    again = cluster.launcher.children[3]
+    again.process.kill()
+    cluster.lines.clear()
+    assert cluster.launcher.restart(3, "was ended")
+    cluster.wait_line("worker", str(both[1]))

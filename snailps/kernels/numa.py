@@ -1,0 +1,102 @@
+"""Memory nodes of this machine (NUMA), and the CPUs that a shard or a local worker is kept on.
+
+    /sys/devices/system/node -> numa_nodes -> the nodes that this process may compute on
+    number of a shard, or of workers -> cpus_of_shard, cpus_of_workers -> keep_thread_on
+
+A page lies at the node whose thread writes it first, and stays there.  So a thread is put on a node
+before it makes its rows, and no memory policy is needed.  A machine with one node, or a process
+that may use one only (a container, `taskset`), keeps no thread anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM = Path("/sys/devices/system/node")
+ANYWHERE: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """A memory node.
+
+    Attributes
+    ----------
+    number : int
+        As the system counts.
+    cpus : frozenset of int
+        Its CPUs that this process may use, at least one.
+    memory_bytes : int
+        Its memory; 0: not told.
+    """
+
+    number: int
+    cpus: frozenset[int]
+    memory_bytes: int
+
+
+def numa_nodes(root: Path = SYSTEM, allowed: Collection[int] | None = None) -> list[NumaNode]:
+    """The nodes with CPUs that this process may use, by number; none where nothing is told.
+
+    Parameters
+    ----------
+    root : Path
+        A folder as Linux has it.
+    allowed : collection of int, optional
+        CPUs; default those of the calling thread.
+    """
+    usable = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
+    found = []
+    for folder in root.glob("node[0-9]*"):
+        with suppress(OSError, ValueError):
+            cpus = _cpu_list((folder / "cpulist").read_text()) & usable
+            if cpus:
+                found.append(NumaNode(int(folder.name[4:]), cpus, _memory_of(folder)))
+    return sorted(found, key=lambda node: node.number)
+
+
+def cpus_of_shard(number: int, nodes: Sequence[NumaNode]) -> frozenset[int]:
+    """CPUs for a shard's thread: shards go round the nodes by number; `ANYWHERE` with one node."""
+    return nodes[number % len(nodes)].cpus if len(nodes) > 1 else ANYWHERE
+
+
+def cpus_of_workers(workers: int, nodes: Sequence[NumaNode]) -> list[frozenset[int]]:
+    """CPUs for each worker process of this machine.
+
+    `ANYWHERE` unless each node gets as many workers: else some would share fewer CPUs, which costs
+    more than memory of another node.
+    """
+    if len(nodes) < 2 or workers % len(nodes):
+        return [ANYWHERE] * workers
+    return [nodes[worker % len(nodes)].cpus for worker in range(workers)]
+
+
+def keep_thread_on(cpus: Collection[int]) -> None:
+    """Has the calling thread, and those that it will start, run on these CPUs; none: anywhere."""
+    if cpus:
+        with suppress(OSError):  # they were taken from this process meanwhile
+            os.sched_setaffinity(0, cpus)
+
+
+def _cpu_list(text: str) -> frozenset[int]:
+    """CPUs of a list such as ``0-3,8``."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        if part.strip():
+            first, _, last = part.partition("-")
+            cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def _memory_of(folder: Path) -> int:
+    """Bytes by the line ``Node 0 MemTotal:  1024 kB``; 0: it is not there."""
+    with suppress(OSError):
+        for line in (folder / "meminfo").read_text().splitlines():
+            words = line.split()
+            if len(words) == 5 and words[2] == "MemTotal:" and words[3].isdigit():
+                return int(words[3]) * 1024
+    return 0
