@@ -66,6 +66,9 @@ class Visits(Protocol):
     def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         """Returns a part, whose pushes must all be acknowledged.
 
+        Where the chunk has one part, no other worker borrows it: what it is, and when its rows are
+        pushed, is up to the model, if that is before `train` returns.
+
         Parameters
         ----------
         part : int

@@ -15,6 +15,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectorSettings
 from snailps.models.word_vectors.input_exchange import InputExchange, sharing_of_grams
+from snailps.models.word_vectors.kernel_threads import Bags
 from snailps.models.word_vectors.resident_rows import ResidentRows
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
@@ -41,8 +42,7 @@ def copies(
     tenancy = SimpleNamespace(
         centres=np.repeat(np.arange(2, dtype=np.int32), groups),
         present=np.array([0, 2]),
-        bag_ptr=np.array([0, 2, 4]),
-        bag_rows=np.array([0, 2, 1, 3], np.int32),
+        bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), 4),
         parts=SimpleNamespace(sharers=by_bucket),
         resident=resident,
         keys=KEYS,

@@ -38,6 +38,9 @@ from snailps.models.word_vectors.rotation import SkipGramTenancy
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
+SCANT = 1 << 20
+"""Memory of a worker that does not keep all rows, so that it rotates alone, too."""
+
 
 def text(lines: int, seed: int) -> bytes:
     """Sentences of three topics, whose words come together."""
@@ -73,7 +76,7 @@ ALL = b"".join(b"".join(slices) for slices in CHUNKS)
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_every_pair_is_trained_once_whoever_does_it(workers: int) -> None:
-    made = workers_of(SMALL, workers, ALL)
+    made = workers_of(replace(SMALL, worker_memory=SCANT), workers, ALL)
     figures = train_rotating(made, CHUNKS)
     pairs = 0
     for chunk in range(len(CHUNKS)):
@@ -283,7 +286,7 @@ def test_rows_that_are_kept_train_as_those_that_are_pulled_again(maxn: int) -> N
     settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn)
     chunks = [[text(40, 1)], [text(40, 2).replace(b"t1", b"u1")]]
     found = []
-    for memory in (1 << 31, 1 << 10):  # room for no row but those of a chunk
+    for memory in (SCANT, 1 << 10):  # room for no row but those of a chunk
         limited = replace(settings, worker_memory=memory)
         made = workers_of(limited, 1, b"".join(chunks[0] + chunks[1]))
         train_rotating(made, chunks, epochs=2)
@@ -313,7 +316,7 @@ def test_kept_rows_are_those_of_the_servers_whoever_trained_the_part_before(
         np.testing.assert_allclose(found[0][table], found[1][table], atol=1e-3)
 
 
-@pytest.mark.parametrize(("memory", "freed"), [(1 << 31, False), (1 << 10, True)])
+@pytest.mark.parametrize(("memory", "freed"), [(SCANT, False), (1 << 10, True)])
 def test_rows_are_freed_when_the_next_tenancy_has_its_own(memory: int, freed: bool) -> None:
     made = workers_of(replace(SMALL, worker_memory=memory), 1, ALL)
     made[0].memory.rows["output"][:] = 0.5  # else the first steps change no input row
@@ -344,7 +347,7 @@ def settles_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_not(
     model: str, maxn: int, lost_after: int
 ) -> None:
-    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model)
+    settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model, worker_memory=SCANT)
     found = []
     for is_lost in (False, True):
         worker = workers_of(settings, 1, ALL)[0]
@@ -391,7 +394,7 @@ def test_pairs_of_settled_visits_are_not_sorted_again() -> None:
 
 
 def test_tenancy_whose_visits_are_all_settled_trains_nothing() -> None:
-    worker = workers_of(SMALL, 1, ALL)[0]
+    worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
     lent = block.visits
     assert isinstance(lent, LentVisits)
@@ -428,7 +431,7 @@ def test_settling_moves_a_fifth_more_rows_at_most(
     for seconds in (1e9, 0.0):
         monkeypatch.setattr(rotation, "SETTLE_SECONDS", seconds)
         settled.clear()
-        made = workers_of(replace(SMALL, model=model), workers, data)
+        made = workers_of(replace(SMALL, model=model, worker_memory=SCANT), workers, data)
         train_rotating(made, texts, at_once=False)
         found.append(sum(settled))
         moved.append(made[0].memory.moved["input"] + made[0].memory.moved["output"])
@@ -459,7 +462,8 @@ class Failing(MemoryWorker):
 
 def test_a_push_that_fails_ends_the_tenancy_in_the_next_visits() -> None:
     known = vocabulary_of(ALL)
-    worker = Failing(SMALL, known, MemoryTables(SMALL, len(known)))
+    settings = replace(SMALL, worker_memory=SCANT)
+    worker = Failing(settings, known, MemoryTables(settings, len(known)))
     with pytest.raises(OSError, match="planted"):
         train_rotating([worker], CHUNKS[:1], visiting=16)
     assert worker.pushes < 16

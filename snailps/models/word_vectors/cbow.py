@@ -26,7 +26,8 @@ from snailps.models.local_sgd import Floats
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import steps_a_word
 from snailps.models.word_vectors.input_exchange import TURNS_MAX, Sharing
-from snailps.models.word_vectors.rotation import MASK64, RotationTrainer, Tenancy, Visit
+from snailps.models.word_vectors.kernel_threads import MASK64, Bags
+from snailps.models.word_vectors.rotation import RotationTrainer, Tenancy, Visit
 from snailps.models.word_vectors.settings import ADAGRAD_EPS
 
 Ints = NDArray[np.int32]
@@ -93,7 +94,6 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
         place[present] = np.arange(len(present), dtype=np.int32)
         bag_ptr, bag_rows, keys = self._model.bags(present)
         resident, rows = self._place(block, keys)
-        bag_rows = rows[bag_rows].astype(np.int32)
         others = np.zeros(0, np.float32)
         if (contention := self._model.contention(block.parts)) is not None:
             others, _ = contention.steps_elsewhere(len(targets), keys, keys[:0])
@@ -101,9 +101,9 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
             parts=parts,
             bounds=bounds,
             present=present,
-            bag_ptr=bag_ptr,
-            bag_rows=bag_rows,
-            bags=kernels.checked_bags(bag_ptr, bag_rows, len(keys) and int(rows.max()) + 1),
+            bags=Bags.of(
+                bag_ptr, rows[bag_rows].astype(np.int32), len(keys) and int(rows.max()) + 1
+            ),
             resident=resident,
             keys=keys,
             rows=rows,
@@ -124,11 +124,11 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
         if block.parts == 1 or not len(tenancy.targets):
             return Sharing(np.ones(num), np.zeros(num), np.zeros(num), 1.0, 1)
         counts = np.bincount(tenancy.tokens[tenancy.targets], minlength=len(tenancy.present))
-        sizes = np.diff(tenancy.bag_ptr)
+        sizes = np.diff(tenancy.bags.ptr)
         bag = float(counts @ sizes) / len(tenancy.targets)  # rows of a word on average
         windows, _ = steps_a_word(s)
         steps = np.repeat(counts * (windows / bag), sizes)
-        own = np.bincount(tenancy.bag_rows, steps)[tenancy.rows]
+        own = np.bincount(tenancy.bags.rows, steps)[tenancy.rows]
         begin, _ = block.progress
         way = own * (WINDOW_CURVATURE * s.lr * (1.0 - begin) / windows)
         turns = max(1, min(TURNS_MAX, len(tenancy.targets) // (block.visiting * TURN_TARGETS)))
@@ -170,8 +170,8 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
                     visit.local[0],
                     s.dim,
                     tenancy.tokens[begin:end],
-                    tenancy.bag_ptr,
-                    tenancy.bag_rows,
+                    tenancy.bags.ptr,
+                    tenancy.bags.rows,
                     visit.noise,
                     visit.noise_logit,
                     window=s.window,
@@ -185,7 +185,7 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
                     ),
                     squares=(inputs[1], visit.local[1]) if sgd.state else None,
                     eps=ADAGRAD_EPS,
-                    bags=tenancy.bags,
+                    bags=tenancy.bags.checked,
                 )
             )
         return [task.result() for task in tasks]

@@ -78,9 +78,9 @@ def sharing_of_grams(
     if (sharers < 2).all():
         return Sharing(sharers, np.zeros(len(keys)), np.zeros(len(keys)), GRAM_STEPS_APART, 1)
     groups = np.bincount(tenancy.centres, minlength=len(tenancy.present))
-    sizes = np.diff(tenancy.bag_ptr)
-    own = np.bincount(tenancy.bag_rows, np.repeat(groups, sizes))[rows]
-    way = np.bincount(tenancy.bag_rows, np.repeat(groups / np.maximum(sizes, 1), sizes))[rows]
+    sizes = np.diff(tenancy.bags.ptr)
+    own = np.bincount(tenancy.bags.rows, np.repeat(groups, sizes))[rows]
+    way = np.bincount(tenancy.bags.rows, np.repeat(groups / np.maximum(sizes, 1), sizes))[rows]
     rate = GROUP_CURVATURE * settings.lr * (1.0 - block.progress[0])
     turns = max(1, min(TURNS_MAX, len(tenancy.centres) // (block.visiting * TURN_GROUPS)))
     return Sharing(sharers, own, rate * way, GRAM_STEPS_APART, turns)

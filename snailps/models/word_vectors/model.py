@@ -60,14 +60,22 @@ from snailps.models.word_vectors.block_size import (
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
-from snailps.models.word_vectors.rotation import SkipGramTrainer, Tenancy
+from snailps.models.word_vectors.rotation import RotationTrainer, SkipGramTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
-from snailps.models.word_vectors.shared_text import IDS_END, text_table
+from snailps.models.word_vectors.shared_text import IDS_END, put_slice, text_table
 from snailps.models.word_vectors.skip_gram import BUNDLE, RUN_WORDS, deal_centres, longest_run
+from snailps.models.word_vectors.sole_part import (
+    Piece,
+    SoleCbowTrainer,
+    SoleSkipGramTrainer,
+    SoleTrainer,
+)
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
 from snailps.models.word_vectors.word_parts import (
     chunks_of,
+    chunks_of_sole,
     chunks_that_fit,
+    keeps_all_rows,
     most_parts,
     parts_by_words,
 )
@@ -236,6 +244,9 @@ class WordVectors(TextModel):
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         parts = min(most_parts(tokens, workers), by_words)
         sharers = min(workers, parts)
+        sole = chunks_of_sole(vocabulary, settings, tokens) if workers == 1 else 0
+        if sole:
+            return Rotation(sole, parts)
         chunks = chunks_of(vocabulary, settings, tokens, sharers)
         if settings.model == "cbow" or workers == 1:  # a worker has the rows of all words it meets
             chunks = chunks_that_fit(vocabulary, settings, tokens / sharers, chunks)
@@ -273,12 +284,15 @@ class WordVectors(TextModel):
 
     def deal(self, block: Block) -> Mapping[str, float]:
         """Encodes a slice of a chunk for all workers."""
-        return self._rotating.deal(block)
+        ids, words = self._lexicon.encode(block.data, self._keep, block.seed)
+        put_slice(self, block.chunk, block.slice, ids, words)
+        return {}
 
     def finish(self) -> None:
         """Waits for the last pushes."""
-        if "_rotating" in self.__dict__:
-            self._rotating.close()
+        for name in ("_rotating", "_sole"):
+            if self.__dict__.get(name) is not None:
+                self.__dict__[name].close()
         super().finish()
 
     @cached_property
@@ -293,10 +307,29 @@ class WordVectors(TextModel):
     def _rotating(self) -> SkipGramTrainer | CbowTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> _Batch | Tenancy:
+    @cached_property
+    def _sole(self) -> SoleSkipGramTrainer | SoleCbowTrainer | None:
+        """Of chunks of one part; None if memory has no room for all rows."""
+        if not keeps_all_rows(self.vocabulary, self.settings):
+            return None
+        is_cbow = self.settings.model == "cbow"
+        return SoleCbowTrainer(self) if is_cbow else SoleSkipGramTrainer(self)
+
+    def _trainer_of(self, block: Block) -> RotationTrainer[Any] | SoleTrainer[Any]:
+        """Of a tenancy.  Where a chunk has more or fewer parts, those of before are done."""
+        if block.parts == 1 and self._sole is not None:
+            used: RotationTrainer[Any] | SoleTrainer[Any] = self._sole
+            other = "_rotating"
+        else:
+            used, other = self._rotating, "_sole"
+        if self.__dict__.get(other) is not None:
+            self.__dict__[other].free()
+        return used
+
+    def prepare(self, block: Block) -> _Batch | Tenancy | Piece[Any] | None:
         """Numbers the block's words and rows locally and starts to pull the rows."""
         if block.part >= 0:
-            return self._rotating.prepare(block)
+            return self._trainer_of(block).prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
         words = len(self.vocabulary)
         seen = np.zeros(words, np.bool_)
@@ -353,7 +386,7 @@ class WordVectors(TextModel):
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
         if block.part >= 0:
-            return self._rotating.train(block)
+            return self._trainer_of(block).train(block)
         s = self.settings
         batch: _Batch = block.prepared
         lr_start, lr_stop = self._rates(block)

@@ -24,7 +24,6 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -39,8 +38,8 @@ from snailps.models.local_sgd import ArrayPool, Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.input_exchange import InputExchange, Sharing, sharing_of_grams
+from snailps.models.word_vectors.kernel_threads import MASK64, Bags, Noise, train_bundles
 from snailps.models.word_vectors.resident_rows import ResidentRows
-from snailps.models.word_vectors.settings import ADAGRAD_EPS
 from snailps.models.word_vectors.skip_gram import BUNDLE
 from snailps.models.word_vectors.word_parts import deal, sharers_of_grams
 
@@ -48,15 +47,12 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-THREAD_GROUPS = 128
-"""Least groups of pairs for a thread of its own."""
 SETTLE_SHARE = 0.25
 """Of a tenancy's visits, between two times that its rows are settled, at least."""
 SETTLE_SECONDS = 4.0
 """The same in seconds: training that is lost for less costs less than its loss."""
 SETTLE_ROWS = 0.2
 """Rows that are pushed for that, at most, of those that the tenancy moves anyhow."""
-MASK64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +96,8 @@ class Tenancy:
         Groups of visiting part p are number ``bounds[p]`` to ``bounds[p + 1] - 1``.
     present : int64 array
         Words that it has input rows of, ascending.
-    bag_ptr, bag_rows : arrays
+    bags : Bags
         Of each of these: the places of its input rows in `resident`.
-    bags : CheckedBags
-        These, checked once for all turns.
     resident : ResidentRows
         The input rows of the part.
     keys, rows : arrays
@@ -115,9 +109,7 @@ class Tenancy:
     parts: Parts
     bounds: NDArray[np.int64]
     present: NDArray[np.int64]
-    bag_ptr: NDArray[np.int64]
-    bag_rows: Ints
-    bags: kernels.CheckedBags
+    bags: Bags
     resident: ResidentRows
     keys: Keys
     rows: NDArray[np.int64]
@@ -227,11 +219,11 @@ class RotationTrainer(ABC, Generic[T]):
         self._ahead.shutdown()
         self._behind.shutdown()
 
-    def deal(self, block: Block) -> Mapping[str, float]:
-        """Encodes a slice of a chunk and writes it for all workers."""
-        ids, words = self._vocabulary.lexicon.encode(block.data, self._keep, block.seed)
-        shared_text.put_slice(self._model, block.chunk, block.slice, ids, words)
-        return {}
+    def free(self) -> None:
+        """Frees the rows of parts: a chunk of another number of parts follows."""
+        if self._residents is not None:
+            self._residents[1].free()
+        self._residents = None
 
     # --- a tenancy, prepared while another one trains ------------------------------------------
 
@@ -438,15 +430,14 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
         place[present] = np.arange(len(present), dtype=np.int32)
         bag_ptr, bag_rows, keys = self._model.bags(present)
         resident, rows = self._place(block, keys)
-        bag_rows = rows[bag_rows].astype(np.int32)
         before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
         return SkipGramTenancy(
             parts=parts,
             bounds=bounds,
             present=present,
-            bag_ptr=bag_ptr,
-            bag_rows=bag_rows,
-            bags=kernels.checked_bags(bag_ptr, bag_rows, len(keys) and int(rows.max()) + 1),
+            bags=Bags.of(
+                bag_ptr, rows[bag_rows].astype(np.int32), len(keys) and int(rows.max()) + 1
+            ),
             resident=resident,
             keys=keys,
             rows=rows,
@@ -485,32 +476,14 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
         seed: int,
     ) -> list[tuple[float, int]]:
         """Trains some groups of pairs in the kernel's threads: loss and pairs of each."""
-        s, sgd = self._model.settings, self._model.sgd
-        threads = min(self._model.threads, max(1, (last - first) // THREAD_GROUPS))
-        edges = np.linspace(first, last, threads + 1).astype(int).tolist()
-        offset = tenancy.starts[visit.groups.start]
-        tasks = [
-            sgd.pool.submit(
-                kernels.train_pairs,
-                inputs[0],
-                visit.local[0],
-                s.dim,
-                tenancy.centres[a:b],
-                tenancy.starts[a : b + 1] - offset,
-                visit.contexts,
-                tenancy.bag_ptr,
-                tenancy.bag_rows,
-                visit.noise,
-                visit.noise_logit,
-                negatives=s.negatives,
-                lr_start=rates[0],
-                lr_stop=rates[1],
-                seed=(seed + at) & MASK64,
-                squares=(inputs[1], visit.local[1]) if sgd.state else None,
-                eps=ADAGRAD_EPS,
-                bags=tenancy.bags,
-            )
-            for at, (a, b) in enumerate(itertools.pairwise(edges))
-            if b > a
-        ]
-        return [task.result() for task in tasks]
+        starts = tenancy.starts[first : last + 1] - tenancy.starts[visit.groups.start]
+        return train_bundles(
+            self._model,
+            inputs,
+            visit.local,
+            (tenancy.centres[first:last], starts, visit.contexts),
+            tenancy.bags,
+            Noise(visit.noise, visit.noise_logit),
+            (rates[0], rates[1]),
+            seed,
+        )

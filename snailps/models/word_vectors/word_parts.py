@@ -56,6 +56,16 @@ other words there, so it would have next to none.  Loss with negatives of all wo
 PARTS_ROOM = 16
 """Resident parts that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
+BYTES_A_WORD_SOLE = 20.0
+"""Traffic that chunks of one part are made for: each pushes all rows once."""
+CHUNK_WORDS_SOLE = 16_000_000
+"""Most words of such a chunk, some seconds of training: what is lost with its worker."""
+SOLE_COPIES = 2.4
+"""Of a row at the only worker: to train on, padded, and as the servers have it."""
+PIECE_TOKENS = 200_000
+"""Kept words that the only worker sorts and trains at a time."""
+PIECES = 3
+"""In memory at a time: one that trains, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
 """Rows of n-grams that chunks are made for, where a model has fewer: with these there would be
 traffic for more chunks, which cost more than collisions do.  3 MB of text, one worker, analogies:
@@ -113,13 +123,42 @@ def chunks_of(
     workers : int
     """
     s = settings
-    row_bytes = 2 * 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)  # both ways
+    row_bytes = 2 * _row_bytes(s)  # both ways
     by_traffic = _bytes_a_word(s) * tokens / (_rows_of_workers(vocabulary, s, workers) * row_bytes)
     by_visits = tokens / (2 * workers * workers * VISIT_WORDS)
     kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
     pairs = _text_bytes(s, int(tokens * kept / vocabulary.tokens / workers))
     by_memory = ceil(PAIRS_SHARE * pairs / s.worker_memory)
     return max(1, round(min(by_traffic, by_visits, CHUNKS_MAX)), by_memory)
+
+
+def chunks_of_sole(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
+    """Chunks of an epoch for one worker that keeps all rows; 0 if it has no memory for them.
+
+    Parameters are those of `chunks_of`.
+    """
+    s = settings
+    if not keeps_all_rows(vocabulary, s):
+        return 0
+    by_traffic = BYTES_A_WORD_SOLE * tokens / (_all_rows(vocabulary, s) * _row_bytes(s))
+    by_visits = tokens / (VISITING_PER_PART * VISIT_WORDS)
+    wanted = round(min(by_traffic, by_visits, CHUNKS_MAX))
+    return max(1, wanted, ceil(tokens / CHUNK_WORDS_SOLE))
+
+
+def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
+    """Whether a worker has memory for all rows and a few pieces of text."""
+    rows = _all_rows(vocabulary, s) * _row_bytes(s) * SOLE_COPIES
+    return rows + PIECES * _text_bytes(s, PIECE_TOKENS) <= s.worker_memory
+
+
+def _all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> float:
+    grams = grams_of_workers(vocabulary, s, 1) if s.maxn else 0.0
+    return 2.0 * len(vocabulary) + grams
+
+
+def _row_bytes(s: WordVectorSettings) -> int:
+    return 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)
 
 
 def _text_bytes(s: WordVectorSettings, tokens: int) -> int:
@@ -165,7 +204,7 @@ def chunks_that_fit(
         of_grams = np.bincount(ids, kept[words][of]).astype(np.float64)
         single, shared = of_grams[uses == 1], of_grams[uses > 1]
         times = len(vocabulary) / len(words)
-    row_bytes = COPIES * 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)
+    row_bytes = COPIES * _row_bytes(s)
     while chunks < tokens:
         size = tokens / chunks
         rows = -np.expm1(-size * kept).sum() - np.expm1(-size * (kept + noise)).sum()

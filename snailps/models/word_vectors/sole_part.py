@@ -1,0 +1,299 @@
+"""Training of a chunk's only part: all rows stay at its worker, and visits are shares of the text.
+
+    prepare: a piece of the chunk's text -> sorted pairs, or the text itself, and negatives
+    train:   rows <- PULL, unless they are here; the pieces of one visit after the other, each
+             prepared while another one trains -> give back;  deltas of all rows -> PUSH, at the end
+
+A chunk of one part has one tenancy, so no other worker has rows: none travel between visits, and
+output rows need no dealing.  If workers join, the next chunk has more parts, and begins when this
+one is pushed.  If the worker is lost, its tenancy is trained again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.worker import Block, Pending
+from snailps.models.local_sgd import Floats, Keys, are_finite
+from snailps.models.word_vectors import shared_text
+from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
+from snailps.models.word_vectors.kernel_threads import (
+    MASK64,
+    Bags,
+    Bundles,
+    Judged,
+    Noise,
+    train_bundles,
+    train_text,
+)
+from snailps.models.word_vectors.skip_gram import BUNDLE
+from snailps.models.word_vectors.word_parts import PIECE_TOKENS
+
+if TYPE_CHECKING:
+    from snailps.models.word_vectors.model import WordVectors
+
+Ints = NDArray[np.int32]
+ROWS_AT_ONCE = 1 << 13
+"""Rows that one request pulls or pushes; two are under way."""
+
+T = TypeVar("T")
+
+
+class KeptTable:
+    """All rows of a table, at the only worker that trains them.
+
+    Parameters
+    ----------
+    model : WordVectors
+    table : str
+    keys : uint64 array
+
+    Attributes
+    ----------
+    local : tuple of arrays
+        The rows to train, and AdaGrad's squares behind them.
+    """
+
+    def __init__(self, model: WordVectors, table: str, keys: Keys) -> None:
+        layout = model.sgd.layout
+        self._model, self._table, self._keys = model, table, keys
+        self.local = tuple(layout.make(len(keys)) for _ in range(layout.arrays))
+        self._base = np.empty((len(keys), layout.width), np.float32)  # as the servers have them
+
+    def pull(self) -> None:
+        """Takes the rows as the servers have them."""
+        sgd = self._model.sgd
+        self._move(self._model.pull_async)
+        sgd.in_threads(sgd.layout.load, self._base, *self.local)
+
+    def push(self) -> None:
+        """Pushes what has changed, and waits until it is acknowledged."""
+        sgd = self._model.sgd
+        sgd.in_threads(sgd.layout.subtract, self._base, *self.local)
+        self._move(self._model.push_async)
+        sgd.in_threads(self._copy, self._base, *self.local)
+
+    def _move(self, start: Callable[..., Pending]) -> None:
+        before: Pending | None = None
+        for first in range(0, len(self._keys), ROWS_AT_ONCE):
+            some, state = slice(first, first + ROWS_AT_ONCE), self._model.sgd.state
+            begun = start(self._table, self._keys[some], self._base[some], state=state)
+            if before is not None:
+                before.wait()
+            before = begun
+        if before is not None:
+            before.wait()
+
+    def _copy(self, base: Floats, *local: Floats) -> None:
+        dim = self._model.sgd.layout.dim
+        for part, array in enumerate(local):
+            base[:, part * dim : (part + 1) * dim] = array[:, :dim]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[T]):
+    """A piece of a chunk's text, ready to be trained.
+
+    Attributes
+    ----------
+    at : int
+        Its place among all pieces of the chunk.
+    words : int
+        Of the text, kept or not.
+    content
+        Sorted pairs, or kept words.
+    noise : Noise
+    """
+
+    at: int
+    words: int
+    content: T
+    noise: Noise
+
+
+class SoleTrainer(ABC, Generic[T]):
+    """Prepares and trains tenancies of chunks of one part.
+
+    Parameters
+    ----------
+    model : WordVectors
+        After its `setup`.
+    """
+
+    def __init__(self, model: WordVectors) -> None:
+        self._model = model
+        vocabulary = model.vocabulary
+        self._noise_sums = vocabulary.noise(NOISE_POWER).cumsum()
+        self._logit = np.zeros(len(vocabulary), np.float32)
+        if model.noise_log is not None:
+            self._logit[:] = model.noise_log
+        kept = vocabulary.keep_probability(model.settings.sample)
+        self._kept = float(vocabulary.counts @ kept)  # words of an epoch
+        self._tables: tuple[KeptTable, KeptTable] | None = None  # input, output
+        self._chunk = -1  # whose deltas were the last to be pushed
+        self._route_epoch = -1  # of the last pull
+        self._ahead = ThreadPoolExecutor(1, "snailps-piece")
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ahead.shutdown()
+
+    def free(self) -> None:
+        """Frees the rows: a chunk of more parts follows."""
+        self._tables = None
+
+    def prepare(self, block: Block) -> Piece[T] | None:
+        """The first piece; the others are prepared beside the training."""
+        left = [visit for visit in range(block.visiting) if visit not in block.settled]
+        return self._piece(block, left[0] * self._pieces_of_visit(block)) if left else None
+
+    def train(self, block: Block) -> dict[str, float]:
+        """Trains the visits that the master lends, then pushes what has changed."""
+        tables = self._open(block)
+        inputs, outputs = (table.local for table in tables)
+        begin, end = block.progress
+        per_visit, trained, words = self._pieces_of_visit(block), 0, 0
+        step = (end - begin) / (block.visiting * per_visit)
+        totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
+        results: list[Judged] = []
+        pieces = self._lent(block)
+        coming = self._ahead.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = self._ahead.submit(next, pieces, None)
+            behind = [begin + step * (block.had * per_visit + trained + at) for at in (0, 1)]
+            first, last = (self._model.settings.lr * (1.0 - share) for share in behind)
+            seed = block.seed + piece.at * 0x9E3779B97F4A7C15
+            results += self._train(piece, inputs, outputs, (first, last), seed)
+            trained, words = trained + 1, words + piece.words
+            if trained % per_visit:
+                continue
+            judged = self._model.judged(results, are_finite(outputs[0]))
+            figures = {"units": float(words), "lr": last, **judged}
+            block.visits.give_back(piece.at // per_visit, figures)
+            for name in totals:
+                totals[name] += figures[name]
+            totals["lr"] = last
+            results, words = [], 0
+        for table in tables:
+            table.push()
+        self._chunk = block.chunk
+        return totals
+
+    def _open(self, block: Block) -> tuple[KeptTable, KeptTable]:
+        """The rows: as the chunk before left them if it was trained here, else from the servers."""
+        model, keeps = self._model, self._chunk == block.chunk - 1
+        if self._tables is None:
+            keeps = False
+            words = np.arange(len(model.vocabulary), dtype=np.uint64)
+            self._tables = (
+                KeptTable(model, "input", self._bags[1]),
+                KeptTable(model, "output", words),
+            )
+        epoch = model.route_epoch  # read first: it may change during the pull
+        if not keeps or epoch != self._route_epoch:
+            for table in self._tables:
+                table.pull()
+        self._route_epoch = epoch
+        return self._tables
+
+    @cached_property
+    def _bags(self) -> tuple[Bags, Keys]:
+        """Of all words, and the keys of their input rows."""
+        ptr, rows, keys = self._model.bags(np.arange(len(self._model.vocabulary)))
+        return Bags.of(ptr, rows, len(keys)), keys
+
+    def _pieces_of_visit(self, block: Block) -> int:
+        """So many that each has `PIECE_TOKENS` kept words at most, if text is as elsewhere."""
+        begin, end = block.progress
+        kept = self._kept * self._model.settings.epochs * (end - begin)
+        return max(1, ceil(kept / block.visiting / PIECE_TOKENS))
+
+    def _lent(self, block: Block) -> Iterator[Piece[T]]:
+        """The pieces of one visit after the other."""
+        first: Piece[T] | None = block.prepared
+        block.prepared = None  # so that its memory is returned when it is trained
+        per_visit = self._pieces_of_visit(block)
+        while (visit := block.visits.borrow()) is not None:
+            for at in range(visit * per_visit, (visit + 1) * per_visit):
+                piece, first = first, None
+                if piece is None or piece.at != at:
+                    piece = self._piece(block, at)
+                yield piece
+
+    def _piece(self, block: Block, at: int) -> Piece[T]:
+        model, pieces = self._model, block.visiting * self._pieces_of_visit(block)
+        ids, words = shared_text.get_chunk(model, block.chunk, block.slices, at, pieces)
+        seed = model.settings.seed * 0x9E3779B97F4A7C15 + block.chunk * pieces + at
+        content, groups = self._sorted(ids, seed & MASK64)
+        pool = max(kernels.SHARED, groups * kernels.SHARED // kernels.GROUP // NOISE_REUSE)
+        drawn = draw(self._noise_sums, pool, (block.seed + at) & MASK64)
+        return Piece(at, words, content, Noise(drawn.astype(np.int32), self._logit))
+
+    @abstractmethod
+    def _sorted(self, ids: Ints, seed: int) -> tuple[T, int]:
+        """What is trained of a text, and in how many groups: each shares its negatives."""
+
+    @abstractmethod
+    def _train(
+        self,
+        piece: Piece[T],
+        inputs: tuple[Floats, ...],
+        outputs: tuple[Floats, ...],
+        rates: tuple[float, float],
+        seed: int,
+    ) -> list[Judged]:
+        """Trains a piece in threads, at rates that fall from one to the other."""
+
+
+class SoleSkipGramTrainer(SoleTrainer[Bundles]):
+    """Skip-gram: a piece is its sorted pairs."""
+
+    def _sorted(self, ids: Ints, seed: int) -> tuple[Bundles, int]:
+        model = self._model
+        centres, starts, contexts, _ = kernels.sort_pairs(
+            ids, model.settings.window, seed, BUNDLE, run=model.run
+        )
+        return (centres, starts, contexts), len(centres)
+
+    def _train(
+        self,
+        piece: Piece[Bundles],
+        inputs: tuple[Floats, ...],
+        outputs: tuple[Floats, ...],
+        rates: tuple[float, float],
+        seed: int,
+    ) -> list[Judged]:
+        bags, _ = self._bags
+        return train_bundles(
+            self._model, inputs, outputs, piece.content, bags, piece.noise, rates, seed
+        )
+
+
+class SoleCbowTrainer(SoleTrainer[Ints]):
+    """CBOW: a piece is its text."""
+
+    def _sorted(self, ids: Ints, seed: int) -> tuple[Ints, int]:
+        return ids, len(ids)
+
+    def _train(
+        self,
+        piece: Piece[Ints],
+        inputs: tuple[Floats, ...],
+        outputs: tuple[Floats, ...],
+        rates: tuple[float, float],
+        seed: int,
+    ) -> list[Judged]:
+        bags, _ = self._bags
+        return train_text(
+            self._model, inputs, outputs, piece.content, bags, piece.noise, rates, seed
+        )
