@@ -270,6 +270,7 @@ def arguments() -> argparse.Namespace:
         "--hosts", help="numbers of simulated hosts, as 1,2: a server and a worker on each; as root"
     )
     add("--dense-staleness", type=int, default=0, help="of the job on hosts: 0 or 1")
+    add("--replication", choices=("none", "sync", "async"), default="none", help="on hosts")
     add("--core", type=float, default=0.45, help="share of a core of each host; 0: no limit")
     add("--period-ms", type=float, default=10.0, help="in which a host may use its share")
     add("--link", default="none", help="of hosts: loopback; none: wires without a limit; 1000mbit")

@@ -153,6 +153,7 @@ def settings_of(args: argparse.Namespace, hosts: Hosts, folder: Path, seed: int)
         "epochs": 1, "seed": seed,
         "master_addr": f"{hosts.network.sides[0].address}:{hosts.port}", "insecure": "true",
         "expected_node_num": 2 * hosts.number, "expected_servers": hosts.number, "shard_num": 1,
+        "replication": args.replication,
         "threads": args.threads, "init_timeout": FORM_S, "master_time_out": FORM_S,
     }  # fmt: skip
 

@@ -114,9 +114,10 @@ class Worker(api.Worker):
         raise NotImplementedError(f"{type(self).__name__} has no loss()")
 
     def ahead(self, batch: Any) -> None:
-        """Called with the next batch before `loss` of this one: `prefetch` its ids, if you like.
+        """Called with a batch before `loss` of the one before it: `prefetch` its ids, if you like.
 
-        Of a block's batches alone; not with ``bsp``, where all are computed from the same rows.
+        With the first batch of a block before its training; not with ``bsp``, where all of them are
+        computed from the same rows.
         """
 
     # --- what the base class asks for -------------------------------------------------------
@@ -145,12 +146,10 @@ class Worker(api.Worker):
         return list(rows.tables.values())
 
     def setup(self) -> None:
-        """Sets PyTorch's threads; call it first if you override it."""
-        clocked = type(self).clocked(self.settings)
-        torch.set_num_threads(1 if clocked else self.threads)
-        if clocked:  # one push a block of each row
-            for module in self._modules:
-                module.exchange.held = []
+        """Sets PyTorch's threads, and who pushes gradients; call it first if you override it."""
+        torch.set_num_threads(1 if type(self).clocked(self.settings) else self.threads)
+        for module in self._modules:
+            module.exchange.held = []
 
     def prepare(self, block: Block) -> Any:
         """The batches of a block, in a list."""
@@ -167,12 +166,17 @@ class Worker(api.Worker):
             vector.forget()  # it was asked before others' steps, or in the step before
         lags = self.settings.dense_staleness and not clocked  # type: ignore[attr-defined]
         if batches:
+            with self._rows.corked():
+                self._ask()
+                if not clocked:
+                    self.ahead(batches[0])
             self._refresh()
         examples, total = 0, 0.0
         for number, batch in enumerate(batches):
+            more = number + 1 < len(batches) and not clocked
             if number and not clocked:
                 self._refresh()
-            if number + 1 < len(batches) and not clocked:
+            if more:
                 with self._rows.corked():
                     if lags:
                         self._ask()  # for the next batch: this one's push is not in it
@@ -182,14 +186,15 @@ class Worker(api.Worker):
             examples += count
             (loss * share if clocked else loss).backward()
             if not clocked:
-                self._push_vectors(1.0)
-                if not lags and number + 1 < len(batches):
-                    self._ask()  # behind the push, so that it sees that
+                with self._rows.corked():  # the dense part first: the next batch waits for it
+                    self._push_vectors(1.0)
+                    if more and not lags:
+                        self._ask()  # behind the push, so that it sees that
+                    self._push_rows()
         if clocked:
-            exchanges = [module.exchange for module in self._modules]
-            push_together({exchange: exchange.take_held() for exchange in exchanges})
-            for exchange in exchanges:
-                exchange.forget_ahead()
+            self._push_rows()
+            for module in self._modules:
+                module.exchange.forget_ahead()
             self._push_vectors(1.0 / block.slots)
         return {"units": examples, "examples": examples, "loss": total}
 
@@ -202,6 +207,11 @@ class Worker(api.Worker):
         self._ask()
         for vector in self._vectors:
             vector.refresh()
+
+    def _push_rows(self) -> None:
+        """Pushes the gradients of rows."""
+        exchanges = [module.exchange for module in self._modules]
+        push_together({exchange: exchange.take_held() for exchange in exchanges})
 
     def _push_vectors(self, share: float) -> None:
         """Pushes gradients, and `share` of what was added to buffers."""

@@ -13,7 +13,7 @@ class Done:
 
     def wait(self, timeout_s=None):
         self.store.waited += 1
-        self.answer()
+        return self.answer()
 
     def abandon(self):
         self.dropped = True
@@ -50,6 +50,7 @@ class StoredRows:
         def answer():
             for place, row in enumerate(read):
                 out[place] = row
+            return out
 
         return Done(self, answer)
 
