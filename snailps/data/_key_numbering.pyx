@@ -455,6 +455,30 @@ cdef class KeptNumbers:
                               &missing[0], &touched[0], &touch_num)
         return row_array, missing_array[:lacks].copy(), touched_array[:touch_num].copy()
 
+    def touch(self, const int32_t[::1] rows not None):
+        """Those of these numbers, each below ``len(self)``, that come in this round for the first
+        time, int32.  As with `find`, several threads may call it at once.
+        """
+        cdef int64_t n = rows.shape[0], count = 0, i
+        cdef uint64_t bit
+        cdef int32_t row
+        cdef bint wrong = False
+        array = np.empty(n, np.int32)
+        cdef int32_t[::1] first = array
+        with nogil:
+            for i in range(n):
+                row = rows[i]
+                if row < 0 or row >= self.known:
+                    wrong = True
+                    break
+                bit = <uint64_t>1 << (row & 63)
+                if not self.touched[row >> 6] & bit and not set_bits(&self.touched[row >> 6], bit) & bit:
+                    first[count] = row
+                    count += 1
+        if wrong:
+            raise ValueError(f"expected numbers of 0 to {self.known - 1}")
+        return array[:count].copy()
+
     def number(self, const uint64_t[::1] keys not None, const int32_t[::1] missing not None,
                int32_t[::1] rows not None):
         """Gives keys that `find` did not know numbers, and writes these to `rows`.

@@ -69,11 +69,14 @@ class RowExchange:
         float32 (room, parts x stride): as trained, `parts` parts of `dim` columns and padding.
         Memory beside them: 16 bytes, the base and 5 bytes a place, taken when it is first written.
     dim, parts : int
+    bases : bool
+        Whether rows have bases: otherwise they take no memory, and `send` and `merge` are refused.
 
     Attributes
     ----------
     examples : float
         Of the counts so far.
+    has_bases : bool
 
     Notes
     -----
@@ -83,10 +86,20 @@ class RowExchange:
     """
 
     examples: float
+    has_bases: bool
 
-    def __init__(self, rows: Floats, dim: int, parts: int) -> None: ...
+    def __init__(self, rows: Floats, dim: int, parts: int, *, bases: bool = True) -> None: ...
     def load(self, places: Ids, keys: Keys, packed: Floats, now: float) -> None:
         """Takes rows as pulled, which are also their bases; `now` in examples."""
+
+    def keep_bases(self, used: int) -> None:
+        """Rows have bases from now on: places below `used` as they are, as if just sent."""
+
+    def keys(self, places: Ids) -> Keys:
+        """Keys of rows that were loaded."""
+
+    def subtract(self, places: Ids, packed: Floats) -> None:
+        """``packed = rows - packed``: deltas of rows whose bases were pulled."""
 
     def count(
         self, places: Ids, examples: int, memory: float, weights: Floats | None = None

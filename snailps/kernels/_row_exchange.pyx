@@ -174,16 +174,19 @@ cdef class RowExchange:
     cdef uint8_t[::1] quiet     # QUIET, SKIPPED and PUSHED of each row
     cdef int64_t dim, parts, stride, width
     cdef readonly double examples
+    cdef readonly bint has_bases
     cdef double weight          # of one step in `counts`: grows instead of their decay
 
-    def __init__(self, float[:, ::1] rows not None, Py_ssize_t dim, Py_ssize_t parts):
+    def __init__(self, float[:, ::1] rows not None, Py_ssize_t dim, Py_ssize_t parts, *,
+                 bint bases=True):
         if dim < 1 or parts < 1 or rows.shape[1] % parts or rows.shape[1] // parts < dim:
             raise ValueError(f"rows must have {parts} parts of at least {dim} columns, got "
                              f"{rows.shape[1]} columns")
         self.rows, self.dim, self.parts = rows, dim, parts
         self.stride, self.width = rows.shape[1] // parts, dim * parts
+        self.has_bases = bases
         # Pages are taken when they are first written.
-        self.records = np.empty((rows.shape[0], RECORD + self.width), np.float32)
+        self.records = np.empty((rows.shape[0], RECORD + bases * self.width), np.float32)
         self.quiet = np.zeros(rows.shape[0], np.uint8)
         self.counts = np.zeros(rows.shape[0], np.float32)
         self.weight = 1
@@ -204,6 +207,10 @@ cdef class RowExchange:
         if motion is not None and (motion.dim != self.dim or motion.parts != self.parts):
             raise ValueError(f"the motion is of {motion.parts} parts of {motion.dim}, the rows are "
                              f"of {self.parts} parts of {self.dim}")
+
+    cdef object check_bases(self):
+        if not self.has_bases:
+            raise ValueError("these rows have no bases")
 
     cdef inline Record *record(self, int64_t place) noexcept nogil:
         return <Record *>&self.records[place, 0]
@@ -234,12 +241,57 @@ cdef class RowExchange:
                 of.last, of.rest = <float>now, 0
                 memcpy(of.key, &keys[i], sizeof(uint64_t))
                 from_ = &packed[i, 0]
-                for j in range(self.width):
-                    base[j] = from_[j]
+                if self.has_bases:
+                    memcpy(base, from_, self.width * sizeof(float))
                 for p in range(self.parts):
                     for j in range(self.dim):
                         row[p * self.stride + j] = from_[p * self.dim + j]
                     memset(row + p * self.stride + self.dim, 0, (self.stride - self.dim) * sizeof(float))
+
+    def keep_bases(self, Py_ssize_t used):
+        cdef const float[:, ::1] before = self.records
+        cdef int64_t i, p
+        if not 0 <= used <= self.rows.shape[0]:
+            raise ValueError(f"expected at most {self.rows.shape[0]} places, got {used}")
+        if self.has_bases:
+            return
+        self.records = np.empty((self.rows.shape[0], RECORD + self.width), np.float32)
+        self.has_bases = True
+        with nogil:
+            for i in range(used):
+                memcpy(self.record(i), &before[i, 0], RECORD * sizeof(float))
+                for p in range(self.parts):
+                    memcpy(self.base(i) + p * self.dim, &self.rows[i, p * self.stride],
+                           self.dim * sizeof(float))
+                self.quiet[i] |= PUSHED
+
+    def keys(self, const int32_t[::1] places not None):
+        cdef Py_ssize_t i
+        self.check(places, -1, 0, None)
+        array = np.empty(places.shape[0], np.uint64)
+        cdef uint64_t[::1] keys = array
+        with nogil:
+            for i in range(places.shape[0]):
+                if i + AHEAD < places.shape[0]:
+                    fetch(self.record(places[i + AHEAD]))
+                memcpy(&keys[i], self.record(places[i]).key, sizeof(uint64_t))
+        return array
+
+    def subtract(self, const int32_t[::1] places not None, float[:, ::1] packed not None):
+        cdef Py_ssize_t i, n = places.shape[0]
+        cdef int64_t p, j
+        cdef float *row
+        cdef float *delta
+        self.check(places, packed.shape[0], packed.shape[1], None)
+        with nogil:
+            for i in range(n):
+                if i + AHEAD < n:
+                    fetch_row_to_write(<char *>&self.rows[places[i + AHEAD], 0],
+                                       4 * <uint32_t>self.rows.shape[1], FETCH_AT_CLIENT)
+                row, delta = &self.rows[places[i], 0], &packed[i, 0]
+                for p in range(self.parts):
+                    for j in range(self.dim):
+                        delta[p * self.dim + j] = row[p * self.stride + j] - delta[p * self.dim + j]
 
     # ---- frequencies ---------------------------------------------------------------------------
 
@@ -324,6 +376,7 @@ cdef class RowExchange:
         cdef float *delta
         cdef float count, share, held
         self.check(places, deltas.shape[0], deltas.shape[1], motion)
+        self.check_bases()
         if keys.shape[0] != n:
             raise ValueError(f"expected room for {n} keys, got {keys.shape[0]}")
         own_array = np.empty(max(1, motion.outputs), np.float32)
@@ -443,6 +496,7 @@ cdef class RowExchange:
         cdef const float *answer
         cdef bint changed, gives
         self.check(places, answers.shape[0], answers.shape[1], motion)
+        self.check_bases()
         if given.shape[0] != given_num or (given_num and given.shape[1] != self.width):
             raise ValueError(f"given must be ({given_num}, {self.width}), got ({given.shape[0]}, "
                              f"{given.shape[1]})")

@@ -10,8 +10,8 @@ A row is pulled when it is first needed, and not with every block.  Several work
 a row; each exchanges its copy after as many of its own steps as the steps of all workers since
 the last exchange may go before the copies disagree.  So a frequent row travels often, a rare one
 once in each round that uses it, and traffic falls as steps get shorter.  A single worker only
-pushes.  No optimizer, no text: a `Motion` says how far steps go.  The arithmetic is
-`kernels/_row_exchange.pyx`.
+pushes; with `pulls_bases` it keeps no bases, and pulls them when it pushes.  No optimizer, no text:
+a `Motion` says how far steps go.  The arithmetic is `kernels/_row_exchange.pyx`.
 
 Exchange of a row: with `base` the row as the server had it, a worker pushes ``share x (local -
 base)`` and pulls the row behind that, so that the answer includes it.  Then ``local += answer -
@@ -90,11 +90,13 @@ CHUNK_ROWS = 1 << 15
 CHUNK_BYTES = 16 << 20
 """Deltas of one request without an answer, at least as many as `CHUNK_ROWS`."""
 CHUNKS_ON_WAY = 2
-"""Such requests that are not acknowledged yet: one is made while the server has the other."""
+"""Such requests that are not acknowledged yet: one is made while the server has the other.  Of
+bases as many are asked for ahead."""
 
 SGD = 1  # of abi/_row_ops.h
 
 Ids = NDArray[np.int32]
+NO_KEYS, NO_PLACES = np.empty(0, np.uint64), np.empty(0, np.int32)
 
 
 def of_curvature(dim: int) -> Motion:
@@ -130,18 +132,22 @@ class _Places:
     Pages of memory are taken when they are first written, so all of the room is cheap.
     """
 
-    def __init__(self, sgd: LocalSgd, room: int) -> None:
+    def __init__(self, sgd: LocalSgd, room: int, *, bases: bool) -> None:
         self.room = min(max(1, room), (1 << 30) - 1)
         self.numbers = KeptNumbers(self.room)
         self.pulling = False  # whether own deltas of earlier places have arrived
         layout = sgd.layout
         self.rows = layout.make(self.room)
-        self.exchange = RowExchange(self.rows, layout.dim, layout.parts)
+        self.exchange = RowExchange(self.rows, layout.dim, layout.parts, bases=bases)
         self.used = 0  # of all blocks that are trained or being trained
 
     def find(self, keys: Keys) -> Found:
         """Places of keys, which count as touched."""
         return Found(keys, *self.numbers.find(keys))
+
+    def find_again(self, places: Ids) -> Found:
+        """The same of keys whose places are known: they are touched, there is nothing to find."""
+        return Found(NO_KEYS, NO_PLACES, NO_PLACES, self.numbers.touch(places))
 
 
 @dataclass(slots=True)
@@ -239,12 +245,15 @@ class SharedRows:
         steps_min: float = STEPS_MIN,
         drift: float = DRIFT,
         growth: float = np.inf,
+        pulls_bases: bool = False,
         seconds: Callable[[], float] | None = None,
     ) -> None:
         self._sgd, self._table, self.motion = sgd, table, motion
         layout = sgd.layout
-        row_bytes = 4 * (layout.trained_width + layout.width) + KEY_BYTES
         alone = sgd.worker.workers == 1
+        self._pulls_bases = pulls_bases
+        base_width = 0 if pulls_bases and alone else layout.width
+        row_bytes = 4 * (layout.trained_width + base_width) + KEY_BYTES
         self._room = room or (CACHE_BYTES_ALONE if alone else CACHE_BYTES) // row_bytes
         self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
         self._growth = growth
@@ -253,8 +262,9 @@ class SharedRows:
         self._seconds = seconds or own_time
         self.workers = sgd.worker.workers
         # Of the preparing thread.
-        self._asked = _Places(sgd, self._room)
+        self._asked = self._places_for(self._room)
         self._asked.pulling = True
+        self.numbering = 0  # how often places were given anew
         self._blocks, self._size = 0, 0.0  # of this round
         self._blocks_a_round = round_blocks
         # Of the training thread.
@@ -277,11 +287,28 @@ class SharedRows:
         self._shares = False  # in the last block with other workers
         self.exchanged = 0
 
+    @property
+    def _alone(self) -> bool:
+        """Whether rows are only pushed: also in the block in which another worker comes, while
+        they have no bases.
+        """
+        return self.workers < 2 or not self._kept.exchange.has_bases
+
+    def _places_for(self, room: int) -> _Places:
+        bases = self.workers > 1 or not self._pulls_bases
+        return _Places(self._sgd, room, bases=bases)
+
     # --- in the preparing thread -------------------------------------------------------------
 
     def find(self, keys: Keys) -> Found:
         """Places of keys of the next block; several threads may call it at once."""
         return self._asked.find(keys)
+
+    def find_again(self, numbering: int, places: Ids) -> Found | None:
+        """The same of a block that has all its places since `numbering` was this; None: its places
+        are gone.
+        """
+        return self._asked.find_again(places) if numbering == self.numbering else None
 
     def ask(self, found: Sequence[Found], size: float = np.inf) -> KeptRows:
         """Gives the missing keys of a block places and starts to pull their rows.
@@ -297,7 +324,8 @@ class SharedRows:
         numbered = self._number(found)
         if numbered is None:
             needed = sum(len(one.keys) for one in found)
-            self._asked = _Places(self._sgd, max(self._room, needed))
+            self._asked = self._places_for(max(self._room, needed))
+            self.numbering += 1
             for one in found:
                 again = self.find(one.keys)
                 one.places[:], one.missing, one.touched = (
@@ -338,6 +366,8 @@ class SharedRows:
         places, sgd = kept.places, self._sgd
         if places is not self._kept:
             self._begin_anew(places)
+        if self.workers > 1 and not places.exchange.has_bases:
+            self._take_bases()
         new = kept.new
         if new.stop > new.start:
             pull = kept.pull
@@ -350,13 +380,13 @@ class SharedRows:
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
-        if self.workers > 1:
+        if not self._alone:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
         elif self._shares:  # for the last time: what those did that are gone
             known = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
             self._refresh(known, quiet_too=True)
             self._settle()
-        self._shares = self.workers > 1
+        self._shares = not self._alone
         self._touched.append(kept.touched)
         self._left_at = None
         return places.rows[: kept.row_num]
@@ -369,6 +399,15 @@ class SharedRows:
         self._choose_at = 0.0
         places.pulling = True
         self._hot = np.empty(0, np.int32)
+
+    def _take_bases(self) -> None:
+        """Another worker has come: pushes all deltas; what the servers then have are the bases.
+
+        What the other one has pushed to these rows before that is lost.
+        """
+        self._send_round(answers=False)
+        self._settle()
+        self._kept.exchange.keep_bases(self._kept.used)
 
     def saw(
         self, places: Ids, examples: int, share: float = 1.0, weights: Floats | None = None
@@ -387,7 +426,7 @@ class SharedRows:
             float32: steps at each of `places`; None: one.
         """
         kept = self._kept
-        if self.workers < 2 or examples == 0:
+        if self._alone or examples == 0:
             return
         kept.exchange.count(places, examples, MEMORY, weights)
         if self._rounds == 0:
@@ -418,7 +457,7 @@ class SharedRows:
 
     def span(self) -> int:
         """Number of examples to train before the next `exchange`."""
-        if self.workers < 2 or len(self._hot) == 0:
+        if self._alone or len(self._hot) == 0:
             return 1 << 30
         cost = self._exchange_s / self._example_s if self._example_s > 0 else 0.0
         cheap = (STALE * cost * self._shortest) ** 0.5
@@ -431,7 +470,7 @@ class SharedRows:
         """
         begin = self._seconds()
         self._now += examples
-        if self.workers < 2:
+        if self._alone:
             return
         if self._left_at is not None and examples:
             self._example_s = _mean(self._example_s, (begin - self._left_at) / examples)
@@ -452,7 +491,7 @@ class SharedRows:
     def close_round(self) -> None:
         """Pushes the deltas of all rows trained in this round; does not wait for the answers."""
         self._settle()
-        self._send_round(answers=self.workers > 1)
+        self._send_round(answers=not self._alone)
         self._round_examples = self._now - self._begun
         self._begun = self._now
         self._rounds += 1
@@ -485,10 +524,36 @@ class SharedRows:
         """Sends rows without an answer, some at a time: all deltas would be as much as all rows."""
         rows = max(CHUNK_ROWS, CHUNK_BYTES // (4 * self._sgd.layout.width))
         self._sgd.packed.drop(rows)
-        for chunk in np.array_split(touched, len(touched) // rows + 1):
+        chunks = np.array_split(touched, len(touched) // rows + 1)
+        if not self._kept.exchange.has_bases:
+            self._send_from_pulled(chunks)
+            return
+        for chunk in chunks:
             while len(self._on_way) >= CHUNKS_ON_WAY:
                 self._settle_first()
             self._send(chunk, answers=False)
+
+    def _send_from_pulled(self, chunks: Sequence[Ids]) -> None:
+        """Sends chunks of rows that have no bases: pulls those, as no other worker changes them."""
+        sgd, exchange = self._sgd, self._kept.exchange
+        asked: deque[tuple[Ids, Keys, Pending]] = deque()
+        left = deque(chunks)
+        while left or asked:
+            while left and len(asked) < CHUNKS_ON_WAY:
+                places = left.popleft()
+                keys = exchange.keys(places)
+                # Exactly, as the server has them, whatever rows travel as: hence with their state.
+                out = sgd.packed.take(len(places))
+                pull = sgd.worker.pull_async(self._table, keys, out, state=True, ahead=True)
+                asked.append((places, keys, pull))
+            places, keys, pull = asked.popleft()
+            deltas = pull.wait()
+            sgd.in_threads(exchange.subtract, places, deltas)
+            while len(self._on_way) >= CHUNKS_ON_WAY:
+                self._settle_first()
+            push = sgd.worker.push_async(self._table, keys, deltas, state=sgd.state)
+            self._on_way.append(_Exchange(push, None, NO_PLACES, self._no_rows, NO_PLACES))
+            self.exchanged += len(places)
 
     def _send(self, places: Ids, *, answers: bool, all_back: bool = True) -> None:
         """Pushes shares of the deltas of rows, and starts to pull them behind that.

@@ -133,6 +133,19 @@ def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched(shift):
     assert len(numbers) == len(known)
 
 
+def test_kept_numbers_touched_again_by_number_are_told_once_a_round():
+    numbers = KeptNumbers(1 << 10)
+    rows, *_ = numbered(numbers, np.arange(100, dtype=np.uint64))
+    assert numbers.touch(rows).tolist() == []
+    numbers.begin_round()
+    assert numbers.touch(rows[[7, 70, 7]]).tolist() == rows[[7, 70]].tolist()
+    found = numbers.find(np.arange(100, dtype=np.uint64))
+    assert set(found[2].tolist()) == set(range(100)) - set(rows[[7, 70]].tolist())
+    for wrong in (-1, 100):
+        with pytest.raises(ValueError, match="numbers of 0 to 99"):
+            numbers.touch(np.array([0, wrong], np.int32))
+
+
 @pytest.mark.parametrize("shift", [0, LOW - 50_000, LOW])
 def test_kept_numbers_found_by_several_threads_are_touched_once(shift):
     keys = np.arange(shift, shift + 100_000, dtype=np.uint64)

@@ -233,6 +233,36 @@ def test_quiet_row_is_stale_at_once_for_a_worker_that_is_left_alone():
     assert len(kept.stale(EVERY[:1], quiet_too=True)[0]) == 1
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_rows_without_bases_are_subtracted_from_and_get_themselves_as_bases(padded, parts):
+    rng = np.random.default_rng(4)
+    layout = RowLayout.padded(5, parts) if padded else RowLayout(5, parts, 5)
+    rows = layout.make(ROWS)
+    kept = RowExchange(rows, 5, parts, bases=False)
+    start, trained = rng.normal(size=(2, ROWS, 5 * parts)).astype(np.float32)
+    kept.load(EVERY, KEYS, start, 0.0)
+    layout.load(trained, rows)
+    places = rng.permutation(ROWS)[:25].astype(np.int32)
+    np.testing.assert_array_equal(kept.keys(places), KEYS[places])
+    deltas = start[places].copy()
+    kept.subtract(places, deltas)
+    np.testing.assert_array_equal(deltas, trained[places] - start[places])
+    motion = Motion(1, 5, far=10.0) if parts == 1 else Motion(4, 5, far=1.0)
+    with pytest.raises(ValueError, match="no bases"):
+        kept.send(motion, places, KEYS[:25], deltas, workers=1, now=1.0, giving=False)
+    with pytest.raises(ValueError, match="no bases"):
+        kept.merge(motion, places, deltas, deltas[:0], places[:0])
+    layout.load(start, rows)
+    kept.keep_bases(ROWS)
+    assert kept.stale(places)[0].tolist() == places.tolist()
+    layout.load(trained, rows)
+    keys, sent = np.empty(25, np.uint64), np.empty_like(deltas)
+    kept.send(motion, places, keys, sent, workers=1, now=1.0, giving=False)
+    np.testing.assert_array_equal(keys, KEYS[places])
+    np.testing.assert_array_equal(sent, deltas)
+
+
 @pytest.mark.parametrize(("places", "width"), [([4], 1), ([-1], 1), ([0, 1], 1), ([0], 2)], ids=str)
 def test_places_out_of_range_and_arrays_that_do_not_fit_are_refused(places, width):
     _, kept, motion = kept_rows()
@@ -242,6 +272,8 @@ def test_places_out_of_range_and_arrays_that_do_not_fit_are_refused(places, widt
         kept.send(motion, places, keys, deltas, workers=2, now=1.0, giving=False)
     with pytest.raises(ValueError, match="must"):
         kept.merge(motion, places, deltas, deltas[:0], places[:0])
+    with pytest.raises(ValueError, match="must"):
+        kept.subtract(places, deltas)
 
 
 def test_motion_of_other_rows_is_refused():

@@ -86,14 +86,17 @@ def keys_of(ids):
 class Worker:
     """A worker that adds numbers to rows."""
 
-    def __init__(self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0, growth=np.inf):
+    def __init__(
+        self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0, growth=np.inf,
+        pulls_bases=False,
+    ):  # fmt: skip
         self.client = Client(store, workers)
         self.sgd = LocalSgd(self.client, RowLayout.padded(DIM))
         motion = of_curvature(DIM)
         motion.a_step = a_step
         self.shared = SharedRows(
             self.sgd, "a", motion, room=room, round_blocks=round_blocks, growth=growth,
-            seconds=lambda: 0.0,
+            pulls_bases=pulls_bases, seconds=lambda: 0.0,
         )  # fmt: skip
 
     def ask(self, ids):
@@ -130,12 +133,12 @@ blocks_of = st.lists(
 
 
 @examples(20)
-@given(blocks_of, st.integers(1, IDS), st.integers(1, 4))
+@given(blocks_of, st.integers(1, IDS), st.integers(1, 4), st.booleans())
 def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_is(
-    blocks, room, round_blocks
+    blocks, room, round_blocks, pulls_bases
 ):
     store = Store()
-    worker = Worker(store, room=room, round_blocks=round_blocks)
+    worker = Worker(store, room=room, round_blocks=round_blocks, pulls_bases=pulls_bases)
     expected = store.rows.copy()
     coming = worker.ask(blocks[0])
     for number, ids in enumerate(blocks):
@@ -184,6 +187,49 @@ def test_only_worker_pushes_a_round_some_rows_at_a_time(monkeypatch):
     np.testing.assert_allclose(store.rows, expected, atol=1e-5)
     assert not worker.sgd.packed._taken
     assert max(len(array) for array in worker.sgd.packed._free) <= 3
+
+
+def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
+    store = Store()
+    first = store.rows.copy()
+    worker = Worker(store, round_blocks=3, pulls_bases=True)
+    for ids in ([0, 1], [1, 2], [2, 3]):
+        assert worker.client.pulled == [[0, 1], [2], [3]][: len(worker.client.pulled)]
+        worker.train(worker.ask(ids), 1)
+    (pushed,) = worker.client.pushes
+    assert sorted(pushed) == [0, 1, 2, 3]
+    assert worker.client.pulled[3:] == [pushed]
+    worker.shared.flush()
+    np.testing.assert_allclose(
+        store.rows[:4] - first[:4], [[1], [2], [2], [1]] * np.ones(DIM), 1e-5
+    )
+    assert not worker.shared._kept.exchange.has_bases
+
+
+@pytest.mark.parametrize("chunk_bytes", [8 * DIM, 1 << 20])
+def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch, chunk_bytes):
+    monkeypatch.setattr(shared_rows, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(shared_rows, "CHUNK_ROWS", 1)
+    store = Store()
+    expected = store.rows + 1
+    worker = Worker(store, pulls_bases=True)
+    worker.train(worker.ask(range(IDS)), 1)
+    worker.shared.flush()
+    assert (len(worker.client.pushes) > 2) == (chunk_bytes < 1 << 20)
+    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
+    assert not worker.sgd.packed._taken
+
+
+def test_block_that_is_found_again_by_its_places_counts_as_touched_once_a_round():
+    worker = Worker(Store(), room=4)
+    _, places = worker.ask([1, 2])
+    found = worker.shared.find_again(worker.shared.numbering, places)
+    assert found is not None
+    assert (len(found.keys), len(found.missing)) == (0, 0)
+    assert found.touched.tolist() == places.tolist()  # a round of one block: the next has begun
+    numbering = worker.shared.numbering
+    worker.ask([3, 4, 5])  # without room: all begin anew
+    assert worker.shared.find_again(numbering, places) is None
 
 
 def test_ask_without_room_begins_anew_with_own_deltas_in_the_rows():
@@ -362,9 +408,48 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
     np.testing.assert_allclose(worker.rows([1, 2]), store.rows[[1, 2]], rtol=1e-5)
 
 
-def test_worker_that_is_left_alone_takes_what_the_others_did_last():
+@pytest.mark.parametrize("round_blocks", [1, 2])
+def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks):
     store = Store()
-    worker = Worker(store, workers=2)
+    expected = store.rows.copy()
+    worker = Worker(store, pulls_bases=True, round_blocks=round_blocks)
+    coming = worker.ask([1, 2])
+    worker.train(coming, 1)
+    worker.client.workers = worker.shared.workers = 2
+    worker.train(worker.ask([1, 4]), 1)
+    assert worker.shared._kept.exchange.has_bases
+    joined = Worker(store, workers=2, pulls_bases=True)
+    joined.train(joined.ask([2, 3]), 10)
+    joined.shared.flush()
+    worker.train(worker.ask([1, 2]), 1)
+    worker.shared.flush()
+    expected[[1, 2, 3, 4]] += [[3], [12], [10], [1]]
+    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
+    np.testing.assert_allclose(worker.rows([1, 2, 4]), expected[[1, 2, 4]], rtol=1e-5)
+
+
+def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_the_next_one():
+    store = Store()
+    expected = store.rows.copy()
+    worker = Worker(store, pulls_bases=True)
+    kept, places = worker.ask([1, 2])
+    rows = worker.shared.ready(kept)
+    worker.client.workers = worker.shared.workers = 2
+    worker.shared.saw(places, 1)
+    rows[places, :DIM] += 1
+    worker.shared.exchange(1)
+    worker.shared.close_round()
+    assert not worker.shared._kept.exchange.has_bases
+    worker.train(worker.ask([2, 3]), 1)
+    worker.shared.flush()
+    expected[[1, 2, 3]] += [[1], [2], [1]]
+    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pulls_bases", [False, True])
+def test_worker_that_is_left_alone_takes_what_the_others_did_last(pulls_bases):
+    store = Store()
+    worker = Worker(store, workers=2, pulls_bases=pulls_bases)
     worker.train(worker.ask([1, 2, 3]), 1)  # pushed, not pulled
     store.rows[[1, 2, 3]] += 5  # the other one, before it leaves
     worker.client.workers = worker.shared.workers = 1

@@ -52,8 +52,8 @@ LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
 PLACES_MAX = 1 << 26
 """Largest number of features that a table of places is kept for, 4 bytes each."""
 SEEN_BYTES_MAX = 128 << 20
-"""Features kept as numbers from epoch to epoch, the first blocks' until it is full: 4 bytes for
-each feature of the text, against 0.02 us for reading it again."""
+"""Features kept as places from epoch to epoch, the first blocks' until it is full: 4 bytes for
+each feature of the text, against 0.03 us for reading it and finding its places again."""
 CURVATURE = 2.0
 """Of an input row's loss, a gradient, where copies are trained (ssp, bsp); see
 `local_sgd.share_of_delta`.  Kept rows have it measured."""
@@ -61,10 +61,12 @@ ROUND_BLOCKS = 10
 """Blocks after which all kept rows of one of several workers are pushed, at most."""
 ROUND_GROWTH = 8
 """Part of a worker's blocks so far that such a round may be."""
-ROUND_TOKENS_ALONE = 4_000_000
-"""Tokens after which an only worker pushes what it has trained, unless an epoch ends before: about
-a second's work, which is lost with it.  With pairs of words a block of 370,000 tokens touches
-150,000 rows, an epoch of 11 such blocks 650,000: pushed once an epoch they are 40% of the bytes."""
+ROUND_TOKENS_ALONE = 8_000_000
+"""Tokens after which an only worker pushes what it has trained, unless a third of the training ends
+before: about two seconds' work, which is lost with it.  With pairs of words a block of 370,000
+tokens touches 150,000 rows, an epoch of 11 such blocks 650,000."""
+ROUNDS_ALONE = 3
+"""Rounds of an only worker's training, at least."""
 STEPS_MIN = (0.4, 4.0)
 """Own steps on a row between two exchanges, at least, of words and labels; a word's step is one
 divided by the length of its line."""
@@ -102,6 +104,23 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
     return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
 
 
+class _Seen(NamedTuple):
+    """A block as it was read, for later epochs.
+
+    `lines` have places of features: among `used`, which are ids, or among the kept rows of a
+    `SharedRows.numbering`, where `used` are those places.
+    """
+
+    lines: Lines
+    used: Ints
+    numbering: int | None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays that grow with features and lines."""
+        return int(self.lines.features.nbytes + self.used.nbytes + self.lines.feature_ptr.nbytes)
+
+
 class _Examples(NamedTuple):
     """Lines and negatives of a block, with places of features and labels in arrays of rows."""
 
@@ -113,7 +132,8 @@ class _Examples(NamedTuple):
 class _Batch:
     """A prepared block.
 
-    `examples` have places among its keys or, with `kept`, among the kept rows of both tables.
+    `examples` have places among its keys or, with `kept`, among the kept rows of both tables; then
+    `input_keys` are empty if the block was seen before.
     """
 
     examples: _Examples
@@ -211,14 +231,16 @@ class Classifier(TextModel):
         self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
         space = self._reader.space
         self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
-        self._seen: dict[tuple[str, int, int], tuple[Lines, Ints]] = {}
+        self._seen: dict[tuple[str, int, int], _Seen] = {}
         self._seen_bytes = 0
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
         self._shared: tuple[SharedRows, SharedRows] | None = None
         if s.consistency == "async":
             self._motions = of_curvature(s.dim), of_curvature(s.dim)
             inputs, outputs = (
-                SharedRows(self.sgd, table, motion, steps_min=steps_min, growth=growth)
+                SharedRows(
+                    self.sgd, table, motion, steps_min=steps_min, growth=growth, pulls_bases=True
+                )
                 for table, motion, steps_min, growth in zip(
                     ("input", "output"), self._motions, STEPS_MIN, GROWTH, strict=True
                 )
@@ -235,30 +257,46 @@ class Classifier(TextModel):
 
     def prepare(self, block: Block) -> _Batch | Lines:
         """Numbers the block's features and labels and starts to pull its rows."""
-        lines, used = self._read(block)
+        seen = self._read(block)
+        lines = seen.lines
         if len(lines.features) == 0 or len(lines.labels) == 0:
             return lines
         label_ids, labels, noise = self._outputs(lines, block.seed)
-        lines = lines._replace(labels=labels)
-        input_keys, output_keys = self._input_keys(used), _label_keys(label_ids)
-        if self._shared is None:
-            batch = _Batch(_Examples(lines, noise), input_keys, output_keys)
-            batch.copies = self.sgd.pull({"input": input_keys})
-            return batch
-        found = [
-            shared.find(keys)
-            for shared, keys in zip(self._shared, (input_keys, output_keys), strict=True)
-        ]
+        if self._shared is not None:
+            return self._place(block, seen, label_ids, labels, noise)
+        input_keys = self._input_keys(seen.used)
+        examples = _Examples(lines._replace(labels=labels), noise)
+        batch = _Batch(examples, input_keys, _label_keys(label_ids))
+        batch.copies = self.sgd.pull({"input": input_keys})
+        return batch
+
+    def _place(
+        self, block: Block, seen: _Seen, label_ids: Ints, labels: Ints, noise: Ints
+    ) -> _Batch:
+        """The batch of a block whose rows are kept ones; it is seen with its places from now on."""
+        assert self._shared is not None
+        of_input, of_output = self._shared
+        lines = seen.lines
+        found = None
+        if seen.numbering is not None:
+            found = of_input.find_again(seen.numbering, seen.used)
+            if found is None:  # dropped for lack of room
+                self._forget(block)
+                seen = self._read(block)
+                lines = seen.lines
+        if found is None:
+            found = of_input.find(self._input_keys(seen.used))
+        label_found = of_output.find(_label_keys(label_ids))
         part = self._round_part(block, lines.tokens)
-        inputs, outputs = (
-            shared.ask([one], part) for shared, one in zip(self._shared, found, strict=True)
-        )
-        at, label_at = (one.places for one in found)
-        placed = lines._replace(features=at[lines.features], labels=label_at[labels])
+        inputs, outputs = of_input.ask([found], part), of_output.ask([label_found], part)
+        if seen.numbering is None:
+            lines = lines._replace(features=found.places[lines.features])
+            self._keep(block, _Seen(lines, found.places, of_input.numbering))
+        label_at = label_found.places
         return _Batch(
-            _Examples(placed, label_at[noise]),
-            input_keys,
-            output_keys,
+            _Examples(lines._replace(labels=label_at[labels]), label_at[noise]),
+            found.keys,
+            label_found.keys,
             kept=(inputs, outputs),
             label_places=label_at,
         )
@@ -270,7 +308,7 @@ class Classifier(TextModel):
         self._blocks += 1
         if self.workers == 1:
             before, after = block.progress
-            return max((after - before) * self.settings.epochs, tokens / ROUND_TOKENS_ALONE)
+            return max((after - before) * ROUNDS_ALONE, tokens / ROUND_TOKENS_ALONE)
         return max(1 / ROUND_BLOCKS, ROUND_GROWTH / self._blocks)
 
     def train(self, block: Block) -> Mapping[str, float]:
@@ -478,10 +516,10 @@ class Classifier(TextModel):
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
-    def _read(self, block: Block) -> tuple[Lines, Ints]:
-        """A block's lines, with features as places among the different ones, and these."""
+    def _read(self, block: Block) -> _Seen:
+        """A block as it was in an epoch before, or as it is read."""
         name = (block.path, block.start, block.stop)
-        if name in self._seen:  # in an epoch before
+        if name in self._seen:
             return self._seen[name]
         lines = self._reader.read(block.data)
         if self._places is not None:
@@ -489,11 +527,20 @@ class Classifier(TextModel):
         else:
             used, places = np.unique(lines.features, return_inverse=True)
             rows = places.astype(np.int32)
-        read = lines._replace(features=rows), used
-        self._seen_bytes += rows.nbytes + used.nbytes + lines.feature_ptr.nbytes
+        seen = _Seen(lines._replace(features=rows), used, None)
+        if self._shared is None:
+            self._keep(block, seen)
+        return seen
+
+    def _keep(self, block: Block, seen: _Seen) -> None:
+        """Keeps a block for later epochs while there is room."""
+        self._seen_bytes += seen.nbytes
         if self._seen_bytes <= SEEN_BYTES_MAX:
-            self._seen[name] = read
-        return read
+            self._seen[block.path, block.start, block.stop] = seen
+
+    def _forget(self, block: Block) -> None:
+        """Drops a block that was kept."""
+        self._seen_bytes -= self._seen.pop((block.path, block.start, block.stop)).nbytes
 
     def _outputs(self, lines: Lines, seed: int) -> tuple[Ints, Ints, Ints]:
         """Labels whose rows a block needs, its own labels as places among them, and its noise."""
