@@ -316,7 +316,7 @@ cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char 
         memcpy(to, part.kept, <size_t>part.count * r.row_bytes)
         return True
     for i in range(part.start, last):
-        if i + AHEAD < last:
+        if i + AHEAD < r.n:             # beyond this part, too: the next one follows at once
             fetch_row(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim, FETCH_AT_CLIENT)
         value = <const float *>(r.rows + r.order[i] * r.row_stride)
         if r.later != NULL:
@@ -324,7 +324,7 @@ cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char 
             _add_repeats(r, i, r.sum)
             value = r.sum
         if r.owing != NULL:
-            if i + 2 * AHEAD < last:
+            if i + 2 * AHEAD < r.n:
                 owing_fetch_index(r.owing, r.keys[i + 2 * AHEAD])
                 owing_fetch_row(r.owing, r.keys[i + AHEAD])
             residue = owing_row(r.owing, r.keys[i])
@@ -429,14 +429,14 @@ cdef bint _take_rows(const WireOps *wire, const Request *r, const Part *part, co
             body += 4
     elif r.wire == WIRE_FLOAT32:
         for i in range(part.start, last):
-            if i + AHEAD < last:
+            if i + AHEAD < r.n:
                 fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, r.row_bytes,
                                    FETCH_AT_CLIENT)
             memcpy(r.rows + r.order[i] * r.row_stride, body, r.row_bytes)
             body += r.row_bytes
     else:
         for i in range(part.start, last):
-            if i + AHEAD < last:
+            if i + AHEAD < r.n:
                 fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim,
                                    FETCH_AT_CLIENT)
             _take_row(wire, r, i, body)
