@@ -136,15 +136,12 @@ cdef int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcep
     cdef uint32_t total = 0
     if seen == NULL:
         return -1
-    memset(seen, 0, words * <size_t>8)
+    memset(seen, 0, words * <size_t>8 + order.frag_num * <size_t>4)
     for i in range(r.n):
         p = order.rank[fragment_of_hash(hash_key(keys[i]), order.frag_num)]
         place[i] = p
-        if seen[p >> 6] >> (p & 63) & 1:
-            at[p] += 1
-        else:
-            seen[p >> 6] |= <uint64_t>1 << (p & 63)
-            at[p] = 1
+        seen[p >> 6] |= <uint64_t>1 << (p & 63)
+        at[p] += 1
     for w in range(words):
         bits = seen[w]
         while bits:
@@ -164,11 +161,13 @@ cdef int sort_keys(const Order *order, Request *r, const uint64_t *keys) noexcep
         r.shard_group[shard] = g
     r.group_start[g] = total
     r.groups = g
+    # Keys are gathered in a loop of their own: two scattered stores a key take up to twice the time.
     for i in range(r.n):
-        p = at[place[i]]
-        at[place[i]] += 1
-        r.keys[p] = keys[i]
-        r.order[p] = i
+        p = place[i]
+        r.order[at[p]] = i
+        at[p] += 1
+    for i in range(r.n):
+        r.keys[i] = keys[r.order[i]]
     memset(r.stamps, 0, <size_t>r.n * 8)
     free(seen)
     return 0
