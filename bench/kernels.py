@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import kernels
-from snailps.models.word_vectors.skip_gram import BUNDLE
+from snailps.models.word_vectors.skip_gram import BUNDLE, RUN_WORDS, longest_run
 
 SENTENCE = 1024  # tokens; the corpus is one line, and fastText cuts there
 NOISE = 1 << 22
@@ -131,6 +131,9 @@ def train(ids: np.ndarray, words: list[str], o: argparse.Namespace) -> tuple[np.
     if o.nce:
         logit = np.log(o.negatives * q).astype(np.float32)
     pointers, rows = bags(words, o.subwords, o.buckets)
+    most = min(RUN_WORDS, len(words))  # words are in falling order of their counts
+    kept = counts[:most] * np.minimum(keep[:most], 1.0)
+    bundles_a_run = longest_run(kept, pointers[: most + 1], rows[: pointers[most]], o.threads)
     inputs = kernels.padded(len(words) + (o.buckets if o.subwords else 0), o.dim)
     for part in np.array_split(inputs[:, : o.dim], 64):
         part[:] = rng.random(part.shape, np.float32) * (2 / o.dim) - 1 / o.dim
@@ -154,7 +157,7 @@ def train(ids: np.ndarray, words: list[str], o: argparse.Namespace) -> tuple[np.
                     inputs, outputs, o.dim, tokens[t], *rest, window=o.window, **arguments
                 )
             else:
-                pairs = kernels.sort_pairs(tokens[t], o.window, seed, BUNDLE)[:3]
+                pairs = kernels.sort_pairs(tokens[t], o.window, seed, BUNDLE, run=bundles_a_run)[:3]
                 loss, examples = kernels.train_pairs(
                     inputs, outputs, o.dim, *pairs, *rest, **arguments
                 )

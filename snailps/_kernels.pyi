@@ -13,7 +13,7 @@ Bytes = NDArray[np.uint8]
 GROUP: int
 """Consecutive centre words that are trained together: at most 16."""
 SHARED: int
-"""Negatives that a group shares: 32."""
+"""Negatives that a group shares, at most: 32."""
 PAD: int
 """Row strides are multiples of this many floats: 16, one cache line."""
 PANEL: int

@@ -16,7 +16,7 @@
 
 #define SNAIL_PAD 16      /* floats in a cache line: strides are multiples of it */
 #define SNAIL_GROUP 16    /* centre words that are trained together: a lane each */
-#define SNAIL_SHARED 32   /* noise words of a group */
+#define SNAIL_SHARED 32   /* noise words of a group, at most */
 #define SNAIL_TOGETHER 64 /* lines of text between two exchanges of label rows */
 #define SNAIL_BUNDLE_COPY 16 /* contexts that the sorter copies at once: it may write as many too much */
 #define SNAIL_PANEL 128   /* words: 33 rows of them are 17 KB, half of a first-level cache */

@@ -4,7 +4,7 @@
  *
  * How a group is trained.  16 consecutive centres are the 16 *lanes* of small matrices.
  *
- *     rows  R = [32 shared noise rows | rows of the centres]            read in place
+ *     rows  R = [24 shared noise rows | rows of the centres]            read in place
  *     lanes H = means over the bags around                              16 x dim, scratch
  *     S = R H'      C = rate * weight * (label - sigmoid(S))            (rows x 16), scratch
  *     gradient of H = C' R,  then R += C H,  then each input row of a lane's bags += its gradient
@@ -15,7 +15,8 @@
  * With a list of targets (a rotation: those of one visiting part) the lanes are the next 16 of these,
  * from anywhere in the text.  They share few contexts, so each lane sums the rows around it by itself,
  * and steps them by itself.  So does a lane of neighbours in the text whose words have one row each: a
- * product with all rows in reach takes longer than five sums.
+ * product with all rows in reach takes longer than five sums.  Such a lane needs no neighbour, so a
+ * target whose word is in the group already waits for a later one.
  */
 #ifndef SNAILPS_WORD_VECTORS_H
 #define SNAILPS_WORD_VECTORS_H
@@ -30,42 +31,56 @@
 #include "_tiles.h"
 
 enum {
+    SNAIL_CBOW_NOISE = 24, /* noise words of a group */
     SNAIL_REPEAT = 1, /* lanes of a group that may have the same centre: see snail_plan_group */
+    SNAIL_WAITING = 64, /* targets that wait for a group without their word, at most */
+    SNAIL_ASKED = 4,    /* rows of the next group that are asked for at once */
     SNAIL_TILE = SNAIL_UPDATE_ROWS
 };
 
-typedef struct { /* which words meet in one group; slots are the tokens in reach of it */
+typedef struct { /* which words meet in one group */
     int lane_num;
+    int64_t first; /* token or target that was next when the group was planned */
+    int64_t next;  /* the same of the next group */
+    int centre[SNAIL_GROUP]; /* -1 in unused lanes */
+    int contexts[SNAIL_GROUP];
+    int shared[SNAIL_CBOW_NOISE]; /* noise words */
+    /* The order of the text: slots are the tokens in reach of the group. */
     int slot_num;
-    int64_t first; /* token of lane 0 */
-    int64_t next;  /* first token behind the group */
-    int centre[SNAIL_GROUP];
     int own[SNAIL_GROUP];   /* slot of the centre itself */
     int begin[SNAIL_GROUP]; /* contexts of a lane: slots begin..end-1 without `own`; */
     int end[SNAIL_GROUP];   /* begin = end = 0 in unused lanes */
-    int contexts[SNAIL_GROUP];
-    int shared[SNAIL_SHARED]; /* noise words */
-    int *slot;                /* words; with targets slots are tokens */
-    int fresh[SNAIL_GROUP];   /* first slot of a lane that the lane before does not reach */
+    int *slot;              /* words */
+    /* Lane by lane. */
+    int32_t *around; /* [GROUP, 2 * window] contexts of a lane: their rows if they have one each, else words */
+    int32_t *fresh;  /* those that the lane before does not have */
+    int fresh_num;
 } snail_group;
+
+typedef struct {
+    int64_t at; /* its place in the text */
+    int row;    /* of `outputs` */
+} snail_target;
 
 typedef struct { /* rows are `stride` floats */
     float *hidden;          /* [GROUP, stride] */
     float *hidden_gradient; /* [GROUP, stride] */
     float *across;          /* [stride, GROUP]: hidden, transposed */
-    float *coef;            /* [the more of slots and SHARED, GROUP]: scores, then rates */
+    float *coef;            /* [the more of slots and CBOW_NOISE, GROUP]: scores, then rates */
     float *idle;            /* [stride] zeros: stands in for rows that fill up a tile */
     float *steps;           /* AdaGrad: [TILE, stride], gradients of the rows of a tile */
     float *step_row[SNAIL_TILE];
     float *bags;        /* [slots, stride] sums, then gradients */
     float *mix;         /* [slots, GROUP] */
-    const float *rows[SNAIL_SHARED];
+    const float *rows[SNAIL_CBOW_NOISE];
     const float *centre_row[SNAIL_GROUP];
     float pull[SNAIL_GROUP]; /* coefficients of the centres */
     float **hidden_row; /* [GROUP] */
     float **hidden_gradient_row;
     float **bag_row; /* [slots] */
-    int32_t *around; /* [2 * window + 1]: rows of the contexts of a lane */
+    snail_target waiting[SNAIL_WAITING];
+    int waiting_num;
+    int asked; /* rows of the next group that were asked for */
     snail_group groups[2];
 } snail_words;
 
@@ -119,8 +134,8 @@ SNAIL_INLINE void snail_trim_group(snail_group *g, int slots, int lanes, int sen
 
 /* The noise words of a group, from draw k on. */
 SNAIL_INLINE void snail_draw_shared(const snail_words_job *job, snail_group *g, uint64_t k) {
-    const uint64_t next = k + SNAIL_GROUP + SNAIL_SHARED;
-    snail_draw_noise(job->noise, job->noise_num, job->stream, k, next, SNAIL_SHARED, g->shared);
+    const uint64_t next = k + SNAIL_GROUP + SNAIL_CBOW_NOISE;
+    snail_draw_noise(job->noise, job->noise_num, job->stream, k, next, SNAIL_CBOW_NOISE, g->shared);
 }
 
 /* The group whose first centre is the first word at or behind `start`.
@@ -133,7 +148,7 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group
                              uint64_t number) {
     const int32_t *tokens = job->tokens;
     const int window = job->window;
-    const uint64_t k = number * (SNAIL_GROUP + SNAIL_SHARED);
+    const uint64_t k = number * (SNAIL_GROUP + SNAIL_CBOW_NOISE);
     int slots = 0, lanes = 0, sentence = 0, sentence_lane = 0;
     int64_t at = start;
     while (at < job->token_num && tokens[at] < 0) at++;
@@ -167,44 +182,86 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group
     snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
-/* The same of a list of targets: the lanes are number `start` and what follows it. */
-static SNAIL_APART void snail_plan_targets(const snail_words_job *job, snail_group *g,
-                                           int64_t start, uint64_t number) {
+/* The target number *next or behind it, in the text or in the list; moves *next behind it. */
+SNAIL_INLINE int snail_next_target(const snail_words_job *job, int64_t *next, snail_target *target) {
+    if (job->targets) {
+        if (*next >= job->target_num) return 0;
+        target->at = job->targets[*next];
+        target->row = job->target_rows[(*next)++];
+        return 1;
+    }
+    int64_t at = *next;
+    while (at < job->token_num && job->tokens[at] < 0) at++;
+    if (at >= job->token_num) return 0;
+    target->at = at;
+    target->row = job->tokens[at];
+    *next = at + 1;
+    return 1;
+}
+
+/* Fills a lane with a target; before[0]..before[1]-1 is the window of the lane before, then this one's. */
+SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, int lane,
+                                  const snail_target *target, int reach, int64_t before[2]) {
     const int32_t *tokens = job->tokens;
-    const uint64_t k = number * (SNAIL_GROUP + SNAIL_SHARED);
-    int lanes = 0;
-    for (int64_t t = start; t < job->target_num && lanes < SNAIL_GROUP; t++, lanes++) {
-        const int at = job->targets[t], row = job->target_rows[t];
-        const int reach =
-            1 + (int)snail_below(snail_draw(job->stream, k + (uint64_t)lanes), (uint64_t)job->window);
-        int begin = at, end = at + 1, repeats = 0;
-        for (int i = 0; i < lanes; i++) repeats += g->centre[i] == row;
-        if (repeats == SNAIL_REPEAT) break;
-        while (begin > 0 && at - begin < reach && tokens[begin - 1] >= 0) begin--;
-        while (end < job->token_num && end - at <= reach && tokens[end] >= 0) end++;
-        g->centre[lanes] = row;
-        g->own[lanes] = at;
-        g->begin[lanes] = begin;
-        g->end[lanes] = end;
-        g->contexts[lanes] = end - begin - 1;
+    int32_t *around = g->around + lane * 2 * job->window;
+    int64_t begin = target->at, end = target->at + 1;
+    int num = 0;
+    while (begin > 0 && target->at - begin < reach && tokens[begin - 1] >= 0) begin--;
+    while (end < job->token_num && end - target->at <= reach && tokens[end] >= 0) end++;
+    for (int64_t t = begin; t < end; t++) {
+        if (t == target->at) continue;
+        around[num] = job->single ? job->bag_rows[tokens[t]] : tokens[t];
+        g->fresh[g->fresh_num] = around[num++];
+        g->fresh_num += (t < before[0]) | (t >= before[1]);
     }
-    for (int i = lanes; i < SNAIL_GROUP; i++) {
+    before[0] = begin;
+    before[1] = end;
+    g->centre[lane] = target->row;
+    g->contexts[lane] = num;
+}
+
+/* The group of the targets that wait, and of those from `start` on.  One whose word is in the group
+ * already waits for the next group, if there is room; if not, the group ends. */
+static SNAIL_APART void snail_plan_targets(const snail_words_job *job, snail_words *s, snail_group *g,
+                                           int64_t start, uint64_t number) {
+    const uint64_t k = number * (SNAIL_GROUP + SNAIL_CBOW_NOISE);
+    int64_t before[2] = {0, 0};
+    int lanes = 0, taken = 0, left = 0;
+    for (int i = 0; i < SNAIL_GROUP; i++) {
         g->centre[i] = -1;
-        g->own[i] = g->begin[i] = g->end[i] = g->contexts[i] = 0;
+        g->contexts[i] = 0;
     }
-    g->slot_num = 0;
+    g->fresh_num = 0;
+    g->first = g->next = start;
+    while (lanes < SNAIL_GROUP) {
+        snail_target target;
+        if (taken < s->waiting_num) target = s->waiting[taken++];
+        else if (left == SNAIL_WAITING || !snail_next_target(job, &g->next, &target)) break;
+        int repeats = 0;
+        for (int i = 0; i < SNAIL_GROUP; i++) repeats += g->centre[i] == target.row;
+        if (repeats == SNAIL_REPEAT) {
+            s->waiting[left++] = target;
+            continue;
+        }
+        const uint64_t random = snail_draw(job->stream, k + (uint64_t)lanes);
+        const int reach = 1 + (int)snail_below(random, (uint64_t)job->window);
+        snail_plan_lane(job, g, lanes++, &target, reach, before);
+    }
+    while (taken < s->waiting_num) s->waiting[left++] = s->waiting[taken++];
+    s->waiting_num = left;
     g->lane_num = lanes;
-    g->first = start;
-    g->next = start + lanes;
     snail_draw_shared(job, g, k + SNAIL_GROUP);
 }
 
+SNAIL_INLINE void snail_prefetch_input(const snail_words_job *job, int32_t row) {
+    const int64_t at = row * job->stride;
+    snail_prefetch_row(job->inputs + at, job->stride);
+    if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
+}
+
 SNAIL_INLINE void snail_prefetch_bag(const snail_words_job *job, int word) {
-    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
-        const int64_t at = job->bag_rows[r] * job->stride;
-        snail_prefetch_row(job->inputs + at, job->stride);
-        if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
-    }
+    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++)
+        snail_prefetch_input(job, job->bag_rows[r]);
 }
 
 SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
@@ -215,7 +272,7 @@ SNAIL_INLINE void snail_prefetch_output(const snail_words_job *job, int word) {
 
 /* Asks for the rows of a group while the one before it is being computed. */
 static void snail_prefetch_group(const snail_words_job *job, const snail_group *g) {
-    for (int i = 0; i < SNAIL_SHARED; i++) snail_prefetch_output(job, g->shared[i]);
+    for (int i = 0; i < SNAIL_CBOW_NOISE; i++) snail_prefetch_output(job, g->shared[i]);
     for (int i = 0; i < g->slot_num; i++) snail_prefetch_bag(job, g->slot[i]);
     for (int i = 0; i < g->lane_num; i++) snail_prefetch_output(job, g->centre[i]);
 }
@@ -225,27 +282,22 @@ SNAIL_INLINE int snail_is_by_lane(const snail_words_job *job) {
     return job->targets || (job->single && !job->input_squares);
 }
 
-/* Words of the slots of a group. */
-SNAIL_INLINE const int32_t *snail_slots(const snail_words_job *job, const snail_group *g) {
-    return job->targets ? job->tokens : g->slot;
-}
-
-/* Where the slots begin that the lane before has not asked for. */
-SNAIL_INLINE void snail_find_fresh(snail_group *g) {
-    g->fresh[0] = g->begin[0];
-    for (int i = 1; i < SNAIL_GROUP; i++)
-        g->fresh[i] = g->begin[i] >= g->begin[i - 1] ? snail_most(g->begin[i], g->end[i - 1])
-                                                     : g->begin[i];
-}
-
-/* The part of this that a lane has, where each sums by itself: a few rows at a time, because a core
- * waits where more lines are asked for than it has buffers for. */
-SNAIL_INLINE void snail_prefetch_target(const snail_words_job *job, const snail_group *g, int i) {
-    const int32_t *words = snail_slots(job, g);
-    for (int t = i; t < SNAIL_SHARED; t += SNAIL_GROUP) snail_prefetch_output(job, g->shared[t]);
-    if (i >= g->lane_num) return;
-    snail_prefetch_output(job, g->centre[i]);
-    for (int at = g->fresh[i]; at < g->end[i]; at++) snail_prefetch_bag(job, words[at]);
+/* Asks for some more rows of the next group, where each lane sums by itself: a few at a time, because a
+ * core waits where more lines are asked for than it has buffers for. */
+SNAIL_INLINE void snail_ask(const snail_words_job *job, const snail_group *ahead, snail_words *s, int num) {
+    const int words = SNAIL_CBOW_NOISE + ahead->lane_num;
+    const int end = snail_least(s->asked + num, words + ahead->fresh_num);
+    for (; s->asked < snail_least(end, SNAIL_CBOW_NOISE); s->asked++)
+        snail_prefetch_output(job, ahead->shared[s->asked]);
+    for (; s->asked < snail_least(end, words); s->asked++)
+        snail_prefetch_output(job, ahead->centre[s->asked - SNAIL_CBOW_NOISE]);
+    for (; s->asked < end; s->asked++) {
+        const int32_t input = ahead->fresh[s->asked - words];
+        if (job->single)
+            snail_prefetch_input(job, input);
+        else
+            snail_prefetch_bag(job, input);
+    }
 }
 
 /* ---- one group -------------------------------------------------------------------------------- */
@@ -283,6 +335,37 @@ SNAIL_INLINE void snail_add_to_bag(const snail_words_job *job, int word, const f
                                    float rate) {
     snail_step_bag(job->inputs, job->input_squares, job->stride, job->bag_ptr, job->bag_rows, word,
                    gradient, rate, job->epsilon);
+}
+
+SNAIL_INLINE void snail_add_tile(const int vec_num, int row_num, const int32_t *rows,
+                                 const float *from, int64_t stride, float *table) {
+    snail_vec x[8];
+#pragma GCC unroll 8
+    for (int v = 0; v < vec_num; v++) x[v] = snail_load(from + v * SNAIL_LANES);
+    for (int r = 0; r < row_num; r++) {
+        float *row = table + rows[r] * stride;
+#pragma GCC unroll 8
+        for (int v = 0; v < vec_num; v++)
+            snail_store(row + v * SNAIL_LANES, snail_load(row + v * SNAIL_LANES) + x[v]);
+    }
+}
+
+/* table[rows[r]] += from, stride floats. */
+static void snail_add_to_rows(int row_num, const int32_t *rows, const float *from, int64_t stride,
+                              float *table) {
+    int64_t left = stride / SNAIL_LANES;
+    for (; left >= 8; left -= 8, table += 8 * SNAIL_LANES, from += 8 * SNAIL_LANES)
+        snail_add_tile(8, row_num, rows, from, stride, table);
+    switch (left) {
+    case 7: snail_add_tile(7, row_num, rows, from, stride, table); break;
+    case 6: snail_add_tile(6, row_num, rows, from, stride, table); break;
+    case 5: snail_add_tile(5, row_num, rows, from, stride, table); break;
+    case 4: snail_add_tile(4, row_num, rows, from, stride, table); break;
+    case 3: snail_add_tile(3, row_num, rows, from, stride, table); break;
+    case 2: snail_add_tile(2, row_num, rows, from, stride, table); break;
+    case 1: snail_add_tile(1, row_num, rows, from, stride, table); break;
+    default: break;
+    }
 }
 
 /* A step of AdaGrad of the noise rows of a tile. */
@@ -343,34 +426,21 @@ static void snail_spread_cbow(const snail_words_job *job, const snail_group *g, 
     for (int j = 0; j < g->slot_num; j++) snail_add_to_bag(job, g->slot[j], s->bag_row[j], rate);
 }
 
-/* Rows of the contexts of a lane, of one row each, into `rows`; returns how many. */
-SNAIL_INLINE int snail_rows_around(const snail_words_job *job, const snail_group *g, int lane,
-                                   int32_t *rows) {
-    const int32_t *words = snail_slots(job, g);
-    int num = 0;
-    for (int at = g->begin[lane]; at < g->end[lane]; at++) {
-        rows[num] = job->bag_rows[words[at]];
-        num += at != g->own[lane];
-    }
-    return num;
-}
-
 /* Hidden vectors, lane by lane. */
 static void snail_hide_by_lane(const snail_words_job *job, const snail_group *g, snail_words *s) {
     const int64_t stride = job->stride;
     for (int i = 0; i < SNAIL_GROUP; i++) {
+        const int32_t *around = g->around + i * 2 * job->window;
         float *restrict hidden = s->hidden_row[i], *restrict bag = s->bag_row[0];
-        int rows = 0;
+        int rows = g->contexts[i];
         if (job->single) {
-            rows = snail_rows_around(job, g, i, s->around);
-            snail_sum_rows(rows, s->around, job->inputs, stride, rows > 0 ? 1.0f / (float)rows : 0,
-                           hidden);
+            snail_sum_rows(rows, around, job->inputs, stride, rows > 0 ? 1.0f / (float)rows : 0, hidden);
             continue;
         }
         memset(hidden, 0, (size_t)stride * sizeof(float));
-        for (int at = g->begin[i]; at < g->end[i]; at++) {
-            if (at == g->own[i]) continue;
-            rows += snail_sum_bag(job, job->tokens[at], bag);
+        rows = 0;
+        for (int k = 0; k < g->contexts[i]; k++) {
+            rows += snail_sum_bag(job, around[k], bag);
             for (int64_t d = 0; d < stride; d++) hidden[d] += bag[d];
         }
         const float share = rows > 0 ? 1.0f / (float)rows : 0;
@@ -378,21 +448,23 @@ static void snail_hide_by_lane(const snail_words_job *job, const snail_group *g,
     }
 }
 
-/* Adds the gradient of each lane to every row of every bag around it; asks for the next group's. */
+/* Adds the gradient of each lane to every row of every bag around it. */
 static void snail_spread_by_lane(const snail_words_job *job, const snail_group *g,
                                  const snail_group *ahead, snail_words *s, float rate) {
     for (int i = 0; i < SNAIL_GROUP; i++) {
+        const int32_t *around = g->around + i * 2 * job->window;
         const float *gradient = s->hidden_gradient_row[i];
-        snail_prefetch_target(job, ahead, i);
-        if (job->single && !job->input_squares) {
-            const int num = snail_rows_around(job, g, i, s->around);
-            for (int k = 0; k < num; k++)
-                snail_add_times(job->stride, job->inputs + s->around[k] * job->stride, 1, gradient);
-            continue;
-        }
-        for (int at = g->begin[i]; at < g->end[i]; at++)
-            if (at != g->own[i]) snail_add_to_bag(job, job->tokens[at], gradient, rate);
+        snail_ask(job, ahead, s, SNAIL_ASKED);
+        if (job->single && !job->input_squares)
+            snail_add_to_rows(g->contexts[i], around, gradient, job->stride, job->inputs);
+        else
+            for (int k = 0; k < g->contexts[i]; k++)
+                if (job->single) snail_adagrad_up(job->stride, job->inputs + around[k] * job->stride,
+                                                  job->input_squares + around[k] * job->stride,
+                                                  gradient, rate, job->epsilon);
+                else snail_add_to_bag(job, around[k], gradient, rate);
     }
+    snail_ask(job, ahead, s, ahead->fresh_num); /* the rest */
 }
 
 /* Dot products of 4 hidden vectors, each with a row of its own; writes 4 numbers. */
@@ -426,12 +498,12 @@ static double snail_judge_centres(const snail_words_job *job, const snail_group 
 /* Scores of the noise rows, in `coef`, become coefficients; returns the loss. */
 static double snail_judge_shared(const snail_words_job *job, const snail_group *g, snail_words *s,
                                  float share, float factor) {
-    float weight[SNAIL_SHARED][SNAIL_GROUP], full[SNAIL_GROUP], logit[SNAIL_SHARED];
+    float weight[SNAIL_CBOW_NOISE][SNAIL_GROUP], full[SNAIL_GROUP], logit[SNAIL_CBOW_NOISE];
     float loss[SNAIL_GROUP] = {0};
-    uint8_t some[SNAIL_SHARED];
+    uint8_t some[SNAIL_CBOW_NOISE];
     double total = 0;
     for (int i = 0; i < SNAIL_GROUP; i++) full[i] = g->contexts[i] > 0 ? share : 0;
-    for (int t = 0; t < SNAIL_SHARED; t++) { /* a lane's own centre is no noise for it */
+    for (int t = 0; t < SNAIL_CBOW_NOISE; t++) { /* a lane's own centre is no noise for it */
         int own = 0;
         for (int i = 0; i < SNAIL_GROUP; i++) own |= g->centre[i] == g->shared[t];
         some[t] = (uint8_t)own;
@@ -440,7 +512,7 @@ static double snail_judge_shared(const snail_words_job *job, const snail_group *
                 weight[t][i] = g->centre[i] == g->shared[t] ? 0 : full[i];
         logit[t] = job->noise_logit[g->shared[t]];
     }
-    snail_judge_noise_rows(SNAIL_SHARED, (float(*)[SNAIL_GROUP])s->coef, logit, factor, full, weight,
+    snail_judge_noise_rows(SNAIL_CBOW_NOISE, (float(*)[SNAIL_GROUP])s->coef, logit, factor, full, weight,
                            some, loss);
     for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
     return total;
@@ -448,20 +520,23 @@ static double snail_judge_shared(const snail_words_job *job, const snail_group *
 
 /* Gradients of the hidden vectors. */
 static void snail_hidden_gradients(const snail_words_job *job, const snail_group *g,
-                                   snail_words *s) {
-    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
-        snail_lanes_from_rows(0, SNAIL_SHARED, s->rows, s->coef + i, s->hidden_gradient_row + i,
+                                   const snail_group *ahead, snail_words *s) {
+    for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE) {
+        snail_ask(job, ahead, s, SNAIL_ASKED);
+        snail_lanes_from_rows(0, SNAIL_CBOW_NOISE, s->rows, s->coef + i, s->hidden_gradient_row + i,
                               (int)job->stride);
+    }
     for (int i = 0; i < g->lane_num; i++)
         snail_add_times(job->stride, s->hidden_gradient_row[i], s->pull[i], s->centre_row[i]);
 }
 
 /* Rows, in place: the only moment at which another thread's addition to them can be lost. */
-static void snail_step_rows(const snail_words_job *job, const snail_group *g, snail_words *s,
-                            float rate) {
+static void snail_step_rows(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
+                            snail_words *s, float rate) {
     const float *const *hidden = (const float *const *)s->hidden_row;
-    for (int t = 0; t < SNAIL_SHARED; t += SNAIL_TILE) {
+    for (int t = 0; t < SNAIL_CBOW_NOISE; t += SNAIL_TILE) {
         const float *coef = s->coef + t * SNAIL_GROUP;
+        snail_ask(job, ahead, s, SNAIL_ASKED);
         if (job->output_squares)
             snail_step_outputs(job, s, t, hidden, coef, rate);
         else
@@ -486,20 +561,23 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, sn
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
                                             const snail_group *ahead, snail_words *s, float rate) {
     const int stride = (int)job->stride;
-    const float share = job->negatives / SNAIL_SHARED, factor = job->output_squares ? 1 : rate;
+    const float share = job->negatives / SNAIL_CBOW_NOISE, factor = job->output_squares ? 1 : rate;
     if (snail_is_by_lane(job))
         snail_hide_by_lane(job, g, s);
     else
         snail_hide_cbow(job, g, s);
-    for (int t = 0; t < SNAIL_SHARED; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
+    for (int t = 0; t < SNAIL_CBOW_NOISE; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
     for (int i = 0; i < SNAIL_GROUP; i++)
         s->centre_row[i] = i < g->lane_num ? job->outputs + g->centre[i] * job->stride : s->idle;
     snail_transpose(s->hidden, stride, s->across);
-    snail_score(SNAIL_SHARED, s->rows, s->across, job->dim, s->coef);
+    for (int t = 0; t < SNAIL_CBOW_NOISE; t += SNAIL_SCORE_ROWS) {
+        snail_ask(job, ahead, s, SNAIL_ASKED);
+        snail_score(SNAIL_SCORE_ROWS, s->rows + t, s->across, job->dim, s->coef + t * SNAIL_GROUP);
+    }
     const double loss =
         snail_judge_shared(job, g, s, share, factor) + snail_judge_centres(job, g, s, factor);
-    snail_hidden_gradients(job, g, s);
-    snail_step_rows(job, g, s, rate);
+    snail_hidden_gradients(job, g, ahead, s);
+    snail_step_rows(job, g, ahead, s, rate);
     if (snail_is_by_lane(job))
         snail_spread_by_lane(job, g, ahead, s, rate);
     else
@@ -519,7 +597,8 @@ SNAIL_INLINE void *snail_cut(char *scratch, int64_t *at, int64_t bytes) {
 static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, snail_words *s) {
     const int64_t row = job->stride * 4, lane = SNAIL_GROUP * 4, pointer = sizeof(void *);
     const int64_t slots = SNAIL_GROUP + 2 * job->window + SNAIL_TILE;
-    const int64_t rows = snail_most((int)slots, SNAIL_SHARED);
+    const int64_t around = SNAIL_GROUP * 2 * job->window * (int64_t)sizeof(int32_t);
+    const int64_t rows = snail_most((int)slots, SNAIL_CBOW_NOISE);
     int64_t at = 0;
     s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
     s->hidden_gradient = snail_cut(scratch, &at, SNAIL_GROUP * row);
@@ -532,9 +611,11 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
     s->bags = snail_cut(scratch, &at, slots * row);
     s->mix = snail_cut(scratch, &at, slots * lane);
     s->bag_row = snail_cut(scratch, &at, slots * pointer);
-    s->around = snail_cut(scratch, &at, (2 * job->window + 1) * (int64_t)sizeof(int32_t));
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         s->groups[i].slot = snail_cut(scratch, &at, slots * (int64_t)sizeof(int));
+        s->groups[i].around = snail_cut(scratch, &at, around);
+        s->groups[i].fresh = snail_cut(scratch, &at, around + (int64_t)sizeof(int32_t));
+    }
     return at;
 }
 
@@ -544,16 +625,17 @@ static int64_t snail_words_scratch(const snail_words_job *job) {
 }
 
 /* Plans the group behind another one, and asks for its rows. */
-SNAIL_INLINE void snail_plan_ahead(const snail_words_job *job, snail_group *g, int64_t start,
-                                   uint64_t number) {
-    if (job->targets)
-        snail_plan_targets(job, g, start, number);
-    else
+SNAIL_INLINE void snail_plan_ahead(const snail_words_job *job, snail_words *s, snail_group *g,
+                                   int64_t start, uint64_t number) {
+    if (snail_is_by_lane(job)) {
+        snail_plan_targets(job, s, g, start, number);
+        s->asked = 0; /* in the midst of the group before */
+    } else {
         snail_plan_group(job, g, start, number);
-    if (snail_is_by_lane(job))
-        snail_find_fresh(g); /* asked for in snail_spread_by_lane */
-    else
         snail_prefetch_group(job, g);
+        g->fresh_num = 0;
+        s->asked = SNAIL_CBOW_NOISE + g->lane_num;
+    }
 }
 
 /* Walks over the tokens or the targets, one group ahead with planning and prefetching. */
@@ -571,10 +653,11 @@ static void snail_train_words(const snail_words_job *job, char *scratch, double 
     for (int i = 0; i < SNAIL_TILE; i++) s.step_row[i] = s.steps + i * job->stride;
     for (int i = 0; i < SNAIL_GROUP + 2 * job->window + SNAIL_TILE; i++)
         s.bag_row[i] = s.bags + i * job->stride;
-    snail_plan_ahead(job, now, 0, 0);
+    s.waiting_num = 0;
+    snail_plan_ahead(job, &s, now, 0, 0);
     for (uint64_t number = 1; now->lane_num > 0; number++) {
         int64_t found = 0;
-        snail_plan_ahead(job, ahead, now->next, number);
+        snail_plan_ahead(job, &s, ahead, now->next, number);
         for (int i = 0; i < now->lane_num; i++) found += now->contexts[i] > 0;
         if (found > 0) {
             const float rate = job->rate_start + slope * (float)now->first;

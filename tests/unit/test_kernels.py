@@ -362,9 +362,16 @@ def test_train_words_with_targets_equals_twin(build, subwords, nce, window):
     assert_close(toy.train(build, **changed), toy.twin(**changed), toy.dim)
 
 
-@pytest.mark.parametrize("subwords", [0, 6])
-def test_train_words_with_all_places_as_targets_is_the_order_of_the_text(subwords):
-    toy = Toy(subwords=subwords)
+@builds
+@pytest.mark.parametrize("words", [1, 3])
+def test_train_words_more_repeats_than_may_wait_equals_twin(build, words):
+    toy = Toy(words, tokens=300)
+    changed = {"lr_start": 2e-3, "lr_stop": 1e-3}
+    assert_close(toy.train(build, **changed), toy.twin(**changed), toy.dim)
+
+
+def test_train_words_with_all_places_as_targets_is_the_order_of_the_text():
+    toy = Toy()
     at = np.flatnonzero(toy.tokens >= 0).astype(np.int32)
     rate = {"lr_start": 0.05, "lr_stop": 0.05}
     got = toy.train(targets=(at, toy.tokens[at]), **rate)

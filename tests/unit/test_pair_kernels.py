@@ -349,7 +349,7 @@ def test_train_pairs_one_group_follows_numeric_gradient():
     toy.pairs = centres, np.array([0, 4, *range(5, 16)]), around[:15]
     rate = 1e-3
     inputs, outputs, loss, _ = toy.train(lr_start=rate, lr_stop=rate)
-    shared = twin.draw_noise(toy.noise, 7, 0)
+    shared = twin.draw_noise(toy.noise, 7, 0, twin.SHARED)
     a, b = toy.inputs[:, :6].astype(float), toy.outputs[:, :6].astype(float)
 
     def stated(a, b):

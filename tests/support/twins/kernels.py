@@ -13,7 +13,7 @@ import numpy as np
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
-GROUP, SHARED = 16, 32
+GROUP, SHARED, CBOW_NOISE = 16, 32, 24
 SHORT = 8
 
 
@@ -108,49 +108,64 @@ def draw(seed: int, k: int, bound: int) -> int:
     return (mix64((hash_key(seed) + GOLDEN * (k + 1)) & MASK) >> 32) * bound >> 32
 
 
-def draw_noise(noise, seed: int, k: int) -> list[int]:
+def draw_noise(noise, seed: int, k: int, num: int) -> list[int]:
     """Noise words of a group, from draw k on."""
-    return [int(noise[draw(seed, k + t, len(noise))]) for t in range(SHARED)]
+    return [int(noise[draw(seed, k + t, len(noise))]) for t in range(num)]
 
 
-def places(tokens, window: int, noise, seed: int, targets=None):
-    """Yields (first token, [(centre, its contexts)], noise words) a group, of places of tokens.
+def around(tokens, at: int, reach: int) -> list[int]:
+    """Places of the contexts of a place."""
+    found = []
+    for step in (-1, 1):
+        for near in range(1, reach + 1):
+            other = at + step * near
+            if not 0 <= other < len(tokens) or tokens[other] < 0:
+                break
+            found.append(other)
+    return found
 
-    With targets (places, rows) the first one is the number of a target.
+
+def places(tokens, window: int, noise, seed: int, targets=None, by_lane=True):
+    """Yields (first token, [(place, row of its word, its contexts)], noise words) a group.
+
+    With targets (places, rows) the first one is the number of a target.  A target whose word is in
+    the group already waits, 64 at most; unless they are trained lane by lane, it ends the group.
     """
     words = [i for i, t in enumerate(tokens) if t >= 0] if targets is None else targets[0].tolist()
-    rows = [tokens[i] for i in words] if targets is None else targets[1].tolist()
-    begin = number = 0
-    while begin < len(words):
-        k = number * (GROUP + SHARED)
-        end = begin
-        while end < min(begin + GROUP, len(words)) and rows[end] not in rows[begin:end]:
-            end += 1
-        lanes = []
-        for lane, at in enumerate(words[begin:end]):
-            reach = 1 + draw(seed, k + lane, window)
-            around = []
-            for step in (-1, 1):
-                for near in range(1, reach + 1):
-                    other = at + step * near
-                    if not 0 <= other < len(tokens) or tokens[other] < 0:
-                        break
-                    around.append(other)
-            lanes.append((at, around))
-        shared = draw_noise(noise, seed, k + GROUP)
-        yield words[begin] if targets is None else begin, lanes, shared
-        begin, number = end, number + 1
+    rows = [int(tokens[i]) for i in words] if targets is None else targets[1].tolist()
+    coming, waiting = list(zip(words, rows, strict=True)), []
+    next_ = number = 0
+    while next_ < len(coming) or waiting:
+        k = number * (GROUP + CBOW_NOISE)
+        begin = next_
+        lanes, left, room = [], [], 64 if by_lane else 1
+        while len(lanes) < GROUP:
+            if waiting:
+                at, row = waiting.pop(0)
+            elif next_ < len(coming) and len(left) < room:
+                at, row = coming[next_]
+                next_ += 1
+            else:
+                break
+            if row in [lane[1] for lane in lanes]:
+                left.append((at, row))
+                continue
+            reach = 1 + draw(seed, k + len(lanes), window)
+            lanes.append((at, row, around(tokens, at, reach)))
+        waiting = left + waiting
+        if waiting and not by_lane:
+            waiting, next_ = [], next_ - 1
+        first = begin
+        if targets is None:
+            first = lanes[0][0] if not by_lane else words[begin - 1] + 1 if begin else 0
+        yield first, lanes, draw_noise(noise, seed, k + GROUP, CBOW_NOISE)
+        number += 1
 
 
-def groups(tokens, window: int, noise, seed: int, targets=None):
-    """The same with words for places; with rows for targets."""
-    for first, lanes, shared in places(tokens, window, noise, seed, targets):
-        rows = tokens[[at for at, _ in lanes]] if targets is None else targets[1][first:]
-        words = [
-            (int(row), [int(tokens[i]) for i in around])
-            for row, (_, around) in zip(rows, lanes, strict=False)
-        ]
-        yield first, words, shared
+def groups(tokens, window: int, noise, seed: int, targets=None, by_lane=True):
+    """The same with words for places."""
+    for first, lanes, shared in places(tokens, window, noise, seed, targets, by_lane):
+        yield first, [(row, [int(tokens[i]) for i in near]) for _, row, near in lanes], shared
 
 
 def examples(lanes):
@@ -166,7 +181,8 @@ def lane_terms(inputs, outputs, words, positives, shared, bag, logit, negatives:
     hidden = inputs[rows].mean(0)
     met = np.array(positives + shared)
     sign = np.array([1.0] * len(positives) + [-1.0] * len(shared))
-    noise_weight = (np.array(shared)[:, None] != np.array(positives)).sum(1) * negatives / SHARED
+    share = negatives / CBOW_NOISE
+    noise_weight = (np.array(shared)[:, None] != np.array(positives)).sum(1) * share
     weight = np.concatenate([np.ones(len(positives)), noise_weight])
     truth = 1 / (1 + np.exp(-sign * (outputs[met] @ hidden - logit[met])))
     return rows, hidden, met, sign, weight, truth
@@ -192,7 +208,8 @@ def train_words(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, noise_lo
         return bag_rows[bag_ptr[word] : bag_ptr[word + 1]]
 
     num = len(tokens if targets is None else targets[0])
-    for first, lanes, shared in groups(tokens, window, noise, seed, targets):
+    by_lane = targets is not None or len(bag_rows) == len(bag_ptr) - 1
+    for first, lanes, shared in groups(tokens, window, noise, seed, targets, by_lane):
         rate = lr_start + (lr_stop - lr_start) * first / num
         old_in, old_out = inputs.copy(), outputs.copy()
         for words, positives in examples(lanes):
@@ -228,14 +245,14 @@ def train_words_adagrad(inputs, outputs, dim, tokens, bag_ptr, bag_rows, noise, 
     def bag(word):
         return bag_rows[bag_ptr[word] : bag_ptr[word + 1]]
 
-    for first, lanes, shared in places(tokens, window, noise, seed):
+    for first, lanes, shared in places(tokens, window, noise, seed, by_lane=False):
         rate = lr_start + (lr_stop - lr_start) * first / len(tokens)
-        of_noise, of_target, of_source = np.zeros((SHARED, dim)), {}, {}
+        of_noise, of_target, of_source = np.zeros((CBOW_NOISE, dim)), {}, {}
         old_in, old_out = inputs.copy(), outputs.copy()
-        for centre, around in lanes:
-            if not around:
+        for centre, _, sources in lanes:
+            if not sources:
                 continue
-            sources, targets = around, [centre]
+            targets = [centre]
             _, hidden, met, sign, weight, truth = lane_terms(
                 old_in, old_out, [int(tokens[i]) for i in sources],
                 [int(tokens[i]) for i in targets], shared, bag, noise_logit, negatives,
@@ -383,7 +400,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
         hidden = np.array([vector for *_, vector, _ in used])
         arounds = [around for _, _, around, *_ in used]
         back = np.zeros_like(hidden)
-        shared = draw_noise(noise, seed, number * SHARED)
+        shared = draw_noise(noise, seed, number * SHARED, SHARED)
         old, steps = outputs.copy(), []
         for word in shared:
             weight = np.array([sum(c != word for c in around) for around in arounds])
