@@ -20,9 +20,9 @@ def small(monkeypatch):
     monkeypatch.setattr(row_sorter, "PIECE_BYTES", 512)
 
 
-def made_rows(n, dim, seed=1):
+def made_rows(n, dim, seed=1, apart=0):
     keys = np.random.default_rng(seed).permutation(n).astype(np.uint64) * np.uint64(
-        2**64 // (n + 2)
+        apart or 2**64 // (n + 2)
     )
     return keys, np.repeat(keys[:, None].astype(np.float32), dim, axis=1)
 
@@ -34,8 +34,10 @@ def added(sorter, keys, rows, step=37):
 
 @pytest.mark.parametrize("n", [0, 1, 15, 341, 342, 5000])
 @pytest.mark.parametrize("dim", [1, 7])
-def test_rows_come_out_in_the_order_of_their_keys(tmp_path, small, n, dim):
-    keys, rows = made_rows(n, dim)
+@pytest.mark.parametrize("apart", [0, 1, 2, 3])
+def test_rows_come_out_in_the_order_of_their_keys(tmp_path, small, n, dim, apart):
+    keys, rows = made_rows(n, dim, apart=apart)
+    keys, rows = keys + np.uint64(5), rows + np.float32(5)
     with RowSorter(tmp_path / "out", dim) as sorter:
         added(sorter, keys, rows)
         found_keys = np.concatenate([*sorter.keys(), keys[:0]])
@@ -74,6 +76,15 @@ def test_widest_rows_are_merged_without_being_held(tmp_path, monkeypatch):
             tracemalloc.stop()
     assert found == [(key, key) for key in range(total // (4 * dim))]
     assert peak < total // 2, f"{peak:,} bytes"
+
+
+def test_rows_added_after_a_look_come_out_too(tmp_path):
+    with RowSorter(tmp_path / "out", 1) as sorter:
+        for keys in ([7, 3], [5], [4]):
+            sorter.add(np.array(keys, np.uint64), np.array(keys, np.float32)[:, None])
+            list(sorter.keys())
+        ((keys, rows),) = sorter.pieces()
+    assert keys.tolist() == rows[:, 0].tolist() == [3, 4, 5, 7]
 
 
 def test_what_fits_into_memory_never_touches_the_disk(tmp_path):
