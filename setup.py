@@ -46,7 +46,7 @@ KERNEL_BUILDS = {"base": []}
 if platform.machine() in ("x86_64", "AMD64"):
     KERNEL_BUILDS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
     KERNEL_BUILDS["avx512"] = [
-        "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c",
+        "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mfma", "-mf16c",
         "-mprefer-vector-width=512",
     ]  # fmt: skip
 if SANITIZE:

@@ -30,7 +30,7 @@ from snailps.errors import ConfigError
 
 # Best first; the CPU flags (Linux' names) that a build's instructions need.
 NEEDS = {
-    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c"}),
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "fma", "f16c"}),
     "avx2": frozenset({"avx2", "fma", "f16c"}),
     "base": frozenset[str](),
 }

@@ -7,13 +7,16 @@
  * (Hogwild), but not on the first `hot` rows (_hot_rows.h): rows are numbered in the order of their
  * first appearance, so the frequent ones are there.
  *
- * With one output up to SNAIL_ENTRIES features of an example are stepped together:
+ * With one output and FTRL or AdaGrad up to SNAIL_EXAMPLES examples are trained together:
  *
- *     rows -> copies, side by side -> score; a step -> the rows
+ *     weights of their rows -> scores -> gradients; rows -> copies, side by side -> a step -> the rows
  *
- * in loops over the copies that the compiler turns into vector code: square roots and divisions are
- * most of a step.  A row that has changed under its copy, by another thread or because the example has
- * the feature twice, takes a step of its own.
+ * So an example's gradient does not wait for the steps of the one before it, which is half of the time;
+ * its weights lack up to SNAIL_EXAMPLES - 1 steps, as those that other threads train do.  SGD takes one
+ * example at a time: its steps do not shrink, and several on one error may go too far.  Square roots and
+ * divisions are most of a step, and loops over the copies are vector code.  A feature that is among the
+ * copies twice takes another step, of its own: AVX-512 finds equal places, other builds a row that has
+ * changed under its copy.
  *
  * References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  FTRL-proximal: H. B. McMahan
  * et al., "Ad click prediction: a view from the trenches", KDD 2013.
@@ -32,24 +35,25 @@
 #include "_tiles.h"
 
 enum {
-    SNAIL_ENTRIES = 64,         /* features stepped together */
+    SNAIL_EXAMPLES = 8,           /* trained together; 4 and 16 are as fast within noise */
+    SNAIL_EXAMPLES_ENTRIES = 512, /* features of them, at most: their rows fit in the first cache */
+    SNAIL_ENTRIES = 16,           /* features stepped together */
     SNAIL_LINEAR_EXCHANGE = 256, /* examples between two exchanges of the hot rows */
-    SNAIL_LINEAR_AHEAD = 2,     /* examples ahead whose rows are asked for */
-    SNAIL_LINEAR_AHEAD_MAX = 64 /* features of them, at most */
+    SNAIL_LINEAR_AHEAD = 2,      /* examples of several outputs ahead whose rows are asked for */
+    SNAIL_LINEAR_AHEAD_MAX = 64  /* features of an example whose rows are asked for, at most */
 };
 
-/* Rows of some features of one example; what lies behind `count`, up to the next 16, is 0. */
+/* Copies of the rows of some features, 0 behind the last one. */
 typedef struct {
-    float *row[SNAIL_ENTRIES];
-    float x[SNAIL_ENTRIES];      /* the example's values */
+    float *row[SNAIL_ENTRIES];   /* not with AVX-512 */
+    float g[SNAIL_ENTRIES];      /* gradient of each weight */
     float weight[SNAIL_ENTRIES]; /* weights, and the state of the method, as they were */
     float first[SNAIL_ENTRIES];
     float second[SNAIL_ENTRIES];
     float next[3][SNAIL_ENTRIES]; /* the same after the step */
-    int count;
 } snail_entries;
 
-/* A call: its job, its copies of hot rows, and what the steps of one example share. */
+/* A call: its job, its copies of hot rows, and what steps share. */
 typedef struct {
     const snail_sparse_job *job;
     snail_hot_rows hot;
@@ -84,46 +88,12 @@ SNAIL_INLINE void snail_linear_step(const snail_linear *l, float *row, int64_t k
 
 /* ---- entries, together ------------------------------------------------------------------------ */
 
-/* Copies rows already pointed at, `state` floats behind their weight; the sum of x * weight. */
-SNAIL_INLINE float snail_gather_rows(snail_entries *t, const int state) {
-    float sum = 0;
-    int count = t->count;
-    for (int i = 0; i < count; i++) {
-        const float *row = t->row[i];
-        t->weight[i] = row[0];
-        if (state > 0) t->first[i] = row[1];
-        if (state > 1) t->second[i] = row[2];
-    }
-    for (int i = count; i & 15; i++)
-        t->x[i] = t->weight[i] = t->first[i] = t->second[i] = 0;
-    count = (count + 15) & ~15;
-    for (int i = 0; i < count; i++) sum += t->x[i] * t->weight[i];
-    return sum;
-}
-
-SNAIL_INLINE int snail_linear_state(const snail_linear *l) {
-    return l->job->method == SNAIL_FTRL ? 2 : l->job->method == SNAIL_ADAGRAD ? 1 : 0;
-}
-
-/* Copies of the rows of entries begin..end-1; the sum of their values times weights. */
-SNAIL_INLINE float snail_gather(snail_linear *l, int64_t begin, int64_t end) {
-    snail_entries *t = &l->entries;
-    t->count = (int)(end - begin);
-    for (int64_t at = begin; at < end; at++) {
-        t->row[at - begin] = snail_linear_row(l, l->job->places[at]);
-        t->x[at - begin] = l->job->values[at];
-    }
-    return snail_gather_rows(t, snail_linear_state(l));
-}
-
 /* FTRL-proximal: first is z, second is n. */
-SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail_ftrl_by *shared,
-                                          float g) {
-    const int count = (t->count + 15) & ~15;
+SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail_ftrl_by *shared) {
     const snail_ftrl_by by = *shared;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < SNAIL_ENTRIES; i++) {
         float w = t->weight[i], z = t->first[i], n = t->second[i];
-        snail_ftrl(&w, &z, &n, g * t->x[i], &by);
+        snail_ftrl(&w, &z, &n, t->g[i], &by);
         t->next[0][i] = w;
         t->next[1][i] = z;
         t->next[2][i] = n;
@@ -131,22 +101,20 @@ SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail
 }
 
 /* AdaGrad: first is the sum of squared gradients. */
-SNAIL_INLINE void snail_step_entries_adagrad(snail_entries *restrict t, float g, float rate,
-                                             float eps, float l2) {
-    const int count = (t->count + 15) & ~15;
-    for (int i = 0; i < count; i++) {
+SNAIL_INLINE void snail_step_entries_adagrad(snail_entries *restrict t, float rate, float eps,
+                                             float l2) {
+    for (int i = 0; i < SNAIL_ENTRIES; i++) {
         float w = t->weight[i], s = t->first[i];
-        snail_adagrad(&w, &s, g * t->x[i] + l2 * w, rate, eps);
+        snail_adagrad(&w, &s, t->g[i] + l2 * w, rate, eps);
         t->next[0][i] = w;
         t->next[1][i] = s;
     }
 }
 
-SNAIL_INLINE void snail_step_entries_sgd(snail_entries *restrict t, float g, float rate, float l2) {
-    const int count = (t->count + 15) & ~15;
-    for (int i = 0; i < count; i++) {
+SNAIL_INLINE void snail_step_entries_sgd(snail_entries *restrict t, float rate, float l2) {
+    for (int i = 0; i < SNAIL_ENTRIES; i++) {
         float w = t->weight[i];
-        snail_sgd(&w, g * t->x[i] + l2 * w, rate);
+        snail_sgd(&w, t->g[i] + l2 * w, rate);
         t->next[0][i] = w;
     }
 }
@@ -163,43 +131,196 @@ SNAIL_INLINE int snail_scatter(const snail_entries *t, int i, const int state) {
     return 1;
 }
 
-/* The rows of the copies take one step each, where the score's gradient is `g`. */
-SNAIL_INLINE void snail_step_entries(snail_linear *l, float g) {
+/* The copies take one step each. */
+SNAIL_INLINE void snail_step_copies(snail_linear *l, const int state) {
     snail_entries *t = &l->entries;
-    const snail_sparse_job *job = l->job;
-    const int state = snail_linear_state(l);
-    switch (job->method) {
-    case SNAIL_FTRL: snail_step_entries_ftrl(t, &l->ftrl, g); break;
-    case SNAIL_ADAGRAD: snail_step_entries_adagrad(t, g, l->rate, job->eps, job->l2); break;
-    default: snail_step_entries_sgd(t, g, l->rate, job->l2);
+    if (state == 2) snail_step_entries_ftrl(t, &l->ftrl);
+    else if (state == 1) snail_step_entries_adagrad(t, l->rate, l->job->eps, l->job->l2);
+    else snail_step_entries_sgd(t, l->rate, l->job->l2);
+}
+
+#if defined(__AVX512CD__)
+
+/* ---- entries, in registers -------------------------------------------------------------------- */
+
+typedef struct { /* of 16 rows */
+    __m512i low, high;
+} snail_addresses;
+
+SNAIL_INLINE __m512i snail_eight_addresses(const snail_linear *l, __m256i places, __mmask8 hot) {
+    const int64_t bytes = l->job->width * (int64_t)sizeof(float);
+    const __m512i into = _mm512_mul_epu32(_mm512_cvtepu32_epi64(places), _mm512_set1_epi64(bytes));
+    const __m512i at =
+        _mm512_add_epi64(into, _mm512_set1_epi64((int64_t)(intptr_t)l->job->rows));
+    const int64_t away = (int64_t)((intptr_t)l->hot.own - (intptr_t)l->job->rows);
+    return _mm512_mask_add_epi64(at, hot, at, _mm512_set1_epi64(away));
+}
+
+/* Of copies, where the thread has some. */
+SNAIL_INLINE snail_addresses snail_addresses_of(const snail_linear *l, __m512i places) {
+    const __mmask16 hot = _mm512_cmplt_epi32_mask(places, _mm512_set1_epi32((int)l->hot.num));
+    return (snail_addresses){
+        snail_eight_addresses(l, _mm512_castsi512_si256(places), (__mmask8)hot),
+        snail_eight_addresses(l, _mm512_extracti64x4_epi64(places, 1), (__mmask8)(hot >> 8))};
+}
+
+/* Float k of each of 16 rows; 0 where the mask has none. */
+SNAIL_INLINE __m512 snail_gather(const snail_addresses *a, __mmask16 in, const int k) {
+    const __m256 none = _mm256_setzero_ps();
+    const void *from = (const void *)(sizeof(float) * (size_t)k);
+    const __m256 low = _mm512_mask_i64gather_ps(none, (__mmask8)in, a->low, from, 1);
+    const __m256 high = _mm512_mask_i64gather_ps(none, (__mmask8)(in >> 8), a->high, from, 1);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+
+/* No two lanes of the mask have the same row. */
+SNAIL_INLINE void snail_put(const snail_addresses *a, __mmask16 in, const int k, __m512 x) {
+    void *to = (void *)(sizeof(float) * (size_t)k);
+    _mm512_mask_i64scatter_ps(to, (__mmask8)in, a->low, _mm512_castps512_ps256(x), 1);
+    _mm512_mask_i64scatter_ps(to, (__mmask8)(in >> 8), a->high, _mm512_extractf32x8_ps(x, 1), 1);
+}
+
+SNAIL_INLINE __mmask16 snail_lanes_of(int64_t left) {
+    return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+}
+
+SNAIL_INLINE float snail_linear_product(const snail_linear *l, int64_t begin, int64_t end) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t at = begin; at < end; at += 16) {
+        const __mmask16 in = snail_lanes_of(end - at);
+        const snail_addresses rows =
+            snail_addresses_of(l, _mm512_maskz_loadu_epi32(in, l->job->places + at));
+        const __m512 x = _mm512_maskz_loadu_ps(in, l->job->values + at);
+        sum = _mm512_fmadd_ps(snail_gather(&rows, in, 0), x, sum);
     }
-    for (int i = 0; i < t->count; i++)
-        if (!snail_scatter(t, i, state)) snail_linear_step(l, t->row[i], 0, g * t->x[i]);
+    return _mm512_reduce_add_ps(sum);
 }
 
-/* ---- an example ------------------------------------------------------------------------------- */
-
-SNAIL_INLINE int64_t snail_piece_end(int64_t at, int64_t end) {
-    return end < at + SNAIL_ENTRIES ? end : at + SNAIL_ENTRIES;
+/* The rows of entries begin..end-1 take a step each, against the gradients `g`. */
+SNAIL_INLINE void snail_linear_steps(snail_linear *l, int64_t begin, int64_t end, const float *g,
+                                     const int state) {
+    snail_entries *t = &l->entries;
+    for (int64_t at = begin; at < end; at += 16) {
+        const __mmask16 in = snail_lanes_of(end - at);
+        const __m512i places = _mm512_maskz_loadu_epi32(in, l->job->places + at);
+        const snail_addresses rows = snail_addresses_of(l, places);
+        _mm512_storeu_ps(t->g, _mm512_maskz_loadu_ps(in, g + (at - begin)));
+        _mm512_storeu_ps(t->weight, snail_gather(&rows, in, 0));
+        if (state > 0) _mm512_storeu_ps(t->first, snail_gather(&rows, in, 1));
+        if (state > 1) _mm512_storeu_ps(t->second, snail_gather(&rows, in, 2));
+        snail_step_copies(l, state);
+        const __m512i earlier = _mm512_conflict_epi32(places);
+        unsigned again = _mm512_mask_test_epi32_mask(in, earlier, earlier);
+        const __mmask16 once = in & (__mmask16)~again;
+        snail_put(&rows, once, 0, _mm512_loadu_ps(t->next[0]));
+        if (state > 0) snail_put(&rows, once, 1, _mm512_loadu_ps(t->next[1]));
+        if (state > 1) snail_put(&rows, once, 2, _mm512_loadu_ps(t->next[2]));
+        for (; __builtin_expect(again, 0); again &= again - 1) {
+            const int lane = __builtin_ctz(again);
+            snail_linear_step(l, snail_linear_row(l, l->job->places[at + lane]), 0, t->g[lane]);
+        }
+    }
 }
 
-/* An example of a model with one output; its loss before the step. */
-static SNAIL_APART float snail_linear_one(snail_linear *l, int64_t i, float weight) {
+#else
+
+SNAIL_INLINE float snail_linear_product(const snail_linear *l, int64_t begin, int64_t end) {
+    float sum = 0;
+    for (int64_t at = begin; at < end; at++)
+        sum += l->job->values[at] * *snail_linear_row(l, l->job->places[at]);
+    return sum;
+}
+
+SNAIL_INLINE void snail_step_few(snail_linear *l, int64_t at, const float *g, const int count,
+                                 const int state) {
+    snail_entries *t = &l->entries;
+    for (int i = 0; i < count; i++) {
+        float *row = snail_linear_row(l, l->job->places[at + i]);
+        t->row[i] = row;
+        t->g[i] = g[i];
+        t->weight[i] = row[0];
+        if (state > 0) t->first[i] = row[1];
+        if (state > 1) t->second[i] = row[2];
+    }
+    for (int i = count; i < SNAIL_ENTRIES; i++)
+        t->g[i] = t->weight[i] = t->first[i] = t->second[i] = 0;
+    snail_step_copies(l, state);
+    for (int i = 0; i < count; i++)
+        if (!snail_scatter(t, i, state)) snail_linear_step(l, t->row[i], 0, t->g[i]);
+}
+
+SNAIL_INLINE void snail_linear_steps(snail_linear *l, int64_t begin, int64_t end, const float *g,
+                                     const int state) {
+    int64_t at = begin;
+    for (; at + SNAIL_ENTRIES <= end; at += SNAIL_ENTRIES)
+        snail_step_few(l, at, g + (at - begin), SNAIL_ENTRIES, state);
+    if (at < end) snail_step_few(l, at, g + (at - begin), (int)(end - at), state);
+}
+
+#endif
+
+/* ---- examples, together ----------------------------------------------------------------------- */
+
+/* Asks for the rows of an example that comes soon. */
+SNAIL_INLINE void snail_linear_look_ahead(const snail_sparse_job *job, int64_t i) {
+    if (i >= job->last) return;
+    int64_t stop = job->ptr[i] + SNAIL_LINEAR_AHEAD_MAX;
+    if (job->ptr[i + 1] < stop) stop = job->ptr[i + 1];
+    for (int64_t at = job->ptr[i]; at < stop; at++)
+        __builtin_prefetch(job->rows + job->places[at] * job->width, 1, 3);
+}
+
+/* How many examples from i on are trained together. */
+SNAIL_INLINE int64_t snail_linear_together(const snail_sparse_job *job, int64_t i) {
+    int64_t stop = i + 1;
+    if (job->method == SNAIL_SGD) return 1;
+    while (stop < job->last && stop < i + SNAIL_EXAMPLES &&
+           job->ptr[stop + 1] - job->ptr[i] <= SNAIL_EXAMPLES_ENTRIES)
+        stop++;
+    return stop - i;
+}
+
+SNAIL_INLINE void snail_times(const float *restrict values, int64_t n, float by, float *restrict out) {
+    for (int64_t k = 0; k < n; k++) out[k] = by * values[k];
+}
+
+/* Scores, losses and gradients of `num` examples, then the steps; adds up losses and weights. */
+SNAIL_INLINE void snail_linear_some(snail_linear *l, int64_t i, int64_t num, const int state,
+                                    double *loss, double *weights) {
     const snail_sparse_job *job = l->job;
-    const int64_t begin = job->ptr[i], end = job->ptr[i + 1];
+    const int64_t *ptr = job->ptr + i;
     float *bias = job->bias >= 0 ? snail_linear_bias(l) : NULL;
-    float score = bias ? *bias : 0, g;
-    for (int64_t at = begin; at < end; at += SNAIL_ENTRIES)
-        score += snail_gather(l, at, snail_piece_end(at, end));
-    const float loss = snail_loss(job->loss, score, job->labels[i], weight, &g);
-    for (int64_t at = begin; at < end; at += SNAIL_ENTRIES) {
-        if (end - begin > SNAIL_ENTRIES) /* else they are still there */
-            snail_gather(l, at, snail_piece_end(at, end));
-        snail_step_entries(l, g);
+    float of_example[SNAIL_EXAMPLES], g[SNAIL_EXAMPLES_ENTRIES];
+    for (int64_t e = 0; e < num; e++) {
+        snail_linear_look_ahead(job, i + num + e);
+        of_example[e] = (bias ? *bias : 0) + snail_linear_product(l, ptr[e], ptr[e + 1]);
     }
-    if (bias) snail_linear_step(l, bias, 0, g);
-    return loss;
+    for (int64_t e = 0; e < num; e++) {
+        const float weight = job->weights ? job->weights[i + e] : 1;
+        *loss += snail_loss(job->loss, of_example[e], job->labels[i + e], weight, &of_example[e]);
+        *weights += weight;
+    }
+    for (int64_t e = 0; e < num && num > 1; e++)
+        snail_times(job->values + ptr[e], ptr[e + 1] - ptr[e], of_example[e], g + (ptr[e] - ptr[0]));
+    for (int64_t at = ptr[0], stop; at < ptr[num]; at = stop) { /* one example may have more */
+        stop = at + SNAIL_EXAMPLES_ENTRIES;
+        if (stop > ptr[num]) stop = ptr[num];
+        if (num == 1) snail_times(job->values + at, stop - at, *of_example, g);
+        snail_linear_steps(l, at, stop, g, state);
+    }
+    for (int64_t e = 0; bias && e < num; e++) snail_linear_step(l, bias, 0, of_example[e]);
 }
+
+static SNAIL_APART void snail_linear_ones(snail_linear *l, int64_t i, int64_t num, double *loss,
+                                          double *weights) {
+    switch (l->job->method) {
+    case SNAIL_FTRL: snail_linear_some(l, i, num, 2, loss, weights); break;
+    case SNAIL_ADAGRAD: snail_linear_some(l, i, num, 1, loss, weights); break;
+    default: snail_linear_some(l, i, num, 0, loss, weights);
+    }
+}
+
+/* ---- an example of several outputs ------------------------------------------------------------ */
 
 /* Scores of all outputs. */
 SNAIL_INLINE void snail_linear_scores_of(const snail_linear *l, int64_t i, float *scores) {
@@ -237,15 +358,6 @@ SNAIL_INLINE float snail_linear_classes(snail_linear *l, int64_t i, float weight
 
 /* ---- a call ----------------------------------------------------------------------------------- */
 
-/* Asks for the rows of an example that comes soon. */
-SNAIL_INLINE void snail_linear_look_ahead(const snail_sparse_job *job, int64_t i) {
-    if (i >= job->last) return;
-    int64_t stop = job->ptr[i] + SNAIL_LINEAR_AHEAD_MAX;
-    if (job->ptr[i + 1] < stop) stop = job->ptr[i + 1];
-    for (int64_t at = job->ptr[i]; at < stop; at++)
-        __builtin_prefetch(job->rows + job->places[at] * job->width, 1, 3);
-}
-
 static int64_t snail_linear_scratch(const snail_sparse_job *job) {
     return (snail_hot_floats(job->hot, job->width) + job->weights_num + SNAIL_PAD) *
            (int64_t)sizeof(float);
@@ -262,8 +374,7 @@ static void snail_train_linear(const snail_sparse_job *job, char *scratch, doubl
     snail_linear call = {.job = job}, *l = &call;
     const float share = 1 / (float)(job->last - job->first);
     const snail_ftrl_by constant = snail_ftrl_of(job->rate_start, job->l1, job->l2, job->beta);
-    float weight = 1;
-    int waiting = 0;
+    int64_t waiting = 0;
     l->scores = (float *)scratch + snail_hot_floats(job->hot, job->width);
     l->hot = (snail_hot_rows){job->rows, NULL, NULL, job->hot, job->bias, job->width,
                               job->weights_num, job->method == SNAIL_FTRL ? &constant : NULL};
@@ -272,15 +383,18 @@ static void snail_train_linear(const snail_sparse_job *job, char *scratch, doubl
         l->hot.base = l->hot.own + (job->hot + 1) * job->width;
         snail_copy_hot(&l->hot);
     }
-    for (int64_t i = job->first; i < job->last; i++) {
-        snail_linear_look_ahead(job, i + SNAIL_LINEAR_AHEAD);
+    for (int64_t i = job->first, num; i < job->last; i += num) {
+        num = job->loss == SNAIL_MULTINOMIAL ? 1 : snail_linear_together(job, i);
         l->rate = snail_linear_rate(job, (float)(i - job->first), share);
         l->ftrl = snail_ftrl_of(l->rate, job->l1, job->l2, job->beta);
-        if (job->weights) weight = job->weights[i];
-        *loss += job->loss == SNAIL_MULTINOMIAL ? snail_linear_classes(l, i, weight)
-                                                : snail_linear_one(l, i, weight);
-        *weights += weight;
-        if (l->hot.own && ++waiting == SNAIL_LINEAR_EXCHANGE) {
+        if (job->loss != SNAIL_MULTINOMIAL) snail_linear_ones(l, i, num, loss, weights);
+        else {
+            const float weight = job->weights ? job->weights[i] : 1;
+            snail_linear_look_ahead(job, i + SNAIL_LINEAR_AHEAD);
+            *loss += snail_linear_classes(l, i, weight);
+            *weights += weight;
+        }
+        if (l->hot.own && (waiting += num) >= SNAIL_LINEAR_EXCHANGE) {
             snail_exchange(&l->hot, 0);
             waiting = 0;
         }

@@ -174,7 +174,8 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     model.prefetch = prefetch
     model.sgd.behind = prefetch + 1
     keep(model, kept)
-    results = train_all(model, ["".join(rows[at : at + 100]) for at in range(0, 900, 100)])
+    # Blocks of whole groups of examples that are trained together.
+    results = train_all(model, ["".join(rows[at : at + 96]) for at in range(0, 900, 96)])
     batch = model._reader.read(text.encode())
     start = np.zeros((len(batch.keys), 1 + {"adagrad": 1, "ftrl": 2}[method]), np.float32)
     want, loss, _ = twin.train_linear(

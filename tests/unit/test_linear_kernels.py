@@ -19,10 +19,12 @@ NONE = np.zeros(0, np.float32)
 class Toy:
     """Random examples, some without features, some with a feature twice."""
 
-    def __init__(self, n=200, features=30, method=FTRL, loss=LOGISTIC, classes=1, seed=3):
+    def __init__(
+        self, n=200, features=30, method=FTRL, loss=LOGISTIC, classes=1, seed=3, longest=8
+    ):
         rng = np.random.default_rng(seed)
         self.features = features
-        sizes = rng.integers(0, 9, n)
+        sizes = rng.integers(0, longest + 1, n)
         self.ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.places = rng.integers(0, features, sizes.sum()).astype(np.int32)
         self.values = rng.normal(0, 1, sizes.sum()).astype(np.float32)
@@ -80,6 +82,16 @@ def test_train_linear_with_every_method_and_loss_equals_twin(build, method, loss
     if method == FTRL:
         changes |= {"l1": 0.3, "lr_start": 0.2, "lr_stop": 0.2}
     assert_close(toy.train(build, **changes), toy.twin(**changes))
+
+
+@pytest.mark.parametrize("build", kernels.builds_available())
+@pytest.mark.parametrize("method", [ADAGRAD, FTRL])
+@pytest.mark.parametrize("longest", [100, 1400])
+def test_train_linear_with_long_examples_equals_twin(build, method, longest):
+    """Fewer are trained together, down to one, which is stepped piece by piece."""
+    toy = Toy(n=40, features=5000, method=method, longest=longest)
+    toy.values /= 10
+    assert_close(toy.train(build), toy.twin())
 
 
 @methods

@@ -1,4 +1,4 @@
-"""Plain twins of linear models on sparse examples: one example after the other, in float64."""
+"""Plain twins of linear models on sparse examples: one step after the other, in float64."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import numpy as np
 
 SGD, ADAGRAD, FTRL = 1, 2, 4
 LOGISTIC, SQUARED, MULTINOMIAL = 0, 1, 2
+TOGETHER, TOGETHER_ENTRIES = 8, 512  # examples whose scores are of the same rows; not of SGD
 
 
 def shrunk(z, l1):
@@ -57,17 +58,25 @@ def train_linear(rows, ptr, places, values, labels, weights, *, outputs, loss, m
     """A float64 copy of the rows, trained; then the sums of losses and weights."""
     rows = rows.astype(np.float64)
     total = counted = 0.0
-    for i in range(first, last):
+    i = first
+    while i < last:
+        stop = i + 1
+        while loss != MULTINOMIAL and method != SGD and stop < min(last, i + TOGETHER):
+            if ptr[stop + 1] - ptr[i] > TOGETHER_ENTRIES:
+                break
+            stop += 1
         lr = lr_start + (lr_stop - lr_start) * (i - first) / (last - first)
-        weight = weights[i] if len(weights) else 1.0
-        own = np.arange(ptr[i], ptr[i + 1])
-        score = scores(rows, outputs, [0, len(own)], places[own], values[own], bias)[0]
-        cost, g = loss_and_gradient(loss, score, labels[i])
-        total, counted = total + weight * cost, counted + weight
-        entries = [(places[at], values[at]) for at in own] + ([(bias, 1.0)] if bias >= 0 else [])
-        for place, x in entries:
-            step(
-                rows[place], outputs, weight * g * x,
-                method=method, lr=lr, eps=eps, l1=l1, l2=l2, beta=beta,
-            )  # fmt: skip
+        seen = scores(rows, outputs, ptr[i : stop + 1], places, values, bias)
+        for example in range(i, stop):
+            weight = weights[example] if len(weights) else 1.0
+            cost, g = loss_and_gradient(loss, seen[example - i], labels[example])
+            total, counted = total + weight * cost, counted + weight
+            own = range(ptr[example], ptr[example + 1])
+            entries = [(places[at], values[at]) for at in own]
+            for place, x in entries + ([(bias, 1.0)] if bias >= 0 else []):
+                step(
+                    rows[place], outputs, weight * g * x,
+                    method=method, lr=lr, eps=eps, l1=l1, l2=l2, beta=beta,
+                )  # fmt: skip
+        i = stop
     return rows, total, counted
