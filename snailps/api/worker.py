@@ -324,7 +324,8 @@ class Worker(ModelTables):
 
         Notes
         -----
-        The next round begins when it returns.
+        Workers train the next round meanwhile, from the same rows; it is applied once this has
+        returned, and not at all if `target_loss` is reached.
         """
         return {}
 

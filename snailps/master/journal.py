@@ -58,7 +58,7 @@ _NEWEST = {"numbers", "route"}
 """Kinds of which the newest fact says all."""
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
-    "clocks", "tick", "early", "close", "round", "chunk",
+    "clocks", "tick", "early", "close", "look", "round", "chunk",
     "visits",
 }  # fmt: skip
 """Kinds that a `Snapshot` replaces."""

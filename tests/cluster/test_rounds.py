@@ -54,7 +54,7 @@ def test_rounds_with_a_target_end_behind_the_round_that_reaches_it(tmp_path, job
         figures = figures_of(master)
     assert (figures["rounds"], figures["ended_by"]) == (3, "target_loss")
     assert [entry["round"] for entry in figures["by_round"]] == [1, 2, 3]
-    # No part of a fourth round was begun, or counts.
+    # A fourth round was begun while the third was looked at, and counts nowhere.
     assert figures["blocks"] == 3 * 2
     assert len(figures["loss_by_epoch"]) <= 3
     assert figures["model"][0] == pytest.approx(3 * mean_step(0, 1))
@@ -97,22 +97,27 @@ def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again
 
 
 @pytest.mark.long
-def test_rounds_interrupted_while_one_is_looked_at_end_behind_it(tmp_path, job):
+def test_rounds_interrupted_while_one_is_looked_at_end_behind_the_next_which_was_trained_meanwhile(
+    tmp_path, job
+):
     gate = Gate(tmp_path / "gates", 1, "look")
     with Cluster(tmp_path, job=job, workers=2) as cluster:
         master, *_ = cluster.started_at(gate)
         with Observer(cluster) as observer:
+            observer.until(lambda status: status["blocks"]["done"] == 6)  # meanwhile
             master.send(signal.SIGINT)
             master.wait_line("interrupted: finishing")
             ended = {"finished", "waiting for the export"}
             status = observer.until(lambda status: set(states_of(status, "worker")) <= ended)
             assert states_of(status, "worker") == ["finished"] * 2
+        assert not (tmp_path / "out.2").exists()
         gate.open()
         assert cluster.codes() == [130, 0, 0, 0]
         figures = figures_of(master)
-    assert (figures["rounds"], figures["ended_by"]) == (2, "interrupt")
-    assert [entry["round"] for entry in figures["by_round"]] == [1, 2]
-    assert figures["model"][0] == after(tmp_path, 1)
+    assert (figures["rounds"], figures["ended_by"]) == (3, "interrupt")
+    assert [entry["round"] for entry in figures["by_round"]] == [1, 2, 3]
+    assert after(tmp_path, 1) == pytest.approx(2 * mean_step(0, 1))  # as it was looked at
+    assert figures["model"][0] == after(tmp_path, 2) == pytest.approx(3 * mean_step(0, 1))
 
 
 def test_rounds_interrupted_while_one_is_trained_finish_it(tmp_path, job):

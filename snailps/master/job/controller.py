@@ -38,7 +38,7 @@ from snailps.master.job.round_controller import RoundController
 from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.snapshot import JobSnapshot, encode
 from snailps.master.job.worker_wait import WorkerWait
-from snailps.master.leases import BspLedger, RoundLedger
+from snailps.master.leases import BspLedger
 from snailps.master.leases.ledger import ANY_WORKER, Ledger
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
@@ -394,11 +394,12 @@ class JobController:
             self._check_limit(job, ledger, now)
             if isinstance(ledger, BspLedger) and ledger.closed:
                 ledger.abandon(ANY_WORKER)  # no worker is left to complete its clock
-        if not (ledger.over or (self.round is not None and self.round.closing)):
+        if not (ledger.over or (self.round is not None and self.round.busy)):
             self.worker_wait.step(f"{ledger.size - ledger.finished} blocks", now)
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
-        if job.diverged:
+        looks = self.round is not None and self.round.looks
+        if job.diverged and not looks:  # which may say that it was an earlier round
             self._fail(job.diverged)
             return
         self.inspection.step(job, dict(self.figures), now)
@@ -415,7 +416,7 @@ class JobController:
             return
         if ledger.over:
             self.leases.answer(now)
-            looking = self.inspection.looking or (self.round is not None and self.round.closing)
+            looking = self.inspection.looking or (self.round is not None and self.round.busy)
             if late or looking or self.checkpoints.running or self._members.rows.expiring:
                 return
             if not self._members.rows.clocks_set or self._members.rows.moving:
@@ -451,8 +452,8 @@ class JobController:
             facts.append(Fact("clocks", {}))
         if job.ended_by:
             facts.append(Fact("early", {"why": job.ended_by, "size": ledger.size}))
-        if self.round is not None and self.round.closing and isinstance(ledger, RoundLedger):
-            facts.append(Fact("close", {"parts": ledger.parts}))
+        if self.round is not None:
+            facts += self.round.facts()
         return Snapshot({"job": state}, arrays, facts)
 
     def compact(self, now: float) -> None:
@@ -733,9 +734,9 @@ class JobController:
         """Begins a checkpoint if one is due."""
         if self.phase is JobPhase.TRAINING and self.job is not None:
             ledger = self.job.ledger
-            closing = self.round is not None and self.round.closing
-            closing |= self._members.rows.moving
-            if ledger is not None and not (ledger.over or ledger.closed or closing):
+            busy = self.round is not None and self.round.busy
+            busy |= self._members.rows.moving
+            if ledger is not None and not (ledger.over or ledger.closed or busy):
                 self.checkpoints.ticks = tuple(self.expiry.ticks)
                 self.checkpoints.check(self.job, now)
 

@@ -433,8 +433,13 @@ class Job:
         if settings.max_seconds and self.elapsed_s(now) >= settings.max_seconds:
             return "max_seconds"
         if self.clocked:
-            return "target_loss" if self._reached_in >= 0 else ""
+            return "target_loss" if self.has_reached_target else ""
         return "target_loss" if self._low_enough() else ""
+
+    @property
+    def has_reached_target(self) -> bool:
+        """A clock or round has reached `target_loss`."""
+        return self._reached_in >= 0
 
     def _low_enough(self) -> bool:
         return self.metrics.is_low(self.settings.target_loss, len(self.input.blocks))
@@ -699,7 +704,13 @@ class Job:
             self.metrics.came(message.units, now)
         self.metrics.add(message.units)
 
-    def round_done(self, figures: Mapping[str, Any]) -> None:
+    def next_round(self) -> None:
+        """A round is applied: the next one begins."""
+        assert isinstance(self.ledger, RoundLedger)
+        self.ledger.advance()
+        self.begin_round()
+
+    def round_done(self, round_: int, figures: Mapping[str, Any]) -> None:
         """Takes the figures of a round, as `Worker.after_round` returned them.
 
         Raises
@@ -707,19 +718,18 @@ class Job:
         ClusterError
             The loss is no number: what would follow is none either.
         """
-        assert isinstance(self.ledger, RoundLedger)
         self.round_figures.append(dict(figures))
         loss = figures.get("loss")
         if loss is None:
             return
         if not math.isfinite(loss):
             raise ClusterError(
-                f"round {self.ledger.round + 1}: the loss is {loss}: the training has diverged, "
+                f"round {round_ + 1}: the loss is {loss}: the training has diverged, "
                 "and further rounds would not mend it. Lower lr; earlier rounds are as they were "
                 "saved"
             )
         if self.settings.target_loss and loss <= self.settings.target_loss:
-            self._reached_in = self.ledger.round
+            self._reached_in = round_
 
     # --- figures ---------------------------------------------------------------------------
 

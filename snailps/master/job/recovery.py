@@ -127,6 +127,7 @@ class JobRecovery:
         ticks = [int(tick) for tick in snapshot.figures.get("ticks", [0])]
         controller.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
+        looks_at = -1
         clocks_set = False
         begin = "state" if state else "train"
         at = max(at for at, fact in enumerate(self._facts) if fact.kind == begin)
@@ -137,12 +138,14 @@ class JobRecovery:
                 closing = fact.data["parts"]
                 assert isinstance(job.ledger, RoundLedger)
                 job.ledger.only(closing)
-            elif fact.kind == "round":
+            elif fact.kind == "look":
+                closing, looks_at = [], fact.data["round"]
                 assert isinstance(job.ledger, RoundLedger)
-                job.round_done(fact.data["figures"])
-                job.ledger.advance()
-                job.begin_round()
-                closing = []
+                if job.ledger.round == looks_at:  # else the state was kept behind that
+                    job.next_round()
+            elif fact.kind == "round":
+                job.round_done(looks_at, fact.data["figures"])
+                looks_at = -1
             elif fact.kind == "early":
                 self._early(controller, job, now=now, **fact.data)
             else:
@@ -154,6 +157,8 @@ class JobRecovery:
             controller.set_clock(job, base.clock, now)
         if closing and controller.round is not None:
             controller.round.close(closing, now)
+        elif looks_at >= 0 and controller.round is not None:
+            controller.round.look(looks_at, now)
         self._fence(job, now)
 
     def _early(self, controller: JobController, job: Job, why: str, size: int, now: float) -> None:

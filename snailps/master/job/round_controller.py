@@ -1,6 +1,11 @@
 """The course of a job in rounds, at the master: draw, wait, close at the shards, look, go on.
 
-    RoundLedger.ready or deadline -> CloseClock to every server -> answers -> after_round -> next
+    RoundLedger.ready or deadline -> CloseClock to every server -> answers -> next round
+                                                                           -> after_round
+
+Workers train the next round while the model looks at the last one, whose rows stay as they are: no
+round is closed before that has ended.  What is trained behind the round that reaches the target is
+never applied.
 
 Which entries there are is `leases.RoundLedger`'s matter, rows are the shards'.  `now` is monotonic
 seconds.
@@ -13,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from snailps.errors import SnailError, explain
-from snailps.master.effects import Outbox
+from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
 from snailps.master.leases import RoundLedger
 from snailps.node.effects import WorkDone
@@ -33,7 +38,7 @@ class RoundController:
         In its training.
     members : Membership
     out : Outbox
-        The journal gets ``close`` with its parts, and ``round``.
+        The journal gets ``close`` with its parts, ``look``, and ``round`` with its figures.
     look : callable
         ``look(job, round, then, now)``: has `Worker.after_round` called beside the loop.
     fail : callable
@@ -59,9 +64,24 @@ class RoundController:
         self._begun: float | None = None
         self._forgotten = False
         self.closing = False
-        """The round is being applied, or looked at."""
-        self.looks = False
-        """`Worker.after_round` is under way."""
+        """The round is being applied."""
+        self._looks_at = -1
+
+    @property
+    def looks(self) -> bool:
+        """`Worker.after_round` is under way, for the round before the present one."""
+        return self._looks_at >= 0
+
+    @property
+    def busy(self) -> bool:
+        """A round is being applied or looked at: the training does not end, nothing is saved."""
+        return self.closing or self.looks
+
+    def facts(self) -> list[Fact]:
+        """What a journal that begins anew has to say beside the ledger's state."""
+        if self.closing:
+            return [Fact("close", {"parts": self._ledger.parts})]
+        return [Fact("look", {"round": self._looks_at})] if self.looks else []
 
     def lost(self, now: float) -> None:
         """A worker was lost at its part: where no other has begun, the round begins again.
@@ -75,13 +95,15 @@ class RoundController:
 
     def step(self, now: float) -> None:
         """Begins what waited for work that has ended."""
-        if self.closing and not self.looks and self._members.rows.clocks_set:
-            self.looks = True
-            self._begin_look(self._job, self._ledger.round, self._looked, now)
-        # What all have done when Ctrl-C comes is not lost; behind the target nothing is wanted.
-        whole = self._ledger.ready and self._job.ended_by != "target_loss"
-        over = self._ledger.over and not whole
-        if self.closing or over or not self._ledger.begun:
+        if self.closing and self._members.rows.clocks_set:
+            self.closing, self._begun = False, None
+            round_ = self._ledger.round
+            self._out.note("look", {"round": round_})
+            self._job.next_round()
+            self.look(round_, now)
+        if self.closing or self._job.has_reached_target or not self._ledger.begun:
+            return
+        if self._ledger.over and not self._ledger.ready:  # what all have done at Ctrl-C is not lost
             return
         if self._begun is None:
             self._begun = now
@@ -91,7 +113,7 @@ class RoundController:
             if late:
                 names = ", ".join(f"worker {node}" for node in late)
                 log.info("round %d goes on without %s", self._ledger.round + 1, names)
-        if self._ledger.ready and not self._is_saving():
+        if self._ledger.ready and not (self.looks or self._is_saving()):
             self.close(self._ledger.parts, now)
 
     def close(self, parts: list[int], now: float) -> None:
@@ -100,6 +122,11 @@ class RoundController:
         self.closing = True
         self._members.rows.close_clock(self._ledger.round, parts, now)
 
+    def look(self, round_: int, now: float) -> None:
+        """Has the model look at a round that is applied; again it is harmless."""
+        self._looks_at = round_
+        self._begin_look(self._job, round_, self._looked, now)
+
     def forget(self) -> None:
         """The job is over: the result of a look is ignored."""
         self._forgotten = True
@@ -107,20 +134,16 @@ class RoundController:
     def _looked(self, look: WorkDone, now: float) -> None:
         if self._forgotten:
             return
-        self.closing = self.looks = False
-        self._begun = None
-        number = self._ledger.round + 1  # for people
+        round_, self._looks_at = self._looks_at, -1
+        number = round_ + 1  # for people
         try:
             if look.error is not None:
                 raise look.error
             figures = dict(look.result)
             self._out.note("round", {"figures": figures})
-            self._job.round_done(figures)
+            self._job.round_done(round_, figures)
         except SnailError as error:
             self._fail(str(error))
         except Exception as error:
             log.error("after_round failed", exc_info=error)
             self._fail(f"round {number}: after_round failed at the master: {explain(error)}")
-        else:
-            self._ledger.advance()
-            self._job.begin_round()
