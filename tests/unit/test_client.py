@@ -1,5 +1,6 @@
 """The fan-out client against real shards: sums, arrays, callers, and pulls corrected later."""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -553,3 +554,18 @@ def test_clock_that_is_asked_for_ahead_is_told_once_a_caller_waits_for_it(shard,
     with pytest.raises(WaitTimeout):
         reach.wait(0.01)
     assert [what for what, _, _ in client.waits()] == ["reach of clock 9"]
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_of_large_requests_goes_back_when_nothing_is_asked_for(shard):
+    client = shard.client()
+    keys = np.arange(700_000, dtype=np.uint64)
+    client.pull_async(1, keys, np.empty((len(keys), 4), np.float32)).wait()
+    while_kept = resident_bytes()
+    until = time.monotonic() + LIMIT_S
+    while resident_bytes() > while_kept - 10 * len(keys) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert while_kept - resident_bytes() >= 10 * len(keys)  # of 20 bytes a key

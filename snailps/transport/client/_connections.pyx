@@ -44,7 +44,9 @@ from snailps.transport.client._link cimport (
     IN_BYTES, NO_PART, WINDOW, Core, Link, Queue, break_core, close_part, finish_if_done,
     leave_queue, no_parts, queue_by_clock, queue_put, receive_some, send_some,
 )
-from snailps.transport.client._request cimport Order, Request, pool_free, request_wants
+from snailps.transport.client._request cimport (
+    POOL_BLOCKS, Order, Request, pool_free, request_wants, trim_heap,
+)
 
 cdef enum:
     EVENTS_MAX = 64
@@ -53,6 +55,8 @@ cdef enum:
     FRUITLESS_MAX = 9
     PAUSE_MS = 50
     PAUSE_MAX_MS = 1000
+    IDLE_MS = 1000
+    TRIM_BYTES = 1 << 20
     STAND_BACK_MS = 50              # after a caller has served, the next one probably will, too
 
 cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new route ends it
@@ -654,12 +658,31 @@ cdef void _stand_back(Core *core) noexcept nogil:
     pthread_mutex_unlock(&core.lock)
 
 
+cdef void _give_memory_back(Core *core) noexcept nogil:
+    """Nothing happened for IDLE_MS: what is kept of large requests serves others better."""
+    cdef uint32_t i
+    cdef size_t kept = 0
+    cdef bint idle
+    pthread_mutex_lock(&core.lock)
+    idle = core.open_requests == 0
+    pthread_mutex_unlock(&core.lock)
+    # A look without the GIL, which others may hold for long: a wrong sum is put right in the next turn.
+    for i in range(POOL_BLOCKS):
+        kept += core.pool.sizes[i]
+    if idle and kept >= <size_t>TRIM_BYTES:
+        with gil:
+            pool_free(&core.pool)
+        trim_heap()
+
+
 cdef void _exchange(Core *core) noexcept nogil:
     """The client's thread: serves until `stop`, when no caller does."""
     cdef epoll_event events[EVENTS_MAX]
     cdef int n
     while not load_flag(&core.stop):
-        n = epoll_wait(core.epoll_fd, events, EVENTS_MAX, 1000)
+        n = epoll_wait(core.epoll_fd, events, EVENTS_MAX, IDLE_MS)
+        if n == 0:
+            _give_memory_back(core)
         if pthread_mutex_trylock(&core.turn) != 0:
             _stand_back(core)
             continue

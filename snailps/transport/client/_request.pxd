@@ -9,6 +9,19 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from snailps.transport.client._error_feedback cimport Owing
 
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    #define snail_trim_heap() malloc_trim(0)
+    #else
+    #define snail_trim_heap() ((void)0)
+    #endif
+    """
+    # Gives the system what free memory the C library keeps: milliseconds where there is much.
+    void trim_heap "snail_trim_heap"() noexcept nogil
+
 cdef enum:
     KIND_RAW = 0                    # a request whose body and reply are opaque here (SCAN)
     NO_KEY = 0xFFFFFFFF
@@ -106,6 +119,7 @@ cdef inline void add_row(float *row, const float *value, uint32_t dim) noexcept 
         row[d] += value[d]
 
 
+# Frees all that is kept.  The caller holds the GIL, or is the pool's last user.
 cdef void pool_free(Pool *pool) noexcept nogil
 # An empty request with room for n keys; NULL = no memory.
 cdef Request *request_new(Pool *pool, const Order *order, uint32_t n) noexcept nogil

@@ -23,6 +23,8 @@ cdef void pool_free(Pool *pool) noexcept nogil:
     cdef uint32_t i
     for i in range(POOL_BLOCKS):
         free(pool.blocks[i])
+        pool.blocks[i] = NULL
+        pool.sizes[i] = 0
 
 
 cdef char *_pool_take(Pool *pool, size_t need, size_t *size) noexcept nogil:
