@@ -48,7 +48,7 @@ def settings_of(model: str, maxn: int) -> WordVectorSettings:
 
 @pytest.fixture(params=[1 << 20, 100])
 def piece_tokens(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sole_part, "PIECE_TOKENS", request.param)
+    monkeypatch.setattr(sole_part, "piece_tokens", lambda settings: request.param)
     return int(request.param)
 
 

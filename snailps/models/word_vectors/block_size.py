@@ -42,16 +42,19 @@ def pool_size(tokens: int) -> int:
 def draw(sums: NDArray[np.float64], num: int, seed: int) -> NDArray[np.int64]:
     """Draws `num` places of a distribution, one from each of as many equal parts of its sum.
 
-    Ascending, so that the search for the next one begins where the last one was found.
+    Ascending: so each place is told how often it comes, and none is searched for.
 
     Parameters
     ----------
     sums : float64 array
         Running sums of the weights of all places.
     """
-    at = (np.arange(num) + np.random.default_rng(seed).random(num)) * (sums[-1:] / max(1, num))
-    found: NDArray[np.int64] = np.minimum(np.searchsorted(sums, at), len(sums) - 1)
-    return found
+    at = np.random.default_rng(seed).random(num + 1)  # in the parts; one more, which is no draw
+    ends = sums * (num / sums[-1]) if len(sums) else sums
+    parts = np.minimum(ends.astype(np.int64), num)
+    before = np.minimum(parts + (at[parts] < ends - parts), num)  # draws up to each place's end
+    before[-1:] = num
+    return np.repeat(np.arange(len(sums)), np.diff(before, prepend=0))
 
 
 def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) -> int:

@@ -37,7 +37,7 @@ from snailps.models.word_vectors.kernel_threads import (
     train_text,
 )
 from snailps.models.word_vectors.skip_gram import BUNDLE
-from snailps.models.word_vectors.word_parts import PIECE_TOKENS
+from snailps.models.word_vectors.word_parts import piece_tokens
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
@@ -213,10 +213,10 @@ class SoleTrainer(ABC, Generic[T]):
         return Bags.of(ptr, rows, len(keys)), keys
 
     def _pieces_of_visit(self, block: Block) -> int:
-        """So many that each has `PIECE_TOKENS` kept words at most, if text is as elsewhere."""
+        """So many that each has `piece_tokens` at most, if the text is as elsewhere."""
         begin, end = block.progress
         kept = self._kept * self._model.settings.epochs * (end - begin)
-        return max(1, ceil(kept / block.visiting / PIECE_TOKENS))
+        return max(1, ceil(kept / block.visiting / piece_tokens(self._model.settings)))
 
     def _lent(self, block: Block) -> Iterator[Piece[T]]:
         """The pieces of one visit after the other."""
