@@ -54,18 +54,20 @@ cdef class Motion:
 
     cdef int method
     cdef int64_t dim, outputs, parts
-    cdef float far, least, lr, l1, l2, beta
+    cdef float far, least, others_least, lr, l1, l2, beta
     cdef public float a_step, a_factor_step
     cdef FtrlBy ftrl
 
     def __init__(self, int method, Py_ssize_t dim, *, Py_ssize_t outputs=0, float far,
-                 float least=0, float lr=1, float l1=0, float l2=0, float beta=0):
+                 float least=0, float others_least=C_OTHERS_LEAST, float lr=1, float l1=0,
+                 float l2=0, float beta=0):
         if method not in (ACCESS_SGD, ACCESS_ADAGRAD, ACCESS_FTRL):
             raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
         if dim < 1 or not 0 <= outputs <= dim or not lr > 0:
             raise ValueError(f"expected dim of 1 or more, outputs up to dim, lr above 0; got {dim}, "
                              f"{outputs}, {lr}")
         self.method, self.dim, self.outputs, self.far, self.least = method, dim, outputs, far, least
+        self.others_least = others_least
         self.lr, self.l1, self.l2, self.beta = lr, l1, l2, beta
         self.parts = 3 if method == ACCESS_FTRL else 2 if method == ACCESS_ADAGRAD else 1
         self.ftrl = ftrl_of(lr, l1, l2, beta)
@@ -426,7 +428,7 @@ cdef class RowExchange:
         of.rest = 0
         if motion.method == ACCESS_ADAGRAD:
             shorten(motion, row, base, delta, self.dim,
-                    max((count - 1) / count, C_OTHERS_LEAST) * (workers - 1))
+                    max((count - 1) / count, motion.others_least) * (workers - 1))
         # A row with one step is probably no other worker's: it is pushed whole.
         if count <= C_ONE_STEP:
             return 1

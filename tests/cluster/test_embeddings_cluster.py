@@ -160,6 +160,35 @@ def test_train_kge_and_predict_answer_questions(tmp_path):
     assert wrong.returncode == 2
 
 
+def write_choices(folder, seed=1):
+    """30 of 1,000 items for each of 3,000 users, by planted factors and popularity, shuffled."""
+    rng = np.random.default_rng(seed)
+    p, q = rng.normal(0, 0.6, (3000, 8)), rng.normal(0, 0.6, (1000, 8))
+    popular = np.log(np.minimum(rng.zipf(1.3, 1000), 200))
+    scores = 2.5 * p @ q.T + popular + rng.gumbel(size=(3000, 1000))
+    best = np.argsort(-scores, axis=1)[:, :30]
+    pairs = rng.permutation(np.column_stack([np.repeat(np.arange(3000), 30), best.ravel()]))
+    lines = [f"u{user}\ti{item}\n" for user, item in pairs]
+    cut = len(lines) * 3 // 4
+    (folder / "input").write_text("".join(lines[:cut]))
+    (folder / "test.txt").write_text("".join(lines[cut:]))
+
+
+def test_train_mf_of_pairs_ranks_as_well_with_four_workers_as_with_one(tmp_path):
+    """Rows that were exchanged once a round only had two thirds of the recall."""
+    write_choices(tmp_path)
+    found = {}
+    for workers in (1, 4):
+        done = snailps_command(
+            tmp_path, "train", "mf", "--train", "input", "--test", "test.txt", "--output", "out",
+            "--loss", "softmax", "--dim", "16", "--workers", str(workers),
+            "--threads", "1", "--overwrite", "--json",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found[workers] = json.loads(done.stdout)["test"]["recall_at_10"]
+    assert found[4] > 0.9 * found[1], found
+
+
 def test_train_mf_of_pairs_recommends_what_alike_users_chose(tmp_path):
     """Two parties of users, each with 20 items of its own, of which a user has chosen 12."""
     rng = np.random.default_rng(1)

@@ -156,19 +156,20 @@ def test_counts_of_earlier_blocks_weigh_less():
     np.testing.assert_allclose(kept.counted(EVERY[:2]), [3, 0.5], rtol=1e-4)
 
 
-def test_steps_of_adagrad_at_many_workers_add_up_to_those_of_one():
-    """10 steps of gradient 1 at each of 8 workers, from nothing: as far as 80 in turns."""
+@pytest.mark.parametrize(("steps", "own"), [(10, {}), (1, {"others_least": 1.0})], ids=str)
+def test_steps_of_adagrad_at_many_workers_add_up_to_those_of_one(steps, own):
+    """Steps of gradient 1 at each of 8 workers, from nothing: as far as all in turns."""
     rows = np.zeros((1, 2), np.float32)
     kept = RowExchange(rows, 1, 2)
     kept.load(EVERY[:1], KEYS[:1], rows.copy(), 0.0)
-    motion = Motion(2, 1, outputs=1, far=10.0)
+    motion = Motion(2, 1, outputs=1, far=10.0, **own)
     motion.a_step = 1e-6  # flat: shares are 1
-    kept.count(np.repeat(EVERY[:1], 10), 100, 0.75)
-    rows[0] = 2 * np.sqrt(10), 10
+    kept.count(np.repeat(EVERY[:1], steps), 100, 0.75)
+    rows[0] = 2 * np.sqrt(steps), steps
     keys, deltas = np.zeros(1, np.uint64), np.zeros((1, 2), np.float32)
     kept.send(motion, EVERY[:1], keys, deltas, workers=8, now=100.0, giving=True)
-    assert 8 * deltas[0, 0] == pytest.approx(2 * np.sqrt(80), rel=0.06)
-    assert deltas[0, 1] == 10
+    assert 8 * deltas[0, 0] == pytest.approx(2 * np.sqrt(8 * steps), rel=0.06)
+    assert deltas[0, 1] == steps
     np.testing.assert_allclose(rows, deltas, rtol=1e-4)  # nothing is left to be pushed
 
 

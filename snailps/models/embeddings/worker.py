@@ -60,6 +60,13 @@ FACTOR_STEP = 0.3
 epochs, 4 workers: MRR of ComplEx and RotatE .836 and .803 at 3, .897 and .832 at .3, .890 and .847
 at .1; one worker .892 and .872.  240,000 planted ratings, 4 workers: RMSE .569 at .3, .582 at .05;
 one worker .564."""
+GROWTH = 0.03
+"""`SharedRows.growth` with AdaGrad: how far a step on factors goes is not known beforehand.  What
+this and the next two are worth is in docs/design/shared-rows.md."""
+STEPS_MIN = 0.5
+"""The same, of `steps_min`: rare rows are pulled again between two own steps."""
+OTHERS_LEAST = 1.0
+"""`Motion.others_least`: a step on a row is as short as behind one of each other worker."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
 """Rows of a block that are looked at for numbers that are not finite."""
@@ -235,9 +242,12 @@ class EmbeddingWorker(Worker):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch, of several workers a twentieth of a share, or what pays."""
-        share = total_bytes // (10 if workers == 1 else 20 * workers)
-        least = min(BLOCK_BYTES_SMALL, total_bytes // workers)
+        """A tenth of an epoch, of several workers a twentieth to a quarter of a share."""
+        if workers == 1:
+            share, least = total_bytes // 10, min(BLOCK_BYTES_SMALL, total_bytes)
+        else:
+            share = total_bytes // (20 * workers)
+            least = min(BLOCK_BYTES_SMALL // 2, total_bytes // (4 * workers))
         return max(512, min(BLOCK_BYTES_MAX, max(share, least)))
 
     @classmethod
@@ -301,12 +311,15 @@ class EmbeddingWorker(Worker):
         layout = RowLayout.padded(dim, parts)
         self.method = METHODS[s.method]
         self.sgd = LocalSgd(self, layout, state=True)
-        self.motion = Motion(self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0)
+        self.motion = Motion(
+            self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0, others_least=OTHERS_LEAST
+        )
         self.shared_rows = None
         self.prefetch = 1
         if s.consistency == "async":
             self.prefetch = 2
-            self.shared_rows = SharedRows(self.sgd, TABLE, self.motion)
+            make = partial(SharedRows, self.sgd, TABLE, self.motion)
+            self.shared_rows = make(growth=GROWTH, steps_min=STEPS_MIN) if parts > 1 else make()
 
     def workers_changed(self) -> None:
         """Exchanges rows for as many."""
