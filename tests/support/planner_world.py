@@ -170,9 +170,6 @@ class World:
         elif isinstance(message, m.Promote):
             assert mine["n"] >= self.acknowledged[message.shard], "acknowledged pushes are lost"
             mine["role"] = "primary"
-            for other in self.copies.values():  # who streamed to it knows that this is over
-                if (theirs := other.get(message.shard)) and theirs["to"] == server:
-                    theirs["to"] = 0
         return m.Ok()
 
     # --- what happens ----------------------------------------------------------------------------
@@ -189,6 +186,8 @@ class World:
         while mine is not None and mine["role"] != "yielded":
             mine["n"] += 1
             mine = self.copies[mine["to"]].get(shard) if mine["to"] else None
+            if mine is not None and mine["role"] == "primary":
+                break  # a former primary's stream to its successor
         self.acknowledged[shard] += 1
         return True
 

@@ -299,6 +299,18 @@ def test_loss_of_the_target_behind_the_yield_has_the_yielded_one_serve_again():
     world.check()
 
 
+def test_former_primary_serves_alone_when_its_successor_is_lost():
+    """Its own stream leads there, and may break much later."""
+    world = World(servers=1, shards=2)
+    world.join(2)
+    world.settle()
+    assert list(world.roles().values()).count((2, 1)) == 1  # one has changed places
+    world.kill(2)
+    world.settle()
+    assert [world.push(at) for at in (0, 1)] == [True, True]
+    world.check()
+
+
 def test_a_primary_that_cannot_yield_serves_on_and_the_move_is_tried_again():
     world = World(servers=3)
     world.drain(1)

@@ -448,6 +448,10 @@ class ReplicationPlanner:
                 shard.standby, shard.following = shard.following, None
             if not swapped:
                 shard.leaves = shard.takes = 0
+            elif former is not None:
+                # Its own stream still leads to its successor, and would hold its promotion up if
+                # that one is lost.
+                self._order(former.server, messages.Alone(shard.number), now)
             self._placement.changed(shard)
             if former is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
