@@ -55,7 +55,7 @@ def _sentence(error: Exception, words: Sequence[str]) -> str:
         return f"{needing[1]}: expected a value, got none"
     if more := re.match(r"Got unexpected extra arguments? ?\(?(?:s\) \()?(.*?)\)?$", text):
         told = f"expected fewer words; {more[1]!r} is more than the command takes"
-        return told + _as_input(error, more[1].split()[0], words)
+        return told + "".join(_as_input(error, word, words) for word in more[1].split()[:1])
     return text
 
 

@@ -5,7 +5,8 @@
 
 A page lies at the node whose thread writes it first, and stays there.  So a thread is put on a node
 before it makes its rows, and no memory policy is needed.  A machine with one node, or a process
-that may use one only (a container, `taskset`), keeps no thread anywhere.
+that may use one only (a container, `taskset`), keeps no thread anywhere; nor does one that may use
+few CPUs of some node: they would be crowded.
 """
 
 from __future__ import annotations
@@ -59,9 +60,15 @@ def numa_nodes(root: Path = SYSTEM, allowed: Collection[int] | None = None) -> l
     return sorted(found, key=lambda node: node.number)
 
 
+def are_alike(nodes: Sequence[NumaNode]) -> bool:
+    """Whether there are several nodes, and none has less than 3/4 of the CPUs of another."""
+    sizes = [len(node.cpus) for node in nodes]
+    return len(sizes) > 1 and 4 * min(sizes) >= 3 * max(sizes)
+
+
 def cpus_of_shard(number: int, nodes: Sequence[NumaNode]) -> frozenset[int]:
-    """CPUs for a shard's thread: shards go round the nodes by number; `ANYWHERE` with one node."""
-    return nodes[number % len(nodes)].cpus if len(nodes) > 1 else ANYWHERE
+    """CPUs for a shard's thread: shards go round the nodes by number, if `are_alike`."""
+    return nodes[number % len(nodes)].cpus if are_alike(nodes) else ANYWHERE
 
 
 def cpus_of_workers(workers: int, nodes: Sequence[NumaNode]) -> list[frozenset[int]]:
@@ -70,7 +77,7 @@ def cpus_of_workers(workers: int, nodes: Sequence[NumaNode]) -> list[frozenset[i
     `ANYWHERE` unless each node gets as many workers: else some would share fewer CPUs, which costs
     more than memory of another node.
     """
-    if len(nodes) < 2 or workers % len(nodes):
+    if not are_alike(nodes) or workers % len(nodes):
         return [ANYWHERE] * workers
     return [nodes[worker % len(nodes)].cpus for worker in range(workers)]
 

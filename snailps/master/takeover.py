@@ -27,6 +27,8 @@ from snailps.transport.sockets import is_there
 
 log = logging.getLogger(__name__)
 
+FORMAT = 2
+"""Of the facts of a journal: other facts, or another meaning of one, get another number."""
 _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
 """Settings of a job that are the master's own affair."""
 
@@ -39,7 +41,7 @@ def journal_path(settings: MasterSettings, job: Job) -> Path | None:
 
 def life_of(life: int, job: Job, frag_num: int, at: float) -> Fact:
     """The first fact of a run that begins `at` these seconds since 1970."""
-    about = {"life": life, "at": at, "job": _identity(job, frag_num)}
+    about = {"life": life, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
     return Fact("life", about)
 
 
@@ -49,7 +51,7 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
     Raises
     ------
     SnailError
-        The journal is in use, damaged, or of another job that still runs.
+        The journal is in use, damaged, or of another job or version that still runs.
     """
     there = journal.take()
     if there and job.settings.fresh:
@@ -70,6 +72,13 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
                 journal.path,
             )
             return None
+    written = facts[0].data.get("format", 1)
+    if written != FORMAT and routes:
+        raise ConfigError(
+            f"{journal.path} was written by another version of snailps (format {written}, this one "
+            f"has {FORMAT}), and its run has not ended. Start the master of that version, or begin "
+            "anew with --fresh"
+        )
     theirs, ours = facts[0].data["job"], _identity(job, frag_num)
     differ = [
         f"{name} is {ours.get(name)} here and {theirs.get(name)} there"

@@ -30,7 +30,7 @@ from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.data.unpacking import is_url
 from snailps.errors import SnailError
-from snailps.kernels.numa import NumaNode
+from snailps.kernels.numa import NumaNode, are_alike
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
 
@@ -384,8 +384,8 @@ def check_disk(path: Path, needed: int = 0) -> list[Finding]:
 
 
 def check_numa(nodes: Sequence[NumaNode]) -> list[Finding]:
-    """The memory nodes, where there are several, and who is kept on one."""
-    if len(nodes) < 2:
+    """The memory nodes, where there are several alike, and who is kept on one."""
+    if not are_alike(nodes):
         return []
     each = ", ".join(
         f"node {node.number}: {len(node.cpus)} CPUs, {node.memory_bytes / 1e9:,.0f} GB"

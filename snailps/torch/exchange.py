@@ -202,7 +202,7 @@ class Exchange:
     Attributes
     ----------
     held : list or None
-        While a list: gradients wait here for `push_held` instead of being pushed.
+        While a list: gradients wait here for `take_held` instead of being pushed.
     factor : float
         Of the step size of the tables' optimiser.
     buffers : RowBuffers

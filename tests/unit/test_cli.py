@@ -167,6 +167,12 @@ def test_wrong_usage_is_one_line_with_the_help_to_read(monkeypatch, capsys, word
     assert err.count("\n") == 1
 
 
+def test_empty_word_too_many_is_told_as_any_other(monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "train", "kge", "")
+    assert code == 2
+    assert "expected fewer words; '' is more than the command takes. snailps" in err
+
+
 def test_version_tells_version_and_kernels(monkeypatch, capsys):
     code, told, _ = call(monkeypatch, capsys, "--version")
     assert (code, told) == (0, f"snailps {__version__}, kernels {kernels.BUILD}\n")

@@ -72,6 +72,16 @@ def test_one_node_keeps_nothing_anywhere(nodes):
     assert check_numa(nodes) == []
 
 
+@pytest.mark.parametrize(("cpus", "alike"), [(3, True), (2, False)])
+def test_node_with_few_cpus_is_not_crowded(cpus, alike):
+    """Of a container whose CPUs were dealt without a look at the nodes."""
+    nodes = [NumaNode(0, frozenset(range(4)), 0), NumaNode(1, frozenset(range(4, 4 + cpus)), 0)]
+    kept = [node.cpus if alike else ANYWHERE for node in nodes]
+    assert [cpus_of_shard(number, nodes) for number in range(2)] == kept
+    assert cpus_of_workers(2, nodes) == kept
+    assert bool(check_numa(nodes)) == alike
+
+
 def test_workers_are_spread_where_each_node_gets_as_many():
     assert cpus_of_workers(4, TWO) == [{0, 1}, {2, 3}] * 2
     assert cpus_of_workers(3, TWO) == [ANYWHERE] * 3

@@ -1,4 +1,6 @@
-"""Results that are there: a job that would replace them is refused before anything is done."""
+"""Results that are there, journals of other versions: jobs are refused before all else."""
+
+import socket
 
 import pytest
 
@@ -6,10 +8,13 @@ from snailps.api.worker import load_class
 from snailps.config import RawConfig
 from snailps.config.output import refuse_existing
 from snailps.errors import ConfigError
+from snailps.master.effects import Fact
 from snailps.master.job.job import Job
-from snailps.master.takeover import check_results
+from snailps.master.journal import Journal
+from snailps.master.takeover import FORMAT, check_results, life_of, unended
 from snailps.models import CLASSES
 from snailps.store.checkpoint.folder import CheckpointFolder, Found
+from snailps.store.route import Route, ShardAddress
 
 A_RUN = object()
 """Of a journal that is taken over."""
@@ -87,3 +92,49 @@ def test_several_results_are_counted(tmp_path):
         (tmp_path / name).touch()
     with pytest.raises(ConfigError, match=r"a\.bin exists .* and 1 more of its files"):
         refuse_existing([f"{tmp_path}/{name}" for name in ("none", "a.bin", "b.vec")])
+
+
+# --- journals of other versions ---------------------------------------------------------------
+
+
+@pytest.fixture
+def shard():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def left_by(its, folder, shard, **life):
+    """A journal of a run whose shard still listens; its folder."""
+    first = life_of(7, its, 16, 0.0)
+    first.data.update(life)
+    if not first.data["format"]:
+        del first.data["format"]  # as before there were numbers
+    route = Route.build(1, [ShardAddress(1, *shard.getsockname()[:2])], 16)
+    journal = Journal(folder)
+    assert not journal.take()
+    journal.begin([first, Fact("route", {"route": route.to_dict()})])
+    journal.close()
+    return folder
+
+
+def read_again(its, folder):
+    journal = Journal(folder)
+    try:
+        return unended(journal, its, 16)
+    finally:
+        journal.close()
+
+
+@pytest.mark.parametrize("written", [0, FORMAT + 1])
+def test_run_of_another_version_is_not_taken_over(tmp_path, shard, written):
+    its = job(tmp_path)
+    folder = left_by(its, tmp_path / "journal", shard, format=written)
+    with pytest.raises(ConfigError, match=f"format {written or 1}, this one has {FORMAT}.*--fresh"):
+        read_again(its, folder)
+    assert read_again(job(tmp_path, fresh="true"), folder) is None
+
+
+def test_run_of_this_version_is_taken_over(tmp_path, shard):
+    its = job(tmp_path)
+    folder = left_by(its, tmp_path / "journal", shard)
+    assert read_again(its, folder).facts[0].data["life"] == 7
