@@ -211,7 +211,8 @@ class SharedRows:
     table : str
     motion : Motion
     room : int
-        Number of rows that are kept.  0: as many as `CACHE_BYTES`, or `CACHE_BYTES_ALONE`, hold.
+        Number of rows that are kept.  0: as many as `CACHE_BYTES`, or `CACHE_BYTES_ALONE`, hold;
+        bases of another one's coming come on top, until rows are next dropped.
         When the room is used up the worker pushes everything and begins anew with the rows of the
         next block, so what is evicted is what later blocks do not use; the frequent rows are back
         at once.
@@ -249,12 +250,7 @@ class SharedRows:
         seconds: Callable[[], float] | None = None,
     ) -> None:
         self._sgd, self._table, self.motion = sgd, table, motion
-        layout = sgd.layout
-        alone = sgd.worker.workers == 1
-        self._pulls_bases = pulls_bases
-        base_width = 0 if pulls_bases and alone else layout.width
-        row_bytes = 4 * (layout.trained_width + base_width) + KEY_BYTES
-        self._room = room or (CACHE_BYTES_ALONE if alone else CACHE_BYTES) // row_bytes
+        self._room, self._pulls_bases = room, pulls_bases
         self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
         self._growth = growth
         # A waiting main thread's time says nothing about kernel threads.
@@ -262,7 +258,7 @@ class SharedRows:
         self._seconds = seconds or own_time
         self.workers = sgd.worker.workers
         # Of the preparing thread.
-        self._asked = self._places_for(self._room)
+        self._asked = self._places_for(0)
         self._asked.pulling = True
         self.numbering = 0  # how often places were given anew
         self._blocks, self._size = 0, 0.0  # of this round
@@ -271,7 +267,7 @@ class SharedRows:
         self._kept = self._asked
         self._touched: list[Ids] = []  # in this round
         self._on_way: deque[_Exchange] = deque()
-        self._no_rows = np.empty((0, layout.width), np.float32)
+        self._no_rows = np.empty((0, sgd.layout.width), np.float32)
         self._now = 0.0  # examples trained
         self._begun = 0.0  # the same when the round began
         self._round_examples = 0.0  # of a whole round, as far as known
@@ -294,9 +290,13 @@ class SharedRows:
         """
         return self.workers < 2 or not self._kept.exchange.has_bases
 
-    def _places_for(self, room: int) -> _Places:
-        bases = self.workers > 1 or not self._pulls_bases
-        return _Places(self._sgd, room, bases=bases)
+    def _places_for(self, needed: int) -> _Places:
+        """Places for so many rows at least, and for all that memory is meant for."""
+        layout, alone = self._sgd.layout, self.workers == 1
+        bases = not (self._pulls_bases and alone)
+        row_bytes = 4 * (layout.trained_width + bases * layout.width) + KEY_BYTES
+        room = self._room or (CACHE_BYTES_ALONE if alone else CACHE_BYTES) // row_bytes
+        return _Places(self._sgd, max(room, needed), bases=bases)
 
     # --- in the preparing thread -------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class SharedRows:
         numbered = self._number(found)
         if numbered is None:
             needed = sum(len(one.keys) for one in found)
-            self._asked = self._places_for(max(self._room, needed))
+            self._asked = self._places_for(needed)
             self.numbering += 1
             for one in found:
                 again = self.find(one.keys)

@@ -29,6 +29,7 @@ RUN_ROWS_MIN, RUN_ROWS_MIN_WIDE = 16, 2
 """Rows of a run that are read at a time, at least: with fewer, a merge of many runs is slow.  The
 second number is for wide rows, of which 16 take more than `RUN_READ_BYTES`."""
 RUN_READ_BYTES = 64 << 10
+
 Keys = npt.NDArray[np.uint64]
 Float32 = npt.NDArray[np.float32]
 

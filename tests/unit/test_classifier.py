@@ -201,6 +201,17 @@ def test_prepare_reads_a_block_once_while_there_is_room(make, monkeypatch, bytes
     assert len(other.examples.lines.label_ptr) == 1 + 4
 
 
+def test_block_for_which_there_is_no_room_takes_none_from_smaller_ones(make, monkeypatch):
+    small = replace(block_of(TEXT[: len(TEXT) // 5]), start=1)
+    model = make(SMALL)
+    model.prepare(small)
+    monkeypatch.setattr(classifier, "SEEN_BYTES_MAX", model._seen_bytes)
+    model = make(SMALL)
+    for block in (block_of(TEXT), small):
+        model.prepare(block)
+    assert [start for _, start, _ in model._seen] == [1]
+
+
 def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make):
     text = b"".join(b"__label__%d word\n" % n for n in range(500))
     model = make(replace(SMALL, loss="ns", negatives=2), text=text)

@@ -428,6 +428,21 @@ def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks)
     np.testing.assert_allclose(worker.rows([1, 2, 4]), expected[[1, 2, 4]], rtol=1e-5)
 
 
+def test_room_is_of_the_number_of_workers_when_rows_begin_anew(monkeypatch):
+    several, alone = 4 * (16 + DIM) + shared_rows.KEY_BYTES, 4 * 16 + shared_rows.KEY_BYTES
+    monkeypatch.setattr(shared_rows, "CACHE_BYTES", 3 * several)
+    monkeypatch.setattr(shared_rows, "CACHE_BYTES_ALONE", 6 * alone)
+    worker = Worker(Store(), room=0, pulls_bases=True)
+    rooms = []
+    for ids, workers in (([1, 2], 1), ([1, 2, 3, 4], 2), ([5, 6, 7], 2), ([1, 2, 3, 4], 1)):
+        worker.client.workers = worker.shared.workers = workers
+        worker.train(worker.ask(ids), 1)
+        rooms.append(worker.shared._kept.room)
+    worker.train(worker.ask([5, 6, 7]), 1)
+    rooms.append(worker.shared._kept.room)
+    assert rooms == [6, 6, 3, 6, 6]
+
+
 def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_the_next_one():
     store = Store()
     expected = store.rows.copy()

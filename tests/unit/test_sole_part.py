@@ -15,6 +15,7 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors import WordVectorSettings, shared_text, sole_part
 from snailps.models.word_vectors.rotation import MASK64
+from snailps.models.word_vectors.skip_gram import pairs_bytes
 from snailps.models.word_vectors.word_parts import chunks_of_sole, keeps_all_rows
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0, epochs=1)
@@ -144,6 +145,7 @@ def test_rows_of_one_way_are_freed_where_the_other_begins() -> None:
     assert a._sole._tables is not None
     train_rotating([a, b], CHUNKS[:1], first=1, at_once=False)
     assert a._sole._tables is None
+    assert "_bags" not in a._sole.__dict__
     assert a._rotating._residents is not None
     train_rotating([a], CHUNKS[:1], first=2, at_once=False)
     assert a._rotating._residents is None
@@ -229,3 +231,12 @@ def test_chunks_of_one_worker_are_some_seconds_and_push_little(words: int) -> No
     assert 1 <= words / chunks <= 16_000_000
     assert chunks_of_sole(worker.vocabulary, replace(SMALL, worker_memory=1 << 20), words) == 0
     assert not keeps_all_rows(worker.vocabulary, replace(SMALL, worker_memory=1 << 20))
+
+
+@pytest.mark.parametrize("words", [100_000_000, 1_000_000_000])
+def test_half_a_chunk_of_one_worker_fits_where_another_joins(words: int) -> None:
+    (worker,) = workers_of(SMALL)
+    settings = replace(SMALL, worker_memory=64 << 20)
+    chunks = chunks_of_sole(worker.vocabulary, settings, words)
+    assert chunks > 0
+    assert 2 * pairs_bytes(settings, words // chunks // 2) <= settings.worker_memory

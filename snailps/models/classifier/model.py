@@ -534,8 +534,8 @@ class Classifier(TextModel):
 
     def _keep(self, block: Block, seen: _Seen) -> None:
         """Keeps a block for later epochs while there is room."""
-        self._seen_bytes += seen.nbytes
-        if self._seen_bytes <= SEEN_BYTES_MAX:
+        if self._seen_bytes + seen.nbytes <= SEEN_BYTES_MAX:
+            self._seen_bytes += seen.nbytes
             self._seen[block.path, block.start, block.stop] = seen
 
     def _forget(self, block: Block) -> None:

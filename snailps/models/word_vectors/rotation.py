@@ -193,7 +193,7 @@ T = TypeVar("T", bound=Tenancy)
 
 
 class RotationTrainer(ABC, Generic[T]):
-    """Deals slices, prepares and trains tenancies for a `WordVectors` worker.
+    """Prepares and trains tenancies for a `WordVectors` worker.
 
     Parameters
     ----------

@@ -149,8 +149,9 @@ class SoleTrainer(ABC, Generic[T]):
         self._ahead.shutdown()
 
     def free(self) -> None:
-        """Frees the rows: a chunk of more parts follows."""
+        """Frees the rows and their places: a chunk of more parts follows."""
         self._tables = None
+        self.__dict__.pop("_bags", None)
 
     def prepare(self, block: Block) -> Piece[T] | None:
         """The first piece; the others are prepared beside the training."""

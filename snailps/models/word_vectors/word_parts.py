@@ -129,9 +129,7 @@ def chunks_of(
     row_bytes = 2 * _row_bytes(s)  # both ways
     by_traffic = _bytes_a_word(s) * tokens / (_rows_of_workers(vocabulary, s, workers) * row_bytes)
     by_visits = tokens / (2 * workers * workers * VISIT_WORDS)
-    kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
-    pairs = _text_bytes(s, int(tokens * kept / vocabulary.tokens / workers))
-    by_memory = ceil(PAIRS_SHARE * pairs / s.worker_memory)
+    by_memory = _chunks_of_text(vocabulary, s, tokens / workers)
     return max(1, round(min(by_traffic, by_visits, CHUNKS_MAX)), by_memory)
 
 
@@ -146,7 +144,8 @@ def chunks_of_sole(vocabulary: Vocabulary, settings: WordVectorSettings, tokens:
     by_traffic = BYTES_A_WORD_SOLE * tokens / (_all_rows(vocabulary, s) * _row_bytes(s))
     by_visits = tokens / (VISITING_PER_PART * VISIT_WORDS)
     wanted = round(min(by_traffic, by_visits, CHUNKS_MAX))
-    return max(1, wanted, ceil(tokens / CHUNK_WORDS_SOLE))
+    for_two = _chunks_of_text(vocabulary, s, tokens / 2)  # another worker may join
+    return max(1, wanted, ceil(tokens / CHUNK_WORDS_SOLE), for_two)
 
 
 def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
@@ -167,6 +166,13 @@ def _all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> float:
 
 def _row_bytes(s: WordVectorSettings) -> int:
     return 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)
+
+
+def _chunks_of_text(vocabulary: Vocabulary, s: WordVectorSettings, tokens: float) -> int:
+    """Chunks at least, so that a worker has memory for its share of each: so many words in all."""
+    kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
+    text = _text_bytes(s, int(tokens * kept / vocabulary.tokens))
+    return ceil(PAIRS_SHARE * text / s.worker_memory)
 
 
 def _text_bytes(s: WordVectorSettings, tokens: int) -> int:
