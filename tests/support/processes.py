@@ -29,6 +29,8 @@ import snailps
 LIMIT_S = 90.0
 ENDING_S = 10.0  # a process that was told to end may need so long
 """Of a wait that should be short: ten times what a loaded machine of two cores takes."""
+MEETING_S = 2 * LIMIT_S
+"""Until a worker stands at a gate: all blocks before that one are trained first."""
 PORTS = range(10_000, 32_000)
 """Below those that Linux hands out by itself (ip_local_port_range)."""
 SNAILPS = [sys.executable, "-m", "snailps"]
@@ -155,10 +157,10 @@ class Process:
             reader.join(5.0)
         return code
 
-    def wait_line(self, pattern, limit_s=LIMIT_S):
-        """The first line of standard error in which `pattern` is found."""
+    def wait_line(self, pattern, limit_s=LIMIT_S, *, behind=None):
+        """The first line of standard error, or of those behind a line, that matches `pattern`."""
         until = time.monotonic() + limit_s
-        seen = 0
+        seen = 0 if behind is None else self.lines.index(behind) + 1
         with self._news:
             while True:
                 for line in self.lines[seen:]:
@@ -238,19 +240,22 @@ class Gate:
         os.mkfifo(self.path)
         self._file = None
 
-    def meet(self):
-        """Waits until a worker stands at the gate (the test's own limit bounds that)."""
-        self._file = os.open(self.path, os.O_WRONLY)
+    def meet(self, limit_s=MEETING_S):
+        """Waits until a worker stands at the gate."""
+        self.meet_one([self], limit_s)
 
     @staticmethod
-    def meet_one(gates):
+    def meet_one(gates, limit_s=MEETING_S):
         """Waits until a worker stands at one of some gates; that one."""
+        until = time.monotonic() + limit_s
         while True:
             for gate in gates:
-                with contextlib.suppress(OSError):  # its reader is gone
+                with contextlib.suppress(OSError):  # no reader, or it is gone
                     gate._file = os.open(gate.path, os.O_WRONLY | os.O_NONBLOCK)
                     return gate
-            time.sleep(0.01)
+            names = ", ".join(gate.path.name for gate in gates)
+            assert time.monotonic() < until, f"no worker has come to {names} in {limit_s:g} s"
+            time.sleep(0.005)
 
     def open(self):
         """Lets the worker go on; no worker stops here any more."""

@@ -1,0 +1,26 @@
+"""processes.Gate: a test that waits for a worker which does not come fails and names the place."""
+
+import threading
+
+import pytest
+from processes import Gate
+
+
+def test_meet_without_a_worker_fails_and_names_the_gates(tmp_path):
+    gates = [Gate(tmp_path, number, "before") for number in (3, 7)]
+    with pytest.raises(AssertionError, match=r"no worker has come to before-3, before-7 in 0.02 s"):
+        Gate.meet_one(gates, 0.02)
+    with pytest.raises(AssertionError, match="before-7"):
+        gates[1].meet(0.02)
+
+
+def test_meet_one_with_a_worker_at_the_later_gate_opens_that_one(tmp_path):
+    first, second = (Gate(tmp_path, number, "before") for number in (3, 7))
+    worker = threading.Thread(target=second.path.read_bytes, daemon=True)
+    worker.start()
+    assert Gate.meet_one([first, second], 5.0) is second
+    assert worker.is_alive()
+    second.open()
+    worker.join(5.0)
+    assert not worker.is_alive()
+    assert not second.path.exists()
