@@ -250,7 +250,7 @@ SNAIL_WIRE_INLINE float snail_scale(int32_t largest, char *out, float *inverse) 
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 /* Sixteen at a time to the end: what a compiler makes of the loops below has long tails. */
-#define SNAIL_LANES(call)                                                                    \
+#define SNAIL_SIXTEENS(call)                                                                 \
     for (uint32_t i = 0; i < floats; i += 16) {                                              \
         const __mmask16 some = (__mmask16)(floats - i < 16 ? (1u << (floats - i)) - 1 : ~0u); \
         call;                                                                                \
@@ -260,13 +260,13 @@ static void snail_narrow_int8(const float *restrict row, char *restrict out, uin
     const __m512i size = _mm512_set1_epi32(0x7fffffff);
     __m512i top = _mm512_setzero_si512();
     float inverse;
-    SNAIL_LANES(top = _mm512_max_epi32(
+    SNAIL_SIXTEENS(top = _mm512_max_epi32(
                     top, _mm512_and_epi32(size, _mm512_maskz_loadu_epi32(some, row + i))));
     snail_scale(_mm512_reduce_max_epi32(top), out, &inverse);
     const __m512 factor = _mm512_set1_ps(inverse);
     out += 4;
     if (inverse > 0)
-        SNAIL_LANES(_mm512_mask_cvtepi32_storeu_epi8(
+        SNAIL_SIXTEENS(_mm512_mask_cvtepi32_storeu_epi8(
             out + i, some,
             _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(some, row + i), factor))))
     else memset(out, 0, floats);
@@ -275,12 +275,12 @@ static void snail_narrow_int8(const float *restrict row, char *restrict out, uin
 static void snail_widen_int8(const char *restrict inp, float *restrict row, uint32_t floats) {
     const __m512 scale = _mm512_set1_ps(*(const snail_loose *)inp);
     inp += 4;
-    SNAIL_LANES(_mm512_mask_storeu_ps(
+    SNAIL_SIXTEENS(_mm512_mask_storeu_ps(
         row + i, some,
         _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
                                  _mm_maskz_loadu_epi8(some, inp + i))))))
 }
-#undef SNAIL_LANES
+#undef SNAIL_SIXTEENS
 #else
 static void snail_narrow_int8(const float *restrict row, char *restrict out, uint32_t floats) {
     float inverse;
