@@ -158,8 +158,10 @@ def last_loss(settings: WordVectorSettings, at_once: bool) -> float:
 def test_workers_that_train_at_once_learn_as_those_that_train_in_turns(
     model: str, maxn: int, lr: float, worse: float
 ) -> None:
+    """Of the middle one of three: one in 25 has a thread that did not run for most of a chunk."""
     settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model, lr=lr)
-    assert last_loss(settings, at_once=True) < worse * last_loss(settings, at_once=False)
+    at_once = sorted(last_loss(settings, at_once=True) for _ in range(3))
+    assert at_once[1] < worse * last_loss(settings, at_once=False)
 
 
 def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
