@@ -168,6 +168,10 @@ def test_queries_of_both_sides_score_a_triple_alike(model):
 @pytest.mark.parametrize(
     ("settings", "rate"),
     [
+        (KgeSettings(), 0.1),
+        (KgeSettings(model="rotate"), 0.2),
+        (KgeSettings(model="rotate", optimizer="sgd"), 0.1),
+        (KgeSettings(model="rotate", lr=0.5), 0.5),
         (MfSettings(), 0.05),
         (MfSettings(loss="softmax"), 0.3),
         (MfSettings(loss="pairwise"), 0.3),
@@ -177,5 +181,5 @@ def test_queries_of_both_sides_score_a_triple_alike(model):
         (KgeSettings(lr=0.2), 0.2),
     ],
 )
-def test_rate_is_the_setting_or_the_choice_for_the_loss(settings, rate):
+def test_rate_is_the_setting_or_the_choice_of_the_model(settings, rate):
     assert settings.rate == rate

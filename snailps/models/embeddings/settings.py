@@ -54,10 +54,11 @@ class EmbeddingSettings(JobSettings):
         high=64,
     )
     lr: float = setting(
-        0.1,
-        help="Step size; it falls linearly to `lr_end` of it over the job.",
-        when="To be searched for each graph: .02 to .2 with AdaGrad.",
-        low=1e-6,
+        0.0,
+        help="Step size; it falls linearly to `lr_end` of it over the job. 0: 0.2 for `rotate` "
+        "with AdaGrad, else 0.1.",
+        when="To be searched for each graph: 0.02 to 0.4 with AdaGrad.",
+        low=0.0,
         high=100.0,
         aliases=["learning_rate"],
     )
@@ -98,8 +99,8 @@ class EmbeddingSettings(JobSettings):
 
     @property
     def rate(self) -> float:
-        """Step size at the beginning."""
-        return self.lr
+        """Step size at the beginning: `lr`, or the model's choice."""
+        return self.lr or 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,11 @@ class KgeSettings(EmbeddingSettings):
                 f"{where('dim')}: dim: expected an even number with model {self.model}, whose "
                 f"numbers are complex; got {self.dim}"
             )
+
+    @property
+    def rate(self) -> float:
+        """`lr`, or the model's choice: phases bear longer steps than products and distances."""
+        return self.lr or (0.2 if self.model == "rotate" and self.method == "adagrad" else 0.1)
 
     @property
     def distance(self) -> bool:
