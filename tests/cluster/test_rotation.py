@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Cluster, Gate, environment
+from processes import LIMIT_S, Cluster, Gate, environment
 from rotation_models import PART_KEYS
 from test_cluster import figures_of
 from test_master_dies import Mortal
@@ -127,7 +127,7 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
     later = Gate(tmp_path / "gates", "5-0-1", "visit")  # parts of chunk 3 may be decided already
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
-        victim = next(w for w in workers if _waits_at(w, gate))
+        victim = _one_at(workers, gate)
         victim.send(signal.SIGKILL)
         gate.open()
         victim.wait()
@@ -155,7 +155,7 @@ def test_worker_killed_behind_a_settled_visit_leaves_only_the_others(tmp_path, j
     with Mortal(tmp_path, job=job, servers=2, workers=3) as cluster:
         master = cluster.begin()
         gate.meet()
-        victim = next(process for process in cluster.processes if _waits_at(process, gate))
+        victim = _one_at(cluster.processes, gate)
         await_settled(tmp_path, number=18 + 10 + 1, times=2)
         if master_too:
             master = cluster.kill(master)
@@ -219,6 +219,17 @@ def await_settled(tmp_path, number, times):
         time.sleep(0.02)
 
 
+def _one_at(processes, gate):
+    """The process that stands at a gate that was met: its open() may not have returned yet."""
+    until = time.monotonic() + LIMIT_S
+    while True:
+        for process in processes:
+            if _waits_at(process, gate):
+                return process
+        assert time.monotonic() < until, f"no process has {gate.path} open"
+        time.sleep(0.005)
+
+
 def _waits_at(process, gate):
     """Whether a process has opened the pipe of a gate."""
     for file in Path(f"/proc/{process.pid}/fd").iterdir():
@@ -257,7 +268,7 @@ def test_rotation_of_one_worker_grows_and_shrinks_to_one_again(tmp_path, job):
         master.wait_line(rf"process {second.pid}\) registered")
         joins.open()
         dies.meet()
-        victim = next(w for w in (first, second) if _waits_at(w, dies))
+        victim = _one_at((first, second), dies)
         victim.send(signal.SIGKILL)
         dies.open()
         codes = cluster.codes()
@@ -276,7 +287,7 @@ def test_rotation_loses_a_worker_with_two_tenancies(tmp_path, job):
     next_one = Gate(tmp_path / "gates", "1-0", "tenancy")
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
         master, _, workers = cluster.started_at(gate)
-        victim = next(w for w in workers if _waits_at(w, gate))
+        victim = _one_at(workers, gate)
         number = int(cluster.name_of(victim).split()[1])
         next_one.meet()  # before that, one of two leases may be that of a slice
         await_node(cluster, lambda node: node["id"] == number and node["leased"] == 2)
@@ -296,10 +307,9 @@ def test_master_killed_while_a_rotation_waits_for_other_parts(tmp_path, job):
     gates = [Gate(tmp_path / "gates", f"2-{part}-0", "visit") for part in (0, 1)]
     with Mortal(tmp_path, job=job, servers=2, workers=2) as cluster:
         master = cluster.begin()
-        gates[0].meet()
+        Gate.meet_one(gates)  # one worker may hold both tenancies
         third = cluster.start("worker")
         master.wait_line(rf"process {third.pid}\) registered")
-        gates[1].meet()
         await_node(cluster, lambda node: "finish chunk 2" in node["waits"])
         master = cluster.kill(master)
         master.wait_line("took over from the previous master")
@@ -340,7 +350,7 @@ def test_worker_that_leaves_a_rotation_ends_its_tenancy_first(tmp_path, job):
     gate = Gate(tmp_path / "gates", "1-1-2", "visit")
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
-        leaver = next(w for w in workers if _waits_at(w, gate))
+        leaver = _one_at(workers, gate)
         leaver.send(signal.SIGTERM)
         master.wait_line("SIGTERM")
         gate.open()

@@ -258,7 +258,10 @@ class Gate:
             time.sleep(0.005)
 
     def open(self):
-        """Lets the worker go on; no worker stops here any more."""
+        """Lets the worker go on, met or not; no worker stops here any more."""
+        if self._file is None:
+            with contextlib.suppress(FileNotFoundError):  # opened before
+                self._file = os.open(self.path, os.O_RDWR)
         self.path.unlink(missing_ok=True)
         if self._file is not None:
             os.close(self._file)

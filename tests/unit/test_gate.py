@@ -24,3 +24,14 @@ def test_meet_one_with_a_worker_at_the_later_gate_opens_that_one(tmp_path):
     worker.join(5.0)
     assert not worker.is_alive()
     assert not second.path.exists()
+
+
+def test_open_of_a_gate_that_nobody_met_lets_go_who_waits_there(tmp_path):
+    gate = Gate(tmp_path, 3)
+    worker = threading.Thread(target=gate.path.read_bytes, daemon=True)
+    worker.start()
+    worker.join(0.2)  # it stands in open()
+    gate.open()
+    worker.join(5.0)
+    assert not worker.is_alive()
+    gate.open()
