@@ -65,7 +65,7 @@ class KnowledgeGraph(_embeddings.KnowledgeGraph):
         dim: int = 64,
         negatives: int = 64,
         shared: int = 16,
-        lr: float = 0.1,
+        lr: float = 0.0,
         lr_end: float = 0.0,
         l2: float = 0.0,
         eps: float = 1e-08,
