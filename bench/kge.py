@@ -151,6 +151,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="seeds")
     parser.add_argument("--table", action="store_true", help="Markdown in place of JSON")
     o = parser.parse_args()
+    unwritten = [data for data in o.data.split(",") if not Path(data).is_dir()]
+    if o.no_peer and unwritten:
+        parser.error(f"--no-peer: {', '.join(unwritten)}: not a folder; PyKEEN has the data sets")
     if not o.no_peer:
         o.peer_python = peers_python(o.peer_python, "graphs")
     found = {}

@@ -23,7 +23,7 @@ from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.node.limits import GOODBYE_S, GRACE_S
-from snailps.node.status import EVENT_TOLD, EventKind
+from snailps.node.status import EventKind
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class Departures:
         if self._lifecycle.stopping:
             return
         if self.returning and member.role != "driver" and not member.missed:
-            log.warning("%s is missed: %s", member.name, why)
+            self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
             member.missed, member.away = why, False
             member.state = "missed"
             return
@@ -194,17 +194,18 @@ class Departures:
         elif self._lifecycle.forming:
             self._lose_while_forming(member, why, now, left=left)
         elif not member.joined:
-            text = "%s is gone while it joined: %s. The job goes on"
-            log.warning(text, member.name, why, extra=EVENT_TOLD)
-            self._tell("lost", member, f"was lost while it joined ({why}); the others go on")
             self._members.remove(member)
+            text = f"{member.name} is gone while it joined: {why}. The job goes on"
+            self._out.say(text, logging.WARNING, told=True)
+            self._tell("lost", member, f"was lost while it joined ({why}); the others go on")
         elif member.role == "worker" and (member.dropped or left):
             self._members.remove(member)
             returned = self._job_controller.released(member, now)
-            log.info("%s left, %d blocks returned", member.name, returned)
+            self._out.say(f"{member.name} left, {returned} blocks returned")
             self._tell("left", member, "left; the others go on")
         elif member.role == "server" and left:
-            log.info("%s left", member.name)
+            self._members.remove(member)
+            self._out.say(f"{member.name} left")
             self._tell("left", member, "left; its shards are at other servers")
             self._job_controller.checkpoints.lost(member, "it left", now)
             self._replication.lost(member, "left", now)
@@ -226,7 +227,7 @@ class Departures:
         if member.role == "worker" and self._session:
             self._members.remove(member, lost=True)
             self._members.rows.fence(member.number, now)
-            log.warning("%s", text)
+            self._out.say(text, logging.WARNING)
             if self._job_controller.job is not None:
                 self._fail_job(text)
         else:
@@ -280,7 +281,7 @@ class Departures:
         returned = self._job_controller.released(member, now)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
-        log.warning("%s is lost: %s. %s, %s", member.name, why, who, leased, extra=EVENT_TOLD)
+        self._out.say(f"{member.name} is lost: {why}. {who}, {leased}", logging.WARNING, told=True)
         told = "the others go on" if self._members.nodes("worker") else "another one is waited for"
         if returned:
             blocks = "its block" if returned == 1 else f"its {returned} blocks"
@@ -291,8 +292,9 @@ class Departures:
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
         """Goes on without a server: its standbys, if there are any, serve its shards."""
-        log.warning("%s is lost: %s", member.name, why, extra=EVENT_TOLD)
         heirs = self._replication.heirs_text(member.number)
+        self._members.remove(member)
+        self._out.say(f"{member.name} is lost: {why}", logging.WARNING, told=True)
         self._tell("lost", member, f"was lost ({why}); {heirs}")
         self._job_controller.checkpoints.lost(member, why, now)
         self._replication.lost(member, why, now)
@@ -305,7 +307,6 @@ class Departures:
         if member.number in self._sent_away:  # its job has failed already
             return
         if member.role == "worker" and self._fails_alone(member):
-            log.warning("%s is sent away, the others go on: %s", member.name, text)
             self._tell("lost", member, f"{text}; the others go on")
             stop = self._stop(member, text)
             if stop.again:
@@ -315,6 +316,8 @@ class Departures:
             self._members.remove(member)
             self._members.left.remove(member)
             self._job_controller.released(member, now)
+            away = f"{member.name} is sent away, the others go on: {text}"
+            self._out.say(away, logging.WARNING)
             self._out.put(Forget(member.number))
             member.state = "gone"
         elif member.role == "worker":

@@ -8,6 +8,7 @@ knows more than a master that takes over.  Nothing here does anything.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -167,9 +168,14 @@ class Diagnose:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A line of the log that a user may act on: its facts are in the journal before it."""
+    """A line of the log that a user may act on: its facts are in the journal before it.
+
+    `told`: an event of the status tells it as well.
+    """
 
     text: str
+    level: int = logging.INFO
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +256,10 @@ class Outbox(EffectQueue[Effect]):
             on_answer(answer, now)  # not a word of the peer: an error here is ours
         else:
             self.fence(peer, partial(on_answer, answer, now))
+
+    def say(self, text: str, level: int = logging.INFO, *, told: bool = False) -> None:
+        """A line of the log, behind what was noted so far."""
+        self._effects.append(Say(text, level, told))
 
     def happened(self, kind: EventKind, who: str, text: str) -> None:
         """Tells users what has happened; `MasterCore` puts it into its `EventLog`."""

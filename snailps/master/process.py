@@ -55,7 +55,7 @@ from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
-from snailps.node.status import Status, Usage
+from snailps.node.status import EVENT_TOLD, Status, Usage
 from snailps.node.usage import peak_rss_mb, release_memory, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
@@ -547,7 +547,7 @@ class Master:
             effects.CancelExport: lambda effect: self._reader.cancel(),
             effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),
             effects.Diagnose: self._diagnose,
-            effects.Say: lambda effect: log.info("%s", effect.text),
+            effects.Say: _say,
             effects.Record: self._record,
         }
 
@@ -606,6 +606,10 @@ class Master:
                 "all nodes to connect to every shard",
                 partial(why_not_connected, effect.places),
             )
+
+
+def _say(effect: effects.Say) -> None:
+    log.log(effect.level, "%s", effect.text, extra=EVENT_TOLD if effect.told else None)
 
 
 def _raise(error: Exception) -> None:

@@ -97,6 +97,25 @@ def test_block_of_a_lost_worker_goes_to_another_once_it_is_fenced(make_job):
     assert world.core.phase is ClusterPhase.FORMED
 
 
+@pytest.mark.parametrize("role", ["server", "worker"])
+def test_log_says_that_a_node_is_lost_once_the_journal_knows_it(make_job, role):
+    """Whatever acts on the line, a script that ends the master at it, finds the fact kept."""
+    world = World(make_job(), expected_node_num=4)
+    nodes = {"server": [world.join("server"), world.join("server")]}
+    nodes["worker"] = [world.join("worker"), world.join("worker")]
+    world.tick(times=4)
+    world.effects.clear()
+    world.handle(events.Gone(nodes[role][0], "connection closed"))
+    noted = next(
+        n for n, e in enumerate(world.effects) if isinstance(e, effects.Note) and e.kind == "gone"
+    )
+    said = next(
+        n for n, e in enumerate(world.effects) if isinstance(e, effects.Say) and "lost" in e.text
+    )
+    assert noted < said
+    assert world.effects[said].told
+
+
 def test_silent_worker_is_expelled_and_told_so(make_job):
     world = World(make_job(), heartbeat_timeout=30.0)
     server, silent, other = world.forms()

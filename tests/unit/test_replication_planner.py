@@ -1,6 +1,7 @@
 """`ReplicationPlanner` without a cluster: every order of losses, joins and drains, and what comes
 of it."""
 
+import logging
 import random
 
 import pytest
@@ -78,11 +79,11 @@ def test_standbys_are_on_another_host_where_there_is_one():
     world.check()
 
 
-def test_one_server_has_no_standby_and_says_so(caplog):
-    with caplog.at_level("INFO"):
-        world = World(servers=1)
+def test_one_server_has_no_standby_and_says_so():
+    world = World(servers=1)
     assert world.roles() == {0: (1, 0)}
-    assert "one server only" in caplog.text
+    (line,) = world.plan.redundancy.lines
+    assert "one server only" in line.text
 
 
 def test_a_lost_server_is_stood_in_for_and_redundancy_comes_back():
@@ -344,21 +345,20 @@ def test_a_server_that_joins_a_small_cluster_stands_ready():
     assert [primary for primary, _ in world.roles().values()] == [1, 2]
 
 
-def said(caplog):
-    """Levels and first words of what is said of standbys."""
-    lines = [(r.levelname, r.getMessage()) for r in caplog.records]
-    return [line for line in lines if "have no standby" in line[1] or "every shard" in line[1]]
+def said(world):
+    """Lines of the log that are said of standbys."""
+    lines = world.plan.redundancy.lines
+    return [line for line in lines if "have no standby" in line.text or "every shard" in line.text]
 
 
 @pytest.mark.parametrize("change", [lambda w: w.join(4), lambda w: w.drain(1)])
-def test_of_what_only_moves_nothing_is_said_for_nothing_lacks_its_standby(caplog, change):
+def test_of_what_only_moves_nothing_is_said_for_nothing_lacks_its_standby(change):
     world = World(servers=3, shards=3)
-    caplog.clear()
+    world.plan.redundancy.lines.clear()
     world.paces.clear()
-    with caplog.at_level("INFO"):
-        change(world)
-        world.settle()
-    assert said(caplog) == []
+    change(world)
+    world.settle()
+    assert said(world) == []
     assert set(world.paces) == {True}
 
 
@@ -400,30 +400,28 @@ def test_a_second_server_after_one_alone_is_copied_to_without_rests():
     assert world.plan.redundant
 
 
-def test_a_loss_is_a_warning_also_while_shards_move(caplog):
+def test_a_loss_is_a_warning_also_while_shards_move():
     world = World(servers=4)
     world.drain(1)
     world.until(m.Yield)
     shards = world.plan.status()
     bare = {s["primary"] for s in shards if s["state"] not in ("ready", "yielding")}
-    caplog.clear()
+    world.plan.redundancy.lines.clear()
     world.kill(({2, 3, 4} - bare).pop())
     world.settle()
     assert not rows_lost(world)
-    assert [level for level, _ in said(caplog)] == ["WARNING"] * 2
+    assert [line.level for line in said(world)] == [logging.WARNING] * 2
     world.check()
 
 
-def test_a_master_that_finds_its_servers_lost_does_not_first_say_that_all_is_well(caplog):
+def test_a_master_that_finds_its_servers_lost_does_not_first_say_that_all_is_well():
     world = World(servers=2)
-    caplog.clear()
     for server in (1, 2):
         world.alive.discard(server)
         world.copies[server] = {}
-    with caplog.at_level("INFO"):
-        world.replace_master(random.Random(1))
+    world.replace_master(random.Random(1))
     assert rows_lost(world)
-    assert "every shard" not in caplog.text
+    assert not any("every shard" in line.text for line in said(world))
 
 
 def test_without_replication_a_server_that_joins_takes_shards_too():

@@ -15,10 +15,9 @@ TARGET = 1.0
 class Job:
     """What a `RoundController` uses of a job."""
 
-    deadline_s = 0.0
-
-    def __init__(self):
-        self.ledger, self.figures = RoundLedger(4, [5]), []
+    def __init__(self, workers, deadline_s):
+        self.deadline_s = deadline_s
+        self.ledger, self.figures = RoundLedger(4, workers), []
         self.has_reached_target = False
 
     def next_round(self):
@@ -32,11 +31,14 @@ class Job:
 class Rounds:
     """A controller whose shards and looks are answered by the test."""
 
-    def __init__(self):
-        self.job, self.facts, self.closed, self.looks, self.failed = Job(), [], [], [], []
+    def __init__(self, workers=(5,), deadline_s=0.0):
+        self.job = Job(list(workers), deadline_s)
+        self.facts, self.closed, self.looks, self.failed, self.said = [], [], [], [], []
         self.saves = False
         rows = SimpleNamespace(clocks_set=True, close_clock=self._close)
-        out = SimpleNamespace(note=lambda kind, data: self.facts.append((kind, data)))
+        out = SimpleNamespace(
+            note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append
+        )
         self.control = RoundController(
             self.job, SimpleNamespace(rows=rows), out, self._look, self.failed.append,
             lambda: self.saves,
@@ -50,22 +52,22 @@ class Rounds:
     def _look(self, job, round_, then, now):
         self.looks.append((round_, then))
 
-    def train(self):
-        """The worker trains its part of the present round; whether there was one."""
-        entry = self.job.ledger._next_of(5)
+    def train(self, worker=5, now=0.0):
+        """A worker trains its part of the present round; whether there was one."""
+        entry = self.job.ledger._next_of(worker)
         if entry is not None:
-            self.job.ledger.done(entry.number, 5)
-        self.control.step(0.0)
+            self.job.ledger.done(entry.number, worker)
+        self.control.step(now)
         return entry is not None
 
     def apply(self):
         self.rows.clocks_set = True
         self.control.step(0.0)
 
-    def looked(self, loss):
+    def looked(self, loss, now=0.0):
         _, then = self.looks.pop(0)
-        then(WorkDone(0, {"loss": loss}), 0.0)
-        self.control.step(0.0)
+        then(WorkDone(0, {"loss": loss}), now)
+        self.control.step(now)
 
 
 @pytest.fixture
@@ -108,6 +110,21 @@ def test_round_that_is_ready_at_an_interrupt_is_closed_behind_the_look(rounds):
     rounds.looked(2.0)
     assert not rounds.control.busy
     assert rounds.job.ledger.over
+
+
+def test_deadline_cuts_nobody_off_while_the_last_round_is_looked_at():
+    """The round could not be closed before the look has ended: a late worker may still come."""
+    rounds = Rounds(workers=(5, 6), deadline_s=1.0)
+    assert rounds.train(5)
+    assert rounds.train(6)
+    rounds.apply()
+    assert rounds.train(5)
+    assert rounds.job.ledger._next_of(6) is not None
+    rounds.control.step(2.0)
+    assert rounds.said == []
+    rounds.looked(3.0, now=3.0)
+    assert rounds.said == ["round 2 goes on without worker 6"]
+    assert rounds.closed == [0, 1]
 
 
 def test_look_that_fails_fails_the_job_and_names_its_round(rounds):

@@ -28,7 +28,7 @@ from snailps.errors import (
     with_frames,
 )
 from snailps.master.checkpoints import CheckpointController
-from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Say, Snapshot
+from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Snapshot
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import LOOKS, Inspection
@@ -430,8 +430,8 @@ class JobController:
 
     def _check_limit(self, job: Job, ledger: Ledger, now: float) -> None:
         if not (ledger.over or ledger.closed) and (limit := job.limit_reached(now)):
-            log.info("%s reached: finishing the leased blocks, then saving the model", limit)
             self._end_early(job, limit, now)
+            self._out.say(f"{limit} reached: finishing the leased blocks, then saving the model")
 
     def snapshot(self, now: float) -> Snapshot | None:
         """State for a master that takes over, beside the members and the base.
@@ -484,8 +484,9 @@ class JobController:
         """Ends the training early: leased blocks are finished, and the model is saved."""
         if self.job is not None and self.job.ledger is not None and not self.interrupted:
             self.interrupted = True
-            log.warning("interrupted: finishing the blocks at work, then saving the model")
             self._end_early(self.job, "interrupt", now)
+            text = "interrupted: finishing the blocks at work, then saving the model"
+            self._out.say(text, logging.WARNING)
 
     def _end_early(self, job: Job, why: str, now: float) -> None:
         job.end_early(why)
@@ -567,7 +568,7 @@ class JobController:
         self._out.note("summary", {})
         job, _ = self.leases.running()
         assert job.summary is not None
-        log.info("survey done, summary of %.1f MB", len(job.summary) / 1e6)
+        self._out.say(f"survey done, summary of {len(job.summary) / 1e6:.1f} MB")
         if job.loader is None:
             self._begin_training(None, now)
             return
@@ -646,7 +647,7 @@ class JobController:
         """The result is written."""
         self.figures = figures
         for path in figures.get("files", []):
-            self._out.put(Say(f"wrote {path}"))
+            self._out.say(f"wrote {path}")
         self.checkpoints.ended("" if self.interrupted else "the run ended")
         self._on_end(now)
 

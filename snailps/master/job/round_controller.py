@@ -107,12 +107,12 @@ class RoundController:
             return
         if self._begun is None:
             self._begun = now
-        late_s = now - self._begun
-        if not self._ledger.ready and self._deadline_s and late_s >= self._deadline_s:
-            late = self._ledger.cut_off()
-            if late:
-                names = ", ".join(f"worker {node}" for node in late)
-                log.info("round %d goes on without %s", self._ledger.round + 1, names)
+        late = self._deadline_s and now - self._begun >= self._deadline_s
+        # Not while the model looks at the last round: this one could not be closed yet.
+        may_cut = late and not (self._ledger.ready or self.looks)
+        if may_cut and (without := self._ledger.cut_off()):
+            names = ", ".join(f"worker {node}" for node in without)
+            self._out.say(f"round {self._ledger.round + 1} goes on without {names}")
         if self._ledger.ready and not (self.looks or self._is_saving()):
             self.close(self._ledger.parts, now)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
-from snailps.master.effects import OnAnswer, Outbox, Say
+from snailps.master.effects import OnAnswer, Outbox
 from snailps.master.events import Answer
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -224,7 +224,10 @@ class ReplicationController:
 
     def _tell_users(self) -> None:
         """Passes on what users want to know of losses and moves."""
-        told = self.standbys.redundancy.told
+        lines, told = self.standbys.redundancy.lines, self.standbys.redundancy.told
+        for line in lines:
+            self._out.put(line)
+        lines.clear()
         for kind, who, text in told:
             self._out.happened(kind, who, text)
         told.clear()
@@ -288,7 +291,7 @@ class ReplicationController:
         route = self.standbys.route
         assert route is not None
         self._members.take(route)
-        self._out.put(Say(f"route epoch {route.epoch}"))
+        self._out.say(f"route epoch {route.epoch}")
         self._rerouted = True
 
     def _followed(self, now: float) -> None:

@@ -1,6 +1,6 @@
 """How long shards were without standby or out of reach: log lines and figures.
 
-    out_of_reach, followed, look -> Redundancy -> lines of the log; ReplicationMetrics
+    out_of_reach, followed, look -> Redundancy -> lines for the log, events; ReplicationMetrics
 
 `planner.py` decides what to do about it; it asks here only whether copies replace lost ones.
 """
@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from snailps.master.effects import Say
 from snailps.master.replication.effects import ReplicationMetrics
 from snailps.master.replication.placement import Placement, Shard
-from snailps.node.status import EVENT_TOLD, EventKind
-
-log = logging.getLogger(__name__)
+from snailps.node.status import EventKind
 
 
 @dataclass(slots=True)
@@ -27,6 +26,8 @@ class Redundancy:
     ----------
     told : list of (kind, who, text)
         Events for users, until `ReplicationController` takes them.
+    lines : list of Say
+        Lines for the log, likewise.
     hurt : bool
         A standby was lost, or given up, not only moved; until every shard has one again.
     was_full : bool
@@ -36,6 +37,7 @@ class Redundancy:
     places: Placement
     metrics: ReplicationMetrics = field(default_factory=ReplicationMetrics)
     told: list[tuple[EventKind, str, str]] = field(default_factory=list)
+    lines: list[Say] = field(default_factory=list)
     hurt: bool = False
     was_full: bool = False
     _followed: int = 0
@@ -80,7 +82,8 @@ class Redundancy:
             took_s = max(now - since for _, _, since in back)
             self.metrics.resume_s_max = max(self.metrics.resume_s_max, took_s)
             names = shards_text(shard.number for shard, _, _ in back)
-            log.info("%s in reach again, %.2f s after the loss was noticed", names, took_s)
+            line = f"{names} in reach again, {took_s:.2f} s after the loss was noticed"
+            self.lines.append(Say(line))
             by = " and ".join(
                 f"server {n}" for n in sorted({shard.primary for shard, _, _ in back})
             )
@@ -106,19 +109,18 @@ class Redundancy:
             self._thin_since = now
         if self.hurt and self.was_full and not self._warned:
             self._warned = True
-            log.warning(
-                "%d of %d shards have no standby just now: another loss would end the job",
-                len(self.places.bare), len(self.places.shards), extra=EVENT_TOLD,
-            )  # fmt: skip
             lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
+            line = f"{lacking} just now: another loss would end the job"
+            self.lines.append(Say(line, logging.WARNING, told=True))
             self.told.append(("warning", "", f"{lacking} now: another loss would end the job"))
         if len(self.places.servers) < 2 and not self._alone_told:
             self._alone_told = True
             self.hurt = self._warned = True  # as where one was lost
-            log.info(
+            line = (
                 "there is one server only: no shard can have a standby, and a lost server ends the "
                 "job. Start another one: snailps server"
             )
+            self.lines.append(Say(line))
 
     def _note_full(self, now: float) -> None:
         if self._thin_since is not None and self.was_full:
@@ -129,17 +131,12 @@ class Redundancy:
         if self.places.going and self.was_full and not self._warned:
             return  # what changes over will need another one
         if not self.was_full:
-            log.info("every shard has its standby")
+            self.lines.append(Say("every shard has its standby"))
         elif self._thin_s is not None:
+            text = f"every shard has its standby again, after {self._thin_s:.1f} s"
             level = logging.WARNING if self._warned else logging.INFO
-            log.log(
-                level,
-                "every shard has its standby again, after %.1f s",
-                self._thin_s,
-                extra=EVENT_TOLD,
-            )
+            self.lines.append(Say(text, level, told=True))
             if self._warned:
-                text = f"every shard has its standby again, after {self._thin_s:.1f} s"
                 self.told.append(("replaced", "", text))
         self.was_full, self._thin_s = True, None
         self.hurt = self._warned = False
