@@ -23,6 +23,9 @@ Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 AnyKeys = Keys | NDArray[Any] | Sequence[int]
 """What `as_keys` takes."""
+_UINT64, _FLOAT32 = np.dtype(np.uint64), np.dtype(np.float32)
+"""One object each, which nearly all arrays of the type have: `is` takes a seventh of ``==``."""
+_LR_SCALES = (int, float, np.floating)
 
 DIM_MAX = 65_536
 TENSOR_CHUNK = 1024
@@ -323,10 +326,14 @@ class Table:
 
     def keys(self, given: object) -> Keys:
         """`as_keys`, with this table's name in messages."""
+        if isinstance(given, np.ndarray) and given.dtype is _UINT64 and given.ndim == 1:
+            return given
         return as_keys(given, f"table {self.name!r}")
 
     def values(self, given: object) -> Rows:
         """`as_rows`, with this table's name in messages."""
+        if isinstance(given, np.ndarray) and given.dtype is _FLOAT32:
+            return given
         return as_rows(given, f"table {self.name!r}")
 
     def check_width(self, rows: NDArray[np.float32], width: int) -> None:
@@ -336,8 +343,10 @@ class Table:
         ------
         MisuseError
         """
-        if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != np.float32:
-            kind = "" if rows.dtype == np.float32 else f" of {rows.dtype}, expected float32"
+        if rows.dtype is _FLOAT32 and rows.ndim == 2 and rows.shape[1] == width:
+            return
+        if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != _FLOAT32:
+            kind = "" if rows.dtype == _FLOAT32 else f" of {rows.dtype}, expected float32"
             raise MisuseError(
                 f"table {self.name!r} has rows of {width} values, got shape {rows.shape}{kind}"
             )
@@ -350,7 +359,7 @@ class Table:
         MisuseError
             Not a number from 0, below 1e30, or not 1 and the access method has no such step.
         """
-        if not isinstance(lr_scale, int | float | np.floating) or not 0 <= lr_scale < 1e30:
+        if not isinstance(lr_scale, _LR_SCALES) or not 0 <= lr_scale < 1e30:
             raise MisuseError(
                 f"table {self.name!r}: lr_scale: expected a number from 0, below 1e30; "
                 f"got {lr_scale!r}"

@@ -259,7 +259,8 @@ class Driver(Node):
     @property
     def client(self) -> Client:
         """The fan-out client, once there is a route."""
-        self.check_process()
+        if os.getpid() != self._process:  # before each pull: a call less
+            self.check_process()
         if self._client is None:
             raise MisuseError("the cluster is not complete yet: there is no route")
         self._follower.in_use = True

@@ -60,7 +60,7 @@ def test_reader_goes_on_while_a_standby_takes_the_place_of_a_killed_server(tmp_p
             table = filled(owner, 1.0)
             expected = table.pull(KEYS)
             expected_after = expected + 1
-            until(lambda: all(s["standby"] for s in owner.status()["shards"]))
+            until(lambda: all(s["state"] == "ready" for s in owner.status()["shards"]))
             with snailps.reader(
                 cluster.address, "users", secret_file=secret, max_age_s=0.0, unreachable="stale",
                 timeout_s=0.1, cache_bytes=1 << 20,

@@ -17,6 +17,7 @@ cdef class Pending:
     cdef bint awaited               # a caller has waited for it
     cdef double begun_s
     cdef what(self)
+    cdef wait_for(self, double limit_s)
     cdef _error(self)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_ND, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t, uintptr_t
@@ -41,6 +41,9 @@ from snailps.transport.client._request cimport (
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
+cdef object UINT64 = np.dtype(np.uint64)    # which nearly all such arrays have: looked at by address
+cdef object FLOAT32 = np.dtype(np.float32)
+cdef object Array = np.ndarray
 _CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
@@ -90,7 +93,10 @@ cdef class Pending:
         ConnectionLost
             The cluster ended or a shard could not be reached again.
         """
-        cdef double limit_s = self.requests.timeout_s if timeout_s is None else timeout_s
+        return self.wait_for(self.requests.timeout_s if timeout_s is None else timeout_s)
+
+    cdef wait_for(self, double limit_s):
+        """`wait` without the costs of a call from Python."""
         cdef double until_s = now_s() + limit_s
         self.awaited = True
         if self.requests.corks and load_flag(&self.request.done):
@@ -259,7 +265,7 @@ cdef class PendingRequests:
     cdef wait_alone(self, Pending pending):
         """Waits for a request of this caller alone; if it gives up, it stays in the list."""
         try:
-            return pending.wait()
+            return pending.wait_for(self.timeout_s)
         finally:
             if load_flag(&pending.request.done):
                 self.live.pop(pending, None)
@@ -292,7 +298,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
     cdef Py_buffer wanted
     cdef int failed = 0
     cdef Pending pending
-    if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
+    if not _is_array(keys, UINT64, 1):
         raise MisuseError("keys must be a uint64 array of one dimension, got " + _told(keys))
     if not is_wire(wire) or (wire != WIRE_FLOAT32 and (state or core.wire == NULL)):
         raise MisuseError(f"wire type {wire}: expected 0, 1 or 3, and 0 for rows with "
@@ -301,9 +307,10 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         raise MisuseError(f"slot {slot} of clock {clock}: expected a clock of 0 or more (or -1: "
                           f"none) and a slot from 0 to {SLOTS_MAX - 1:,}")
     _check_lr_scale(lr_scale, state)
-    if not keys.flags.c_contiguous:
-        keys = np.ascontiguousarray(keys)
-    PyObject_GetBuffer(keys, &wanted, PyBUF_FORMAT | PyBUF_ND)
+    PyObject_GetBuffer(keys, &wanted, PyBUF_STRIDES)
+    if wanted.shape[0] > 1 and wanted.strides[0] != 8:
+        PyBuffer_Release(&wanted)
+        PyObject_GetBuffer(np.ascontiguousarray(keys), &wanted, PyBUF_ND)
     try:
         if wanted.shape[0] > 0xFFFFFFF0:
             raise MisuseError(f"{wanted.shape[0]:,} keys in one request, limit 4 thousand "
@@ -509,6 +516,14 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
     return r
 
 
+cdef bint _is_array(given, dtype, int ndim) except -1:
+    """Whether it is a NumPy array of this type and so many dimensions."""
+    if not isinstance(given, Array) or given.ndim != ndim:
+        return False
+    found = given.dtype
+    return found is dtype or found == dtype
+
+
 cdef int _check_lr_scale(float lr_scale, bint state) except -1:
     if not 0 <= lr_scale < 1e30:        # nor is not-a-number
         raise MisuseError(f"lr_scale {lr_scale:g}: expected a number from 0, below 1e30")
@@ -523,9 +538,9 @@ cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
     cdef Py_buffer view
     cdef Py_ssize_t dim, stride
     cdef Py_ssize_t floats_max = STATE_FLOATS_MAX if state else ROW_FLOATS_MAX
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.ndim != 2:
+    if not _is_array(rows, FLOAT32, 2):
         raise MisuseError("rows must be a float32 array of two dimensions, got " + _told(rows))
-    PyObject_GetBuffer(rows, &view, PyBUF_FORMAT | PyBUF_STRIDES)
+    PyObject_GetBuffer(rows, &view, PyBUF_STRIDES)
     try:
         dim = view.shape[1]
         stride = view.strides[0]
