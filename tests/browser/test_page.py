@@ -133,6 +133,12 @@ def test_curves_and_events_go_on_behind_a_killed_master(chrome, shoot, train):
     told = chrome.evaluate(texts)
     assert sum("the cluster is complete" in one for one in told) == 1
     assert not any("-" in one.split("s")[0] for one in told)  # no time is below 0
+    # An earlier point, which the watcher hears of later, moves all times and doubles no event.
+    seen = picture(url)
+    earlier = {**seen, "series": {**seen["series"], "at_s": [*seen["series"]["at_s"]]}}
+    earlier["series"]["at_s"][0] -= 1.0
+    told = chrome.evaluate(f"(show({json.dumps(seen)}), show({json.dumps(earlier)}), {texts})")
+    assert sum("the cluster is complete" in one for one in told) == 1
     shoot("taken-over")
     stayed_here(chrome, url)
     process.send(signal.SIGINT)

@@ -112,7 +112,7 @@ function fromTheStart(picture) {
   const first = Math.min(0, ...series.at_s.slice(0, 1), ...(status.events || []).map((event) => event.at_s));
   return {
     ...picture,
-    status: { ...status, elapsed_s: status.elapsed_s - first, events: (status.events || []).map((event) => ({ ...event, at_s: event.at_s - first })) },
+    status: { ...status, origin_s: first, elapsed_s: status.elapsed_s - first, events: (status.events || []).map((event) => ({ ...event, at_s: event.at_s - first })) },
     series: { ...series, at_s: series.at_s.map((at) => at - first) },
   };
 }
@@ -322,7 +322,8 @@ function showEvents(status) {
   const list = byId("events");
   const events = status.events;
   const key = (event) => `${event.at_s} ${event.kind} ${event.text}`;
-  const master = `${status.life} ${status.master.pid}`; // one that takes over counts anew
+  // A master that takes over counts anew, and the first point of the curves may come later.
+  const master = `${status.life} ${status.master.pid} ${status.origin_s}`;
   if (view.eventsOf !== master) {
     view.eventsOf = master;
     view.eventKeys = new Set();
