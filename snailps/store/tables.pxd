@@ -74,7 +74,8 @@ cdef struct Lookups:            # of a request's keys, in order
     uint32_t frag_num
     uint32_t row_bytes          # from the key on, that will be read or written
     uint32_t turn               # keys taken a time
-    uint32_t ahead              # rows fetched before they are needed
+    uint32_t ahead              # rows fetched before they are needed,
+    uint32_t again              # ... and once more, nearer
     uint32_t hashed             # keys through the first step of a lookup,
     uint32_t found              # ... the second,
     uint32_t done               # ... the third

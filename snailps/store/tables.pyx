@@ -39,6 +39,7 @@ cdef enum:
     INDEX_AHEAD = 24            # lines of the index fetched before those rows
     TURN_BYTES = 512            # rows up to this length are looked up and taken some at a time;
     TURN = 8                    # ... longer ones one by one, between the work on others
+    AGAIN = 8                   # rows before its use at which a row is fetched once more
     MARKS_MIN = 4
 
 cdef struct Batch:
@@ -173,6 +174,7 @@ cdef void lookups_begin(Lookups *l, const Shard *shard, Table *table, const uint
     l.row_bytes = row_bytes
     l.turn = <uint32_t>TURN if row_bytes <= <uint32_t>TURN_BYTES else 1
     l.ahead = max(min(AHEAD_BYTES // row_bytes, <uint32_t>AHEAD_MAX), <uint32_t>AHEAD_MIN)
+    l.again = min(<uint32_t>AGAIN, l.ahead // 2)
     l.hashed = l.found = l.done = 0
 
 
@@ -197,7 +199,11 @@ cdef inline void _hash_until(Lookups *l, const Slab *slab, uint32_t end) noexcep
 
 
 cdef inline uint32_t _look(Lookups *l, const Slab *slab) noexcept nogil:
-    """Takes the lookups on, ahead of the next rows; up to which key the third step may go."""
+    """Takes the lookups on, ahead of the next rows; up to which key the third step may go.
+
+    Rows are fetched twice: when they are found, and again shortly before their use.  Without the
+    second time a push or pull of dim 100 takes a quarter to half longer (docs/design/rows-in-memory.md).
+    """
     cdef uint32_t i, at
     cdef uint32_t stop = min(l.n, l.done + l.turn)
     cdef uint32_t end = min(l.n, stop + l.ahead)
@@ -207,6 +213,10 @@ cdef inline uint32_t _look(Lookups *l, const Slab *slab) noexcept nogil:
         at = i & (LOOKUPS - 1)
         l.rows[at] = _candidate(slab, l.parts[at], l.tags[at], l.row_bytes)
     l.found = end
+    for i in range(l.done + l.again, min(end, stop + l.again)):
+        at = i & (LOOKUPS - 1)
+        if l.rows[at] != NULL:
+            fetch_row(l.rows[at], l.row_bytes, FETCH_AT_SHARD)
     return stop
 
 
