@@ -388,7 +388,8 @@ def check_numa(nodes: Sequence[NumaNode]) -> list[Finding]:
     if not are_alike(nodes):
         return []
     each = ", ".join(
-        f"node {node.number}: {len(node.cpus)} CPUs, {node.memory_bytes / 1e9:,.0f} GB"
+        f"node {node.number}: {len(node.cpus)} CPUs"
+        + (f", {node.memory_bytes / 1e9:,.0f} GB" if node.memory_bytes else "")
         for node in nodes
     )
     text = f"{len(nodes)} memory nodes ({each}); a shard keeps to one"

@@ -94,6 +94,11 @@ def test_doctor_tells_the_nodes():
     assert "node 0: 2 CPUs, 69 GB, node 1: 2 CPUs, 69 GB" in finding.text
 
 
+def test_doctor_names_no_memory_where_none_is_told():
+    (finding,) = check_numa([NumaNode(number, frozenset({number}), 0) for number in range(2)])
+    assert "(node 0: 1 CPUs, node 1: 1 CPUs)" in finding.text
+
+
 def no_session():
     raise AssertionError("nobody connects")
 
