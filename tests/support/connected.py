@@ -7,6 +7,8 @@ from shards import Shards
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 
+BLOCK_BYTES_MAX = 1 << 30
+
 
 @contextlib.contextmanager
 def connected(model_class, shards=1):
@@ -34,9 +36,9 @@ def connected(model_class, shards=1):
 
 
 def block_of(data, number=0, progress=(0.0, 0.5)):
-    """A block of its own text."""
-    data = data if isinstance(data, bytes) else data.encode()
-    return Block(number, "text", 0, len(data), 0, 7, progress, lambda: data)
+    """A block of its own text, elsewhere in the file than blocks of other numbers."""
+    data, start = data if isinstance(data, bytes) else data.encode(), number * BLOCK_BYTES_MAX
+    return Block(number, "text", start, start + len(data), 0, 7, progress, lambda: data)
 
 
 def train(model, data, number=0, progress=(0.0, 0.5)):

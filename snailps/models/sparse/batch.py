@@ -78,6 +78,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of its arrays."""
+        arrays = (self.labels, self.ptr, self.places, self.values, self.fields, self.keys)
+        return sum(array.nbytes for array in (*arrays, self.weights))
+
     def edges(self, parts: int, first: int = 0, last: int | None = None) -> list[int]:
         """Edges of `parts` ranges of examples `first` to before `last` with about as many entries
         each.

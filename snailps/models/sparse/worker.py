@@ -18,7 +18,7 @@ import ctypes
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -46,6 +46,7 @@ from snailps.models.sparse.batch import (
     check_classes,
 )
 from snailps.models.sparse.delta_shares import Shares, motion_of, set_step
+from snailps.models.sparse.seen_blocks import SeenBlocks
 from snailps.models.sparse.settings import (
     METHODS,
     ClassesSettings,
@@ -330,6 +331,7 @@ class SparseWorker(Worker):
             )
         self.sgd = LocalSgd(self, layout, state=True, derive=derive)
         self.shared_rows = None
+        self._seen = SeenBlocks(s.epochs)
         if keeps:
             self.shared_rows = SharedRows(
                 self.sgd,
@@ -379,7 +381,18 @@ class SparseWorker(Worker):
         block._data = None  # the largest thing here
 
     def _prepare_kept(self, block: Block, shared: SharedRows) -> Prepared:
-        """The same with kept rows."""
+        """The same with kept rows; a block that was seen before is neither read nor parsed."""
+        seen = self._seen.find(block, shared.numbering)
+        if seen is not None:
+            units = sum(len(batch) for batch in seen)
+            kept = shared.ask(list(_found_again(seen, shared)), self._round_part(block, units))
+            return Prepared(list(seen), kept=kept)
+        prepared = self._placed(block, shared)
+        self._seen.keep(block, shared.numbering, prepared.batches)
+        return prepared
+
+    def _placed(self, block: Block, shared: SharedRows) -> Prepared:
+        """A block that is read: its features get places among the kept rows."""
         if self.summary:  # the filter needs a block's distinct keys
             batch = self._reader.read(block.data, block.path, block.start)
             found = shared.find(batch.keys)
@@ -585,6 +598,15 @@ class _Counting:
     def result(self) -> bytes:
         """The filter."""
         return self._filter.verdict()
+
+
+def _found_again(batches: Sequence[Batch], shared: SharedRows) -> Iterator[Found]:
+    """Places of batches whose numbering still is that of the kept rows."""
+    bias = np.array([batches[0].bias], np.int32)
+    for places in (*(batch.places for batch in batches), bias[bias >= 0]):
+        found = shared.find_again(shared.numbering, places)
+        assert found is not None
+        yield found
 
 
 def _keep_memory() -> None:
