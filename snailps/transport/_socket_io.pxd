@@ -36,7 +36,11 @@ cdef ssize_t buffer_receive(Buffer *b, int fd, size_t most, uint64_t *moved) noe
 
 cdef void buffer_free(Buffer *b) noexcept nogil
 
-# epoll_wait that looks for a while before it sleeps; `blind` counts the waits to come that sleep at
-# once, because looking was in vain.
+cdef struct Looks:              # zero when it is new
+    uint32_t skip               # waits to come that sleep at once, because looking was in vain,
+    uint32_t last               # ... and how many it were the last time
+
+
+# epoll_wait that looks for a while before it sleeps, where that has been of use.
 cdef int wait_events(int epoll_fd, epoll_event *events, int most, int timeout_ms,
-                     uint32_t *blind) noexcept nogil
+                     Looks *looks) noexcept nogil

@@ -12,12 +12,15 @@ from snailps.transport._posix cimport (
 
 # Sleeping and being woken costs both sides more than a short wait: so look for a while before
 # sleeping, and let others of the same core work meanwhile.  Where that was in vain, or others took
-# the core for long, the next waits sleep at once.
+# the core for long, the next waits sleep at once: few after the first time, because both sides then
+# sleep and wake each other, three times as slow, and more each time that it happens again.
 cdef enum:
     LOOK_US = 60
     LOOK_LONG_US = 600              # others have taken the core: it is busy
-    LOOK_AFTER_VAIN = 16            # waits without a look,
-    LOOK_AFTER_LONG = 1024          # ... and where the core is busy
+    VAIN_FIRST = 1                  # waits without a look,
+    VAIN_MAX = 16
+    LONG_FIRST = 16                 # ... and where the core is busy
+    LONG_MAX = 1024
 
 
 cdef bint buffer_reserve(Buffer *b, size_t need) noexcept nogil:
@@ -73,23 +76,43 @@ cdef void buffer_free(Buffer *b) noexcept nogil:
     b.cap = b.start = b.end = 0
 
 
+cdef void note_look(Looks *looks, bint found, double took_s) noexcept nogil:
+    """How many waits sleep at once after this look."""
+    if took_s > LOOK_LONG_US * 1e-6:
+        looks.last = looks.skip = min(max(4 * looks.last, <uint32_t>LONG_FIRST), <uint32_t>LONG_MAX)
+    elif not found:
+        if looks.last <= VAIN_MAX // 2:
+            looks.last = max(2 * looks.last, <uint32_t>VAIN_FIRST)
+        looks.skip = looks.last
+    else:
+        looks.last >>= 1
+
+
 cdef int wait_events(int epoll_fd, epoll_event *events, int most, int timeout_ms,
-                     uint32_t *blind) noexcept nogil:
+                     Looks *looks) noexcept nogil:
     cdef double begun, now
     cdef int n = 0
-    if timeout_ms and blind[0] == 0:
+    if timeout_ms and looks.skip == 0:
         begun = now = now_s()
         while n == 0 and now - begun < LOOK_US * 1e-6:
             n = epoll_wait(epoll_fd, events, most, 0)
             if n == 0:
                 sched_yield()
             now = now_s()
-        if now - begun > LOOK_LONG_US * 1e-6:
-            blind[0] = LOOK_AFTER_LONG
-        elif n == 0:
-            blind[0] = LOOK_AFTER_VAIN
+        note_look(looks, n != 0, now - begun)
         if n:
             return n
     elif timeout_ms:
-        blind[0] -= 1
+        looks.skip -= 1
     return epoll_wait(epoll_fd, events, most, timeout_ms)
+
+
+def skips_after(looks):
+    """Waits that sleep at once after each of these looks, given as (found, seconds): for tests."""
+    cdef Looks state = Looks(0, 0)
+    skips = []
+    for found, took_s in looks:
+        state.skip = 0
+        note_look(&state, found, took_s)
+        skips.append(state.skip)
+    return skips

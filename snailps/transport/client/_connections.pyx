@@ -710,7 +710,7 @@ cdef void _drive(Core *core, const Request *r, double until_s) noexcept nogil:
             left = until_s - now_s()
             if load_flag(&(<Request *>r).done) or left <= 0 or load_flag(&core.stop):
                 break
-            n = wait_events(core.epoll_fd, events, EVENTS_MAX, <int>(left * 1e3) + 1, &core.blind)
+            n = wait_events(core.epoll_fd, events, EVENTS_MAX, <int>(left * 1e3) + 1, &core.looks)
             n = max(n, 0)
         pthread_mutex_unlock(&core.turn)
     else:

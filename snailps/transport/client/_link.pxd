@@ -12,7 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from snailps.abi._wire_types cimport WireOps
 from snailps.transport._frame cimport DATA_BODY_MAX, FRAME_HEADER_BYTES
 from snailps.transport._posix cimport pthread_cond_t, pthread_mutex_t
-from snailps.transport._socket_io cimport Buffer
+from snailps.transport._socket_io cimport Buffer, Looks
 from snailps.transport.client._error_feedback cimport Owing
 from snailps.transport.client._request cimport Order, Pool, Request
 
@@ -89,7 +89,7 @@ cdef struct Core:
     pthread_mutex_t turn            # held while links are served: by the client's thread, or a caller
     pthread_cond_t idle             # ... during which that thread stands back
     uint32_t drivers                # callers that serve the links while they wait
-    uint32_t blind                  # waits of drivers that sleep at once: see wait_events
+    Looks looks                     # of drivers
     double driven_at                # when the last of them went
     int epoll_fd
     int wake_fd

@@ -19,7 +19,7 @@ from snailps.transport._posix cimport (
     epoll_ctl, epoll_event, epoll_wait, getrlimit, now_s, rlimit, shutdown,
 )
 from snailps.transport._socket_io cimport (
-    SOCKET_BUSY, SOCKET_GONE, buffer_held, buffer_receive, buffer_reserve, buffer_send, wait_events,
+    SOCKET_BUSY, SOCKET_GONE, Looks, buffer_held, buffer_receive, buffer_reserve, buffer_send, wait_events,
 )
 from snailps.transport.loop._connection cimport (
     Conn, Conns, conn_flush, conn_free, conn_is_full, conn_new, conn_of, conn_put_ready, conn_read,
@@ -717,9 +717,9 @@ cdef int _wait_ms(const Loop *loop) noexcept nogil:
 cdef void run_loop(Loop *loop) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
     cdef int n
-    cdef uint32_t blind = 0
+    cdef Looks looks = Looks(0, 0)
     while not loop.stop:
-        n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX, _wait_ms(loop), &blind)
+        n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX, _wait_ms(loop), &looks)
         loop.now = now_s()
         _round(loop, events, n)
 
