@@ -19,7 +19,7 @@ cdef enum:
     LOOK_LONG_US = 600              # others have taken the core: it is busy
     VAIN_FIRST = 1                  # waits without a look,
     VAIN_MAX = 16
-    LONG_FIRST = 16                 # ... and where the core is busy
+    LONG_FIRST = 64                 # ... and where the core is busy
     LONG_MAX = 1024
 
 
@@ -83,7 +83,7 @@ cdef void note_look(Looks *looks, bint found, double took_s) noexcept nogil:
     elif not found:
         if looks.last <= VAIN_MAX // 2:
             looks.last = max(2 * looks.last, <uint32_t>VAIN_FIRST)
-        looks.skip = looks.last
+        looks.skip = min(looks.last, <uint32_t>VAIN_MAX)
     else:
         looks.last >>= 1
 
