@@ -35,6 +35,7 @@ from tests.sim.worker import Worker
 TIME_MAX_S = 1200.0
 EVENTS_MAX = 400_000
 SHM = Path("/dev/shm")
+PREFIX = "snailps-sim-"
 NETWORKS = ((0.0001, 0.0005, 0.0), (0.0001, 0.002, 0.02), (0.001, 0.02, 0.05), (0.0, 0.005, 0.2))
 
 
@@ -368,8 +369,9 @@ class Cluster:
         """Runs the cluster to its end; what came of it."""
         s, world = self.scenario, self.world
         outcome = Outcome(world.seed, s)
-        root = (SHM if SHM.is_dir() else Path("/tmp")) / f"snailps-sim-{os.getpid():09d}"
-        shutil.rmtree(root, ignore_errors=True)  # of a process that was killed
+        parent = SHM if SHM.is_dir() else Path("/tmp")
+        root = parent / f"{PREFIX}{os.getpid():09d}"
+        remove_leftovers(parent)
         root.mkdir()
         try:
             self.disk = Disk(world, root)
@@ -445,6 +447,14 @@ class Cluster:
         self.kill_all()
         self.start_again()
         return True
+
+
+def remove_leftovers(parent):
+    """Removes the folders of processes that were killed in a run, and of this one's last run."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        process = int(folder.name.removeprefix(PREFIX))
+        if process == os.getpid() or not Path(f"/proc/{process}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(seed, trace=None):

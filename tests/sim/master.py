@@ -515,7 +515,8 @@ class Master(Process):
             else:
                 del self._lanes[effect.lane]
         if error is not None:
-            self.say(f"a work failed: {error!r}")
+            folder = str(self.cluster.disk.folder)  # it names this process, so no trace may have it
+            self.say(f"a work failed: {error!r}".replace(folder, "DISK"))
         self._feed(events.WorkDone(effect.number, result, error))
 
     def limited(self, request):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cases import seeds
 
+from tests.sim import cluster
 from tests.sim.__main__ import failure, quiet_run
 from tests.sim.scheduler import Future, Process, Stuck, World, first_of
 
@@ -26,7 +27,7 @@ def test_every_invariant_holds_in_each_cluster(first):
 def test_seed_gives_the_same_events_again_and_in_a_process_with_other_hashes():
     script = (
         "from tests.sim.__main__ import quiet_run\n"
-        "for seed in (3, 9, 21): print(seed, quiet_run(seed).digest)"
+        "for seed in (3, 9, 21, 210): print(seed, quiet_run(seed).digest)"
     )
     found = {
         subprocess.run(
@@ -39,8 +40,20 @@ def test_seed_gives_the_same_events_again_and_in_a_process_with_other_hashes():
         ).stdout
         for hashes in ("1", "2")
     }
-    own = "".join(f"{seed} {quiet_run(seed).digest}\n" for seed in (3, 9, 21))
+    own = "".join(f"{seed} {quiet_run(seed).digest}\n" for seed in (3, 9, 21, 210))
     assert found == {own}
+
+
+def test_folder_of_a_killed_run_goes_with_the_next_run_and_that_of_a_living_one_stays(
+    tmp_path, monkeypatch
+):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    for process in (ended.pid, os.getppid()):
+        (tmp_path / f"{cluster.PREFIX}{process:09d}" / "journal").mkdir(parents=True)
+    monkeypatch.setattr(cluster, "SHM", tmp_path)
+    quiet_run(3)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{cluster.PREFIX}{os.getppid():09d}"]
 
 
 # --- the scheduler -------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_doctor_names_no_memory_where_none_is_told():
 
 
 def no_session():
-    raise AssertionError("nobody connects")
+    raise AssertionError("a connection was not expected")
 
 
 def test_shard_runs_where_it_is_kept_and_its_maker_does_not():
