@@ -1,190 +1,38 @@
-"""Tables in files: Parquet, JSON lines, CSV and TSV with a header.
+"""What jobs take from tables in files: lines of text, sparse examples, declarations of columns.
 
-    path -> open_table -> TableFile: names of columns, kinds, pieces of rows
     TableFile, Reading -> text_of -> a line a row; write_examples -> a matrix file
     first table of a job, declarations of some columns -> complete -> declarations of all
 
-Memory stays bounded: some ten thousand rows at a time, and the labels of all examples.  pyarrow is
-imported for Parquet; JSON and CSV need no library.  Examples of CSV are parsed by the loops that
-parse CSV without a header.
+Labels of all examples are kept in memory, rows are not.  It must not know how a format is
+parsed (table_formats.py).
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import logging
 import re
-import shutil
-import stat
-import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-import numpy as np
-
-from snailps.data.columns import MISSING, TRUTH, Column, Kind, columns_by_name, declaration_of
-from snailps.data.declared_rows import ListTable, kind_of_values, piece_of
+from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
 from snailps.data.elements import Elements
-from snailps.data.examples import ExampleReader
-from snailps.data.feature_rows import ArrowTable, Piece, RowsSource, Table
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.feature_rows import Piece, RowsSource
 from snailps.data.label_words import word_of
 from snailps.data.matrix_file import Flags
 from snailps.data.matrix_writer import write_rows
-from snailps.data.reading import Reading, format_of
+from snailps.data.reading import Reading
 from snailps.data.scratch import ScratchFile
 from snailps.data.spool import lines_of
-from snailps.data.unpacking import is_sequential, is_url, library, open_content, told
-from snailps.errors import ConfigError, DataError
+from snailps.data.table_formats import (
+    JsonLines,
+    Make,
+    SeparatedFile,
+    TableFile,
+    open_table,
+    table_errors,
+)
+from snailps.errors import DataError
 
-log = logging.getLogger(__name__)
-
-Make = Callable[[str], ScratchFile]
-"""Gives an empty file for a purpose, for messages."""
-
-HEAD_ROWS = 10_000
-"""Rows that show what the columns of CSV and of JSON lines are."""
-BATCH_ROWS = 1 << 14
-BATCH_BYTES = 4 << 20
-"""Of CSV that are parsed together."""
-LINE_BYTES_MAX = 1 << 30
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
-"""A number, too, so that such a cell is refused instead of taking the column for one of texts."""
-_ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool")
-_ARROW_TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string\b.*")
-_CODEC = ("utf-8", "surrogateescape")
 _END = object()
-
-
-class TableFile(ABC):
-    """A table in an open file; a context manager that closes it.
-
-    Parameters
-    ----------
-    path : str
-
-    Attributes
-    ----------
-    path : str
-    names : list of str
-        Of its columns, in order; of JSON lines, those of the first rows.
-    """
-
-    names: list[str]
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._file = open_content(path)
-
-    def __enter__(self) -> TableFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-
-    @abstractmethod
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """What each column is, but for some.
-
-        Raises
-        ------
-        DataError
-            A column is neither of numbers nor of texts.
-        """
-
-    @abstractmethod
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """These columns of some rows at a time, as far as there are such columns; once."""
-
-    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """Examples of all rows; once.
-
-        Raises
-        ------
-        DataError
-            A value does not fit the kind of its column.
-        """
-        first = 1
-        for batch in self.batches([c.name for c in columns if c.kind is not Kind.IGNORE]):
-            yield piece_of(batch, columns, first, self.path)
-            first += batch.rows
-
-    def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
-        """Examples of all rows, and their labels as the table has them; once.
-
-        Raises
-        ------
-        DataError
-            A value does not fit the kind of its column.
-        """
-        names = [column.name for column in features]
-        first = 1
-        for batch in self.batches([*names, label] if label else names):
-            piece = piece_of(batch, features, first, self.path)
-            labels: Any = []
-            if label and isinstance(batch, ArrowTable) and batch.is_numeric(label):
-                labels = batch.numbers(label, 0, batch.rows)
-            elif label:
-                labels = batch.texts(label, 0, batch.rows)
-            yield piece, labels
-            first += batch.rows
-
-
-def open_table(path: str, make: Make | None = None) -> TableFile:
-    """Opens a table; what is wrong with it that its beginning shows, is told now.
-
-    Of Parquet that can only be read from its beginning there is a copy meanwhile, in a file that
-    `make` gives for a purpose; None: in the system's folder for temporary files.
-
-    Raises
-    ------
-    ConfigError
-        A library for the format is not installed.
-    DataError
-        It cannot be read, is damaged, or is of another format than its name says.
-    """
-    found = format_of(path)
-    assert found is not None
-    with _told(path):
-        _refuse_other_files(path)
-        if found == "parquet":
-            return ParquetFile(path, make)
-        if found == "jsonl":
-            return JsonLines(path)
-        return SeparatedFile(path, "," if found == "csv" else "\t")
-
-
-def _refuse_other_files(path: str) -> None:
-    """Refuses pipes, as a table is opened more than once, and by its first bytes what is no table.
-
-    Raises
-    ------
-    DataError
-    """
-    if is_url(path):
-        return  # each opening is a request
-    # Asked before opening: that would wait for a writer.
-    if not stat.S_ISREG(Path(path).stat().st_mode):
-        raise DataError(
-            f"expected a regular file, got something else: {path}. A table is read more than once: "
-            "write what a pipe has into a file"
-        )
-    if format_of(path) != "parquet":
-        with open_content(path) as file:
-            refuse_foreign(file.read(HEAD_BYTES), path, text=True)
 
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
@@ -202,7 +50,7 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
     ConfigError, DataError
     """
     names = [name for name in (reading.column, reading.label_column) if name]
-    with open_table(path, make) as table, _told(path):
+    with open_table(path, make) as table, table_errors(path):
         _require(table, names)
         rows = _TextRows(table, reading)
         at = f"column {{!r}} of {path}"
@@ -246,7 +94,7 @@ def write_examples(
     ConfigError, DataError
     """
     columns = columns_by_name(reading.columns, reading.label_column)
-    with open_table(path, make) as table, _told(path):
+    with open_table(path, make) as table, table_errors(path):
         _check(table, columns, reading.label_column, reading.needs_labels)
         write_rows(file, make, _ExampleRows(table, columns, reading, on_piece))
 
@@ -276,7 +124,7 @@ def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
     """
     given = {column.name: column for column in columns_by_name(declared, label)}
     named = [*given, label] if label else [*given]
-    with open_table(path) as table, _told(path):
+    with open_table(path) as table, table_errors(path):
         _require(table, named)
         kinds = table.kinds(named)
         columns = [
@@ -327,7 +175,7 @@ def read_rows(
     ------
     ConfigError, DataError
     """
-    with open_table(path) as table, _told(path):
+    with open_table(path) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
         is_lenient = isinstance(table, JsonLines)  # whose lines may lack a name
         needed = [] if is_lenient else [column.name for column in features]
@@ -345,7 +193,7 @@ def names_of(path: str) -> str:
     ConfigError, DataError
         As `complete`.
     """
-    with open_table(path) as table, _told(path):
+    with open_table(path) as table, table_errors(path):
         return _shown(table.names)
 
 
@@ -357,315 +205,9 @@ def label_kind(path: str, label: str) -> Kind:
     ConfigError, DataError
         As `complete`.
     """
-    with open_table(path) as table, _told(path):
+    with open_table(path) as table, table_errors(path):
         _require(table, [label])
         return table.kinds([name for name in table.names if name != label])[label]
-
-
-class ParquetFile(TableFile):
-    """By pyarrow; a batch of rows at a time."""
-
-    def __init__(self, path: str, make: Make | None) -> None:
-        parquet = library("pyarrow.parquet", "data", f"reading {path}")
-        self._arrow = library("pyarrow", "data", f"reading {path}")
-        super().__init__(path)
-        try:
-            if is_sequential(path):
-                self._file = self._copied(make)
-            self._parquet = parquet.ParquetFile(self._file)
-        except BaseException:
-            self._file.close()
-            raise
-        self.names = list(self._parquet.schema_arrow.names)
-
-    def _copied(self, make: Make | None) -> BinaryIO:
-        """The content in a file of its own; that of the path is closed."""
-        with self._file as packed, ExitStack() as stack:
-            if make is None:
-                copy = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile()))
-                shutil.copyfileobj(packed, copy, BATCH_BYTES)
-                copy.seek(0)
-            else:
-                scratch = make("its content")
-                while piece := packed.read(BATCH_BYTES):
-                    scratch.write(piece)
-                copy = stack.enter_context(scratch.path.open("rb"))
-            stack.pop_all()
-        return copy
-
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """By the types."""
-        found = {}
-        for field in self._parquet.schema_arrow:
-            if field.name in but:
-                continue
-            of = str(field.type)
-            if _ARROW_NUMBER.fullmatch(of):
-                found[field.name] = Kind.NUMERIC
-            elif _ARROW_TEXT.fullmatch(of):
-                found[field.name] = Kind.CATEGORICAL
-            else:
-                raise DataError(
-                    f"{self.path}: column {field.name!r} is of {of}: expected numbers or texts. "
-                    f"Declare {field.name}:ignore in columns, or convert it"
-                )
-        return found
-
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As pyarrow's tables."""
-        there = [name for name in names if name in self.names]
-        for batch in self._parquet.iter_batches(BATCH_ROWS, columns=there):
-            yield ArrowTable(self._arrow.Table.from_batches([batch]))
-
-
-class JsonLines(TableFile):
-    """An object a line; a key that a line lacks is missing there, as is null."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._next = 1  # number of the next line
-        self._head: list[dict[str, Any]] = []
-        try:
-            for row in self._rows():
-                self._head.append(row)
-                if len(self._head) == HEAD_ROWS:
-                    break
-        except BaseException:
-            self._file.close()
-            raise
-        if not self._head:
-            self._file.close()
-            raise DataError(f"{path} is empty: it has no line")
-        self.names = list(dict.fromkeys(name for row in self._head for name in row))
-
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """By the values of the first lines."""
-        return {
-            name: kind_of_values(
-                [row.get(name) for row in self._head], f"{self.path}: column {name!r}"
-            )
-            for name in self.names
-            if name not in but
-        }
-
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As lists of values."""
-        for rows in self._batches():
-            yield ListTable({name: [row.get(name) for row in rows] for name in names}, self.path)
-
-    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """Refuses names that no column has."""
-        known = {column.name for column in columns}
-        names = [
-            column.name
-            for column in columns
-            if column.is_feature or (column.kind is Kind.LABEL and column.name in self.names)
-        ]
-        first = 1
-        for rows in self._batches():
-            for number, row in enumerate(rows):
-                if not row.keys() <= known:
-                    other = min(row.keys() - known)
-                    raise DataError(
-                        f"{self.path}: row {first + number:,} has {other!r}, which the first "
-                        f"{HEAD_ROWS:,} rows have not: declare {other}:ignore in columns, or "
-                        "another kind"
-                    )
-            lists = {name: [row.get(name) for row in rows] for name in names}
-            yield piece_of(ListTable(lists, self.path), columns, first, self.path)
-            first += len(rows)
-
-    def _batches(self) -> Iterator[list[dict[str, Any]]]:
-        head, self._head = self._head, []
-        if head:
-            yield head
-        rows = []
-        for row in self._rows():
-            rows.append(row)
-            if len(rows) == BATCH_ROWS:
-                yield rows
-                rows = []
-        if rows:
-            yield rows
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        """The rows that follow; blank lines are none."""
-        while line := _line_of(self._file, self.path):
-            number, self._next = self._next, self._next + 1
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode(*_CODEC))
-            except ValueError as error:
-                raise DataError(f"{self.path}, line {number:,}: no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise DataError(
-                    f"{self.path}, line {number:,}: expected an object with names, "
-                    f"{{...}}, got {row!r:.60}"
-                )
-            yield row
-
-
-class SeparatedFile(TableFile):
-    """CSV or TSV whose first line names the columns; empty cells are missing values.
-
-    A column without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature.
-    """
-
-    def __init__(self, path: str, separator: str) -> None:
-        super().__init__(path)
-        self._separator = separator
-        try:
-            line = _line_of(self._file, path)
-            self._header_bytes = len(line)
-            text = line.decode(*_CODEC).removeprefix("\ufeff")
-            cells: list[str] = next(self._parsed([text]), [])
-        except BaseException:
-            self._file.close()
-            raise
-        self.names = [cell.strip() or f"unnamed_{at}" for at, cell in enumerate(cells, 1)]
-        self._unnamed = {
-            name for cell, name in zip(cells, self.names, strict=True) if not cell.strip()
-        }
-        twice = [name for at, name in enumerate(self.names) if name in self.names[:at]]
-        numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
-        if not cells or twice or len(numbers) == len(cells):
-            self._file.close()
-            why = f"it has {twice[0]!r} twice" if twice else f"got {text.strip()!r:.80}"
-            raise DataError(f"{path}: expected names of columns in the first line; {why}")
-
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """By the cells of the first rows: a column is of numbers if all that are there are."""
-        text = dict.fromkeys(self.names, False)
-        numbers = dict.fromkeys(self.names, False)
-        for _, cells in zip(range(HEAD_ROWS), self._cells(), strict=False):
-            for name, cell in zip(self.names, cells, strict=True):
-                cell = cell.strip()
-                if _NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
-                    numbers[name] = True
-                elif cell and cell not in MISSING:
-                    text[name] = True
-        return {
-            name: Kind.IGNORE
-            if name in self._unnamed
-            else Kind.NUMERIC
-            if numbers[name] and not text[name]
-            else Kind.CATEGORICAL
-            for name in self.names
-            if name not in but
-        }
-
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As lists of cells."""
-        places = [self.names.index(name) for name in names if name in self.names]
-        rows: list[list[str]] = []
-        for cells in self._cells():
-            rows.append([cells[place] for place in places])
-            if len(rows) == BATCH_ROWS:
-                yield self._table(places, rows)
-                rows = []
-        if rows:
-            yield self._table(places, rows)
-
-    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """By `ExampleReader`, which takes the columns in the order of the file."""
-        by_name = {column.name: column for column in columns}
-        own = [by_name[name] for name in self.names]
-        reader = ExampleReader(
-            "csv" if self._separator == "," else "tsv",
-            columns=[declaration_of(column) for column in own],
-            on_bad_line=reading.on_bad_line,
-        )
-        declared = [column.name for column in columns if column.is_feature]
-        fields = np.array(
-            [declared.index(column.name) for column in own if column.is_feature], np.int32
-        )
-        bad = 0
-        for data, at in self._lines():
-            piece, left_out = self._examples(reader, data, at, fields)
-            bad += left_out
-            yield piece
-        if bad:
-            first = reader.first_bad
-            log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
-
-    def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
-        """By `ExampleReader`, the labels by the parser of texts."""
-        by_name = {column.name: column for column in features}
-        own = [by_name.get(name, Column(name, Kind.IGNORE)) for name in self.names]
-        reader = ExampleReader(
-            "csv" if self._separator == "," else "tsv",
-            columns=[declaration_of(column) for column in own],
-            needs_labels=False,
-            may_skip=False,
-        )
-        names = list(by_name)
-        fields = np.array([names.index(c.name) for c in own if c.is_feature], np.int32)
-        place = self.names.index(label) if label else -1
-        for data, at in self._lines():
-            piece, _ = self._examples(reader, data, at, fields)
-            labels: list[str] = []
-            if label:
-                cells = self._parsed(io.StringIO(data.decode(*_CODEC), newline=""))
-                labels = [row[place].strip() for row in cells if row]
-            yield replace(piece, labels=None), labels
-
-    def _lines(self) -> Iterator[tuple[bytes, int]]:
-        """Whole lines behind the header, about `BATCH_BYTES`, and where they begin."""
-        at, rest = self._header_bytes, b""
-        while data := self._file.read(BATCH_BYTES):
-            data = rest + data
-            end = data.rfind(b"\n") + 1
-            if end == 0 and len(data) > LINE_BYTES_MAX:
-                raise DataError(f"{self.path} has a line of more than {LINE_BYTES_MAX:,} bytes")
-            data, rest = data[:end], data[end:]
-            if data:
-                yield data, at
-                at += len(data)
-        if rest:
-            yield rest, at
-
-    def _examples(
-        self, reader: ExampleReader, data: bytes, at: int, fields: Any
-    ) -> tuple[Piece, int]:
-        try:
-            found = reader.read(data, self.path, at)
-        except DataError as error:
-            raise DataError(
-                f"{error}. What columns are is set by columns, for example NAME:categorical"
-            ) from None
-        piece = Piece(
-            found.ptr, found.keys, found.values, fields[found.fields], labels=found.labels
-        )
-        return piece, found.bad
-
-    def _table(self, places: Sequence[int], rows: Sequence[Sequence[str]]) -> ListTable:
-        columns = zip(*rows, strict=True)
-        return ListTable(
-            {self.names[place]: list(cells) for place, cells in zip(places, columns, strict=True)},
-            self.path,
-        )
-
-    def _cells(self) -> Iterator[list[str]]:
-        """The cells of every row; a quoted one may go on over lines."""
-        text = io.TextIOWrapper(self._file, *_CODEC, newline="")
-        rows = self._parsed(text)
-        for cells in rows:
-            if not cells:  # an empty line
-                continue
-            if len(cells) != len(self.names):
-                raise DataError(
-                    f"{self.path}, row at line {rows.line_num + 1:,}: expected {len(self.names)} "
-                    f"cells, as in the header, got {len(cells)}"
-                )
-            yield cells
-
-    def _parsed(self, lines: Any) -> Any:
-        if self._separator == "\t":  # TSV has no quotes
-            return csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return csv.reader(lines, strict=True)
 
 
 class _TextRows:
@@ -773,36 +315,3 @@ def _refuse_others(table: TableFile, known: Collection[str]) -> None:
 def _shown(names: Sequence[str]) -> str:
     shown = ", ".join(map(repr, names[:12]))
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-
-
-def _line_of(file: BinaryIO, path: str) -> bytes:
-    line = file.readline(LINE_BYTES_MAX)
-    if len(line) == LINE_BYTES_MAX:
-        raise DataError(f"{path} has a line of more than {LINE_BYTES_MAX:,} bytes: is it text?")
-    return line
-
-
-@contextmanager
-def _told(path: str) -> Iterator[None]:
-    """As `unpacking.told`, and what parsers raise."""
-    known: AbstractContextManager[None] = told(path)
-    with known:
-        try:
-            with _long_cells():
-                yield
-        except (DataError, ConfigError):
-            raise
-        except csv.Error as error:
-            raise DataError(f"cannot read {path}: no CSV: {error}") from None
-        except ValueError as error:  # pyarrow's
-            raise DataError(f"cannot read {path}: {error}") from error
-
-
-@contextmanager
-def _long_cells() -> Iterator[None]:
-    """Allows cells of any length, as texts are; the limit is the process's."""
-    before = csv.field_size_limit(LINE_BYTES_MAX)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)

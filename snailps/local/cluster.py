@@ -41,7 +41,8 @@ from snailps.errors import (
 )
 from snailps.local.driver import Driver
 from snailps.local.launcher import Launcher, labelled
-from snailps.local.session import Cluster, LocalTable, LocalTensor, within
+from snailps.local.session import Cluster, within
+from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
 
 __all__ = [

@@ -20,7 +20,8 @@ from snailps.api.tables import Rows as RowArray
 from snailps.api.worker import Worker
 from snailps.errors import ConfigError, MisuseError
 from snailps.local.cluster import default_cluster
-from snailps.local.session import Cluster, LocalTable
+from snailps.local.session import Cluster
+from snailps.local.session_tables import LocalTable
 from snailps.transport.client._client import Pending
 
 

@@ -1,0 +1,107 @@
+"""Rows of a running cluster in a Python session: tables, tensors, and what an export reads of them.
+
+    LocalTable, LocalTensor -> keys and values checked -> Driver -> rows
+    ClusterSource -> Results -> pieces of keys and rows -> export_tables
+
+It must not know jobs, nor who started the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from snailps.api.export_progress import ExportProgress
+from snailps.api.results import Results
+from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
+from snailps.config import JobSettings
+from snailps.local.driver import Driver
+from snailps.transport.client._client import Pending
+
+if TYPE_CHECKING:
+    from snailps.local.session import Cluster
+
+
+class LocalTable:
+    """A table of a `Cluster`: ``pull(keys)``, ``push(keys, values)``."""
+
+    def __init__(self, cluster: Cluster, driver: Driver, table: Table) -> None:
+        self._cluster = cluster  # which runs as long as anything of it is used
+        self._driver, self.declaration = driver, table
+
+    def __repr__(self) -> str:
+        return f"<table {self.declaration.name!r}, rows of {self.declaration.dim}>"
+
+    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
+        """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` if given."""
+        return self._driver.pull(self.declaration.name, keys, out)
+
+    def push(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> None:
+        """Pushes `values` (n, dim) to the rows of `keys`; returns once they are applied.
+
+        `lr_scale`: this push's step size as a multiple of `Table.lr`, where there is one.
+        """
+        wanted, rows = self.declaration.keys(keys), self.declaration.values(values)
+        if rows.ndim == 1 and len(wanted) and len(rows) % len(wanted) == 0:
+            rows = rows.reshape(len(wanted), -1)
+        self._driver.push(self.declaration.name, wanted, rows, lr_scale)
+
+    def pull_async(self, keys: AnyKeys, out: Rows | None = None) -> Pending:
+        """Starts a pull; ``.wait()`` gives the rows.  It sees what was pushed before the call."""
+        return self._driver.pull_async(self.declaration.name, keys, out)
+
+    def push_async(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> Pending:
+        """Starts a push; `values` (n, dim) must not change until ``.wait()`` has returned."""
+        return self._driver.push_async(self.declaration.name, keys, values, lr_scale)
+
+
+class LocalTensor:
+    """A tensor of a `Cluster`: ``pull()``, ``push(values)``."""
+
+    def __init__(self, cluster: Cluster, driver: Driver, tensor: Tensor) -> None:
+        self._cluster = cluster
+        self._driver, self.declaration = driver, tensor
+
+    def __repr__(self) -> str:
+        return f"<tensor {self.declaration.name!r} of shape {tuple(self.declaration.shape)}>"
+
+    def pull(self) -> Rows:
+        """All its values, float32, in its shape."""
+        tensor = self.declaration
+        return tensor.from_rows(self._driver.pull(tensor.name, tensor.keys()))
+
+    def push(self, values: Any, *, lr_scale: float = 1.0) -> None:
+        """Pushes `values` of its shape; returns once they are applied; `lr_scale` as of tables."""
+        tensor = self.declaration
+        rows = tensor.to_rows(values)
+        self._driver.push(tensor.name, tensor.keys(), rows, lr_scale)
+
+
+class ClusterSource:
+    """The tables of a running cluster, for `export_tables`."""
+
+    def __init__(self, driver: Driver) -> None:
+        found = driver.all_tables()
+        self.tables: Mapping[str, Table] = {name: table for name, (_, table) in found.items()}
+        self._numbers = {name: number for name, (number, _) in found.items()}
+        self._driver = driver
+
+    def pieces(
+        self, table: str, state: bool, progress: ExportProgress
+    ) -> Iterator[tuple[Keys, Rows]]:
+        """Rows as `TableSource.pieces`; with `state` each piece is pulled once more."""
+        client, declared = self._driver.client, self.tables[table]
+        shards = self._driver.shards()
+        results = Results(
+            JobSettings(), b"", {}, client, self._numbers, self.tables, shards, progress
+        )
+        width = declared.dim + declared.state_floats if state else 0
+        for keys, rows in results.scan(table):
+            if state:
+                whole = np.empty((len(keys), width), np.float32)
+                client.pull(self._numbers[table], keys, whole, True)
+                whole[:, : declared.dim] = rows  # what a pull shows: a method may derive it
+                rows = whole
+            yield keys, rows
