@@ -57,6 +57,7 @@ class TestKnowledgeGraph(ModelContract):
         "epochs": 30,
     }
     units = 1620
+    interrupted_workers = 2
     results = ("out.npz",)
     tables = ("rows",)
     optimizers = ("sgd", "adagrad")
@@ -91,6 +92,7 @@ class TestMatrixFactorization(ModelContract):
         "epochs": 30,
     }
     units = 3600
+    interrupted_workers = 2
     results = ("out.npz",)
     tables = ("rows",)
     optimizers = ("sgd", "adagrad")

@@ -184,6 +184,7 @@ class TestClassifier(ModelContract):
     }
     kind = "words"
     units = 12 * LINES
+    interrupted_workers = 2
     results = ("out.bin",)
     optimizers = ("add",)
     tables = ("input", "output")
