@@ -209,7 +209,7 @@ cdef int64_t find_kept(const Table *shared, const int32_t *low, uint64_t *touche
 
 cdef object zeros(size_t size):
     """Memory of zeros, whose pages the system gives when they are used: huge ones if it has some."""
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):     # advice only
             memory.madvise(mmap.MADV_HUGEPAGE)

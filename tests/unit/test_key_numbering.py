@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,6 +132,15 @@ def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched(shift):
             numbers.begin_round()
             touched = set()
     assert len(numbers) == len(known)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+def test_kept_numbers_lie_in_memory_that_huge_pages_can_back():
+    """A shared mapping has none where only those that ask get them."""
+    before = Path("/proc/self/maps").read_text().count("/dev/zero")
+    numbers = KeptNumbers(1 << 20)
+    assert Path("/proc/self/maps").read_text().count("/dev/zero") == before
+    assert len(numbers) == 0
 
 
 def test_kept_numbers_touched_again_by_number_are_told_once_a_round():
