@@ -189,6 +189,39 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     assert sum(result["units"] for result in results) == 900
 
 
+def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch):
+    text = planted(384, 4)
+    monkeypatch.setattr("snailps.models.sparse.batch.PIECE_BYTES", len(text) // 8)
+    model = make(LinearSettings(format="libsvm"))  # of one thread
+    block = block_of(text)
+    block.prepared = model.prepare(block)
+    assert len(block.prepared.batches) == 8
+    result = model.train(block)
+    push_all(model)
+    batch = model._reader.read(text.encode())
+    start = np.zeros((len(batch.keys), 3), np.float32)
+    want, loss, _ = twin.train_linear(
+        start, batch.ptr, batch.places, batch.values, batch.labels, batch.weights,
+        outputs=1, loss=0, method=4, bias=batch.bias, lr_start=0.1, lr_stop=0.1, eps=1e-8,
+        l1=0.0, l2=0.0, beta=1.0, first=0, last=384,
+    )  # fmt: skip
+    # Groups of examples that are trained together end with a piece.
+    np.testing.assert_allclose(model.pull(TABLE, batch.keys)[:, 0], want[:, 0], atol=0.01)
+    assert result["loss"] == pytest.approx(loss, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "expected"),
+    [
+        ({}, 1, 8 << 20),
+        ({}, 2, 4 << 20),
+        ({"expire_after": 1}, 1, 16 << 20),
+    ],
+)
+def test_block_bytes_of_kept_rows_are_more_for_an_only_worker(options, workers, expected):
+    assert Linear.block_bytes(LinearSettings(**options), 1 << 33, workers) == expected
+
+
 def test_model_owes_pushes_until_the_fourth_block(make):
     model = make(LinearSettings())
     owed = []

@@ -65,6 +65,17 @@ def test_batch_parsed_in_pieces_equals_whole(monkeypatch, threads):
     assert pieces.keys.tolist() == whole.keys.tolist()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pieces_of_text_are_as_long_for_any_number_of_threads(monkeypatch, threads):
+    monkeypatch.setattr(batch, "PIECE_BYTES", 64)
+    text = lines()
+    reader = BatchReader(ExampleReader("libsvm"), threads=threads)
+    sizes = reader.pieces(text, lambda examples: len(examples.labels))
+    reader.close()
+    assert len(sizes) == len(text) // 64
+    assert sum(sizes) == 400
+
+
 def test_batch_with_bad_line_in_second_piece_names_its_line(monkeypatch, tmp_path):
     monkeypatch.setattr(batch, "PIECE_BYTES", 64)
     text = lines(100) + b"1 x:1\n" + lines(10)
