@@ -71,6 +71,7 @@ class RowSorter:
         self._run_rows: Float32 = np.empty((self._room, dim), np.float32)
         self._used = 0
         self._order: npt.NDArray[np.integer] = np.empty(0, np.int32)  # of the buffer, if known
+        self._is_sorted = False  # the buffer itself
         self._scratch: IO[bytes] | None = None
         self._runs: list[tuple[int, int]] = []  # offset in the scratch file, number of rows
         self._end = 0
@@ -98,7 +99,7 @@ class RowSorter:
             self._run_keys[self._used : self._used + n] = keys[done : done + n]
             self._run_rows[self._used : self._used + n] = rows[done : done + n]
             self._used += n
-            self._order = self._order[:0]
+            self._order, self._is_sorted = self._order[:0], False
             done += n
 
     def keys(self) -> Iterator[Keys]:
@@ -130,14 +131,33 @@ class RowSorter:
 
     def _ordered(self, with_rows: bool) -> Iterator[tuple[Keys, Float32]]:
         """The rows in the buffer, sorted, a piece at a time."""
+        step = max(1, PIECE_BYTES // self._row_bytes)
+        if self.dim == 1 and self.last - self.first < 1 << 32:
+            self._sort_numbers()
+            for at in range(0, self._used, step):
+                one = slice(at, min(at + step, self._used))
+                yield self._run_keys[one], self._run_rows[one if with_rows else slice(0)]
+            return
         if len(self._order) != self._used:
             self._order = self._places()
         order = self._order
-        step = max(1, PIECE_BYTES // self._row_bytes)
         for at in range(0, self._used, step):
             some = order[at : at + step]
             rows = self._run_rows.take(some, axis=0) if with_rows else self._run_rows[:0]
             yield self._run_keys.take(some), rows
+
+    def _sort_numbers(self) -> None:
+        """Sorts the buffer itself: keys and rows of 32 bits each are sorted as one number."""
+        if self._is_sorted:
+            return
+        keys, rows = self._run_keys[: self._used], self._run_rows[: self._used, 0]
+        packed: Keys = (keys - np.uint64(self.first)) << np.uint64(32)
+        packed |= rows.view(np.uint32)
+        packed.sort()
+        rows.view(np.uint32)[:] = packed  # the lower half
+        np.right_shift(packed, np.uint64(32), out=keys)
+        keys += np.uint64(self.first)
+        self._is_sorted = True
 
     def _places(self) -> npt.NDArray[np.integer]:
         """Places of the rows in the buffer, by ascending key."""

@@ -105,7 +105,9 @@ class StoredRows:
         if of_bias.any():
             self.bias = rows[of_bias & used].copy()
             used &= ~of_bias
-        self._sorter.add(keys[used], rows[used])
+        if not used.all():  # most pieces are whole
+            keys, rows = keys[used], rows[used]
+        self._sorter.add(keys, rows)
 
     def keys(self) -> Iterator[Keys]:
         """All keys, ascending; that of the bias is the largest uint64."""
