@@ -13,18 +13,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich import box
-from rich.console import RenderableType
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.figures import ASCII_SPARKS, SPARKS, short_seconds_text, size_text, sparkline
 from snailps.node.phrases import Mood
 from snailps.node.status import Status
+
+if TYPE_CHECKING:  # imported where a terminal is drawn
+    from rich.console import RenderableType
 
 TESTS_MAX = 4
 SPARK_COLUMNS = 40
@@ -143,6 +140,11 @@ def end_lines(ending: Ending) -> list[str]:
 
 def end_picture(ending: Ending, *, ascii_only: bool = False) -> RenderableType:
     """The facts in a frame."""
+    from rich import box
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
     style = STYLES[ending.mood]
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)

@@ -14,13 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
-
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO
 
 from snailps.cli.end_panel import STYLES, Ending, end_lines, end_picture
 from snailps.cli.figures import (
@@ -35,6 +29,11 @@ from snailps.cli.figures import (
 )
 from snailps.node.phrases import lasts, phase_words, process_name, state_words
 from snailps.node.status import EventStatus, NodeStatus, Phase, Status
+
+if TYPE_CHECKING:  # imported where a terminal is drawn: a twentieth of the start
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.table import Table
 
 REDRAW_S = 0.2  # a terminal: five redraws a second look live at negligible cost
 ETA_WINDOW_S = 30.0
@@ -143,6 +142,9 @@ class Progress:
         self.last: Status | None = None
         """The newest status that was shown."""
         if terminal:
+            from rich.console import Console
+            from rich.live import Live
+
             console = Console(file=stream, force_terminal=True, highlight=False)
             self._live = Live(
                 console=console,
@@ -192,6 +194,8 @@ class Progress:
     def say(self, line: str, style: str = "") -> None:
         """Write a line of text, such as a log line, above the display."""
         if self._live is not None:
+            from rich.text import Text
+
             console = self._live.console
             text = Text(line, style=style)
             self._guarded(lambda: console.print(text, highlight=False, soft_wrap=True))
@@ -323,6 +327,11 @@ def picture_of(
     A bar over the whole width, a line of figures, a row per process (those that wait or are lost
     first, if there is no room for all).
     """
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
     failed = status["phase"] == "failed"
     doing = f", {status['pass_']}" if status["pass_"] and status["phase"] != "exporting" else ""
     bar = Table.grid(padding=(0, 1), expand=True)
@@ -358,6 +367,9 @@ def picture_of(
 
 def _processes(status: Status, size: tuple[int, int], *, ascii_only: bool) -> Table:
     """A row a process: what it does, its figures, what it waits for."""
+    from rich.table import Table
+    from rich.text import Text
+
     columns, height = size
     nodes = sorted(status["nodes"], key=lambda node: (node["role"], node["id"]))
     room = max(4, height - 8)
