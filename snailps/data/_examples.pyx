@@ -87,6 +87,7 @@ ctypedef void (*Parser)(const uint8_t *text, int64_t size, const void *rules, in
 
 cdef enum:
     PAD = 16                    # readable bytes behind the last newline of a text, and more
+    RUN = 240
 
 if not open_locale():
     raise ImportError("the C library has no locale named C")
@@ -139,18 +140,20 @@ class Fault(NamedTuple):
 cdef void count_two(const uint8_t *text, int64_t size, uint8_t one, uint8_t other,
                     int64_t *ones, int64_t *others) noexcept nogil:
     """How often two bytes are there; in runs that 8 bits can count, so that 16 go at once."""
-    cdef int64_t i = 0, stop
+    cdef int64_t i = 0, j
     cdef uint8_t run, other_run
     ones[0] = others[0] = 0
-    while i < size:
-        stop = min(i + 240, size)
+    while i + RUN <= size:      # of a length that the compiler knows: less by a third
         run = other_run = 0
-        while i < stop:
-            run += text[i] == one
-            other_run += text[i] == other
-            i += 1
+        for j in range(RUN):
+            run += text[i + j] == one
+            other_run += text[i + j] == other
         ones[0] += run
         others[0] += other_run
+        i += RUN
+    for j in range(i, size):
+        ones[0] += text[j] == one
+        others[0] += text[j] == other
 
 
 cdef class Sink:
