@@ -45,7 +45,7 @@ class ModelContract:
     """Servers and workers of clusters; that any number will do is shown with one model."""
 
     interrupted_workers = 1
-    """Of the job that is interrupted; 2 where an only worker first pushes after 250,000 examples."""
+    """Of the job that is interrupted; 2 where one alone first pushes after 250,000 examples."""
 
     @staticmethod
     def write_input(folder):
