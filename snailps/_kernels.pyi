@@ -9,6 +9,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Keys = NDArray[np.uint64]
 
 GROUP: int
 """Consecutive centre words that are trained together: at most 16."""
@@ -46,6 +47,9 @@ class Kernels:
         dim
             1 to 65,536.
         """
+
+    def init_rows(self, kind: int, scale: float, seed: int, keys: Keys, out: Floats) -> None:
+        """`init_row` of each key, into float32 (n, dim); releases the GIL."""
 
     def apply_row(self, access: int, hyper: Floats, row: Floats, value: Floats) -> None:
         """`RowOps.apply` of one row, for tests; hyper float32[8], row weights then state."""

@@ -192,6 +192,19 @@ cdef class Kernels:
             self.table.rows.init(kind, scale, seed, key, &view[0], <uint32_t>dim)
         return row
 
+    def init_rows(self, int kind, float scale, uint64_t seed, const uint64_t[::1] keys not None,
+                  float[:, ::1] out not None):
+        cdef Py_ssize_t i, n = keys.shape[0], dim = out.shape[1]
+        if not INIT_ZEROS <= kind <= INIT_FACTORS:
+            raise ValueError(
+                f"kind must be 0 (zeros), 1 (uniform), 2 (normal) or 3 (factors), got {kind}")
+        if out.shape[0] != n or not 1 <= dim <= C_DIM_MAX:
+            raise ValueError(f"out must have {n} rows, one a key, of 1 to {C_DIM_MAX} numbers, got "
+                             f"({out.shape[0]}, {dim})")
+        with nogil:
+            for i in range(n):
+                self.table.rows.init(kind, scale, seed, keys[i], &out[i, 0], <uint32_t>dim)
+
     cdef object check_step(self, int access, Py_ssize_t hyper_num, Py_ssize_t row_floats,
                            Py_ssize_t dim):
         """Refuses what a step would read or write outside of its arrays."""

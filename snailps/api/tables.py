@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps import kernels
 from snailps.api.access_method import load_method
 from snailps.errors import ConfigError, MisuseError
 
@@ -396,6 +397,10 @@ class Table:
         width = self.dim + (self.access == "average")
         self.check_width(values, self.dim + self.state_floats if state else width)
         return not state and self.access not in _LINEAR
+
+    def fill_first(self, keys: Keys, out: Rows) -> None:
+        """Writes first values, those of keys that were never pushed, to float32 (n, dim)."""
+        kernels.init_rows(_INIT[self.init], float(self.scale or 0.0), self.seed, keys, out)
 
     def store_arguments(
         self,

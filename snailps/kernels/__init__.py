@@ -125,6 +125,7 @@ BUILD, _chosen = _choose()
 LANES = _chosen.LANES
 row_ops = _chosen.row_ops
 init_row = _chosen.init_row
+init_rows = _chosen.init_rows
 train_labels = _chosen.train_labels
 train_linear = _chosen.train_linear
 checked_bags = _chosen.checked_bags

@@ -10,8 +10,9 @@ A row is pulled when it is first needed, and not with every block.  Several work
 a row; each exchanges its copy after as many of its own steps as the steps of all workers since
 the last exchange may go before the copies disagree.  So a frequent row travels often, a rare one
 once in each round that uses it, and traffic falls as steps get shorter.  A single worker only
-pushes; with `pulls_bases` it keeps no bases, and pulls them when it pushes.  No optimizer, no text:
-a `Motion` says how far steps go.  The arithmetic is `kernels/_row_exchange.pyx`.
+pushes; with `pulls_bases` it keeps no bases, and pulls them when it pushes, or makes them as it
+made the rows (`fill_first`).  No optimizer, no text: a `Motion` says how far steps go.  The
+arithmetic is `kernels/_row_exchange.pyx`.
 
 Exchange of a row: with `base` the row as the server had it, a worker pushes ``share x (local -
 base)`` and pulls the row behind that, so that the answer includes it.  Then ``local += answer -
@@ -87,6 +88,8 @@ LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
 """Rows of one request; frequent rows are exchanged again once all chunks of a round are merged."""
+MADE_ROWS = 256
+"""Rows whose first values are made at a time: they are in cache when they are copied."""
 CHUNK_BYTES = 16 << 20
 """Deltas of one request without an answer, at least as many as `CHUNK_ROWS`."""
 CHUNKS_ON_WAY = 2
@@ -136,6 +139,7 @@ class _Places:
         self.room = min(max(1, room), (1 << 30) - 1)
         self.numbers = KeptNumbers(self.room)
         self.pulling = False  # whether own deltas of earlier places have arrived
+        self.makes = False  # whether no server has rows of its new keys
         layout = sgd.layout
         self.rows = layout.make(self.room)
         self.exchange = RowExchange(self.rows, layout.dim, layout.parts, bases=bases)
@@ -225,6 +229,13 @@ class SharedRows:
     growth : float
         Part of the examples so far after which a frequent row is exchanged, whatever its drift: for
         rows that begin near zero and grow by each other, whose curvature says nothing at first.
+    pulls_bases : bool
+        Whether rows of an only worker have no bases: it pulls those when it pushes.
+    fill_first : callable, optional
+        ``fill_first(keys, rows)`` writes the first values of rows.  With it, and without bases, the
+        new rows of an only worker are made here and not pulled, nor is what they began with when
+        they are first pushed: until `begin_known` says that servers have rows, or another worker
+        comes.
     seconds : callable
         Measures how much time exchanges take.
 
@@ -247,6 +258,7 @@ class SharedRows:
         drift: float = DRIFT,
         growth: float = np.inf,
         pulls_bases: bool = False,
+        fill_first: Callable[[Keys, Floats], None] | None = None,
         seconds: Callable[[], float] | None = None,
     ) -> None:
         self._sgd, self._table, self.motion = sgd, table, motion
@@ -256,15 +268,18 @@ class SharedRows:
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
-        self.workers = sgd.worker.workers
+        self._workers = sgd.worker.workers
         # Of the preparing thread.
         self._asked = self._places_for(0)
         self._asked.pulling = True
+        self._fill_first = fill_first
+        self._asked.makes = fill_first is not None and not self._asked.exchange.has_bases
         self.numbering = 0  # how often places were given anew
         self._blocks, self._size = 0, 0.0  # of this round
         self._blocks_a_round = round_blocks
         # Of the training thread.
         self._kept = self._asked
+        self._made = (0, 0)  # range of places whose rows were made here, and not pushed yet
         self._touched: list[Ids] = []  # in this round
         self._on_way: deque[_Exchange] = deque()
         self._no_rows = np.empty((0, sgd.layout.width), np.float32)
@@ -282,6 +297,21 @@ class SharedRows:
         self._waited = 0
         self._shares = False  # in the last block with other workers
         self.exchanged = 0
+
+    @property
+    def workers(self) -> int:
+        """Workers of the job, this one included."""
+        return self._workers
+
+    @workers.setter
+    def workers(self, workers: int) -> None:
+        self._workers = workers
+        if workers > 1:
+            self.begin_known()
+
+    def begin_known(self) -> None:
+        """Servers may have rows that are new here: from now on these are pulled."""
+        self._asked.makes = self._kept.makes = False
 
     @property
     def _alone(self) -> bool:
@@ -337,7 +367,7 @@ class SharedRows:
             assert numbered is not None
         places, keys, new = self._asked, numbered[0], numbered[1]
         pull = None
-        if len(keys) and places.pulling:
+        if len(keys) and places.pulling and not places.makes:
             pull = self._sgd.pull_rows(self._table, keys)
         fresh = np.arange(new.start, new.stop, dtype=np.int32)
         touched = np.concatenate([*(one.touched for one in found), fresh])
@@ -369,7 +399,11 @@ class SharedRows:
         if self.workers > 1 and not places.exchange.has_bases:
             self._take_bases()
         new = kept.new
-        if new.stop > new.start:
+        if new.stop > new.start and kept.pull is None and places.makes:
+            numbers = np.arange(new.start, new.stop, dtype=np.int32)
+            sgd.in_threads(self._make, numbers, kept.new_keys)
+            self._made = self._made[0], new.stop
+        elif new.stop > new.start:
             pull = kept.pull
             if pull is None:
                 out = sgd.packed.take(len(kept.new_keys))
@@ -390,6 +424,24 @@ class SharedRows:
         self._touched.append(kept.touched)
         self._left_at = None
         return places.rows[: kept.row_num]
+
+    def _make(self, places: Ids, keys: Keys) -> None:
+        """Gives new rows their first values; threads may call it for different rows."""
+        assert self._fill_first is not None
+        packed = np.empty((min(len(keys), MADE_ROWS), self._sgd.layout.width), np.float32)
+        for first in range(0, len(keys), MADE_ROWS):
+            some = slice(first, first + MADE_ROWS)
+            rows = packed[: len(keys[some])]
+            self._fill_first(keys[some], rows)
+            self._kept.exchange.load(places[some], keys[some], rows, now=self._now)
+
+    def _take_made(self, places: Ids, keys: Keys, deltas: Floats) -> None:
+        """Deltas of rows that were made here; threads may call it for different rows."""
+        assert self._fill_first is not None
+        for first in range(0, len(keys), MADE_ROWS):
+            some = slice(first, first + MADE_ROWS)
+            self._fill_first(keys[some], deltas[some])
+            self._kept.exchange.subtract(places[some], deltas[some])
 
     def _begin_anew(self, places: _Places) -> None:
         """Pushes shares of all rows that were trained, and continues with other places."""
@@ -524,31 +576,41 @@ class SharedRows:
         """Sends rows without an answer, some at a time: all deltas would be as much as all rows."""
         rows = max(CHUNK_ROWS, CHUNK_BYTES // (4 * self._sgd.layout.width))
         self._sgd.packed.drop(rows)
-        chunks = np.array_split(touched, len(touched) // rows + 1)
         if not self._kept.exchange.has_bases:
-            self._send_from_pulled(chunks)
+            parts = np.split(touched, np.searchsorted(touched, self._made))
+            self._made = self._made[1], self._made[1]
+            for part, made in zip(parts, (False, True, False), strict=True):
+                if len(part):
+                    chunks = np.array_split(part, len(part) // rows + 1)
+                    self._send_without_bases(chunks, made=made)
             return
-        for chunk in chunks:
+        for chunk in np.array_split(touched, len(touched) // rows + 1):
             while len(self._on_way) >= CHUNKS_ON_WAY:
                 self._settle_first()
             self._send(chunk, answers=False)
 
-    def _send_from_pulled(self, chunks: Sequence[Ids]) -> None:
-        """Sends chunks of rows that have no bases: pulls those, as no other worker changes them."""
+    def _send_without_bases(self, chunks: Sequence[Ids], *, made: bool) -> None:
+        """Sends chunks of rows that have no bases: makes those, if no push has changed them since
+        the row was made, or pulls them, as no other worker changes them.
+        """
         sgd, exchange = self._sgd, self._kept.exchange
-        asked: deque[tuple[Ids, Keys, Pending]] = deque()
+        asked: deque[tuple[Ids, Keys, Floats, Pending | None]] = deque()
         left = deque(chunks)
         while left or asked:
             while left and len(asked) < CHUNKS_ON_WAY:
                 places = left.popleft()
                 keys = exchange.keys(places)
-                # Exactly, as the server has them, whatever rows travel as: hence with their state.
-                out = sgd.packed.take(len(places))
-                pull = sgd.worker.pull_async(self._table, keys, out, state=True, ahead=True)
-                asked.append((places, keys, pull))
-            places, keys, pull = asked.popleft()
-            deltas = pull.wait()
-            sgd.in_threads(exchange.subtract, places, deltas)
+                out, pull = sgd.packed.take(len(places)), None
+                if not made:
+                    # Exactly, as the server has them, whatever rows travel as: hence with state.
+                    pull = sgd.worker.pull_async(self._table, keys, out, state=True, ahead=True)
+                asked.append((places, keys, out, pull))
+            places, keys, deltas, pull = asked.popleft()
+            if pull is None:
+                sgd.in_threads(self._take_made, places, keys, deltas)
+            else:
+                deltas = pull.wait()
+                sgd.in_threads(exchange.subtract, places, deltas)
             while len(self._on_way) >= CHUNKS_ON_WAY:
                 self._settle_first()
             push = sgd.worker.push_async(self._table, keys, deltas, state=sgd.state)

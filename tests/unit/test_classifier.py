@@ -129,13 +129,33 @@ def test_train_of_several_workers_on_copies_exchanges_label_rows(make, monkeypat
     assert asked == ["input"] + ["output"] * (lines // classifier.EXCHANGE_LINES)
     asked.clear()
     train(make(workers=1), TEXT * 40)
-    assert asked == ["input", "output"] * 2  # to be trained, and as they were when they are pushed
+    assert asked == []  # no server has a row yet
     asked.clear()
     of_two = make(workers=2)
     train(of_two, TEXT * 40)
     asked.clear()
     train(of_two, TEXT * 40, 1)
     assert {"input", "output"} == set(asked)  # no new rows: what a round has pushed
+
+
+@pytest.mark.parametrize(
+    ("continue_from", "progress"), [("", (0.25, 0.75)), ("model.bin", (0.0, 0.5))]
+)
+def test_train_at_an_only_worker_whose_servers_may_have_rows_pulls_them(
+    make, monkeypatch, continue_from, progress
+):
+    model = make()
+    model.settings = replace(model.settings, continue_from=continue_from)
+    asked = []
+    pull = Classifier.pull_async
+
+    def noted(self, table, *given, **named):
+        asked.append(table)
+        return pull(self, table, *given, **named)
+
+    monkeypatch.setattr(Classifier, "pull_async", noted)
+    train(model, TEXT, progress=progress)
+    assert asked == ["input", "output"] * 2  # to be trained, and as they were when they are pushed
 
 
 def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(make):
@@ -221,8 +241,6 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
     known = batch.kept[1].new_keys  # of places from 0
     assert known[batch.examples.lines.labels].tolist() == labels.tolist()
     assert len(batch.examples.noise) == 4
-    for kept in batch.kept:
-        kept.pull.wait()
 
 
 def test_train_with_one_label_only_and_sampling_ends(make):

@@ -102,6 +102,20 @@ def test_init_normal_widest_row_has_moments_of_normal(build):
 
 
 @builds
+@pytest.mark.parametrize("kind", [0, 1, 2, 3])
+def test_init_rows_are_those_of_each_key(build, kind):
+    keys, out = np.array([3, 1 << 40, 0], np.uint64), np.full((3, 21), 9, np.float32)
+    one = kernels.load(build)
+    one.init_rows(kind, 0.5, 7, keys, out)
+    wanted = [one.init_row(kind, 0.5, 7, int(key), 21) for key in keys]
+    np.testing.assert_array_equal(out, wanted)
+    with pytest.raises(ValueError, match="3 rows"):
+        one.init_rows(kind, 0.5, 7, keys, out[:2])
+    with pytest.raises(ValueError, match="kind"):
+        one.init_rows(4, 0.5, 7, keys, out)
+
+
+@builds
 @pytest.mark.parametrize("dim", [1, 2, 9, 100])
 def test_init_factors_are_normal_behind_a_zero(build, dim):
     row = kernels.load(build).init_row(3, 0.5, 5, 6, dim)

@@ -88,15 +88,21 @@ class Worker:
 
     def __init__(
         self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0, growth=np.inf,
-        pulls_bases=False,
+        pulls_bases=False, makes=False,
     ):  # fmt: skip
         self.client = Client(store, workers)
+        first = store.rows.copy()
+
+        def fill_first(keys, rows):
+            rows[:] = first[keys - FIRST]
+
         self.sgd = LocalSgd(self.client, RowLayout.padded(DIM))
         motion = of_curvature(DIM)
         motion.a_step = a_step
         self.shared = SharedRows(
             self.sgd, "a", motion, room=room, round_blocks=round_blocks, growth=growth,
-            pulls_bases=pulls_bases, seconds=lambda: 0.0,
+            pulls_bases=pulls_bases, fill_first=fill_first if makes else None,
+            seconds=lambda: 0.0,
         )  # fmt: skip
 
     def ask(self, ids):
@@ -133,12 +139,17 @@ blocks_of = st.lists(
 
 
 @examples(20)
-@given(blocks_of, st.integers(1, IDS), st.integers(1, 4), st.booleans())
+@given(
+    blocks_of, st.integers(1, IDS), st.integers(1, 4), st.sampled_from(["kept", "pulled", "made"])
+)
 def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_is(
-    blocks, room, round_blocks, pulls_bases
+    blocks, room, round_blocks, bases
 ):
     store = Store()
-    worker = Worker(store, room=room, round_blocks=round_blocks, pulls_bases=pulls_bases)
+    worker = Worker(
+        store, room=room, round_blocks=round_blocks, pulls_bases=bases != "kept",
+        makes=bases == "made",
+    )  # fmt: skip
     expected = store.rows.copy()
     coming = worker.ask(blocks[0])
     for number, ids in enumerate(blocks):
@@ -204,6 +215,34 @@ def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
         store.rows[:4] - first[:4], [[1], [2], [2], [1]] * np.ones(DIM), 1e-5
     )
     assert not worker.shared._kept.exchange.has_bases
+
+
+def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before():
+    store = Store()
+    expected = store.rows.copy()
+    worker = Worker(store, round_blocks=2, pulls_bases=True, makes=True)
+    for ids in ([0, 1], [1, 2], [0, 3], [2, 4]):
+        np.testing.assert_array_equal(worker.train(worker.ask(ids), 1), expected[ids])
+        expected[ids] += 1
+    worker.shared.flush()
+    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
+    assert [sorted(pushed) for pushed in worker.client.pushes] == [[0, 1, 2], [0, 2], [3, 4]]
+    assert [sorted(pulled) for pulled in worker.client.pulled] == [[0, 2]]
+
+
+def test_only_worker_makes_no_row_once_servers_may_have_it():
+    store = Store()
+    worker = Worker(store, pulls_bases=True, makes=True, round_blocks=9)
+    store.rows[1:] += 7
+    worker.train(worker.ask([0]), 1)
+    coming = worker.ask([1])
+    worker.shared.begin_known()
+    np.testing.assert_array_equal(worker.train(coming, 1)[0], store.rows[1])
+    np.testing.assert_array_equal(worker.train(worker.ask([2]), 1)[0], store.rows[2])
+    expected = store.rows.copy()
+    expected[:3] += 1
+    worker.shared.flush()
+    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("chunk_bytes", [8 * DIM, 1 << 20])
@@ -408,11 +447,12 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
     np.testing.assert_allclose(worker.rows([1, 2]), store.rows[[1, 2]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("makes", [False, True])
 @pytest.mark.parametrize("round_blocks", [1, 2])
-def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks):
+def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks, makes):
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, round_blocks=round_blocks)
+    worker = Worker(store, pulls_bases=True, round_blocks=round_blocks, makes=makes)
     coming = worker.ask([1, 2])
     worker.train(coming, 1)
     worker.client.workers = worker.shared.workers = 2

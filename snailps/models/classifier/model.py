@@ -239,10 +239,16 @@ class Classifier(TextModel):
             self._motions = of_curvature(s.dim), of_curvature(s.dim)
             inputs, outputs = (
                 SharedRows(
-                    self.sgd, table, motion, steps_min=steps_min, growth=growth, pulls_bases=True
+                    self.sgd,
+                    table.name,
+                    motion,
+                    steps_min=steps_min,
+                    growth=growth,
+                    pulls_bases=True,
+                    fill_first=table.fill_first,
                 )
                 for table, motion, steps_min, growth in zip(
-                    ("input", "output"), self._motions, STEPS_MIN, GROWTH, strict=True
+                    self.tables(), self._motions, STEPS_MIN, GROWTH, strict=True
                 )
             )
             self._shared = inputs, outputs
@@ -276,6 +282,9 @@ class Classifier(TextModel):
         """The batch of a block whose rows are kept ones; it is seen with its places from now on."""
         assert self._shared is not None
         of_input, of_output = self._shared
+        if self._blocks == 0 and (block.progress[0] > 0 or self.settings.continue_from):
+            for shared in self._shared:
+                shared.begin_known()
         lines = seen.lines
         found = None
         if seen.numbering is not None:
