@@ -120,8 +120,8 @@ class Kernels:
             int32[p], p >= 1: rows of `outputs`, drawn beforehand from the noise distribution;
             the kernel picks from it uniformly.
         noise_logit
-            float32[n_out], subtracted from each score: zeros for negative sampling,
-            ``log(negatives * q(w))`` for NCE.
+            float32[n_out], subtracted from each score: ``log(negatives * q(w))`` for NCE; empty
+            for negative sampling: zeros.
         window
             1 to 256: each centre draws its reach uniformly from 1..window.
         negatives

@@ -107,6 +107,7 @@ cdef class CheckedBags:
     cdef const int64_t[::1] bag_ptr     # keep what the pointers to them stand for
     cdef const int32_t[::1] bag_rows
     cdef Py_ssize_t row_num
+    cdef bint own               # whether each bag is the row of its own number
 
     def __init__(self):
         raise TypeError("checked bags are what kernels.checked_bags returns")
@@ -297,13 +298,18 @@ cdef class Kernels:
         self.check_bags(bag_ptr, bag_rows, row_num, 1)
         cdef CheckedBags checked = CheckedBags.__new__(CheckedBags)
         checked.bag_ptr, checked.bag_rows, checked.row_num = bag_ptr, bag_rows, row_num
+        checked.own = len(bag_rows) == len(bag_ptr) - 1 and \
+            np.array_equal(bag_rows, np.arange(len(bag_rows)))
         return checked
 
-    cdef object check_bags_of_words(self, CheckedBags checked, const int64_t[::1] bag_ptr,
-                                    const int32_t[::1] bag_rows, Py_ssize_t row_num):
-        """Checks the bags of words, unless that was done before."""
-        if checked is None or not checked.holds(bag_ptr, bag_rows, row_num):
-            self.check_bags(bag_ptr, bag_rows, row_num, 1)
+    cdef bint check_bags_of_words(self, CheckedBags checked, const int64_t[::1] bag_ptr,
+                                  const int32_t[::1] bag_rows, Py_ssize_t row_num) except -1:
+        """Checks the bags of words, unless that was done before; whether it is known that each is
+        the row of its own number."""
+        if checked is not None and checked.holds(bag_ptr, bag_rows, row_num):
+            return checked.own
+        self.check_bags(bag_ptr, bag_rows, row_num, 1)
+        return False
 
     cdef object check_tables(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                              const int32_t[::1] noise, const float[::1] noise_logit,
@@ -317,9 +323,9 @@ cdef class Kernels:
                              f"{dim}, at least 1; got {inputs.shape[1]} and {outputs.shape[1]}")
         if inputs.shape[1] > C_DIM_MAX:
             raise ValueError(f"rows must have at most {C_DIM_MAX} columns, got {inputs.shape[1]}")
-        if noise_logit.shape[0] != out_num:
-            raise ValueError(f"noise_logit must have a number for each of the {out_num} rows of "
-                             f"outputs, got {noise_logit.shape[0]}")
+        if noise_logit.shape[0] not in (0, out_num):
+            raise ValueError(f"noise_logit must be empty or have a number for each of the {out_num} "
+                             f"rows of outputs, got {noise_logit.shape[0]}")
         if negatives < 1 or noise.shape[0] < 1:
             raise ValueError(f"negatives must be at least 1, got {negatives}, and noise must not be "
                              f"empty, got {noise.shape[0]} words")
@@ -357,7 +363,7 @@ cdef class Kernels:
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
         cdef Py_ssize_t out_num = outputs.shape[0]
         self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
-        self.check_bags_of_words(bags, pointers, bag_rows, inputs.shape[0])
+        cdef bint own = self.check_bags_of_words(bags, pointers, bag_rows, inputs.shape[0])
         if targets is None and word_num > out_num:
             raise ValueError(
                 f"outputs ({out_num} rows) must have a row a word ({word_num})")
@@ -396,7 +402,7 @@ cdef class Kernels:
         job.bag_ptr = &pointers[0]
         job.bag_rows = &bag_rows[0]
         job.noise = &noise[0]
-        job.noise_logit = &noise_logit[0]
+        job.noise_logit = &noise_logit[0] if noise_logit.shape[0] else NULL
         job.token_num = tokens.shape[0]
         job.noise_num = noise.shape[0]
         job.stride = inputs.shape[1]
@@ -404,6 +410,7 @@ cdef class Kernels:
         job.window = window
         # None is empty, so as many rows as bags are one each.
         job.single = pointers[pointers.shape[0] - 1] == pointers.shape[0] - 1
+        job.own = own
         job.negatives = negatives
         job.rate_start = lr_start
         job.rate_stop = lr_stop
@@ -555,7 +562,7 @@ cdef class Kernels:
         job.bag_ptr = &bag_ptr[0]
         job.bag_rows = &bag_rows[0]
         job.noise = &noise[0]
-        job.noise_logit = &noise_logit[0]
+        job.noise_logit = &noise_logit[0] if noise_logit.shape[0] else NULL
         job.bundle_num = n
         job.noise_num = noise.shape[0]
         job.stride = inputs.shape[1]

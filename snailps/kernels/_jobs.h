@@ -34,7 +34,7 @@ typedef struct {          /* word vectors, CBOW */
     const int64_t *bag_ptr;
     const int32_t *bag_rows;
     const int32_t *noise;
-    const float *noise_logit;
+    const float *noise_logit; /* of each row of `outputs`, or NULL: zeros */
     int64_t token_num;
     int64_t target_num;
     uint64_t noise_num;
@@ -42,6 +42,7 @@ typedef struct {          /* word vectors, CBOW */
     int dim;
     int window;
     int single; /* whether each bag is one row: that of number bag_rows[word] */
+    int own;    /* whether that is the word's own number: bag_rows need not be read */
     float negatives;
     float rate_start, rate_stop;
     float epsilon;
@@ -89,7 +90,7 @@ typedef struct { /* word vectors, skip-gram, on sorted pairs */
     const int64_t *bag_ptr;
     const int32_t *bag_rows;
     const int32_t *noise;
-    const float *noise_logit;
+    const float *noise_logit; /* of each row of `outputs`, or NULL: zeros */
     int64_t bundle_num;
     uint64_t noise_num;
     int64_t stride;

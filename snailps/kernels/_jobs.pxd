@@ -56,6 +56,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int dim
         int window
         bint single
+        bint own
         float negatives
         float rate_start
         float rate_stop

@@ -148,7 +148,7 @@ static double snail_judge_noise(const snail_pairs_job *job, const snail_bundles 
     uint8_t some[SNAIL_NOISE] = {0};
     double total = 0;
     snail_weigh_noise(job, g, full, some, weight);
-    for (int t = 0; t < SNAIL_NOISE; t++) logit[t] = job->noise_logit[g->noise[t]];
+    for (int t = 0; t < SNAIL_NOISE; t++) logit[t] = snail_logit(job->noise_logit, g->noise[t]);
     snail_judge_noise_rows(SNAIL_NOISE, (float(*)[SNAIL_GROUP])s->coef, logit, factor, full, weight,
                            some, loss);
     for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
@@ -238,7 +238,7 @@ SNAIL_INLINE void snail_score_contexts(const snail_pairs_job *job, const int32_t
     const int32_t *end = job->contexts + job->starts[job->bundle_num];
     for (int i = 0; i < num; i++) {
         rows[i] = job->outputs + contexts[i] * stride;
-        logit[i] = job->noise_logit[contexts[i]];
+        logit[i] = snail_logit(job->noise_logit, contexts[i]);
     }
     for (int i = 0; i < num; i += SNAIL_TILE) {
         if (contexts + i + SNAIL_CONTEXTS_AHEAD + SNAIL_TILE <= end)

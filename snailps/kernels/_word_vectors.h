@@ -94,6 +94,9 @@ SNAIL_INLINE uint64_t snail_below(uint64_t random, uint64_t bound) {
     return ((random >> 32) * bound) >> 32;
 }
 
+/* Of a row, where there are logits. */
+SNAIL_INLINE float snail_logit(const float *logits, int row) { return logits ? logits[row] : 0; }
+
 SNAIL_INLINE int snail_least(int a, int b) { return a < b ? a : b; }
 SNAIL_INLINE int snail_most(int a, int b) { return a > b ? a : b; }
 SNAIL_INLINE int64_t snail_least64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -202,7 +205,7 @@ SNAIL_INLINE int snail_next_target(const snail_words_job *job, int64_t *next, sn
 /* Fills a lane with a target; before[0]..before[1]-1 is the window of the lane before, then this one's. */
 SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, int lane,
                                   const snail_target *target, int reach, int64_t before[2]) {
-    const int32_t *tokens = job->tokens;
+    const int32_t *tokens = job->tokens, *rows = job->single && !job->own ? job->bag_rows : NULL;
     int32_t *around = g->around + lane * 2 * job->window;
     int64_t begin = target->at, end = target->at + 1;
     int num = 0;
@@ -210,7 +213,7 @@ SNAIL_INLINE void snail_plan_lane(const snail_words_job *job, snail_group *g, in
     while (end < job->token_num && end - target->at <= reach && tokens[end] >= 0) end++;
     for (int64_t t = begin; t < end; t++) {
         if (t == target->at) continue;
-        around[num] = job->single ? job->bag_rows[tokens[t]] : tokens[t];
+        around[num] = rows ? rows[tokens[t]] : tokens[t];
         g->fresh[g->fresh_num] = around[num++];
         g->fresh_num += (t < before[0]) | (t >= before[1]);
     }
@@ -486,7 +489,7 @@ static double snail_judge_centres(const snail_words_job *job, const snail_group 
     double total = 0;
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
         snail_own_dots(s->hidden_row + i, s->centre_row + i, job->stride, s->pull + i);
-    for (int i = 0; i < g->lane_num; i++) logit[i] = job->noise_logit[g->centre[i]];
+    for (int i = 0; i < g->lane_num; i++) logit[i] = snail_logit(job->noise_logit, g->centre[i]);
     snail_judge_true(s->pull, logit, g->lane_num, factor, loss);
     for (int i = 0; i < SNAIL_GROUP; i++) {
         s->pull[i] = g->contexts[i] > 0 ? s->pull[i] : 0;
@@ -510,7 +513,7 @@ static double snail_judge_shared(const snail_words_job *job, const snail_group *
         if (own)
             for (int i = 0; i < SNAIL_GROUP; i++)
                 weight[t][i] = g->centre[i] == g->shared[t] ? 0 : full[i];
-        logit[t] = job->noise_logit[g->shared[t]];
+        logit[t] = snail_logit(job->noise_logit, g->shared[t]);
     }
     snail_judge_noise_rows(SNAIL_CBOW_NOISE, (float(*)[SNAIL_GROUP])s->coef, logit, factor, full, weight,
                            some, loss);

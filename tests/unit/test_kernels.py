@@ -768,10 +768,19 @@ def test_load_build_that_cannot_run_says_what_is_missing(monkeypatch):
         kernels.load("sse5")
 
 
-def test_train_words_bags_that_were_checked_train_alike():
+@pytest.mark.parametrize("step", [1, -1])  # a bag is the row of its own number, or is not
+def test_train_words_bags_that_were_checked_train_alike(step):
     toy = Toy()
+    toy.bag_rows = toy.bag_rows[::step].copy()
     bags = kernels.checked_bags(toy.bag_ptr, toy.bag_rows, len(toy.inputs))
     for got, want in zip(toy.train(bags=bags), toy.train(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_train_words_without_logits_trains_as_with_zeros():
+    toy, none = Toy(), Toy()
+    none.logit = none.logit[:0]
+    for got, want in zip(none.train(), toy.train(), strict=True):
         np.testing.assert_array_equal(got, want)
 
 

@@ -530,6 +530,13 @@ def test_train_pairs_bags_that_were_checked_train_alike():
         np.testing.assert_array_equal(got, want)
 
 
+def test_train_pairs_without_logits_trains_as_with_zeros():
+    toy, none = Toy(), Toy()
+    none.logit = none.logit[:0]
+    for got, want in zip(none.train(), toy.train(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_train_pairs_bags_other_than_those_checked_are_checked():
     toy = Toy()
     bags = kernels.checked_bags(toy.bag_ptr, toy.bag_rows, len(toy.inputs))

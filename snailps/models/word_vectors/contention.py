@@ -162,6 +162,7 @@ class WordContention:
             nothing = np.zeros((dim, dim), np.float32)
             return nothing, nothing
         inputs, outputs = local[0][:, :dim], local[1][:, :dim]
+        logit = noise_logit if len(noise_logit) else np.zeros(len(outputs), np.float32)
         if self._settings.model == "skipgram":
             hidden = _means(inputs, tokens[at], bag_ptr, bag_rows)
             targets = tokens[at + 1]
@@ -172,8 +173,8 @@ class WordContention:
             targets = tokens[at]
         drawn = noise[np.arange(len(at)) * len(noise) // len(at)]
         positive, negative = outputs[targets], outputs[drawn]
-        near = _slopes(hidden, positive, noise_logit[targets])
-        far = _slopes(hidden, negative, noise_logit[drawn]) * np.float32(negatives)
+        near = _slopes(hidden, positive, logit[targets])
+        far = _slopes(hidden, negative, logit[drawn]) * np.float32(negatives)
         of_input = (positive * near).T @ positive + (negative * far).T @ negative
         of_output = (hidden * (near + far)).T @ hidden / np.float32(1 + negatives)
         return of_input / np.float32(len(at)), of_output / np.float32(len(at))

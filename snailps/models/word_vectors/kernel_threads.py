@@ -53,7 +53,7 @@ class Bags:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Negatives that pairs draw from, and the logit of each output row (NCE; zeros without)."""
+    """Negatives that pairs draw from, and the logit of each output row (NCE; empty without)."""
 
     words: Ints
     logit: Floats

@@ -262,8 +262,8 @@ class WordVectors(TextModel):
         self._keep = self.vocabulary.keep_probability(s.sample)
         noise = self.vocabulary.noise(NOISE_POWER)
         self._noise_sum = np.cumsum(noise)
-        self.noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
-        logit = np.zeros(1) if self.noise_log is None else self.noise_log
+        self._noise_log = np.log(noise * s.negatives) if s.loss == "nce" else None
+        logit = np.zeros(1) if self._noise_log is None else self._noise_log
         at_first = np.logaddexp(0, logit) + s.negatives * np.logaddexp(0, -logit)
         self._loss_untrained = float((noise * at_first).sum() / noise.sum())
         self._contention: tuple[int, WordContention] | None = None  # for so many workers
@@ -281,6 +281,12 @@ class WordVectors(TextModel):
         if self._contention is None or self._contention[0] != workers:
             self._contention = workers, WordContention(self.vocabulary, self.settings, workers)
         return self._contention[1]
+
+    def noise_logit(self, words: NDArray[Any] | slice) -> Floats:
+        """What the scores of output rows are above those of the model (NCE); empty without."""
+        if self._noise_log is None:
+            return np.zeros(0, np.float32)
+        return self._noise_log[words].astype(np.float32)
 
     def deal(self, block: Block) -> Mapping[str, float]:
         """Encodes a slice of a chunk for all workers."""
@@ -349,9 +355,7 @@ class WordVectors(TextModel):
         place[output_words] = np.arange(len(output_words), dtype=np.int32)
         bag_ptr, bag_rows, input_keys = self.bags(present)
         output_keys = output_words.astype(np.uint64)
-        logit = np.zeros(len(output_words), np.float32)
-        if self.noise_log is not None:
-            logit[:] = self.noise_log[output_words]
+        logit = self.noise_logit(output_words)
         local_tokens = place[tokens]
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()

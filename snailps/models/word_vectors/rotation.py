@@ -325,9 +325,7 @@ class RotationTrainer(ABC, Generic[T]):
         packed = model.sgd.pull_rows("output", keys).wait()
         local = tuple(self._trained.take(len(keys)) for _ in range(model.sgd.layout.arrays))
         model.sgd.layout.load(packed, *local)
-        logit = np.zeros(len(keys), np.float32)
-        if model.noise_log is not None:
-            logit[:] = model.noise_log[words]
+        logit = model.noise_logit(words)
         return Visit(part, groups, keys, contexts, noise, logit, packed, local)
 
     def _train_visit(

@@ -134,9 +134,7 @@ class SoleTrainer(ABC, Generic[T]):
         self._model = model
         vocabulary = model.vocabulary
         self._noise_sums = vocabulary.noise(NOISE_POWER).cumsum()
-        self._logit = np.zeros(len(vocabulary), np.float32)
-        if model.noise_log is not None:
-            self._logit[:] = model.noise_log
+        self._logit = model.noise_logit(slice(None))
         kept = vocabulary.keep_probability(model.settings.sample)
         self._kept = float(vocabulary.counts @ kept)  # words of an epoch
         self._tables: tuple[KeptTable, KeptTable] | None = None  # input, output
