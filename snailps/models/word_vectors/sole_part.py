@@ -2,7 +2,8 @@
 
     prepare: a piece of the chunk's text -> sorted pairs, or the text itself, and negatives
     train:   rows <- PULL, unless they are here; the pieces of one visit after the other, each
-             prepared while another one trains -> give back;  deltas of all rows -> PUSH, at the end
+             prepared while another one trains -> give back;
+             at the end, all rows: what the servers have <- PULL, the difference -> PUSH
 
 A chunk of one part has one tenancy, so no other worker has rows: none travel between visits, and
 output rows need no dealing.  If workers join, the next chunk has more parts, and begins when this
@@ -12,7 +13,7 @@ one is pushed.  If the worker is lost, its tenancy is trained again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,13 +45,17 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int32]
 ROWS_AT_ONCE = 1 << 13
-"""Rows that one request pulls or pushes; two are under way."""
+"""Rows that one request pulls or pushes; two of each are under way."""
 
 T = TypeVar("T")
 
 
 class KeptTable:
     """All rows of a table, at the only worker that trains them.
+
+    What the servers have is pulled again for the differences, some rows at a time: a copy of all
+    would be two fifths of a worker's memory.  So a push also repairs what servers have lost
+    (`replication: async`).
 
     Parameters
     ----------
@@ -68,36 +73,39 @@ class KeptTable:
         layout = model.sgd.layout
         self._model, self._table, self._keys = model, table, keys
         self.local = tuple(layout.make(len(keys)) for _ in range(layout.arrays))
-        self._base = np.empty((len(keys), layout.width), np.float32)  # as the servers have them
 
     def pull(self) -> None:
         """Takes the rows as the servers have them."""
         sgd = self._model.sgd
-        self._move(self._model.pull_async)
-        sgd.in_threads(sgd.layout.load, self._base, *self.local)
+        for some, packed in self._pulled():
+            sgd.in_threads(sgd.layout.load, packed, *(array[some] for array in self.local))
+            sgd.packed.give(packed)
 
     def push(self) -> None:
-        """Pushes what has changed, and waits until it is acknowledged."""
-        sgd = self._model.sgd
-        sgd.in_threads(sgd.layout.subtract, self._base, *self.local)
-        self._move(self._model.push_async)
-        sgd.in_threads(self._copy, self._base, *self.local)
-
-    def _move(self, start: Callable[..., Pending]) -> None:
-        before: Pending | None = None
-        for first in range(0, len(self._keys), ROWS_AT_ONCE):
-            some, state = slice(first, first + ROWS_AT_ONCE), self._model.sgd.state
-            begun = start(self._table, self._keys[some], self._base[some], state=state)
+        """Makes the servers' rows these, and waits until that is acknowledged."""
+        sgd, before = self._model.sgd, None
+        for some, packed in self._pulled():
+            sgd.in_threads(sgd.layout.subtract, packed, *(array[some] for array in self.local))
+            push = self._model.push_async(self._table, self._keys[some], packed, state=sgd.state)
             if before is not None:
-                before.wait()
-            before = begun
+                sgd.packed.give(before.wait())
+            before = push
         if before is not None:
-            before.wait()
+            sgd.packed.give(before.wait())
 
-    def _copy(self, base: Floats, *local: Floats) -> None:
-        dim = self._model.sgd.layout.dim
-        for part, array in enumerate(local):
-            base[:, part * dim : (part + 1) * dim] = array[:, :dim]
+    def _pulled(self) -> Iterator[tuple[slice, Floats]]:
+        """All rows as the servers have them, some at a time, in arrays of `packed`."""
+        coming: tuple[slice, Pending] | None = None
+        for first in range(0, len(self._keys), ROWS_AT_ONCE):
+            some = slice(first, first + ROWS_AT_ONCE)
+            keys = self._keys[some]
+            packed = self._model.sgd.packed.take(len(keys))
+            begun = self._model.pull_async(self._table, keys, packed, state=self._model.sgd.state)
+            if coming is not None:
+                yield coming[0], coming[1].wait()
+            coming = some, begun
+        if coming is not None:
+            yield coming[0], coming[1].wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,6 @@ class SoleTrainer(ABC, Generic[T]):
         self._kept = float(vocabulary.counts @ kept)  # words of an epoch
         self._tables: tuple[KeptTable, KeptTable] | None = None  # input, output
         self._chunk = -1  # whose deltas were the last to be pushed
-        self._route_epoch = -1  # of the last pull
         self._ahead = ThreadPoolExecutor(1, "snailps-piece")
 
     def close(self) -> None:
@@ -198,11 +205,9 @@ class SoleTrainer(ABC, Generic[T]):
                 KeptTable(model, "input", self._bags[1]),
                 KeptTable(model, "output", words),
             )
-        epoch = model.route_epoch  # read first: it may change during the pull
-        if not keeps or epoch != self._route_epoch:
+        if not keeps:
             for table in self._tables:
                 table.pull()
-        self._route_epoch = epoch
         return self._tables
 
     @cached_property

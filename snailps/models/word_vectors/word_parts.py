@@ -57,11 +57,11 @@ PARTS_ROOM = 16
 """Resident parts that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
 BYTES_A_WORD_SOLE = 20.0
-"""Traffic that chunks of one part are made for: each pushes all rows once."""
+"""Traffic that chunks of one part are made for: each pulls and pushes all rows once."""
 CHUNK_WORDS_SOLE = 16_000_000
 """Most words of such a chunk, some seconds of training: what is lost with its worker."""
-SOLE_COPIES = 2.4
-"""Of a row at the only worker: to train on, padded, and as the servers have it."""
+SOLE_COPIES = 1.2
+"""Of a row at the only worker: to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
 """Kept words that the only worker sorts and trains at a time; the latter with rows of n-grams,
 which else learn what a piece is about.  20 MB, 3 epochs, n-grams, WS-353, analogies, held-out loss
@@ -141,7 +141,7 @@ def chunks_of_sole(vocabulary: Vocabulary, settings: WordVectorSettings, tokens:
     s = settings
     if not keeps_all_rows(vocabulary, s):
         return 0
-    by_traffic = BYTES_A_WORD_SOLE * tokens / (_all_rows(vocabulary, s) * _row_bytes(s))
+    by_traffic = BYTES_A_WORD_SOLE * tokens / (_all_rows(vocabulary, s) * 2 * _row_bytes(s))
     by_visits = tokens / (VISITING_PER_PART * VISIT_WORDS)
     wanted = round(min(by_traffic, by_visits, CHUNKS_MAX))
     for_two = _chunks_of_text(vocabulary, s, tokens / 2)  # another worker may join
