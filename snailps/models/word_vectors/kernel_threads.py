@@ -9,7 +9,9 @@ they travel.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,32 +72,13 @@ def train_bundles(
     seed: int,
 ) -> list[Judged]:
     """Skip-gram: trains sorted pairs at rates that fall from one to the other."""
-    s, (centres, starts, contexts) = model.settings, bundles
+    centres, starts, contexts = bundles
     threads = min(model.threads, max(1, len(centres) // THREAD_GROUPS))
-    tasks = [
-        model.sgd.pool.submit(
-            kernels.train_pairs,
-            inputs[0],
-            outputs[0],
-            s.dim,
-            centres[a:b],
-            starts[a : b + 1],
-            contexts,
-            bags.ptr,
-            bags.rows,
-            noise.words,
-            noise.logit,
-            negatives=s.negatives,
-            lr_start=rates[0],
-            lr_stop=rates[1],
-            seed=(seed + at) & MASK64,
-            squares=squares_of(inputs, outputs),
-            eps=ADAGRAD_EPS,
-            bags=bags.checked,
-        )
-        for at, (a, b) in enumerate(_shares(len(centres), threads))
+    shares = [
+        (centres[a:b], starts[a : b + 1], contexts) for a, b in _shares(len(centres), threads)
     ]
-    return [task.result() for task in tasks]
+    train = partial(kernels.train_pairs, inputs[0], outputs[0], model.settings.dim)
+    return _in_threads(model, train, shares, inputs, outputs, bags, noise, rates, seed)
 
 
 def train_text(
@@ -112,19 +95,32 @@ def train_text(
     s = model.settings
     # A part loses the contexts across its edges, so it must be long against the window.
     threads = min(model.threads, max(1, len(text) // (PART_WINDOWS * s.window)))
+    shares = [(text[a:b],) for a, b in _shares(len(text), threads)]
+    train = partial(kernels.train_words, inputs[0], outputs[0], s.dim, window=s.window)
+    return _in_threads(model, train, shares, inputs, outputs, bags, noise, rates, seed)
+
+
+def _in_threads(
+    model: WordVectors,
+    train: Callable[..., Judged],
+    shares: Sequence[tuple[NDArray[np.integer], ...]],
+    inputs: Rows,
+    outputs: Rows,
+    bags: Bags,
+    noise: Noise,
+    rates: tuple[float, float],
+    seed: int,
+) -> list[Judged]:
+    """Calls a kernel for the share of each thread, with what all have in common."""
     tasks = [
         model.sgd.pool.submit(
-            kernels.train_words,
-            inputs[0],
-            outputs[0],
-            s.dim,
-            text[a:b],
+            train,
+            *share,
             bags.ptr,
             bags.rows,
             noise.words,
             noise.logit,
-            window=s.window,
-            negatives=s.negatives,
+            negatives=model.settings.negatives,
             lr_start=rates[0],
             lr_stop=rates[1],
             seed=(seed + at) & MASK64,
@@ -132,7 +128,7 @@ def train_text(
             eps=ADAGRAD_EPS,
             bags=bags.checked,
         )
-        for at, (a, b) in enumerate(_shares(len(text), threads))
+        for at, share in enumerate(shares)
     ]
     return [task.result() for task in tasks]
 

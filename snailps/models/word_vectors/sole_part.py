@@ -13,7 +13,7 @@ one is pushed.  If the worker is lost, its tenancy is trained again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,6 +138,9 @@ class SoleTrainer(ABC, Generic[T]):
         After its `setup`.
     """
 
+    _train: Callable[..., list[Judged]]
+    """Trains a piece in threads: a function of `kernel_threads`."""
+
     def __init__(self, model: WordVectors) -> None:
         self._model = model
         vocabulary = model.vocabulary
@@ -166,7 +169,7 @@ class SoleTrainer(ABC, Generic[T]):
     def train(self, block: Block) -> dict[str, float]:
         """Trains the visits that the master lends, then pushes what has changed."""
         tables = self._open(block)
-        inputs, outputs = (table.local for table in tables)
+        (inputs, outputs), (bags, _) = (table.local for table in tables), self._bags
         begin, end = block.progress
         per_visit, trained, words = self._pieces_of_visit(block), 0, 0
         step = (end - begin) / (block.visiting * per_visit)
@@ -179,7 +182,9 @@ class SoleTrainer(ABC, Generic[T]):
             behind = [begin + step * (block.had * per_visit + trained + at) for at in (0, 1)]
             first, last = (self._model.settings.lr * (1.0 - share) for share in behind)
             seed = block.seed + piece.at * 0x9E3779B97F4A7C15
-            results += self._train(piece, inputs, outputs, (first, last), seed)
+            results += self._train(
+                self._model, inputs, outputs, piece.content, bags, piece.noise, (first, last), seed
+            )
             trained, words = trained + 1, words + piece.words
             if trained % per_visit:
                 continue
@@ -247,20 +252,11 @@ class SoleTrainer(ABC, Generic[T]):
     def _sorted(self, ids: Ints, seed: int) -> tuple[T, int]:
         """What is trained of a text, and in how many groups: each shares its negatives."""
 
-    @abstractmethod
-    def _train(
-        self,
-        piece: Piece[T],
-        inputs: tuple[Floats, ...],
-        outputs: tuple[Floats, ...],
-        rates: tuple[float, float],
-        seed: int,
-    ) -> list[Judged]:
-        """Trains a piece in threads, at rates that fall from one to the other."""
-
 
 class SoleSkipGramTrainer(SoleTrainer[Bundles]):
     """Skip-gram: a piece is its sorted pairs."""
+
+    _train = staticmethod(train_bundles)
 
     def _sorted(self, ids: Ints, seed: int) -> tuple[Bundles, int]:
         model = self._model
@@ -269,35 +265,11 @@ class SoleSkipGramTrainer(SoleTrainer[Bundles]):
         )
         return (centres, starts, contexts), len(centres)
 
-    def _train(
-        self,
-        piece: Piece[Bundles],
-        inputs: tuple[Floats, ...],
-        outputs: tuple[Floats, ...],
-        rates: tuple[float, float],
-        seed: int,
-    ) -> list[Judged]:
-        bags, _ = self._bags
-        return train_bundles(
-            self._model, inputs, outputs, piece.content, bags, piece.noise, rates, seed
-        )
-
 
 class SoleCbowTrainer(SoleTrainer[Ints]):
     """CBOW: a piece is its text."""
 
+    _train = staticmethod(train_text)
+
     def _sorted(self, ids: Ints, seed: int) -> tuple[Ints, int]:
         return ids, len(ids)
-
-    def _train(
-        self,
-        piece: Piece[Ints],
-        inputs: tuple[Floats, ...],
-        outputs: tuple[Floats, ...],
-        rates: tuple[float, float],
-        seed: int,
-    ) -> list[Judged]:
-        bags, _ = self._bags
-        return train_text(
-            self._model, inputs, outputs, piece.content, bags, piece.noise, rates, seed
-        )
