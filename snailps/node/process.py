@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 AWAY_S = 1.0
 """How long a signal waits for a lost master to return before this process leaves without it."""
@@ -153,6 +154,32 @@ def _own_host(settings: ClusterSettings) -> str:
                 waits = True
                 log.info("waiting for the name of the master: %s %.0f s left", error, left_s)
         threading.Event().wait(WATCH_S)
+
+
+def _before_joining(number: int) -> str:
+    return f"{signal.Signals(number).name} before the cluster was formed"
+
+
+class _ChildSignals:
+    """Gives a child that a model forks its own signals: those of this process are not for it."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+        os.register_at_fork(
+            before=self._hold, after_in_parent=self._let_go, after_in_child=self._begin
+        )
+
+    def _hold(self) -> None:
+        self._of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def _let_go(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._of_thread.mask)
+
+    def _begin(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self._let_go()
 
 
 class Node:
@@ -260,6 +287,8 @@ class Node:
             mend=self._find_master,
         )
         self._control.start()
+        if self.ending:  # a signal came while we dialled
+            raise ConnectionLost(self.verdict.text)
         register = messages.Register(
             self.role.name.lower(),
             socket.gethostname(),
@@ -417,15 +446,6 @@ class Node:
         self.on_end(self._end)
         self.ended.set()
 
-    def wait_until_ended(self) -> None:
-        """Waits for `ended` in the main thread, the only one that runs signal handlers.
-
-        A signal may wake another thread instead (as it does in a suspended process), so the main
-        thread polls.
-        """
-        while not self.ended.wait(WATCH_S):
-            pass
-
     @property
     def ending(self) -> bool:
         """Whether the end has been decided; `ended` is set after `on_end`."""
@@ -461,9 +481,20 @@ class Node:
         self.trust.close()
 
     def catch_signals(self) -> None:
-        """SIGINT asks the master to end the job; SIGTERM asks to leave."""
-        signal.signal(signal.SIGINT, self._on_signal)
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """SIGINT asks the master to end the job; SIGTERM asks to leave.  In the main thread.
+
+        Handlers run in the main thread, between two steps of Python: not while a model computes
+        or waits.  So a thread of its own hears of signals, from the interpreter itself.
+        """
+        hears, tells = socket.socketpair()
+        tells.setblocking(False)
+        signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
+        threading.Thread(
+            target=self._hear_signals, args=(hears,), name="snailps-signals", daemon=True
+        ).start()
+        for number in _SIGNALS:
+            signal.signal(number, self._break_dialling)
+        _ChildSignals()
 
     def _receive(self, message: messages.Message) -> AnswerOrFuture:
         """Passes a message to `on_message`; errors become `ClusterError`."""
@@ -494,17 +525,24 @@ class Node:
         self._leaves = why
         self.control.note(messages.Leaving(why))
 
-    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+    def _break_dialling(self, number: int, frame: types.FrameType | None) -> None:
+        """Of a signal, in the main thread: nothing else can end that wait."""
+        if self._control is None:
+            self.end(EXIT_INTERRUPTED, _before_joining(number))
+            raise KeyboardInterrupt
+
+    def _hear_signals(self, hears: socket.socket) -> None:
+        while number := hears.recv(1):
+            self._on_signal(number[0])
+
+    def _on_signal(self, number: int) -> None:
         self._signalled = True
-        name = signal.Signals(number).name
-        if self.welcome is None or self.ended.is_set():
-            self.end(EXIT_INTERRUPTED, f"{name} before the cluster was formed")
-            if self._control is None:  # still dialling: nothing else can break that wait
-                raise KeyboardInterrupt
-            threading.Thread(target=self._control.close, daemon=True).start()
+        if self.welcome is not None and not self.ended.is_set():
+            self._leave_on(signal.Signals(number).name)
             return
-        # A handler must not wait for a lock that the main thread may hold: use a thread.
-        threading.Thread(target=self._leave_on, args=(name,), daemon=True).start()
+        self.end(EXIT_INTERRUPTED, _before_joining(number))
+        if self._control is not None:  # else _register sees the end
+            self._control.close()
 
     def _leave_on(self, name: str) -> None:
         """After a signal: asks the master to leave, or leaves if there is no master."""

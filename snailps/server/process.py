@@ -99,7 +99,7 @@ class Server(Node):
                     "use port_range, or set shard_num: 1"
                 )
             self.join(endpoints)
-            self.wait_until_ended()
+            self.ended.wait()
             self.stop_serving()
         finally:
             self._close_listeners()

@@ -48,7 +48,6 @@ from snailps.node.limits import GRACE_S, Limits
 from snailps.node.metric_samples import BlockTally, of_worker
 from snailps.node.metrics import Sample
 from snailps.node.process import (
-    WATCH_S,
     End,
     Node,
     raise_descriptors,
@@ -118,10 +117,7 @@ class WorkerProcess(Node):
         self.join()
         try:
             while True:
-                try:
-                    message = self._inbox.get(timeout=WATCH_S)
-                except queue.Empty:
-                    continue
+                message = self._inbox.get()
                 if isinstance(message, End):
                     break
                 assert isinstance(message, messages.Start)

@@ -101,17 +101,43 @@ def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(tmp_p
     assert (tmp_path / "out.npz").exists()
 
 
-@pytest.mark.long
+def signal_other_thread(process, number):
+    """Sends a signal that does not wake the main thread.
+
+    So it may come to a process that was stopped and goes on; one that comes just before a call
+    that waits has the same effect.
+    """
+    threads = {int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()}
+    other = max(threads - {process.pid})
+    assert ctypes.CDLL(None).tgkill(process.pid, other, number) == 0
+
+
 def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp_path, job, gated):
-    """So it comes to a process that was stopped and goes on: any thread may be the one it wakes."""
     with Cluster(tmp_path, job=job) as cluster:
         master, (server,), _ = cluster.started_at(gated)
-        threads = {int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()}
-        other = max(threads - {server.pid})
-        assert ctypes.CDLL(None).tgkill(server.pid, other, signal.SIGTERM) == 0
+        signal_other_thread(server, signal.SIGTERM)
         master.wait_line(r"told to leave \(SIGTERM\)")
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0]
+
+
+def test_worker_whose_model_waits_hears_a_signal_all_the_same(tmp_path, job, gated):
+    with Cluster(tmp_path, job=job) as cluster:
+        master, _, (worker,) = cluster.started_at(gated)
+        signal_other_thread(worker, signal.SIGINT)
+        master.wait_line(rf"{cluster.name_of(worker)} .*SIGINT")
+        master.wait_line("interrupted: finishing")
+        gated.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+
+
+def test_child_that_a_model_forks_has_signals_of_its_own(tmp_path, job, gated):
+    job["worker_class"] = "cluster_models:Forking"
+    with Cluster(tmp_path, job=job) as cluster:
+        master, *_ = cluster.started_at(gated)
+        gated.open()
+        assert cluster.codes() == [0, 0, 0]
+        assert "SIGTERM" not in master.stderr
 
 
 # --- a survey whose parts are merged by the workers --------------------------------------------

@@ -74,6 +74,19 @@ class Counter(Worker):
             raise ValueError("planted failure")
 
 
+class Forking(Counter):
+    """Forks a child in each block, and ends it with SIGTERM, as pools of processes do."""
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        if (child := os.fork()) == 0:
+            while True:
+                signal.pause()
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status)
+        return super().train(block)
+
+
 class Surveyed(Counter):
     """Counts its lines in a first pass, with gates of their own."""
 
