@@ -30,7 +30,7 @@ from snailps.cli.figures import (
 from snailps.node.phrases import lasts, phase_words, process_name, state_words
 from snailps.node.status import EventStatus, NodeStatus, Phase, Status
 
-if TYPE_CHECKING:  # imported where a terminal is drawn: a twentieth of the start
+if TYPE_CHECKING:  # imported where a terminal is drawn: 7% of the start
     from rich.console import RenderableType
     from rich.live import Live
     from rich.table import Table
