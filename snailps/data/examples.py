@@ -156,12 +156,9 @@ class ExampleReader:
         first, last = part or (0, len(data))
         if start + first == 0:
             first = self._first(data)
-        reader = self._reader
-        if reader is None:
-            found = self._guess(data, first, last)
-            reader = self._loops(found or ("csv" if self.columns else "libsvm"))
-            if found:  # else the next text is asked
-                self.format, self._reader = found, reader
+        self.learn_format(data, start)
+        # While it is not known the next text is asked.
+        reader = self._reader or self._loops("csv" if self.columns else "libsvm")
         examples, fault = reader.read(data, first, last)
         if self.columns and not self._has_label:
             examples.labels[:] = 0
@@ -178,6 +175,14 @@ class ExampleReader:
                 raise DataError(f"{message}. Correct the line{leave}")
             self.first_bad = self.first_bad or message
         return examples
+
+    def learn_format(self, data: bytes, start: int = 0) -> bool:
+        """Whether the format is known: as given, by an earlier text, or by this one's lines."""
+        if self._reader is None:
+            found = self._guess(data, 0 if start else self._first(data), len(data))
+            if found:
+                self.format, self._reader = found, self._loops(found)
+        return self._reader is not None
 
     def read_rows(
         self, data: bytes, path: str = "", first: int = 0, last: int | None = None

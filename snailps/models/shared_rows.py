@@ -88,7 +88,7 @@ LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
 """Rows of one request; frequent rows are exchanged again once all chunks of a round are merged."""
-MADE_ROWS = 256
+MADE_BYTES = 128 << 10
 """Rows whose first values are made at a time: they are in cache when they are copied."""
 CHUNK_BYTES = 16 << 20
 """Deltas of one request without an answer, at least as many as `CHUNK_ROWS`."""
@@ -232,10 +232,9 @@ class SharedRows:
     pulls_bases : bool
         Whether rows of an only worker have no bases: it pulls those when it pushes.
     fill_first : callable, optional
-        ``fill_first(keys, rows)`` writes the first values of rows.  With it, and without bases, the
-        new rows of an only worker are made here and not pulled, nor is what they began with when
-        they are first pushed: until `begin_known` says that servers have rows, or another worker
-        comes.
+        ``fill_first(keys, rows)`` writes the first values of rows.  With it the new rows of an only
+        worker are made here and not pulled, nor, without bases, is what they began with when they
+        are first pushed: until `begin_known` says that servers have rows, or another worker comes.
     seconds : callable
         Measures how much time exchanges take.
 
@@ -273,7 +272,8 @@ class SharedRows:
         self._asked = self._places_for(0)
         self._asked.pulling = True
         self._fill_first = fill_first
-        self._asked.makes = fill_first is not None and not self._asked.exchange.has_bases
+        self._made_rows = max(1, MADE_BYTES // (4 * sgd.layout.width))
+        self._asked.makes = fill_first is not None and self.workers == 1
         self.numbering = 0  # how often places were given anew
         self._blocks, self._size = 0, 0.0  # of this round
         self._blocks_a_round = round_blocks
@@ -428,9 +428,10 @@ class SharedRows:
     def _make(self, places: Ids, keys: Keys) -> None:
         """Gives new rows their first values; threads may call it for different rows."""
         assert self._fill_first is not None
-        packed = np.empty((min(len(keys), MADE_ROWS), self._sgd.layout.width), np.float32)
-        for first in range(0, len(keys), MADE_ROWS):
-            some = slice(first, first + MADE_ROWS)
+        step = self._made_rows
+        packed = np.empty((min(len(keys), step), self._sgd.layout.width), np.float32)
+        for first in range(0, len(keys), step):
+            some = slice(first, first + step)
             rows = packed[: len(keys[some])]
             self._fill_first(keys[some], rows)
             self._kept.exchange.load(places[some], keys[some], rows, now=self._now)
@@ -438,8 +439,8 @@ class SharedRows:
     def _take_made(self, places: Ids, keys: Keys, deltas: Floats) -> None:
         """Deltas of rows that were made here; threads may call it for different rows."""
         assert self._fill_first is not None
-        for first in range(0, len(keys), MADE_ROWS):
-            some = slice(first, first + MADE_ROWS)
+        for first in range(0, len(keys), self._made_rows):
+            some = slice(first, first + self._made_rows)
             self._fill_first(keys[some], deltas[some])
             self._kept.exchange.subtract(places[some], deltas[some])
 

@@ -189,10 +189,31 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
     assert sum(result["units"] for result in results) == 900
 
 
-def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch):
+@pytest.mark.parametrize(
+    ("begin", "model_file", "workers", "pulls"),
+    [(0.0, "", 1, False), (0.5, "", 1, True), (0.0, "before.npz", 1, True), (0.0, "", 2, True)],
+)
+def test_new_rows_are_pulled_only_if_servers_may_have_some(make, begin, model_file, workers, pulls):
+    model = make(LinearSettings(continue_from=model_file), workers=workers)
+    pulled, pull_async = [], model.pull_async
+
+    def noted(table, keys, *given, **named):
+        pulled.extend(keys)
+        return pull_async(table, keys, *given, **named)
+
+    model.pull_async = noted
+    block = block_of(planted(50, 1), 0, (begin, 0.6))
+    block.prepared = model.prepare(block)
+    model.train(block)
+    assert len(set(pulled)) == (FEATURES + 1 if pulls else 0)
+    push_all(model)
+
+
+@pytest.mark.parametrize("format", ["libsvm", "auto"])
+def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch, format):
     text = planted(384, 4)
     monkeypatch.setattr("snailps.models.sparse.batch.PIECE_BYTES", len(text) // 8)
-    model = make(LinearSettings(format="libsvm"))  # of one thread
+    model = make(LinearSettings(format=format))  # of one thread
     block = block_of(text)
     block.prepared = model.prepare(block)
     assert len(block.prepared.batches) == 8
@@ -300,7 +321,6 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     (batch,) = prepared.batches
     assert batch.keys.tolist() == [5, BIAS_KEY]
     assert prepared.kept.new_keys[batch.places].tolist() == [5]
-    prepared.kept.pull.wait()
 
 
 def test_survey_with_part_that_is_none_refuses():

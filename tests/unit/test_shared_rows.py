@@ -140,16 +140,19 @@ blocks_of = st.lists(
 
 @examples(20)
 @given(
-    blocks_of, st.integers(1, IDS), st.integers(1, 4), st.sampled_from(["kept", "pulled", "made"])
+    blocks_of,
+    st.integers(1, IDS),
+    st.integers(1, 4),
+    st.sampled_from(["kept", "pulled"]),
+    st.booleans(),
 )
 def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_is(
-    blocks, room, round_blocks, bases
+    blocks, room, round_blocks, bases, makes
 ):
     store = Store()
     worker = Worker(
-        store, room=room, round_blocks=round_blocks, pulls_bases=bases != "kept",
-        makes=bases == "made",
-    )  # fmt: skip
+        store, room=room, round_blocks=round_blocks, pulls_bases=bases == "pulled", makes=makes
+    )
     expected = store.rows.copy()
     coming = worker.ask(blocks[0])
     for number, ids in enumerate(blocks):
@@ -230,9 +233,22 @@ def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before(
     assert [sorted(pulled) for pulled in worker.client.pulled] == [[0, 2]]
 
 
-def test_only_worker_makes_no_row_once_servers_may_have_it():
+def test_only_worker_that_makes_rows_and_keeps_their_bases_pulls_none():
     store = Store()
-    worker = Worker(store, pulls_bases=True, makes=True, round_blocks=9)
+    expected = store.rows.copy()
+    worker = Worker(store, round_blocks=2, makes=True)
+    for ids in ([0, 1], [1, 2], [0, 3], [2, 4]):
+        np.testing.assert_array_equal(worker.train(worker.ask(ids), 1), expected[ids])
+        expected[ids] += 1
+    worker.shared.flush()
+    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
+    assert not worker.client.pulled
+
+
+@pytest.mark.parametrize("pulls_bases", [False, True])
+def test_only_worker_makes_no_row_once_servers_may_have_it(pulls_bases):
+    store = Store()
+    worker = Worker(store, pulls_bases=pulls_bases, makes=True, round_blocks=9)
     store.rows[1:] += 7
     worker.train(worker.ask([0]), 1)
     coming = worker.ask([1])

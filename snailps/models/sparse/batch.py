@@ -189,7 +189,7 @@ class BatchReader:
         if is_matrix(data):
             return self._pieces_of_rows(data, then, path)
         parts = len(data) // PIECE_BYTES
-        if parts < 2 or self._reader.format == "auto":
+        if parts < 2 or not self._reader.learn_format(data, start):
             return [then(self._reader.read(data, path, start))]
         edges = [0]
         for part in range(1, parts):

@@ -42,6 +42,7 @@ from snailps.models.sparse.batch import (
     BIAS_KEY,
     Batch,
     Floats,
+    Keys,
     batch_reader,
     check_classes,
 )
@@ -112,6 +113,7 @@ class SparseWorker(Worker):
     """Base class of models of sparse examples; see the module's docstring."""
 
     _has_told = False  # of a malformed line
+    _has_begun = False  # has been given a block
     shared_rows: SharedRows | None = None
     _bias_mean: Floats | None = None
     """Change of the bias's packed row by an example, in the block before."""
@@ -345,6 +347,7 @@ class SparseWorker(Worker):
                 round_blocks=ROUND_BLOCKS,
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                 drift=self.drift,
+                fill_first=_fill_zeros if table.init == "zeros" else None,
             )
 
     def make_shares(self, table: Table, layout: RowLayout) -> Shares:
@@ -387,6 +390,9 @@ class SparseWorker(Worker):
 
     def _prepare_kept(self, block: Block, shared: SharedRows) -> Prepared:
         """The same with kept rows; a block that was seen before is neither read nor parsed."""
+        if not self._has_begun and (block.progress[0] > 0 or self.settings.continue_from):
+            shared.begin_known()
+        self._has_begun = True
         seen = self._seen.find(block, shared.numbering)
         if seen is not None:
             units = sum(len(batch) for batch in seen)
@@ -614,6 +620,11 @@ def _found_again(batches: Sequence[Batch], shared: SharedRows) -> Iterator[Found
         found = shared.find_again(shared.numbering, places)
         assert found is not None
         yield found
+
+
+def _fill_zeros(_keys: Keys, rows: Floats) -> None:
+    """First values of rows that begin with zeros; their state does, too."""
+    rows[:] = 0
 
 
 def _keep_memory() -> None:
