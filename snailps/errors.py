@@ -57,7 +57,7 @@ def place_of(error: BaseException) -> str:
         if not frame.filename.startswith((*_OURS, "<"))
     ]
     own = [frame for frame in frames if is_own_code(frame.filename)]
-    if not frames:
+    if not frames or (isinstance(error, SyntaxError) and not own):  # has a place in its own words
         return ""
     frame = own[-1] if own else frames[0]
     return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from snailps.errors import ConfigError, is_own_code, place_of
+from snailps.errors import ConfigError, explain, is_own_code, place_of
 
 T = TypeVar("T")
 
@@ -48,8 +48,13 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     in the same folder or below it, all of these are imported again.
     """
     module_name, _, class_name = path.partition(":")
-    if not class_name:
+    if not class_name or not all(map(str.isidentifier, module_name.split("."))):
         raise ConfigError(f"{where}: expected package.module:Class")
+    if module_name.endswith(".py"):
+        raise ConfigError(
+            f"{where}: expected the name of a module, not of its file: leave out '.py', as in "
+            f"{module_name[:-3]}:{class_name}"
+        )
     if module_name == "__main__":
         raise ConfigError(
             f"{where}: a class defined in a script or a notebook cell exists in that process only; "
@@ -61,16 +66,18 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     try:
         module = _current(module_name)
     except ModuleNotFoundError as error:
+        if error.name != module_name and not module_name.startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{where}: importing {module_name} fails: {error}{place_of(error)}. Install what "
+                "it imports, on every machine, or correct that line"
+            ) from None
         raise ConfigError(
             f"{where}: {error} on this machine. Start the process in the folder that holds "
             f"{module_name.split('.')[0]!r}, name that folder in PYTHONPATH, or pip install it "
             "on every machine"
         ) from None
-    except Exception as error:
-        raise ConfigError(
-            f"{where}: importing {module_name} fails: {type(error).__name__}: {error}"
-            f"{place_of(error)}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where}: importing {module_name} fails: {explain(error)}") from error
     cls = getattr(module, class_name, None)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         have = sorted(

@@ -64,6 +64,8 @@ def read_conf(path: str | Path) -> list[Entry]:
             f"configuration file {str(path)!r} not found (current folder: {Path.cwd()}); "
             f"check the path given with -c"
         )
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a .conf file in it with -c")
     return list(_read(path, str(path), ()))
 
 

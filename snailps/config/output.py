@@ -25,10 +25,15 @@ def check_output(output: str) -> None:
     Raises
     ------
     ConfigError
-        The folder is not writable.
+        The folder is not writable, or is all that is named.
     """
     if not output:
         return
+    if output.endswith("/"):
+        raise ConfigError(
+            f"output: {output}: expected what the names of the result files begin with, got a "
+            f"folder; write {output}model, for example"
+        )
     folder = Path(output).absolute().parent
     if folder.exists() and not folder.is_dir():
         raise ConfigError(

@@ -22,6 +22,7 @@ from snailps.errors import DataError
 
 _HEAD = struct.Struct("<QQ")
 _LINE_SHOWN = 80
+_VALUE_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +68,38 @@ class NameColumns:
         DataError
             A line has other columns; names file and line.
         """
-        data = data.replace(b"\r\n", b"\n").strip(b"\n")
+        whole = data.replace(b"\r\n", b"\n")
+        data = whole.strip(b"\n")
         if not data.strip():
             return Columns([[] for _ in self.expected], np.zeros(0, np.float32))
         line = data.partition(b"\n")[0]
         separator = b"\t" if b"\t" in line else b"," if b"," in line else None
         width = len(line.split(separator))
         if width != len(self.expected) and not (self.valued and width > len(self.expected)):
-            raise self._refuse(line, path, start)
+            raise self._refuse(line, separator, whole, path, start)
         parts = _split(data, separator, width)
         if parts is None:
-            parts = self._split_slowly(data, separator, width, path, start)
+            parts = self._split_slowly(whole, separator, width, path, start)
         names = [parts[at::width] for at in range(len(self.expected))]
         if width == len(self.expected):
             return Columns(names, np.zeros(0, np.float32))
         texts = parts[len(self.expected) :: width]
-        if start == 0 and not _is_number(texts[0]):
+        headed = start == 0 and not _is_number(texts[0])
+        if headed:
             names, texts = [some[1:] for some in names], texts[1:]
         try:
-            values = np.array(texts, "S").astype(np.float32) if texts else np.zeros(0, np.float32)
+            with np.errstate(over="ignore"):
+                values = np.array(texts or [], "S").astype(np.float32)
             if not np.isfinite(values).all():
                 raise ValueError
         except ValueError:
-            wrong = next((text for text in texts if not _is_number(text)), b"")
+            wrong, at = next((text for text in texts if not _is_number(text)), b""), len(names)
+            for line in data.split(b"\n")[headed:]:
+                if line.strip() and line.split(separator)[at].strip() == wrong.strip():
+                    break
             raise DataError(
-                f"{path}, bytes from {start:,}: expected {self._shape()}, with numbers as values; "
-                f"got {_shown(wrong)!r}"
+                f"{_place(line, whole, path, start)}: expected {self._shape()}, with numbers as "
+                f"values; got {_shown(wrong)!r}"
             ) from None
         return Columns(names, values)
 
@@ -105,14 +112,16 @@ class NameColumns:
                 continue
             cells = [cell.strip() for cell in line.split(separator)]
             if len(cells) != width:
-                raise self._refuse(line, path, start)
+                raise self._refuse(line, separator, data, path, start)
             parts += cells
         return parts
 
-    def _refuse(self, line: bytes, path: str, start: int) -> DataError:
+    def _refuse(
+        self, line: bytes, separator: bytes | None, data: bytes, path: str, start: int
+    ) -> DataError:
         return DataError(
-            f"{path}, bytes from {start:,}: expected lines of {self._shape()}, separated by tabs, "
-            f"commas or spaces, all alike; got {_shown(line)!r}"
+            f"{_place(line, data, path, start)}: expected lines of {self._shape()}, separated by "
+            f"tabs, commas or spaces, all alike; got {len(line.split(separator))} columns"
         )
 
     def _shape(self) -> str:
@@ -134,9 +143,15 @@ def _split(data: bytes, separator: bytes | None, width: int) -> list[bytes] | No
     return data.replace(b"\n", separator).split(separator)
 
 
+def _place(line: bytes, data: bytes, path: str, start: int) -> str:
+    """Which of the lines that begin at byte `start` of a file it is, the first such one."""
+    number = data.split(b"\n").index(line) + 1
+    return f"{path}, line {number}{f' from byte {start:,} on' if start else ''}"
+
+
 def _is_number(text: bytes) -> bool:
     try:
-        return bool(np.isfinite(float(text)))
+        return abs(float(text)) <= _VALUE_MAX
     except ValueError:
         return False
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LABEL_PREFIX = b"__label__"
+END_OF_LINE = b"</s>"
 _MAGIC = b"SNVO"
 
 
@@ -88,9 +89,9 @@ class Vocabulary:
         gives a word the same id.
         """
         counts = counter.counts()
-        if len(counts) == 0:
-            raise DataError("no words: the input holds nothing but blanks. Check the paths given")
         words = counter.words()
+        if len(words) == 0 or (len(words) == 1 and words[0] == END_OF_LINE):
+            raise DataError("no words: the input holds nothing but blanks. Check the paths given")
         wanted = counts >= min_count
         if label_prefix:
             wanted &= ~words.begin_with(label_prefix)

@@ -25,7 +25,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, ClusterError
+from snailps.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_STOPPED,
+    EXIT_WRONG,
+    ClusterError,
+)
 from snailps.kernels.numa import ANYWHERE, cpus_of_workers, keep_thread_on, numa_nodes
 from snailps.local.fork import become, may_fork
 from snailps.node.limits import END_S
@@ -37,6 +44,7 @@ OWN_ERROR = "snailps: error: "
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.1
+OWN_CODES = (EXIT_OK, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED, EXIT_INTERRUPTED)
 RESTARTS_MAX = 3
 """How many times a killed process is started again."""
 LEAVE_S = 1.0
@@ -309,6 +317,8 @@ class Launcher:
     ) -> bool:
         """Starts processes again that a signal has ended; whether all of them run now.
 
+        Also nodes with exit codes that are none of ours: the user's code has called `os._exit`.
+
         A single server is not: its rows are lost.
         """
         all_run = True
@@ -318,11 +328,13 @@ class Launcher:
             if code is None:
                 continue
             alone = dead.role == "server" and self._servers == 1
-            if code >= 0 or alone or not self.address:
+            if code in OWN_CODES or (code > 0 and not index) or alone or not self.address:
                 all_run = False
                 continue
             self._deaths[index] = deaths + 1
-            why = f"was ended by {signal.Signals(-code).name}"
+            why = f"has exited with code {code}"
+            if code < 0:
+                why = f"was ended by {signal.Signals(-code).name}"
             if deaths < self._restarts_max:
                 all_run &= self.restart(index, why, give_up)
                 continue

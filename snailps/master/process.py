@@ -9,6 +9,7 @@ effects in the order in which they come: a fact is with the kernel before a peer
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hmac
 import logging
@@ -19,7 +20,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
@@ -29,7 +30,14 @@ from snailps.api.class_source import define
 from snailps.config import MasterSettings, RawConfig, parse_addr
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output
-from snailps.errors import ClusterError, ConfigError, ConnectionLost, SnailError, WaitTimeout
+from snailps.errors import (
+    ClusterError,
+    ConfigError,
+    ConnectionLost,
+    SnailError,
+    WaitTimeout,
+    explain,
+)
 from snailps.master import effects, events
 from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.core import MasterCore
@@ -195,7 +203,8 @@ class Master:
         job = None
         if not self._session:
             check_driver_files({entry.key: entry.value for entry in self._raw.entries})
-            job = Job(self._raw, self._also_known, time.monotonic())
+            with _beginning():
+                job = Job(self._raw, self._also_known, time.monotonic())
         address = self._settings.listen_addr or self._settings.master_addr
         raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
@@ -203,14 +212,16 @@ class Master:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
         listener = listen(host, port, self._trust)
         try:
-            took_over = self._open(listener, job)
+            with _beginning():
+                took_over = self._open(listener, job)
         except BaseException:
             listener.close()
             if job is not None:
                 job.close()
             raise
         try:
-            self._begin(listener, job)
+            with _beginning():
+                self._begin(listener, job)
             while not self.core.is_over:
                 self._turn()
             if self._on_status is not None:
@@ -610,6 +621,18 @@ class Master:
 
 def _say(effect: effects.Say) -> None:
     log.log(effect.level, "%s", effect.text, extra=EVENT_TOLD if effect.told else None)
+
+
+@contextlib.contextmanager
+def _beginning() -> Iterator[None]:
+    """Errors of the model's class, as it is asked about its job, end the master in one sentence."""
+    try:
+        yield
+    except SnailError:
+        raise
+    except (Exception, SystemExit) as error:
+        log.error("the job cannot begin", exc_info=error)
+        raise ClusterError(f"the job cannot begin: {explain(error)}") from error
 
 
 def _raise(error: Exception) -> None:

@@ -47,9 +47,15 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
 def made(cls: type[Worker], settings: JobSettings, threads: int) -> Worker:
     """A model; a SystemExit of its constructor is an error like others."""
     try:
-        return cls(settings, threads)
+        model = cls(settings, threads)
     except SystemExit as error:
         raise ClusterError(f"{cls.__name__}() failed: {explain(error)}") from error
+    if not hasattr(model, "settings"):
+        raise ClusterError(
+            f"{cls.__name__}.__init__ has to call super().__init__(settings, threads); a model may "
+            "do without an __init__: setup() is called before the first block"
+        )
+    return model
 
 
 def tables_of(model: Worker) -> list[Table | Tensor]:

@@ -5,6 +5,7 @@ Each test ends with `Cluster.close`, which fails where a process had to be kille
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -373,6 +374,17 @@ def test_job_with_failing_model_names_block_and_cause(tmp_path, job, method, blo
         assert "Traceback" in worker.stderr
         assert 'raise ValueError("planted failure")' in worker.stderr
         assert codes == [FAILED, STOPPED, FAILED]
+
+
+@pytest.mark.parametrize("method", ["check", "result_files", "block_bytes"])
+def test_master_with_a_model_that_fails_before_the_job_says_so(tmp_path, job, method):
+    job |= {"worker_class": "cluster_models:FailsBefore", "fails_in": method}
+    with Cluster(tmp_path, job=job) as cluster:
+        master = cluster.master()
+        assert master.wait() == FAILED
+        (said,) = master.errors
+        place = r"\(.*cluster_models\.py, line \d+, in _asked\)$"
+        assert re.search(f"the job cannot begin: ValueError: planted failure {place}", said)
 
 
 def test_worker_with_file_that_contradicts_the_job_refuses(tmp_path, job):

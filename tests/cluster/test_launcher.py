@@ -248,6 +248,29 @@ def test_launcher_starts_a_killed_node_again_a_few_times(make):
     )
 
 
+def test_launcher_starts_a_node_again_that_the_users_code_ended(make):
+    leaving = "import os\nsay('here'); os._exit(4)\n"
+    cluster = make(
+        servers=2, revives=True, master="listen()\n" + BLOCK, server=BLOCK, worker=leaving
+    )
+    cluster.launcher.start()
+    cluster.wait_ended(3)
+    assert cluster.launcher.restart_killed(range(4))
+    assert ("worker", "has exited with code 4: it is started again") in cluster.lines
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 130])
+def test_launcher_leaves_a_node_alone_that_ended_by_itself(make, code):
+    cluster = make(
+        servers=2, revives=True, master="listen()\n" + BLOCK, server=BLOCK,
+        worker=f"sys.exit({code})\n",
+    )  # fmt: skip
+    cluster.launcher.start()
+    cluster.wait_ended(3)
+    assert not cluster.launcher.restart_killed(range(4))
+    assert not [line for _, line in cluster.lines if "started again" in line]
+
+
 LATE = """
 import os
 if os.path.exists("late"):

@@ -37,6 +37,7 @@ def folder(tmp_path):
     (tmp_path / "corpus.txt").write_text(line * 60)
     (tmp_path / "tiny.txt").write_text("sealion\n")
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "blank.txt").write_text("\n \n\n")
     (tmp_path / "noise.txt").write_bytes(np.random.default_rng(1).bytes(4096))
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(60))
     (tmp_path / "packed.txt").write_bytes(b"\x1f\x8b\x08" + bytes(60))
@@ -62,6 +63,8 @@ MISTAKES = {
     "no number": (f"{TRAIN} --input corpus.txt --dim ten", 2),
     "number out of range": (f"{TRAIN} --input corpus.txt --dim 0", 2),
     "zero workers": (f"{TRAIN} --input corpus.txt --workers 0", 2),
+    "text as triples": ("train kge --output out --input corpus.txt", 2),
+    "blank input": (f"{TRAIN} --input blank.txt --min-count 1", 2),
     "wrong path": (f"{TRAIN} --input nowhere.txt", 2),
     "empty input": (f"{TRAIN} --input empty.txt", 2),
     "binary input": (f"{TRAIN} --input noise.txt", 2),
@@ -73,9 +76,11 @@ MISTAKES = {
     "text without labels": ("train classifier --input corpus.txt --output out", 2),
     "output exists": ("train fasttext --input corpus.txt --output done", 2),
     "output in a file": ("train fasttext --input corpus.txt --output tiny.txt/out", 2),
+    "output is a folder": ("train fasttext --input corpus.txt --output a_folder/", 2),
     "output nowhere": (f"{TRAIN} --input corpus.txt --json-log no/folder/log", 2),
     "no settings file": ("local -c nowhere.conf", 2),
     "settings without a job": ("local -c no_job.conf", 2),
+    "folder as settings": ("local -c a_folder", 2),
     "text as settings": ("local -c corpus.txt", 2),
     "image as settings": ("local -c picture.png", 2),
     "setting without colon": ("local -c wrong.conf", 2),

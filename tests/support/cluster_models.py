@@ -87,6 +87,29 @@ class Forking(Counter):
         return super().train(block)
 
 
+class FailsBefore(Counter):
+    """Fails at the master, in what it is asked before the job begins."""
+
+    @classmethod
+    def check(cls, settings):
+        cls._asked("check", settings)
+
+    @classmethod
+    def result_files(cls, settings):
+        cls._asked("result_files", settings)
+        return super().result_files(settings)
+
+    @classmethod
+    def block_bytes(cls, settings, total_bytes, workers):
+        cls._asked("block_bytes", settings)
+        return super().block_bytes(settings, total_bytes, workers)
+
+    @classmethod
+    def _asked(cls, method, settings):
+        if settings.fails_in == method:
+            raise ValueError("planted failure")
+
+
 class Surveyed(Counter):
     """Counts its lines in a first pass, with gates of their own."""
 

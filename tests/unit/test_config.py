@@ -145,7 +145,7 @@ def test_load_missing_file_names_current_folder(tmp_path, monkeypatch):
 
 
 def test_load_folder_or_binary_is_refused(tmp_path):
-    assert "cannot read" in refused(tmp_path)
+    assert "is a folder; name a .conf file in it" in refused(tmp_path)
     path = tmp_path / "a.conf"
     path.write_bytes(b"dim: 1\n\xff\xfe")
     assert "expected UTF-8 text; got a byte that is not, at offset 7" in refused(path)

@@ -45,6 +45,22 @@ def test_check_of_mf_refuses_ratings_without_values(tmp_path):
     MatrixFactorization.check(MfSettings(input=(str(path),), loss="softmax"))
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"u1 i1\nu2 i2\n", r"^input: .*pairs.txt, line 1: expected lines of head relation tail"),
+        (b"\0\1\2\xff" * 99, r"^input: .*pairs.txt is no text, but binary data"),
+        (None, r"^input: not found: .*pairs.txt does not exist"),
+    ],
+)
+def test_check_of_kge_refuses_input_that_is_no_triples(tmp_path, data, said):
+    path = tmp_path / "pairs.txt"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(DataError, match=said):
+        KnowledgeGraph.check(KgeSettings(input=(str(path),)))
+
+
 def test_check_of_kge_refuses_test_files_that_are_no_triples(tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("u1 i1\nu2 i2\n")

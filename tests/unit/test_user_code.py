@@ -8,7 +8,7 @@ import pytest
 
 from snailps import Block, Table, Tensor, Worker
 from snailps.errors import ClusterError, ConfigError, MisuseError, explain, place_of, trace_of
-from snailps.worker.user_code import named, numbers_of, tables_of
+from snailps.worker.user_code import made, named, numbers_of, tables_of
 
 HERE = __file__
 
@@ -201,6 +201,17 @@ def test_error_that_says_too_much_or_nothing_is_told(error, said):
     with pytest.raises(type(error)) as caught:
         raise error
     assert re.match(said, explain(caught.value))
+
+
+class Fatherless(Mine):
+    def __init__(self, settings, threads=1):
+        self.threads = threads
+
+
+def test_constructor_that_leaves_out_the_base_class_is_told_to_call_it():
+    said = r"^Fatherless.__init__ has to call super\(\).__init__\(settings, threads\)"
+    with pytest.raises(ClusterError, match=said):
+        made(Fatherless, Mine.Settings(), 1)
 
 
 def test_metric_that_is_no_number_is_named():

@@ -48,6 +48,8 @@ def test_from_counter_nothing_left_names_min_count_and_best():
         vocabulary(b"a a b", 7)
     with pytest.raises(DataError, match="nothing but blanks"):
         vocabulary(b"  \t ")
+    with pytest.raises(DataError, match="nothing but blanks"):
+        vocabulary(b"\n \n\n")
 
 
 @pytest.mark.parametrize("min_count", [1, 2, 5, 40])
@@ -142,7 +144,7 @@ def test_noise_known_answers(options, weights):
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\xff", b"\n", b"long-long-word"]), min_size=1))
 @settings(max_examples=50, deadline=None)
 def test_bytes_round_trip_is_the_same_vocabulary(tokens):
-    words = vocabulary(b" ".join(tokens), 1, 4)
+    words = vocabulary(b" ".join([b"a", *tokens]), 1, 4)
     again = Vocabulary.from_bytes(words.to_bytes())
     assert again.words == words.words
     assert again.counts.tolist() == words.counts.tolist()

@@ -37,9 +37,16 @@ def module(tmp_path, monkeypatch):
         ("{name}:", "", ["expected package.module:Class"]),
         ("__main__:Mine", "", ["notebook cell", "mymodel:Mine"]),
         ("no_such_module_here:Mine", "", ["No module named", "PYTHONPATH", "pip install"]),
-        ("{name}:Mine", "import no_such_dependency", ["no_such_dependency"]),
+        ("./{name}:Mine", "", ["expected package.module:Class"]),
+        ("{name}.py:Mine", "", ["leave out '.py', as in {name}:Mine"]),
+        (
+            "{name}:Mine",
+            "import no_such_dependency",
+            ["importing {name} fails: No module named 'no_such_dependency' (", ".py, line 1, in "],
+        ),
+        ("{name}:Mine", "import sys; sys.exit(3)", ["importing {name} fails: SystemExit: 3 ("]),
         ("{name}:Mine", "x = 1\n1 / 0", ["importing", "ZeroDivisionError", ".py, line 2, in "]),
-        ("{name}:Mine", "def broken(:", ["importing", "SyntaxError"]),
+        ("{name}:Mine", "def broken(:", ["importing", "SyntaxError", ".py, line 1)$"]),
         ("{name}:Mine", "Mine = 5", ["no snailps.Worker of that name", "it has: none"]),
         (
             "{name}:Mine",
@@ -55,7 +62,7 @@ def test_load_class_with_what_is_no_model_says_why(module, path, text, parts):
     message = str(caught.value)
     assert message.startswith("job.conf:3: worker_class: ")
     for part in parts:
-        assert part in message
+        assert part.format(name=name) in f"{message}$"
 
 
 class Client:

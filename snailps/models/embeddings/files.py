@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
 from snailps.data.blocks import cut, expand, files_of, head_of, read_block
+from snailps.data.driver_files import is_driver_file
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError, ModelFileError, SnailError
@@ -63,9 +65,12 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
     """
     try:
         for path in files_of(paths)[:HEADS_MAX] if paths else ():
-            columns.read(head_of(path), path, 0)
+            head = head_of(path)
+            if not is_driver_file(path):
+                refuse_foreign(head[:HEAD_BYTES], path, text=True)
+            columns.read(head, path, 0)
     except DataError as error:
-        raise DataError(f"{setting}: {error}") from None
+        raise DataError(f"{setting}: {str(error).removeprefix('input ')}") from None
 
 
 def read_lines(

@@ -28,6 +28,7 @@ from snailps.config import JobSettings
 from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
 from snailps.errors import ConfigError, DataError
 from snailps.kernels._row_exchange import Motion
+from snailps.models.embeddings.files import check_heads
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
 from snailps.models.local_sgd import (
     Contention,
@@ -232,13 +233,14 @@ class EmbeddingWorker(Worker):
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses optimizers whose deltas do not add up."""
+        """Refuses optimizers whose deltas do not add up, and lines of another form."""
         assert isinstance(settings, EmbeddingSettings)
         if settings.method not in METHODS:
             raise ConfigError(
                 f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers run "
                 f"the optimiser and push differences: expected auto or one of {', '.join(METHODS)}"
             )
+        check_heads(cls.columns, "input", settings.input)
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
