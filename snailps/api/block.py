@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.api.rotation import NoVisits, Visits
+from snailps.data.blocks import TextParts
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Pending
 
@@ -65,6 +66,9 @@ class Block:
         These visiting parts, ascending.
     visits : Visits
         Of a tenancy: lends the visiting parts.
+    open_parts : callable
+        ``open_parts(part_bytes)``: its lines in parts, for threads that read one each; None if it
+        is to be read as one (`data`).
     """
 
     number: int
@@ -89,6 +93,7 @@ class Block:
     had: int = 0
     settled: tuple[int, ...] = ()
     visits: Visits = field(default_factory=NoVisits)
+    open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)
     _reach: Pending | None = None

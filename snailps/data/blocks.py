@@ -2,6 +2,7 @@
 
     files, folders, globs -> expand -> Sources -> cut -> Blocks (what the master leases)
     Block -> read_block -> the bytes of the units that begin in it
+          -> open_parts -> TextParts, its lines in parts: threads read one each
 
 A unit is a word or a line.  A cut may fall anywhere; the reader of a block finds its first and last
 unit from the bytes round the cuts, by one rule: a unit belongs to the block that holds its first
@@ -32,6 +33,8 @@ Unit = Literal["word", "line"]
 
 # A read step while the end of a unit is looked for: a word ends within the first one.
 STEP_BYTES = 1 << 16
+# The same of a part's lines.
+STEP_BYTES_PART = 1 << 12
 # No text has a longer word or line: a file that has is something else, and would fill the memory.
 UNIT_BYTES_MAX = 1 << 30
 
@@ -223,11 +226,92 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
         ) from error
 
 
-def _behind_unit(file: BinaryIO, end: re.Pattern[bytes], path: str, at: int, stop: int) -> int:
+class TextParts:
+    """A block's lines in parts of whole lines; made by `open_parts`.
+
+    Attributes
+    ----------
+    edges : list of int
+        Where the parts begin in the file, and where the last one ends.
+    """
+
+    def __init__(self, file: BinaryIO, path: str, edges: list[int]) -> None:
+        self.edges, self._file, self._path = edges, file, path
+
+    def read(self, part: int) -> bytes:
+        """The bytes of a part; threads may call it at once.
+
+        Raises
+        ------
+        DataError
+            They can no longer be read.
+        """
+        first, last = self.edges[part : part + 2]
+        try:
+            data = os.pread(self._file.fileno(), last - first, first)
+        except OSError as error:
+            raise DataError(f"cannot read {self._path}: {error.strerror or error}") from error
+        if len(data) < last - first:
+            raise DataError(
+                f"{self._path} became shorter: expected at least {last:,} bytes, got "
+                f"{first + len(data):,}. Do not change the input during a job"
+            )
+        return data
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def open_parts(
+    path: str, start: int, stop: int, part_bytes: int, scratch: Scratch
+) -> TextParts | None:
+    """The lines whose first byte lies in [start, stop), in parts of about `part_bytes`.
+
+    None: they are to be read with `read_block`, as there are no two parts, the file cannot be read
+    here, or it is not a text in a file of this machine.
+
+    Notes
+    -----
+    A part is copied while the thread that reads it needs it: it is parsed in a nearer cache than a
+    block that was read before, in .8 to .9 of the time of reading and parsing both.
+    """
+    parts = (stop - start) // part_bytes
+    if parts < 2 or is_driver_file(path):
+        return None
+    try:
+        file = scratch.open(path)
+    except (OSError, DataError):
+        return None
+    try:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if size >= stop and not is_matrix(file.read(HEADER_BYTES)):
+            cuts = [start + (stop - start) * part // parts for part in range(parts + 1)]
+            end, step = _ENDS["line"], STEP_BYTES_PART
+            edges = [
+                _behind_unit(file, end, path, cut - 1, size, step) if cut else 0 for cut in cuts
+            ]
+            return TextParts(file, path, edges)
+    except (OSError, DataError):
+        file.close()
+        return None
+    file.close()
+    return None
+
+
+def _behind_unit(
+    file: BinaryIO,
+    end: re.Pattern[bytes],
+    path: str,
+    at: int,
+    stop: int,
+    step_bytes: int = STEP_BYTES,
+) -> int:
     """Where the unit that byte `at` belongs to has ended; at most `stop`."""
     file.seek(at)
     begin = at
-    while at < stop and (step := file.read(STEP_BYTES)):
+    while at < stop and (step := file.read(step_bytes)):
         found = end.search(step)
         if found:
             return min(at + found.end(), stop)

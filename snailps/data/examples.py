@@ -182,6 +182,11 @@ class ExampleReader:
             found = self._guess(data, 0 if start else self._first(data), len(data))
             if found:
                 self.format, self._reader = found, self._loops(found)
+        return self.knows_format
+
+    @property
+    def knows_format(self) -> bool:
+        """Whether the format is given, or was found in a text before."""
         return self._reader is not None
 
     def read_rows(

@@ -25,7 +25,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
-from snailps.data.blocks import read_block
+from snailps.data.blocks import open_parts, read_block
 from snailps.data.driver_files import is_driver_file
 from snailps.data.scratch import Scratch
 from snailps.errors import (
@@ -617,6 +617,9 @@ class WorkerProcess(Node):
             had=len(lease.had),
             settled=tuple(lease.had),
             visits=visits,
+            open_parts=lambda part_bytes: open_parts(
+                lease.path, lease.start, lease.stop, part_bytes, scratch
+            ),
         )
 
     # --- waiting ---------------------------------------------------------------------------

@@ -1,16 +1,19 @@
 """data.blocks: what the user names -> sources -> blocks -> bytes, every unit exactly once."""
 
+import contextlib
 import gzip
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from snailps.data._text import WordCounter
-from snailps.data.blocks import STEP_BYTES, Block, Source, cut, expand, read_block
+from snailps.data.blocks import STEP_BYTES, Block, Source, cut, expand, open_parts, read_block
+from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 
@@ -266,3 +269,48 @@ def test_expand_unreadable_by_any_cause_is_data_error(tree, scratch, monkeypatch
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"cannot read .*a\.txt: Permission denied"):
         expand([str(tree / "a.txt")], scratch)
+
+
+# ---- open_parts ----
+
+
+@examples(60)
+@given(TEXTS, st.integers(1, 40), st.integers(1, 9), st.booleans())
+def test_open_parts_are_whole_lines_that_make_the_block(
+    folder, scratch, text, block_bytes, part_bytes, packed
+):
+    path = write(folder / "p.txt", text)
+    if packed:
+        path = write(folder / f"p{hash(text)}.txt.gz", gzip.compress(text, mtime=0))
+    for block in cut([Source(path, len(text))], block_bytes):
+        whole = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+        parts = open_parts(block.path, block.start, block.stop, part_bytes, scratch)
+        if parts is None:
+            assert (block.stop - block.start) // part_bytes < 2
+            continue
+        with contextlib.closing(parts):
+            got = [parts.read(part) for part in range(len(parts.edges) - 1)]
+        assert b"".join(got) == whole
+        for first, data in zip(parts.edges, got, strict=False):
+            assert text[first : first + len(data)] == data
+            assert first == 0 or not data or text[first - 1 : first] == b"\n"
+
+
+def test_open_parts_of_what_is_no_readable_text_are_none(folder, scratch):
+    matrix = folder / "m.snail"
+    write_matrix(matrix, np.ones((9, 4)), np.ones(9))
+    size = matrix.stat().st_size
+    assert open_parts(str(matrix), 0, size, size // 2, scratch) is None
+    assert open_parts(str(folder / "none.txt"), 0, 100, 10, scratch) is None
+    short = write(folder / "short.txt", b"1 2:1\n" * 3)
+    assert open_parts(short, 0, 19, 6, scratch) is None
+
+
+def test_read_of_a_part_of_a_file_that_became_shorter_refuses(folder, scratch):
+    path = write(folder / "shrinks.txt", b"1 2:1\n" * 9)
+    with contextlib.closing(open_parts(path, 0, 54, 18, scratch)) as parts:
+        assert parts.read(2) == b"1 2:1\n" * 3
+        os.truncate(path, 40)
+        assert parts.read(0) == b"1 2:1\n" * 3
+        with pytest.raises(DataError, match=r"shrinks\.txt became shorter.*54 bytes, got 40"):
+            parts.read(2)

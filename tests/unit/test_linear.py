@@ -4,13 +4,17 @@ import gzip
 import os
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from connected import block_of, connected, train
 from twins import linear as twin
 
+from snailps.api.block import Block
 from snailps.config import RawConfig
+from snailps.data.blocks import open_parts
+from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.shared_rows import SharedRows
 from snailps.models.sparse.batch import BIAS_KEY
@@ -122,6 +126,14 @@ def make():
         yield make
 
 
+@pytest.fixture
+def scratch(tmp_path):
+    """An empty scratch folder."""
+    scratch = Scratch(str(tmp_path / "scratch"), 1 << 30)
+    yield scratch
+    scratch.close()
+
+
 def train_all(model, texts):
     """Trains block by block, each prepared while the one before it trains, as a worker does."""
     blocks = [block_of(text, number, (0.0, 0.1)) for number, text in enumerate(texts)]
@@ -207,6 +219,43 @@ def test_new_rows_are_pulled_only_if_servers_may_have_some(make, begin, model_fi
     model.train(block)
     assert len(set(pulled)) == (FEATURES + 1 if pulls else 0)
     push_all(model)
+
+
+def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
+    make, monkeypatch, tmp_path, scratch
+):
+    """The rows are those of texts that were read as one; only the first block is."""
+    texts = [planted(200, seed).encode() for seed in range(3)]
+    monkeypatch.setattr("snailps.models.sparse.batch.PIECE_BYTES", len(texts[0]) // 6 - 20)
+    monkeypatch.setattr("snailps.models.sparse.worker.PIECE_BYTES", len(texts[0]) // 6 - 20)
+    path = tmp_path / "t.svm"
+    path.write_bytes(b"".join(texts))
+    rows, reads = [], []
+
+    def read(number):
+        reads.append(number)
+        return texts[number]
+
+    for in_parts in (False, True):
+        reads.clear()
+        model, start = make(LinearSettings()), 0
+        for number, text in enumerate(texts):
+            stop = start + len(text)
+            block = Block(
+                number, str(path), start, stop, 0, 7, (0.0, 0.5),
+                partial(read, number),
+            )  # fmt: skip
+            if in_parts:
+                block.open_parts = partial(open_parts, str(path), start, stop, scratch=scratch)
+            block.prepared, start = model.prepare(block), stop
+            assert len(block.prepared.batches) == 6
+            model.train(block)
+        push_all(model)
+        assert reads == ([0] if in_parts else [0, 1, 2])
+        rows.append(model.pull(TABLE, np.arange(1, FEATURES + 1, dtype=np.uint64)))
+    # Where a part ends may differ by a line.
+    np.testing.assert_allclose(rows[1], rows[0], atol=0.02)
+    assert np.abs(rows[0]).mean() > 0.1
 
 
 @pytest.mark.parametrize("format", ["libsvm", "auto"])

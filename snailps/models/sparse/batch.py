@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
+from snailps.data.blocks import TextParts
 from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import even_rows, is_matrix
 from snailps.errors import DataError
@@ -31,6 +32,7 @@ PIECE_BYTES = 1 << 20
 """Least size of a piece: its arrays fit in a core's second cache, and threads end about the same
 time.  Pieces of 4 MiB take a tenth longer to parse, look up and train."""
 
+P = TypeVar("P")
 T = TypeVar("T")
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
@@ -207,6 +209,19 @@ class BatchReader:
             self._reader.read(data, path, start)  # an error with the line number
             raise
 
+    def pieces_of(self, parts: TextParts, then: Callable[[Examples], T], path: str = "") -> list[T]:
+        """The same of parts of a file, which the threads read, too; the format must be known."""
+
+        def read(part: int) -> T:
+            return then(self._reader.read(parts.read(part), path, parts.edges[part]))
+
+        return self._map(read, range(len(parts.edges) - 1))
+
+    @property
+    def knows_format(self) -> bool:
+        """Whether the format is given, or was found in a text before."""
+        return self._reader.knows_format
+
     def _pieces_of_rows(self, data: bytes, then: Callable[[Examples], T], path: str) -> list[T]:
         """The same for a block of a matrix file."""
         parts = len(data) // PIECE_BYTES
@@ -218,9 +233,7 @@ class BatchReader:
 
         return self._map(read, itertools.pairwise(even_rows(data, path, parts)))
 
-    def _map(
-        self, read: Callable[[tuple[int, int]], T], parts: Iterable[tuple[int, int]]
-    ) -> list[T]:
+    def _map(self, read: Callable[[P], T], parts: Iterable[P]) -> list[T]:
         """Results for all parts, in order; by all threads."""
         return list(map(read, parts) if self._pool is None else self._pool.map(read, parts))
 

@@ -40,6 +40,7 @@ from snailps.models.shared_rows import DRIFT, STEPS_MIN, Found, KeptRows, Shared
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
     BIAS_KEY,
+    PIECE_BYTES,
     Batch,
     Floats,
     Keys,
@@ -416,7 +417,12 @@ class SparseWorker(Worker):
         def find(examples: Examples) -> tuple[Examples, Found]:
             return examples, shared.find(examples.keys)
 
-        pieces = self._reader.pieces(block.data, find, block.path, block.start)
+        parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format else None
+        if parts is None:
+            pieces = self._reader.pieces(block.data, find, block.path, block.start)
+        else:
+            with contextlib.closing(parts):
+                pieces = self._reader.pieces_of(parts, find, block.path)
         block._data = None
         of_bias = shared.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
         examples = sum(len(examples.labels) for examples, _ in pieces)
