@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 PACKAGE = HERE / "snailps"
 # -g0: Python's own -g would cost a third of the time, and nobody debugs what users get.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+FLAGS += ["-Wformat", "-Werror=format-security"]  # Debian's Python has them, others do not
 # For tests/sanitize: the builds of the kernels that it wants.
 SANITIZE = os.environ.get("SNAILPS_SANITIZE", "")
 if SANITIZE:

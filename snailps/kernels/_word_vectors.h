@@ -32,7 +32,6 @@
 
 enum {
     SNAIL_CBOW_NOISE = 24, /* noise words of a group */
-    SNAIL_REPEAT = 1, /* lanes of a group that may have the same centre: see snail_plan_group */
     SNAIL_WAITING = 64, /* targets that wait for a group without their word, at most */
     SNAIL_ASKED = 4,    /* rows of the next group that are asked for at once */
     SNAIL_TILE = SNAIL_UPDATE_ROWS
@@ -166,9 +165,9 @@ static SNAIL_APART void snail_plan_group(const snail_words_job *job, snail_group
             sentence_lane = lanes;
             continue;
         }
-        int repeats = 0;
-        for (int i = 0; i < lanes; i++) repeats += g->centre[i] == tokens[at];
-        if (repeats == SNAIL_REPEAT) break;
+        int again = 0;
+        for (int i = 0; i < lanes; i++) again |= g->centre[i] == tokens[at];
+        if (again) break;
         const uint64_t random = snail_draw(job->stream, k + (uint64_t)lanes);
         const int reach = 1 + (int)snail_below(random, (uint64_t)window);
         g->centre[lanes] = tokens[at];
@@ -240,9 +239,9 @@ static SNAIL_APART void snail_plan_targets(const snail_words_job *job, snail_wor
         snail_target target;
         if (taken < s->waiting_num) target = s->waiting[taken++];
         else if (left == SNAIL_WAITING || !snail_next_target(job, &g->next, &target)) break;
-        int repeats = 0;
-        for (int i = 0; i < SNAIL_GROUP; i++) repeats += g->centre[i] == target.row;
-        if (repeats == SNAIL_REPEAT) {
+        int again = 0; /* not a count: on arm64 GCC 12 makes it negative, with -O3 -fwrapv */
+        for (int i = 0; i < SNAIL_GROUP; i++) again |= g->centre[i] == target.row;
+        if (again) {
             s->waiting[left++] = target;
             continue;
         }

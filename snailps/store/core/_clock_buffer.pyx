@@ -418,7 +418,7 @@ cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil:
     elif missing == 0:
         snprintf(text, room, b"the master to close clock %llu", clock)
     else:
-        n = snprintf(text, room, b"slots" if missing > 1 else b"slot")
+        n = snprintf(text, room, b"%s", b"slots" if missing > 1 else b"slot")
         for i in range(s.slots):
             if s.slot[i].sealed == 0 and named < NAMED:
                 n += snprintf(text + n, room - n, b", %u" if named else b" %u", i)
