@@ -205,10 +205,11 @@ class Worker(ModelTables):
         """Called once after the last block; push remaining deltas here."""
 
     @property
-    def owes(self) -> bool:
-        """Whether `train` has returned for blocks that are not completely pushed yet.
+    def owes(self) -> int:
+        """How many of the last blocks that `train` has returned for are not completely pushed yet.
 
         A model that pushes every few blocks overrides it: no checkpoint includes such a block.
+        True: all since it was last False.
         """
         return False
 

@@ -3,7 +3,7 @@
     keys of a block -> find, ask: a place each; keys without one -> PULL
     places -> ready: rows to train -> spans of examples, with `exchange` between them
     exchange: rows that are due -> PUSH a share of the delta, PULL behind it -> merged
-    close_round, every few blocks: all rows that were trained -> PUSH
+    close_round, every few blocks: all rows that were trained -> PUSH, or send_some beside kernels
     ready: rows that a round has pushed, when a block uses them again -> PULL -> merged
 
 A row is pulled when it is first needed, and not with every block.  Several workers train copies of
@@ -24,14 +24,15 @@ Invariants
 ----------
 * `find` and `ask` for a later block may run in other threads while a block trains: they write
   places; rows are written by the training thread only, and by kernel threads between `ready` and
-  `exchange`.
+  `exchange`.  `send_some` reads them meanwhile.
 * `find` may run in several threads at once, but not while `ask` does.  Blocks are asked for, and
   trained, in one order.
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
   that no exchange since their round has sent.
-* After `close_round` the share of each delta of the trained blocks is handed to the client.  What
-  it holds back goes with later exchanges of the row, and is lost with the kept rows: when they are
-  dropped for lack of room, and at the end of the job.  An only worker's share is all of it.
+* After `close_round`, and `send_some` until nothing is left, the share of each delta of the trained
+  blocks is handed to the client.  What it holds back goes with later exchanges of the row, and is
+  lost with the kept rows: when they are dropped for lack of room, and at the end of the job.  An
+  only worker's share is all of it.
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ CHUNK_BYTES = 16 << 20
 CHUNKS_ON_WAY = 2
 """Such requests that are not acknowledged yet: one is made while the server has the other.  Of
 bases as many are asked for ahead."""
+PIECE_BYTES = 1 << 20
+"""Deltas of one request of rows without bases: they stay in the second cache from the row to the
+socket, and their arrays are little memory to be cleared.  With 16 MB a training's peak was 75 MB
+higher."""
 
 SGD = 1  # of abi/_row_ops.h
 
@@ -282,6 +287,8 @@ class SharedRows:
         self._made = (0, 0)  # range of places whose rows were made here, and not pushed yet
         self._touched: list[Ids] = []  # in this round
         self._on_way: deque[_Exchange] = deque()
+        self._left: deque[tuple[Ids, bool]] = deque()  # chunks to be sent, and whether made here
+        self._bases: deque[tuple[Ids, Keys, Floats, Pending | None]] = deque()  # of the next ones
         self._no_rows = np.empty((0, sgd.layout.width), np.float32)
         self._now = 0.0  # examples trained
         self._begun = 0.0  # the same when the round began
@@ -437,7 +444,7 @@ class SharedRows:
             self._kept.exchange.load(places[some], keys[some], rows, now=self._now)
 
     def _take_made(self, places: Ids, keys: Keys, deltas: Floats) -> None:
-        """Deltas of rows that were made here; threads may call it for different rows."""
+        """Deltas of rows that were made here."""
         assert self._fill_first is not None
         for first in range(0, len(keys), self._made_rows):
             some = slice(first, first + self._made_rows)
@@ -541,18 +548,28 @@ class SharedRows:
         self._left_at = self._seconds()
         self._exchange_s = _mean(self._exchange_s, self._left_at - begin)
 
-    def close_round(self) -> None:
-        """Pushes the deltas of all rows trained in this round; does not wait for the answers."""
+    def close_round(self, *, later: bool = False) -> None:
+        """Pushes the deltas of all rows trained in this round; does not wait for the answers.
+
+        With `later`, rows that have no bases are left to `send_some`.
+        """
         self._settle()
         self._send_round(answers=not self._alone)
+        while not later and self.send_some():
+            pass
         self._round_examples = self._now - self._begun
         self._begun = self._now
         self._rounds += 1
 
     @property
     def owes(self) -> bool:
-        """Whether blocks were trained since the last round."""
-        return bool(self._touched)
+        """Whether blocks were trained since the last round, or that has rows left to send."""
+        return bool(self._touched) or self.sends
+
+    @property
+    def sends(self) -> bool:
+        """Whether a closed round has rows left for `send_some`."""
+        return bool(self._left or self._bases)
 
     def flush(self) -> None:
         """Pushes shares of all deltas and waits for their acknowledgement."""
@@ -575,48 +592,53 @@ class SharedRows:
 
     def _send_quietly(self, touched: Ids) -> None:
         """Sends rows without an answer, some at a time: all deltas would be as much as all rows."""
-        rows = max(CHUNK_ROWS, CHUNK_BYTES // (4 * self._sgd.layout.width))
-        self._sgd.packed.drop(rows)
         if not self._kept.exchange.has_bases:
+            rows = max(1, PIECE_BYTES // (4 * self._sgd.layout.width))
+            self._sgd.packed.drop(rows)
             parts = np.split(touched, np.searchsorted(touched, self._made))
             self._made = self._made[1], self._made[1]
             for part, made in zip(parts, (False, True, False), strict=True):
                 if len(part):
                     chunks = np.array_split(part, len(part) // rows + 1)
-                    self._send_without_bases(chunks, made=made)
+                    self._left.extend((chunk, made) for chunk in chunks)
             return
+        rows = max(CHUNK_ROWS, CHUNK_BYTES // (4 * self._sgd.layout.width))
+        self._sgd.packed.drop(rows)
         for chunk in np.array_split(touched, len(touched) // rows + 1):
             while len(self._on_way) >= CHUNKS_ON_WAY:
                 self._settle_first()
             self._send(chunk, answers=False)
 
-    def _send_without_bases(self, chunks: Sequence[Ids], *, made: bool) -> None:
-        """Sends chunks of rows that have no bases: makes those, if no push has changed them since
-        the row was made, or pulls them, as no other worker changes them.
+    def send_some(self) -> bool:
+        """Sends some of the rows that a closed round has left; False if there are none.
+
+        They have no bases: makes those, if no push has changed them since the row was made, or
+        pulls them, as no other worker changes them.  Kernels may train the rows meanwhile: they go
+        as they are found, and what is missing with the next round.
         """
         sgd, exchange = self._sgd, self._kept.exchange
-        asked: deque[tuple[Ids, Keys, Floats, Pending | None]] = deque()
-        left = deque(chunks)
-        while left or asked:
-            while left and len(asked) < CHUNKS_ON_WAY:
-                places = left.popleft()
-                keys = exchange.keys(places)
-                out, pull = sgd.packed.take(len(places)), None
-                if not made:
-                    # Exactly, as the server has them, whatever rows travel as: hence with state.
-                    pull = sgd.worker.pull_async(self._table, keys, out, state=True, ahead=True)
-                asked.append((places, keys, out, pull))
-            places, keys, deltas, pull = asked.popleft()
-            if pull is None:
-                sgd.in_threads(self._take_made, places, keys, deltas)
-            else:
-                deltas = pull.wait()
-                sgd.in_threads(exchange.subtract, places, deltas)
-            while len(self._on_way) >= CHUNKS_ON_WAY:
-                self._settle_first()
-            push = sgd.worker.push_async(self._table, keys, deltas, state=sgd.state)
-            self._on_way.append(_Exchange(push, None, NO_PLACES, self._no_rows, NO_PLACES))
-            self.exchanged += len(places)
+        while self._left and len(self._bases) < CHUNKS_ON_WAY:
+            places, made = self._left.popleft()
+            keys = exchange.keys(places)
+            out, pull = sgd.packed.take(len(places)), None
+            if not made:
+                # Exactly, as the server has them, whatever rows travel as: hence with state.
+                pull = sgd.worker.pull_async(self._table, keys, out, state=True, ahead=True)
+            self._bases.append((places, keys, out, pull))
+        if not self._bases:
+            return False
+        places, keys, deltas, pull = self._bases.popleft()
+        if pull is None:
+            self._take_made(places, keys, deltas)
+        else:
+            deltas = pull.wait()
+            exchange.subtract(places, deltas)
+        while len(self._on_way) >= CHUNKS_ON_WAY:
+            self._settle_first()
+        push = sgd.worker.push_async(self._table, keys, deltas, state=sgd.state)
+        self._on_way.append(_Exchange(push, None, NO_PLACES, self._no_rows, NO_PLACES))
+        self.exchanged += len(places)
+        return True
 
     def _send(self, places: Ids, *, answers: bool, all_back: bool = True) -> None:
         """Pushes shares of the deltas of rows, and starts to pull them behind that.
@@ -661,7 +683,11 @@ class SharedRows:
             self._waited = 0
 
     def _settle(self, *, wait: bool = True) -> None:
-        """Merges answers in the order of the requests; all of them, or what has arrived."""
+        """Merges answers in the order of the requests: what has arrived, or all of them, once what
+        a closed round has left is sent, too.
+        """
+        while wait and self.send_some():
+            pass
         while self._on_way:
             first = self._on_way[0]
             if not wait and not all(one is None or one.done for one in (first.push, first.pull)):

@@ -447,7 +447,7 @@ class WorkerProcess(Node):
         """Reports blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
         assert self._client is not None
         assert self._model is not None
-        settled = self._stand.settle(number, None if self._model.owes else self._client)
+        settled = self._stand.settle(number, self._client, self._model.owes)
         if settled:
             self.control.note(messages.Settled(settled))
 

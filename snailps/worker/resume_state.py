@@ -103,20 +103,27 @@ class ResumeState:
         with self._lock:
             self._open.discard(number)
 
-    def settle(self, number: int, pushed: Client | None) -> list[int]:
-        """A block is trained; `pushed` is the client that has its pushes, None if more will come.
+    def settle(self, number: int, client: Client, owes: int) -> list[int]:
+        """A block is trained; the client has all pushes but those that the model still owes.
+
+        Parameters
+        ----------
+        number : int
+        client : Client
+        owes : int
+            `Worker.owes`.
 
         Returns
         -------
         list of int
             Blocks whose pushes are all acknowledged by now, so that a checkpoint includes them.
         """
-        pushes = [] if pushed is None else pushed.open_pushes()
         with self._lock:
             self._unpushed.append(number)
-            if pushed is not None:
-                self._unsettled.extend((trained, pushes) for trained in self._unpushed)
-                self._unpushed.clear()
+            pushed = 0 if owes is True else max(0, len(self._unpushed) - owes)
+            pushes = client.open_pushes() if pushed else []
+            self._unsettled.extend((trained, pushes) for trained in self._unpushed[:pushed])
+            del self._unpushed[:pushed]
             settled = []
             while self._unsettled and all(push.done for push in self._unsettled[0][1]):
                 settled.append(self._unsettled.popleft()[0])

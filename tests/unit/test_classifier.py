@@ -1,15 +1,18 @@
 """models.classifier: settings, and blocks at one worker."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from connected import block_of, connected, train
 
+from snailps import kernels
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
+from snailps.models import shared_rows
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier.settings import ClassifierSettings
@@ -155,6 +158,7 @@ def test_train_at_an_only_worker_whose_servers_may_have_rows_pulls_them(
 
     monkeypatch.setattr(Classifier, "pull_async", noted)
     train(model, TEXT, progress=progress)
+    model.finish()
     assert asked == ["input", "output"] * 2  # to be trained, and as they were when they are pushed
 
 
@@ -172,6 +176,35 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
     for rows, of_table, table in zip(trained, keys, ("input", "output"), strict=True):
         np.testing.assert_allclose(rows, model.pull(table, of_table), rtol=1e-5, atol=1e-6)
         assert rows.any()
+
+
+def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, monkeypatch):
+    monkeypatch.setattr(shared_rows, "PIECE_BYTES", 8 * 4 * 4)
+    model = make(replace(SMALL, word_ngrams=2, lr=0.5), threads=2)
+    kernel, push, pushed = kernels.train_labels, Classifier.push_async, threading.Event()
+    begun = 0
+
+    def watched(*given, **named):
+        nonlocal begun
+        begun += 1
+        assert begun <= 4 or pushed.wait(20)  # two blocks of two parts are the round
+        return kernel(*given, **named)
+
+    def noted(self, table, *given, **named):
+        assert number == 3
+        pushed.set()
+        return push(self, table, *given, **named)
+
+    monkeypatch.setattr(kernels, "train_labels", watched)
+    monkeypatch.setattr(Classifier, "push_async", noted)
+    owed = []
+    for number, progress in enumerate([(0.0, 0.3), (0.3, 0.6), (0.6, 0.8), (0.8, 0.9)]):
+        train(model, TEXT if number != 2 else b"", number, progress)
+        owed.append(model.owes)
+    assert owed[:3] == [1, 2, 3]  # the third has nothing to learn and takes no time to send in
+    assert owed[3] in {2, 4}  # itself and the third; all, where kernels end before all is sent
+    assert pushed.is_set()
+    model.finish()
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"the cat\n", b"__label__pet\n", b"__label__x cat\n"])

@@ -134,12 +134,20 @@ def test_ledger_share_is_that_of_bytes(make):
     assert job.ledger.share(range(job.ledger.size)) == 1.0
 
 
-def test_worker_that_owes_pushes_settles_its_blocks_with_the_last():
+@pytest.mark.parametrize(
+    ("owed", "settled"),
+    [
+        ([False, True, True, False], [[0], [1, 2, 3]]),
+        ([1, 2, 3, 1], [[0, 1, 2]]),  # the first three are sent while the fourth is trained
+        ([1, 2, 1, 2, 9, 0], [[0, 1], [2, 3, 4, 5]]),
+    ],
+)
+def test_worker_that_owes_pushes_settles_its_blocks_with_the_last(owed, settled):
     told = []
     process = WorkerProcess(WorkerSettings(), RawConfig(()))
     process._client = SimpleNamespace(open_pushes=list)
     process._control = SimpleNamespace(note=told.append)
-    for number, owes in enumerate([False, True, True, False]):
+    for number, owes in enumerate(owed):
         process._model = SimpleNamespace(owes=owes)
         process._note_settled(number)
-    assert told == [messages.Settled([0]), messages.Settled([1, 2, 3])]
+    assert told == [messages.Settled(numbers) for numbers in settled]

@@ -111,7 +111,7 @@ class Worker:
         kept = self.shared.ask(found)
         return kept, np.concatenate([one.places for one in found])
 
-    def train(self, asked, by, spans=1, examples=1):
+    def train(self, asked, by, spans=1, examples=1, later=False):
         """Adds `by` to a block's rows in some spans; the rows before."""
         kept, places = asked
         rows = self.shared.ready(kept)
@@ -122,7 +122,7 @@ class Worker:
             rows[places, :DIM] += by / spans
             self.shared.exchange(examples)
         if kept.closes:
-            self.shared.close_round()
+            self.shared.close_round(later=later)
         return before
 
     def rows(self, ids):
@@ -263,8 +263,7 @@ def test_only_worker_makes_no_row_once_servers_may_have_it(pulls_bases):
 
 @pytest.mark.parametrize("chunk_bytes", [8 * DIM, 1 << 20])
 def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch, chunk_bytes):
-    monkeypatch.setattr(shared_rows, "CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(shared_rows, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(shared_rows, "PIECE_BYTES", chunk_bytes)
     store = Store()
     expected = store.rows + 1
     worker = Worker(store, pulls_bases=True)
@@ -272,6 +271,43 @@ def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch
     worker.shared.flush()
     assert (len(worker.client.pushes) > 2) == (chunk_bytes < 1 << 20)
     np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
+    assert not worker.sgd.packed._taken
+
+
+@pytest.mark.parametrize("makes", [False, True])
+@pytest.mark.parametrize("then", ["flush", "close", "join"])
+def test_round_that_is_sent_later_goes_piece_by_piece_as_rows_are_found(monkeypatch, makes, then):
+    monkeypatch.setattr(shared_rows, "PIECE_BYTES", 8 * DIM)
+    store, ids = Store(), list(range(6))
+    first = store.rows.copy()
+    worker = Worker(store, pulls_bases=True, makes=makes, round_blocks=2)
+    shared = worker.shared
+    for _ in range(2):
+        worker.train(worker.ask(ids), 1, later=True)
+    assert not worker.client.pushes
+    assert shared.sends
+    assert shared.owes
+    kept, places = worker.ask(ids)
+    rows = shared.ready(kept)
+    assert shared.send_some()
+    assert len(worker.client.pushes) == 1
+    rows[places, :DIM] += 5  # a kernel, while that is sent
+    assert shared.send_some()
+    assert shared.sends
+    if then == "join":  # the next block's `ready` pushes all there is
+        worker.client.workers = shared.workers = 2
+        worker.train(worker.ask(ids[:1]), 0)
+    elif then == "close":
+        shared.close_round(later=True)
+        while shared.send_some():
+            pass
+        assert not shared.owes
+        worker.client.serve(99)
+    shared.flush()
+    assert not shared.sends
+    np.testing.assert_allclose(store.rows[ids], first[ids] + 7, rtol=1e-5)
+    pushed = np.concatenate(worker.client.pushes[:4])
+    assert sorted(pushed.tolist()) == ids if then != "join" else set(pushed) <= set(ids)
     assert not worker.sgd.packed._taken
 
 

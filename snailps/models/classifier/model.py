@@ -61,11 +61,11 @@ ROUND_BLOCKS = 10
 """Blocks after which all kept rows of one of several workers are pushed, at most."""
 ROUND_GROWTH = 8
 """Part of a worker's blocks so far that such a round may be."""
-ROUND_TOKENS_ALONE = 8_000_000
-"""Tokens after which an only worker pushes what it has trained, unless a third of the training ends
+ROUND_TOKENS_ALONE = 16_000_000
+"""Tokens after which an only worker pushes what it has trained, unless half of the training ends
 before: about two seconds' work, which is lost with it.  With pairs of words a block of 370,000
 tokens touches 150,000 rows, an epoch of 11 such blocks 650,000."""
-ROUNDS_ALONE = 3
+ROUNDS_ALONE = 2
 """Rounds of an only worker's training, at least."""
 STEPS_MIN = (0.4, 4.0)
 """Own steps on a row between two exchanges, at least, of words and labels; a word's step is one
@@ -235,6 +235,7 @@ class Classifier(TextModel):
         self._seen_bytes = 0
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
         self._shared: tuple[SharedRows, SharedRows] | None = None
+        self._trained = self._closed = 0  # blocks of this round, and of the one before
         if s.consistency == "async":
             self._motions = of_curvature(s.dim), of_curvature(s.dim)
             inputs, outputs = (
@@ -323,6 +324,8 @@ class Classifier(TextModel):
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on kept rows or local copies, and pushes what changed."""
         batch: _Batch | Lines = block.prepared
+        if self._shared is not None:
+            self._trained += 1
         rates = [self.settings.lr * (1.0 - share) for share in block.progress]
         if isinstance(batch, Lines):  # nothing to learn from
             return {"units": float(batch.tokens), "lr": rates[1]}
@@ -354,9 +357,10 @@ class Classifier(TextModel):
             shared.workers = self.workers
 
     @property
-    def owes(self) -> bool:
-        """Whether kept rows have changed since they were last pushed."""
-        return any(shared.owes for shared in self._shared or ())
+    def owes(self) -> int:
+        """Blocks of this round, and those of the last one while some of its rows are not pushed."""
+        sends = any(shared.sends for shared in self._shared or ())
+        return self._trained + self._closed * sends
 
     def finish(self) -> None:
         """Pushes what is left and waits for it."""
@@ -400,9 +404,13 @@ class Classifier(TextModel):
             for shared in self._shared:
                 shared.exchange(last - first)
             first = last
+        # With one thread a seed gives the same bits each time: no row is read while it is trained.
+        later = self.threads > 1
         for shared, rows in zip(self._shared, kept, strict=True):
             if rows.closes:
-                shared.close_round()
+                shared.close_round(later=later)
+        if kept[0].closes:
+            self._closed, self._trained = self._trained, 0
         return loss, examples
 
     def _begin(self, batch: _Batch, inputs: Floats, outputs: Floats, rate: float) -> None:
@@ -522,6 +530,9 @@ class Classifier(TextModel):
             )
             for begin, end in itertools.pairwise(edges)
         ]
+        for task, shared in itertools.product(tasks, self._shared or ()):
+            while not task.done() and shared.send_some():
+                pass  # what the last round has left
         results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
