@@ -172,6 +172,8 @@ def blocks_of_chunk(
     num = len(workers)
     visiting = visiting or 2 * num
     common = {"path": "", "start": 0, "stop": 0, "epoch": 0, "read": bytes, "progress": shares}
+    for worker in workers:
+        worker.workers = num
     for at, data in enumerate(slices):
         seed = 1000 * chunk + at
         block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]

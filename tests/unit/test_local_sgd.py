@@ -385,7 +385,8 @@ def test_block_bytes_are_a_share_of_an_epoch_not_too_small(model, total, workers
 @pytest.mark.parametrize(
     ("total", "workers", "expected"),
     [
-        (30 << 20, 1, (30 << 20) // 32),
+        (30 << 20, 1, (30 << 20) // 16),
+        (100 << 20, 1, 3 << 20),
         (30 << 20, 2, (30 << 20) // 32),
         (100 << 20, 8, (100 << 20) // 128),
         (1000, 8, 512),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from rotating import LentVisits, Lost, MemoryTables, MemoryWorker, blocks_of_chu
 from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.word_vectors import WordVectorSettings, shared_text, sole_part
+from snailps.models.word_vectors import WordVectorSettings, model, shared_text, sole_part
 from snailps.models.word_vectors.rotation import MASK64
 from snailps.models.word_vectors.skip_gram import pairs_bytes
 from snailps.models.word_vectors.word_parts import chunks_of_sole, keeps_all_rows
@@ -111,7 +112,7 @@ def test_a_worker_that_is_lost_leaves_nothing_behind(model: str, maxn: int) -> N
             block.prepared = worker.prepare(block)
             with pytest.raises(Lost):
                 worker.train(block)
-            assert len(lent.figures) == 1
+            assert len(lent.had) == 1
             for name, rows in worker.memory.rows.items():
                 np.testing.assert_array_equal(rows, before[name])
             (block,) = blocks_of_chunk([worker], CHUNKS[0])
@@ -239,3 +240,85 @@ def test_half_a_chunk_of_one_worker_fits_where_another_joins(words: int) -> None
     chunks = chunks_of_sole(worker.vocabulary, settings, words)
     assert chunks > 0
     assert 2 * pairs_bytes(settings, words // chunks // 2) <= settings.worker_memory
+
+
+def test_rows_are_pulled_while_the_first_chunk_is_dealt_to_an_only_worker() -> None:
+    a, b = workers_of(SMALL, 2)
+    words = len(a.vocabulary)
+    blocks_of_chunk([a, b], CHUNKS[0])
+    assert a.memory.moved["output"] == 0  # their chunk has two parts
+    blocks_of_chunk([a], CHUNKS[1], chunk=1)
+    assert a.memory.moved["output"] == 0  # another worker may train chunk 0
+    (block,) = blocks_of_chunk([a], CHUNKS[0])
+    assert a._sole is not None
+    assert a._sole._opening is not None
+    a._sole._opening.result()
+    assert a.memory.moved["output"] == words
+    block.prepared = a.prepare(block)
+    a.train(block)
+    assert a.memory.moved["output"] == 3 * words
+
+
+def test_rows_pulled_ahead_are_pulled_again_behind_settled_visits_of_another_worker() -> None:
+    (worker,) = workers_of(SMALL)
+    (block,) = blocks_of_chunk([worker], CHUNKS[0])
+    assert worker._sole is not None
+    assert worker._sole._opening is not None
+    worker._sole._opening.result()
+    worker.memory.rows["output"][:] = 7.0  # of the other worker
+    assert isinstance(block.visits, LentVisits)
+    block.had, block.settled = 1, (0,)
+    block.visits._left = [1]
+    block.prepared = worker.prepare(block)
+    worker.train(block)
+    assert worker.memory.rows["output"].mean() > 5.0
+
+
+def test_kernels_of_a_piece_are_queued_before_those_of_the_one_before_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sole_part, "piece_tokens", lambda settings: 100)
+    (worker,) = workers_of(SMALL)
+    begun: list[Future[tuple[float, int]]] = []
+
+    def train(*_: Any) -> list[Future[tuple[float, int]]]:
+        for former in begun:
+            assert former.done() or former is begun[-1]  # so that two are in memory
+        for former in begun[-1:]:
+            former.set_result((1.0, 1))
+        begun.append(Future())
+        if len(begun) == block.visiting * worker._sole._pieces_of_visit(block):  # type: ignore
+            begun[-1].set_result((1.0, 1))
+        return begun[-1:]
+
+    (block,) = blocks_of_chunk([worker], CHUNKS[0])
+    block.prepared = worker.prepare(block)
+    worker._sole._train = train  # type: ignore
+    assert worker.train(block)["examples"] == len(begun) > 2
+
+
+@pytest.mark.parametrize("separator", [b" ", b"\n"])
+def test_parts_of_a_text_are_cut_behind_words_and_encoded_in_any_number_of_threads(
+    separator: bytes,
+) -> None:
+    slice_ = separator.join(ALL.split()) + separator
+    parts = shared_text.cut_text(slice_, 1000)
+    assert b"".join(parts) == slice_
+    assert len(parts) > 5
+    assert all(part.endswith(separator) for part in parts)
+    assert all(1000 < len(part) < 1010 for part in parts[:-1])
+    assert shared_text.cut_text(b"", 1000) == [b""]
+    assert shared_text.cut_text(b"x" * 5000, 1000) == [b"x" * 5000]
+
+
+def test_a_slice_is_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "ENCODED_BYTES", 300)
+    found = []
+    for threads in (1, 3):
+        (worker,) = workers_of(replace(SMALL, sample=1e-3))
+        worker.threads = threads
+        blocks_of_chunk([worker], CHUNKS[0])
+        found.append(shared_text.get_chunk(worker, 0, 3))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] == len(b"".join(CHUNKS[0]).split()) + 120
+    assert (found[0][0] >= 0).sum() < found[0][1]  # some are left out

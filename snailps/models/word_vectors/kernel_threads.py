@@ -1,6 +1,6 @@
 """Calls of word vectors' kernels, one a thread of a worker.
 
-    bundles | text + rows, bags, negatives -> train_bundles | train_text -> loss, examples of each
+    bundles | text + rows, bags, negatives -> train_bundles | train_text -> tasks: loss, examples
 
 Threads write the same rows without locks (Hogwild).  Must not know which rows these are, nor how
 they travel.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -70,8 +71,8 @@ def train_bundles(
     noise: Noise,
     rates: tuple[float, float],
     seed: int,
-) -> list[Judged]:
-    """Skip-gram: trains sorted pairs at rates that fall from one to the other."""
+) -> list[Future[Judged]]:
+    """Skip-gram: begins to train sorted pairs at rates that fall from one to the other."""
     centres, starts, contexts = bundles
     threads = min(model.threads, max(1, len(centres) // THREAD_GROUPS))
     shares = [
@@ -90,8 +91,8 @@ def train_text(
     noise: Noise,
     rates: tuple[float, float],
     seed: int,
-) -> list[Judged]:
-    """CBOW: trains a text in its order."""
+) -> list[Future[Judged]]:
+    """CBOW: begins to train a text in its order."""
     s = model.settings
     # A part loses the contexts across its edges, so it must be long against the window.
     threads = min(model.threads, max(1, len(text) // (PART_WINDOWS * s.window)))
@@ -110,9 +111,9 @@ def _in_threads(
     noise: Noise,
     rates: tuple[float, float],
     seed: int,
-) -> list[Judged]:
+) -> list[Future[Judged]]:
     """Calls a kernel for the share of each thread, with what all have in common."""
-    tasks = [
+    return [
         model.sgd.pool.submit(
             train,
             *share,
@@ -130,7 +131,6 @@ def _in_threads(
         )
         for at, share in enumerate(shares)
     ]
-    return [task.result() for task in tasks]
 
 
 def squares_of(inputs: Rows, outputs: Rows) -> tuple[Floats, Floats] | None:

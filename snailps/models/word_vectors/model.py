@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -62,7 +64,7 @@ from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.rotation import RotationTrainer, SkipGramTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
-from snailps.models.word_vectors.shared_text import IDS_END, put_slice, text_table
+from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_slice, text_table
 from snailps.models.word_vectors.skip_gram import BUNDLE, RUN_WORDS, deal_centres, longest_run
 from snailps.models.word_vectors.sole_part import (
     Piece,
@@ -98,6 +100,10 @@ PAIRS_JUDGED = 1000
 """Least pairs that a mean loss says so much of."""
 SLICES = 16
 """Slices of an epoch's text for each worker, at least."""
+SLICE_BYTES_SOLE = BLOCK_BYTES_MAX // 2
+"""Most bytes of a slice of the only worker."""
+ENCODED_BYTES = 1 << 16
+"""Of a slice's text, encoded by a thread at a time: some .4 ms."""
 SEED_MASK = (1 << 64) - 1
 
 Ints = NDArray[np.int32]
@@ -153,12 +159,14 @@ class WordVectors(TextModel):
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A slice to deal for workers that rotate: `SLICES` an epoch and worker.
 
-        One worker has as many as two, so that a chunk has some for others that join.
+        One worker has smaller slices of a long text, as two have, so that a chunk has some for
+        others that join; of a short one each costs a 20th of its encoding.
         """
         assert isinstance(settings, WordVectorSettings)
         if not cls._may_rotate(settings, workers):
             return super().block_bytes(settings, total_bytes, workers)
-        return max(512, min(BLOCK_BYTES_MAX, total_bytes // (SLICES * max(2, workers))))
+        most = SLICE_BYTES_SOLE if workers == 1 else BLOCK_BYTES_MAX
+        return max(512, min(most, total_bytes // (SLICES * workers)))
 
     @staticmethod
     def _may_rotate(settings: WordVectorSettings, workers: int = 2) -> bool:
@@ -290,15 +298,34 @@ class WordVectors(TextModel):
 
     def deal(self, block: Block) -> Mapping[str, float]:
         """Encodes a slice of a chunk for all workers."""
-        ids, words = self._lexicon.encode(block.data, self._keep, block.seed)
+        if block.chunk == 0 and self.workers == 1 and self._sole is not None:
+            self._sole.begin()
+        ids, words = self._encoded(block)
         put_slice(self, block.chunk, block.slice, ids, words)
         return {}
+
+    def _encoded(self, block: Block) -> tuple[Ints, int]:
+        """Ids and words of a slice, of which threads encode parts.
+
+        The parts depend on the text alone: a slice that is dealt twice is the same.
+        """
+        parts = list(cut_text(block.data, ENCODED_BYTES))
+        seeds = [(block.seed + at * 0x9E3779B97F4A7C15) & SEED_MASK for at in range(len(parts))]
+        encoded = list(self._encoders.map(self._lexicon.encode, parts, repeat(self._keep), seeds))
+        return np.concatenate([ids for ids, _ in encoded]), sum(words for _, words in encoded)
+
+    @cached_property
+    def _encoders(self) -> ThreadPoolExecutor:
+        """Threads of their own: in those of the kernels a slice would wait for pieces of text."""
+        return ThreadPoolExecutor(self.threads, "snailps-encode")
 
     def finish(self) -> None:
         """Waits for the last pushes."""
         for name in ("_rotating", "_sole"):
             if self.__dict__.get(name) is not None:
                 self.__dict__[name].close()
+        if "_encoders" in self.__dict__:
+            self._encoders.shutdown()
         super().finish()
 
     @cached_property

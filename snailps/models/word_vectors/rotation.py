@@ -475,7 +475,7 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
     ) -> list[tuple[float, int]]:
         """Trains some groups of pairs in the kernel's threads: loss and pairs of each."""
         starts = tenancy.starts[first : last + 1] - tenancy.starts[visit.groups.start]
-        return train_bundles(
+        tasks = train_bundles(
             self._model,
             inputs,
             visit.local,
@@ -485,3 +485,4 @@ class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
             (rates[0], rates[1]),
             seed,
         )
+        return [task.result() for task in tasks]

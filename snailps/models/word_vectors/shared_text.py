@@ -1,5 +1,6 @@
 """A chunk's encoded text in a table: written once by the workers that encode it, read by all.
 
+    text of a slice -> cut_text -> parts to encode
     word ids of a slice -> put_slice -> rows of 256 numbers        get_chunk -> word ids of a chunk
 
 Encoding a text costs several times what reading the ids does, so W workers that all need a whole
@@ -10,6 +11,8 @@ three chunks later.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -24,6 +27,7 @@ IDS_END = 1 << 24
 """Ids are below this."""
 _COUNT_BASE = 1 << 20
 _RING = 3
+_SEPARATOR = re.compile(rb"[ \n]")
 _SLICE_BITS, _ROW_BITS = 24, 24
 
 Ints = NDArray[np.int32]
@@ -33,6 +37,14 @@ Keys = NDArray[np.uint64]
 def text_table() -> Table:
     """The table; its values travel as they are."""
     return Table(TEXT, dim=ROW_IDS, wire="float32")
+
+
+def cut_text(text: bytes, size: int) -> list[bytes]:
+    """Parts of about `size` bytes, each cut behind a word or a line."""
+    ends = [0]
+    while (found := _SEPARATOR.search(text, ends[-1] + size)) is not None:
+        ends.append(found.end())
+    return [text[begin:end] for begin, end in itertools.pairwise([*ends, len(text)])]
 
 
 def put_slice(worker: Worker, chunk: int, slice_: int, ids: Ints, words: int) -> None:

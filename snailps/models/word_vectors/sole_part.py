@@ -12,11 +12,13 @@ one is pushed.  If the worker is lost, its tenancy is trained again.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-ROWS_AT_ONCE = 1 << 13
-"""Rows that one request pulls or pushes; two of each are under way."""
+ROWS_AT_ONCE = 1 << 11
+"""Rows that one request pulls or pushes."""
+UNDER_WAY = 2
+"""Pulls, and pushes, that are under way while other rows are loaded or subtracted."""
 
 T = TypeVar("T")
 
@@ -71,41 +75,48 @@ class KeptTable:
 
     def __init__(self, model: WordVectors, table: str, keys: Keys) -> None:
         layout = model.sgd.layout
-        self._model, self._table, self._keys = model, table, keys
+        self._model, self._name, self._keys = model, table, keys
         self.local = tuple(layout.make(len(keys)) for _ in range(layout.arrays))
 
-    def pull(self) -> None:
-        """Takes the rows as the servers have them."""
-        sgd = self._model.sgd
-        for some, packed in self._pulled():
-            sgd.in_threads(sgd.layout.load, packed, *(array[some] for array in self.local))
+    @staticmethod
+    def pull(tables: Sequence[KeptTable]) -> None:
+        """Takes the rows of tables as the servers have them."""
+        for table, some, packed in KeptTable._pulled(tables):
+            sgd = table._model.sgd
+            sgd.in_threads(sgd.layout.load, packed, *(array[some] for array in table.local))
             sgd.packed.give(packed)
 
-    def push(self) -> None:
+    @staticmethod
+    def push(tables: Sequence[KeptTable]) -> None:
         """Makes the servers' rows these, and waits until that is acknowledged."""
-        sgd, before = self._model.sgd, None
-        for some, packed in self._pulled():
-            sgd.in_threads(sgd.layout.subtract, packed, *(array[some] for array in self.local))
-            push = self._model.push_async(self._table, self._keys[some], packed, state=sgd.state)
-            if before is not None:
-                sgd.packed.give(before.wait())
-            before = push
-        if before is not None:
-            sgd.packed.give(before.wait())
+        pushes: deque[Pending] = deque()
+        for table, some, packed in KeptTable._pulled(tables):
+            model, sgd = table._model, table._model.sgd
+            sgd.in_threads(sgd.layout.subtract, packed, *(array[some] for array in table.local))
+            keys = table._keys[some]
+            pushes.append(model.push_async(table._name, keys, packed, state=sgd.state))
+            if len(pushes) > UNDER_WAY:
+                sgd.packed.give(pushes.popleft().wait())
+        for push in pushes:
+            sgd.packed.give(push.wait())
 
-    def _pulled(self) -> Iterator[tuple[slice, Floats]]:
+    @staticmethod
+    def _pulled(tables: Sequence[KeptTable]) -> Iterator[tuple[KeptTable, slice, Floats]]:
         """All rows as the servers have them, some at a time, in arrays of `packed`."""
-        coming: tuple[slice, Pending] | None = None
-        for first in range(0, len(self._keys), ROWS_AT_ONCE):
-            some = slice(first, first + ROWS_AT_ONCE)
-            keys = self._keys[some]
-            packed = self._model.sgd.packed.take(len(keys))
-            begun = self._model.pull_async(self._table, keys, packed, state=self._model.sgd.state)
-            if coming is not None:
-                yield coming[0], coming[1].wait()
-            coming = some, begun
-        if coming is not None:
-            yield coming[0], coming[1].wait()
+        coming: deque[tuple[KeptTable, slice, Pending]] = deque()
+        for table in tables:
+            model, sgd = table._model, table._model.sgd
+            for first in range(0, len(table._keys), ROWS_AT_ONCE):
+                some = slice(first, first + ROWS_AT_ONCE)
+                keys = table._keys[some]
+                packed = sgd.packed.take(len(keys))
+                pull = model.pull_async(table._name, keys, packed, state=sgd.state)
+                coming.append((table, some, pull))
+                if len(coming) > UNDER_WAY:
+                    of, which, begun = coming.popleft()
+                    yield of, which, begun.wait()
+        for of, which, begun in coming:
+            yield of, which, begun.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +140,21 @@ class Piece(Generic[T]):
     noise: Noise
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A piece that is trained: place, words, last learning rate, results of the kernels."""
+
+    at: int
+    words: int
+    rate: float
+    results: list[Judged]
+
+    @classmethod
+    def of(cls, at: int, words: int, rate: float, tasks: Sequence[Future[Judged]]) -> Trained:
+        """Waits for the kernels."""
+        return cls(at, words, rate, [task.result() for task in tasks])
+
+
 class SoleTrainer(ABC, Generic[T]):
     """Prepares and trains tenancies of chunks of one part.
 
@@ -138,8 +164,8 @@ class SoleTrainer(ABC, Generic[T]):
         After its `setup`.
     """
 
-    _train: Callable[..., list[Judged]]
-    """Trains a piece in threads: a function of `kernel_threads`."""
+    _train: Callable[..., list[Future[Judged]]]
+    """Begins to train a piece in threads: a function of `kernel_threads`."""
 
     def __init__(self, model: WordVectors) -> None:
         self._model = model
@@ -150,6 +176,7 @@ class SoleTrainer(ABC, Generic[T]):
         self._kept = float(vocabulary.counts @ kept)  # words of an epoch
         self._tables: tuple[KeptTable, KeptTable] | None = None  # input, output
         self._chunk = -1  # whose deltas were the last to be pushed
+        self._opening: Future[tuple[KeptTable, KeptTable]] | None = None
         self._ahead = ThreadPoolExecutor(1, "snailps-piece")
 
     def close(self) -> None:
@@ -158,8 +185,15 @@ class SoleTrainer(ABC, Generic[T]):
 
     def free(self) -> None:
         """Frees the rows and their places: a chunk of more parts follows."""
-        self._tables = None
+        if self._opening is not None:
+            self._opening.result()
+        self._tables = self._opening = None
         self.__dict__.pop("_bags", None)
+
+    def begin(self) -> None:
+        """Pulls all rows while the first chunk is dealt, before anything is trained."""
+        if self._opening is None:
+            self._opening = self._ahead.submit(self._pulled)
 
     def prepare(self, block: Block) -> Piece[T] | None:
         """The first piece; the others are prepared beside the training."""
@@ -169,51 +203,78 @@ class SoleTrainer(ABC, Generic[T]):
     def train(self, block: Block) -> dict[str, float]:
         """Trains the visits that the master lends, then pushes what has changed."""
         tables = self._open(block)
-        (inputs, outputs), (bags, _) = (table.local for table in tables), self._bags
-        begin, end = block.progress
-        per_visit, trained, words = self._pieces_of_visit(block), 0, 0
-        step = (end - begin) / (block.visiting * per_visit)
+        outputs = tables[1].local
+        per_visit = self._pieces_of_visit(block)
         totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
-        results: list[Judged] = []
-        pieces = self._lent(block)
-        coming = self._ahead.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
-            coming = self._ahead.submit(next, pieces, None)
-            behind = [begin + step * (block.had * per_visit + trained + at) for at in (0, 1)]
-            first, last = (self._model.settings.lr * (1.0 - share) for share in behind)
-            seed = block.seed + piece.at * 0x9E3779B97F4A7C15
-            results += self._train(
-                self._model, inputs, outputs, piece.content, bags, piece.noise, (first, last), seed
-            )
-            trained, words = trained + 1, words + piece.words
-            if trained % per_visit:
+        trained: list[Trained] = []
+        for piece in self._trained(block, tables):
+            trained.append(piece)
+            if len(trained) < per_visit:
                 continue
-            judged = self._model.judged(results, are_finite(outputs[0]))
-            figures = {"units": float(words), "lr": last, **judged}
+            results = [judged for one in trained for judged in one.results]
+            figures = {
+                "units": float(sum(one.words for one in trained)),
+                "lr": piece.rate,
+                **self._model.judged(results, are_finite(outputs[0])),
+            }
             block.visits.give_back(piece.at // per_visit, figures)
             for name in totals:
                 totals[name] += figures[name]
-            totals["lr"] = last
-            results, words = [], 0
-        for table in tables:
-            table.push()
+            totals["lr"] = piece.rate
+            trained = []
+        KeptTable.push(tables)
         self._chunk = block.chunk
         return totals
 
+    def _trained(self, block: Block, tables: tuple[KeptTable, KeptTable]) -> Iterator[Trained]:
+        """Trains the pieces of the visits, in their order.
+
+        The kernels of a piece are queued before those of the one before are done, so that no thread
+        waits for another; the next one is prepared when they are, so that two are in memory.
+        """
+        (inputs, outputs), (bags, _) = (table.local for table in tables), self._bags
+        begin, end = block.progress
+        per_visit, lr = self._pieces_of_visit(block), self._model.settings.lr
+        step = (end - begin) / (block.visiting * per_visit)
+        before: Callable[[], Trained] | None = None
+        pieces = self._lent(block)
+        coming = self._ahead.submit(next, pieces, None)
+        for number in itertools.count(block.had * per_visit):
+            piece = coming.result()
+            if piece is None:
+                break
+            first, last = (lr * (1.0 - begin - step * (number + at)) for at in (0, 1))
+            seed = block.seed + piece.at * 0x9E3779B97F4A7C15
+            tasks = self._train(
+                self._model, inputs, outputs, piece.content, bags, piece.noise, (first, last), seed
+            )
+            done = before and before()
+            before = partial(Trained.of, piece.at, piece.words, last, tasks)
+            coming = self._ahead.submit(next, pieces, None)
+            if done:
+                yield done
+        if before:
+            yield before()
+
     def _open(self, block: Block) -> tuple[KeptTable, KeptTable]:
         """The rows: as the chunk before left them if it was trained here, else from the servers."""
-        model, keeps = self._model, self._chunk == block.chunk - 1
+        if self._opening is not None:
+            self._tables, self._opening = self._opening.result(), None
         if self._tables is None:
-            keeps = False
-            words = np.arange(len(model.vocabulary), dtype=np.uint64)
-            self._tables = (
-                KeptTable(model, "input", self._bags[1]),
-                KeptTable(model, "output", words),
-            )
-        if not keeps:
-            for table in self._tables:
-                table.pull()
+            self._tables = self._pulled()
+        elif self._chunk != block.chunk - 1 or (block.had and block.chunk == 0):
+            KeptTable.pull(self._tables)
         return self._tables
+
+    def _pulled(self) -> tuple[KeptTable, KeptTable]:
+        """All rows as the servers have them."""
+        words = np.arange(len(self._model.vocabulary), dtype=np.uint64)
+        tables = (
+            KeptTable(self._model, "input", self._bags[1]),
+            KeptTable(self._model, "output", words),
+        )
+        KeptTable.pull(tables)
+        return tables
 
     @cached_property
     def _bags(self) -> tuple[Bags, Keys]:
