@@ -210,7 +210,8 @@ def train_rotating(
         found.append(worker.train(block))
 
     for chunk in range(total):
-        shares = (chunk / total, (chunk + 1) / total)
+        # Not to the end: rows are freed there.
+        shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)
         slices = texts[chunk % len(texts)]
         blocks = blocks_of_chunk(workers, slices, first + chunk, shares, visiting)
         with ThreadPoolExecutor(num if at_once else 1) as pool:

@@ -322,3 +322,15 @@ def test_a_slice_is_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1] == len(b"".join(CHUNKS[0]).split()) + 120
     assert (found[0][0] >= 0).sum() < found[0][1]  # some are left out
+
+
+def test_rows_are_freed_behind_the_last_push_of_the_training() -> None:
+    for end, is_free in ((0.5, False), (1.0, True)):
+        (worker,) = workers_of(SMALL)
+        before = worker.memory.rows["output"].copy()
+        (block,) = blocks_of_chunk([worker], CHUNKS[0], shares=(0.0, end))
+        block.prepared = worker.prepare(block)
+        worker.train(block)
+        assert worker._sole is not None
+        assert (worker._sole._tables is None) == is_free
+        assert (worker.memory.rows["output"] != before).any()  # pushed before

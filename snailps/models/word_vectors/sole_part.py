@@ -224,6 +224,8 @@ class SoleTrainer(ABC, Generic[T]):
             trained = []
         KeptTable.push(tables)
         self._chunk = block.chunk
+        if block.progress[1] >= 1.0:
+            self.free()  # before the master, which is told next, begins to export
         return totals
 
     def _trained(self, block: Block, tables: tuple[KeptTable, KeptTable]) -> Iterator[Trained]:
