@@ -317,8 +317,7 @@ class Scratch:
             if size > allowed:
                 raise DataError(
                     f"{purpose} needs more than {size:,} bytes in {self.folder}: "
-                    f"{max(allowed, 0):,} of the {limit:,} bytes of scratch are left beside what "
-                    "is in use. Allow more scratch, or choose another scratch folder"
+                    f"{self._left(allowed, limit)}"
                 )
             # The others' files may grow: looked at again, now and then.
             allowed = min(allowed, size + LOOK_BYTES)
@@ -439,8 +438,17 @@ class Scratch:
     def _too_large(self, path: str, needed: int, allowed: int, limit: int) -> DataError:
         return DataError(
             f"cannot unpack {path} into {self.folder}: it needs more than {needed:,} bytes, "
-            f"{max(allowed, 0):,} of the {limit:,} bytes of scratch are left beside what "
-            "is in use. Allow more scratch, or unpack the file yourself and name the result"
+            f"{self._left(allowed, limit)}, or unpack the file yourself and name the result"
+        )
+
+    def _left(self, allowed: int, limit: int) -> str:
+        """How much may be used, where that follows from, and what gives more."""
+        cause, more = "scratch_bytes", "Raise that"
+        if not self.bytes_max:
+            cause, more = "half of what its disk has free", "Make room"
+        return (
+            f"{max(allowed, 0):,} of the {limit:,} bytes of scratch are left ({cause}) beside "
+            f"what is in use. {more}, choose another scratch_dir"
         )
 
     def _own_files(self) -> Iterator[tuple[Path, int]]:

@@ -165,6 +165,8 @@ class Journal:
         try:
             self._lock = take_folder(self.path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()  # unless there is something in it
             raise self._error(error) from None
         except FolderTaken as taken:
             raise ClusterError(
@@ -496,6 +498,15 @@ class Journal:
                 (self.path / name).unlink(missing_ok=True)
             self._tidy(all_=True)
             self.path.rmdir()
+
+    def release(self) -> None:
+        """This process runs nothing: lets go of the folder, and leaves none without a run in it."""
+        if self.path is None or self._lock < 0:
+            return
+        if any(os.path.lexists(self.path / name) for name in (FACTS, LIFE)):
+            self.close()
+        else:
+            self.end()
 
     def close(self) -> None:
         """Writes no more and lets go of the folder; twice is harmless."""

@@ -173,6 +173,7 @@ class Master:
         self._session, self._lasting, self._any_port = session, lasting, any_port
         self._source_key = source_key
         self._on_listening, self._on_status = on_listening, on_status
+        self._journal = Journal(None)
         self._signals = self._signals_told = 0
         self._events: deque[Event] = deque()
         self._is_feeding = False
@@ -215,6 +216,7 @@ class Master:
             with _beginning():
                 took_over = self._open(listener, job)
         except BaseException:
+            self._journal.release()
             listener.close()
             if job is not None:
                 job.close()

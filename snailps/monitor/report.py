@@ -9,6 +9,7 @@ no markup can begin, and text in a list for readers without scripts.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import logging
@@ -60,6 +61,8 @@ def write_report(output: str, story: Story, written: str) -> str:
         draft.write_bytes(render(story, machine(), written))
         draft.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
         log.warning("cannot write the report %s: %s; the model is complete", path, error.strerror)
         return ""
     return str(path)

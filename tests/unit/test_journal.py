@@ -209,6 +209,47 @@ def test_journal_of_a_run_that_ended_is_gone(folder, journal):
     journal.note("tick", {"tick": 1})
 
 
+def test_journal_in_which_nothing_was_begun_leaves_no_folder(folder, monkeypatch):
+    other = Journal(folder)
+    assert not other.take()
+    other.release()
+    assert not folder.exists()
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    again = Journal(folder)
+    assert not again.take()
+    monkeypatch.setattr(module, "_write", full)
+    with pytest.raises(ClusterError, match="No space left"):
+        again.begin([FIRST])
+    again.release()
+    assert not folder.exists()
+
+
+def test_journal_on_a_disk_without_a_byte_leaves_no_folder(folder, monkeypatch):
+    def full(*words):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(ClusterError, match=r"No space left on device\. Choose another journal_dir"):
+        Journal(folder).take()
+    assert not folder.exists()
+
+
+def test_journal_of_another_run_is_left_as_it_is(folder, journal):
+    journal.close()
+    files = {path.name for path in folder.iterdir()}
+    other = Journal(folder)
+    assert other.take()
+    third = Journal(folder)
+    with pytest.raises(ClusterError, match="another master"):
+        third.take()
+    third.release()
+    other.release()
+    assert {path.name for path in folder.iterdir()} == files
+
+
 def test_journal_that_another_process_keeps_is_refused(folder, journal):
     with pytest.raises(ClusterError, match=rf"another master.*process {os.getpid()} on"):
         Journal(folder).take()

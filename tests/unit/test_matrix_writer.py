@@ -171,7 +171,7 @@ def test_spooled_file_is_that_which_write_matrix_writes_and_goes(tmp_path, x):
 
 @pytest.mark.parametrize("x", [np.ones((40, 40)), [{"a": 1}] * 400], ids=["known", "not"])
 def test_spooling_beyond_the_scratch_limit_is_refused(tmp_path, x):
-    with pytest.raises(DataError, match="bytes of scratch are left"):
+    with pytest.raises(DataError, match=r"bytes of scratch are left \(scratch_bytes\) beside"):
         spool_matrix(x, np.ones(len(x)), str(tmp_path / "scratch"), bytes_max=4000)
     assert list((tmp_path / "scratch").glob("*.spool")) == []
 

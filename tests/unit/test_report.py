@@ -1,7 +1,10 @@
 """The report of a run: one file, no requests, nothing of the run becomes markup."""
 
+import errno
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from statuses import HOSTILE, status
@@ -95,6 +98,18 @@ def test_report_is_written_whole_beside_the_result(tmp_path):
 def test_report_that_cannot_be_written_is_told_and_harms_nothing(tmp_path, caplog):
     assert write_report(str(tmp_path / "none" / "x"), story(), "today") == ""
     assert "cannot write the report" in caplog.text
+
+
+def test_report_that_does_not_fit_leaves_no_half_file(tmp_path, caplog, monkeypatch):
+    def half(path, data):
+        with open(path, "wb") as file:
+            file.write(data[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    assert write_report(str(tmp_path / "x"), story(), "today") == ""
+    assert "cannot write the report" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_machine_names_versions():

@@ -3,6 +3,7 @@
 import fcntl
 import gzip
 import os
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from snailps.data import scratch as module
 from snailps.data.scratch import Scratch, default_folder, release_whole, whole_file
 from snailps.errors import DataError, WaitTimeout
 
+Usage = namedtuple("Usage", "total used free")
 TEXT = b"some words to pack\n" * 1000
 
 
@@ -108,6 +110,15 @@ def test_local_beyond_limit_is_data_error_with_both_numbers(make, packed):
     with pytest.raises(DataError, match="more than 19,000 bytes, 1,000 of the 1,000 bytes"):
         scratch.local(packed)
     assert copies(scratch) == []
+
+
+def test_local_on_a_disk_that_is_nearly_full_says_that_and_what_helps(make, packed, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Usage(0, 0, 4096))
+    said = r"2,048 of the 2,048 bytes of scratch are left \(half of what its disk has free\)"
+    with pytest.raises(
+        DataError, match=said + r".* choose another scratch_dir, or unpack the file"
+    ):
+        make(0).local(packed)
 
 
 def test_local_without_room_removes_what_nobody_uses(make, packed, tmp_path):

@@ -34,6 +34,11 @@ def take_folder(path: Path) -> int:
         owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
         os.close(lock)
         raise FolderTaken(owner or "unnamed") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+    except OSError:  # the disk is full
+        (path / LOCK).unlink(missing_ok=True)
+        os.close(lock)
+        raise
     return lock
