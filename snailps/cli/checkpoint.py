@@ -111,9 +111,14 @@ def export_(
     """
     if (table or state) and not (tables or format):
         raise ConfigError("--table and --state are of tables: add --format")
-    good = [one for one in _checkpoints(path) if one.state == "good"]
+    all_ = _checkpoints(path)
+    good = [one for one in all_ if one.state == "good"]
     if not good:
         raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' shows why")
+    for one in all_[all_.index(good[-1]) + 1 :]:
+        if one.state == "damaged":
+            instead = f"checkpoint {good[-1].number} is written instead"
+            typer.echo(f"checkpoint {one.number} is damaged, {instead}: {one.why}", err=True)
     with shown(ExportProgress()) as progress:
         if tables or format:
             kind: Format = (format or TableFormat.NPZ).value

@@ -250,11 +250,10 @@ class CheckpointController:
     def _check_same(self, job: Job, found: Candidate) -> None:
         """Refuses a checkpoint of another job."""
         theirs, ours = found.manifest.job, _identity(job)
-        differ = [
-            f"{name} is {ours[name]} here and {theirs.get(name)} there"
-            for name in ours
-            if theirs.get(name) != ours[name]
-        ]
+        names = [name for name in ours if theirs.get(name) != ours[name]]
+        if "worker_class" in names:  # the models have other settings, too
+            names = ["worker_class"]
+        differ = [f"{name} is {ours[name]} here and {theirs.get(name)} there" for name in names]
         if sorted(found.snapshot.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
         if found.manifest.frag_num != self._members.frag_num:

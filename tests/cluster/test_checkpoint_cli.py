@@ -107,6 +107,16 @@ def test_export_writes_the_model_as_it_was(trained, tmp_path):
         assert tables["counts.rows"].sum() == LINES * 7 / 10
 
 
+def test_export_past_a_damaged_one_says_which_is_written(saved, tmp_path):
+    first, second = saved.found()
+    (second.path / "manifest.json").write_text("{}")
+    code, lines, error = snailps("checkpoint", "export", saved.path, "--output", "a", cwd=tmp_path)
+    assert (code, lines) == (0, ["a.npz"]), error
+    said = f"checkpoint {second.number} is damaged, checkpoint {first.number} is written instead: "
+    assert error.startswith(said)
+    assert "manifest.json" in error
+
+
 def test_export_of_one_and_of_its_tables_only(trained, tmp_path):
     first = CheckpointFolder(trained / "out.checkpoints").found()[0]
     words = ("checkpoint", "export", first.path, "--output", "a", "--tables")

@@ -316,7 +316,10 @@ def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
     "there, words",
     [
         ({"dim": "1"}, "dim is 2 here and 1 there"),
-        ({"worker_class": "a:B"}, "worker_class is cluster_models:Counter here and a:B there"),
+        (
+            {"worker_class": "a:B", "dim": "1"},
+            r"worker_class is cluster_models:Counter here and a:B there\. ",
+        ),
         ({"sources": [("in.txt", 11)]}, "the input has other files, or files of other lengths"),
         ({"frag_num": 16}, "frag_num is 64 here and 16 there"),
         ({}, ""),
