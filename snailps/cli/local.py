@@ -229,7 +229,10 @@ def run_local(
     def interrupt(number: int, frame: types.FrameType | None) -> None:
         interrupts.append(number)
 
-    old = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        numbers.append(signal.SIGHUP)  # the terminal is closed
+    old = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         launcher.start(lambda: bool(interrupts))
         if launcher.address:

@@ -181,6 +181,25 @@ def test_interrupt_says_what_was_saved(folder, times):
         assert any("saved" in line for line in told), run.stderr
 
 
+@pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="under nohup")
+def test_closed_terminal_saves_the_model(folder):
+    write_numbers(folder / "in.txt", 1000)
+    (folder / "job.conf").write_text(
+        f"worker_class: {COUNTER}\ninput: in.txt\noutput: out\nepochs: 1\ngates: gates\n"
+    )
+    gate = Gate(folder / "gates", 2)
+    run = run_until_end(folder, "local", "-c", "job.conf")
+    try:
+        gate.meet()
+        run.send(signal.SIGHUP)
+        run.wait_line("interrupted: finishing")
+        gate.open()
+        assert run.wait() == 130, run.stderr
+    finally:
+        run.close()
+    assert (folder / "out.npz").exists()
+
+
 def test_closed_pipe_ends_silently(folder):
     read, write = os.pipe()
     os.close(read)
