@@ -153,6 +153,13 @@ def main() -> None:
     except SnailError as error:
         typer.echo(f"snailps: error: {error}", err=True)
         sys.exit(error.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != "can't start new thread":
+            raise
+        what = str(error) or "no memory"
+        limits = "memory is short or limited (ulimit -v), or the number of processes is (ulimit -u)"
+        typer.echo(f"snailps: error: {what}: {limits}", err=True)
+        sys.exit(1)
     except BrokenPipeError:
         # What is left in the buffer has nobody to read it, and Python would say so at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

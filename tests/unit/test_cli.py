@@ -390,6 +390,22 @@ def test_set_of_what_makes_a_command_what_it_is_is_refused(monkeypatch, capsys, 
     assert word in err
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(MemoryError(), "no memory"), (RuntimeError("can't start new thread"), "can't start new thr")],
+)
+def test_command_without_memory_says_so_in_a_line(monkeypatch, capsys, error, said):
+    def fail(words):
+        raise error
+
+    monkeypatch.setattr(cli, "_run_plain", fail)
+    code, out, shown = call(monkeypatch, capsys, "status")
+    assert (code, out) == (1, "")
+    assert shown.startswith(f"snailps: error: {said}")
+    assert "ulimit -v" in shown
+    assert shown.count("\n") == 1
+
+
 def test_print_json_writes_null_for_what_is_no_number(capsys):
     print_json({"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf, "e": (0,)}, "f": "NaN"})
     assert json.loads(capsys.readouterr().out) == {
