@@ -449,6 +449,8 @@ class Launcher:
             if child.reader is not None:
                 child.reader.join(LEAVE_S)
             what, child.held = " ".join(child.held).removeprefix(OWN_ERROR), []
+            if code < 0:
+                raise NodeEnded(f"{child.name} {_ended_by(code)}, before the start", code)
             raise NodeEnded(
                 f"{child.name} ended before the start, with exit code {code}: "
                 f"{what or 'see its lines above'}",

@@ -217,6 +217,20 @@ def test_launcher_check_with_node_that_could_not_start_tells_its_words_and_code(
     assert not [line for _, line in cluster.lines if "error" in line and "Keyboard" not in line]
 
 
+def test_launcher_check_with_node_that_was_killed_before_the_start_names_the_signal(make):
+    cluster = make(master="listen()\n" + BLOCK, server=BLOCK, worker=BLOCK)
+    cluster.launcher.start()
+    kill(cluster, 2)
+    with pytest.raises(
+        NodeEnded, match=r"was ended by SIGKILL, maybe .* before the start"
+    ) as caught:
+        cluster.launcher.check()
+    assert caught.value.exit_code == 1
+    cluster.wait_line("master", "here")
+    cluster.launcher.interrupt()
+    cluster.launcher.end()
+
+
 def test_launcher_check_where_the_master_ended_leaves_the_word_to_it(make):
     cluster = make(master="listen()\n", server="", worker="sys.exit(1)\n")
     cluster.launcher.start()
