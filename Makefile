@@ -29,7 +29,7 @@ JUDGES := $(foreach f,$(wildcard $(DATA)/words/EN-*.txt),--similarity $(f)) \
 
 help: ## this list
 	@echo "make <target>; the first one takes a minute or two: it makes $(VENV) and compiles"
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
 demo: $(VENV)/.made-run ## train word vectors on a small cluster: half a minute on 2 cores
 	@$(BIN)/snailps demo $(ARGS) </dev/null
@@ -54,6 +54,10 @@ test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubunt
 	@tests/hosts/install </dev/null
 	@$(BIN)/python -m pytest tests/hosts $(ARGS) </dev/null
 
+# Not among the others: an arm64 Python and its packages, some 300 MB in build/arm64, are downloaded.
+test-arm64: $(VENV)/.made ## compiled parts on arm64, under qemu (Debian; root where qemu is missing)
+	@tests/arm64/run build/arm64 $(ARGS) </dev/null
+
 # Not among the others, which skip them: it installs PyTorch, a quarter of a gigabyte.
 TORCH := torch==2.13.0
 
@@ -77,7 +81,7 @@ wheels: $(VENV)/.made ## wheels in dist/, for each Python 3.10 to 3.14 that is h
 test-wheels: $(VENV)/.made ## install each of dist/ where no compiler is, and run a smoke test
 	@$(WHEELS) --try $(ARGS) </dev/null
 
-SCRIPTS := .ci/run tests/browser/install tests/hosts/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+SCRIPTS := .ci/run tests/arm64/run tests/browser/install tests/hosts/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null
