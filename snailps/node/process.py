@@ -533,7 +533,8 @@ class Node:
 
     def _hear_signals(self, hears: socket.socket) -> None:
         while number := hears.recv(1):
-            self._on_signal(number[0])
+            if number[0] in _SIGNALS:  # others are a model's own
+                self._on_signal(number[0])
 
     def _on_signal(self, number: int) -> None:
         self._signalled = True

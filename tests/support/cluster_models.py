@@ -74,8 +74,15 @@ class Counter(Worker):
             raise ValueError("planted failure")
 
 
-class Forking(Counter):
-    """Forks a child in each block, and ends it with SIGTERM, as pools of processes do."""
+class Signalling(Counter):
+    """Uses signals: of its own, and to end a child that it forks, as pools of processes do."""
+
+    def setup(self):
+        self._heard = 0
+        signal.signal(signal.SIGUSR1, self._hear)
+
+    def _hear(self, number, frame):
+        self._heard += 1
 
     def train(self, block: Block) -> Mapping[str, float]:
         if (child := os.fork()) == 0:
@@ -84,6 +91,9 @@ class Forking(Counter):
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status)
+        before = self._heard
+        signal.raise_signal(signal.SIGUSR1)
+        assert self._heard == before + 1
         return super().train(block)
 
 
