@@ -15,6 +15,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
 
@@ -120,7 +122,8 @@ class ResumeState:
         """
         with self._lock:
             self._unpushed.append(number)
-            pushed = 0 if owes is True else max(0, len(self._unpushed) - owes)
+            every = isinstance(owes, bool | np.bool_) and owes
+            pushed = 0 if every else max(0, len(self._unpushed) - int(owes))
             pushes = client.open_pushes() if pushed else []
             self._unsettled.extend((trained, pushes) for trained in self._unpushed[:pushed])
             del self._unpushed[:pushed]

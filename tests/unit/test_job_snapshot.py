@@ -138,6 +138,7 @@ def test_ledger_share_is_that_of_bytes(make):
     ("owed", "settled"),
     [
         ([False, True, True, False], [[0], [1, 2, 3]]),
+        ([False, np.True_, np.True_, np.False_], [[0], [1, 2, 3]]),  # as `(array > 0).any()` is
         ([1, 2, 3, 1], [[0, 1, 2]]),  # the first three are sent while the fourth is trained
         ([1, 2, 1, 2, 9, 0], [[0, 1], [2, 3, 4, 5]]),
     ],
