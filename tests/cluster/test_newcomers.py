@@ -152,14 +152,20 @@ def test_port_in_use_is_explained(folder):
     assert code == 1
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_interrupt_says_what_was_saved(folder, times):
+def gated_run(folder):
+    """A local cluster whose worker stops at a gate; the gate, and the run."""
     write_numbers(folder / "in.txt", 1000)
     (folder / "job.conf").write_text(
         f"worker_class: {COUNTER}\ninput: in.txt\noutput: out\nepochs: 1\ngates: gates\n"
     )
     gate = Gate(folder / "gates", 2)
     run = run_until_end(folder, "local", "-c", "job.conf")
+    return gate, run
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_interrupt_says_what_was_saved(folder, times):
+    gate, run = gated_run(folder)
     try:
         gate.meet()
         run.send(signal.SIGINT)
@@ -183,12 +189,7 @@ def test_interrupt_says_what_was_saved(folder, times):
 
 @pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="under nohup")
 def test_closed_terminal_saves_the_model(folder):
-    write_numbers(folder / "in.txt", 1000)
-    (folder / "job.conf").write_text(
-        f"worker_class: {COUNTER}\ninput: in.txt\noutput: out\nepochs: 1\ngates: gates\n"
-    )
-    gate = Gate(folder / "gates", 2)
-    run = run_until_end(folder, "local", "-c", "job.conf")
+    gate, run = gated_run(folder)
     try:
         gate.meet()
         run.send(signal.SIGHUP)
