@@ -1,5 +1,5 @@
-/* The one hash of keys: used by the client (which fragment), the store (where in the index) and the
- * initialisers (a row's first value).  SplitMix64's finaliser: G. Steele, D. Lea, C. Flood, "Fast
+/* The one hash of keys that is the same everywhere: used by clients and shards (which fragment) and the
+ * initialisers (a row's first value); tables in memory have `_table_hash.h`.  SplitMix64's finaliser: G. Steele, D. Lea, C. Flood, "Fast
  * splittable pseudorandom number generators", OOPSLA 2014.
  */
 #ifndef SNAILPS_KEY_HASH_H
@@ -22,8 +22,7 @@ static inline uint64_t snail_mix64(uint64_t x) {
 /* Hash of a key; the golden-ratio step keeps key 0 off the fixed point of mix64. */
 static inline uint64_t snail_hash_key(uint64_t key) { return snail_mix64(key + SNAIL_GOLDEN); }
 
-/* Fragment of a hashed key: the *high* 32 bits scaled to 0..frag_num-1.  The index inside a fragment
- * uses the *low* bits, so that one fragment's keys spread over the whole of its index. */
+/* Fragment of a hashed key: the *high* 32 bits scaled to 0..frag_num-1. */
 static inline uint32_t snail_fragment_of_hash(uint64_t hashed, uint32_t frag_num) {
     return (uint32_t)(((hashed >> 32) * frag_num) >> 32);
 }

@@ -23,6 +23,7 @@ from contextlib import suppress
 import numpy as np
 
 from snailps.abi._prefetch cimport fetch, fetch_to_write
+from snailps.abi._table_hash cimport table_hash
 
 cdef extern from *:
     """
@@ -59,8 +60,8 @@ cdef struct Table:
 
 
 cdef inline uint64_t home_of(const Table *table, uint64_t key) noexcept nogil:
-    """Where a search begins: Fibonacci hashing.  A product would lose the upper half: it is folded."""
-    return ((key ^ (key >> 32)) * <uint64_t>0x9E3779B97F4A7C15) >> (64 - table.bits)
+    """Where a search begins."""
+    return table_hash(key) >> (64 - table.bits)
 
 
 cdef inline bint search(const Table *table, uint64_t key, Slot **found) noexcept nogil:
@@ -79,7 +80,7 @@ cdef inline bint search(const Table *table, uint64_t key, Slot **found) noexcept
 
 cdef inline uint64_t place_of(uint64_t key, int bits) noexcept nogil:
     """As `home_of`, among 2^bits slots."""
-    return ((key ^ (key >> 32)) * <uint64_t>0x9E3779B97F4A7C15) >> (64 - bits)
+    return table_hash(key) >> (64 - bits)
 
 
 cdef int64_t add_all(uint32_t *slots, int bits, const uint64_t *keys, int64_t n, int64_t begin,

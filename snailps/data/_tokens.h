@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../abi/_table_hash.h"
+
 enum {
     /* Tokens that are scanned, and whose slots are fetched, before the first one is looked up: long
      * enough to hide a cache miss, short enough that the batch stays in the first cache. */
@@ -72,26 +74,20 @@ static inline int snail_separator_in(uint64_t chunk) {
     return 8;
 }
 
-/* One multiply a chunk; the high half, which every bit reaches, is folded onto the low one. */
-static inline uint64_t snail_stir(uint64_t h, uint64_t chunk) {
-    h = (h ^ chunk) * UINT64_C(0x9E3779B97F4A7C15);
-    return h ^ (h >> 32);
-}
-
 /* Reads the token that starts at `text` and ends at a separator or after `left` bytes; its length. */
 static inline int64_t snail_read_token(const uint8_t *text, int64_t left, snail_token *token) {
-    uint64_t chunk = snail_load8(text, left), h = UINT64_C(0x2545F4914F6CDD1D);
+    uint64_t chunk = snail_load8(text, left), h = snail_secret[0];
     int64_t length = 0;
     int k = snail_separator_in(chunk);
     token->prefix = chunk;
     for (; k == 8; k = snail_separator_in(chunk)) {
-        h = snail_stir(h, chunk);
+        h = snail_table_stir(h, chunk);
         length += 8;
         chunk = snail_load8(text + length, left - length);
     }
     if (k) {
         chunk &= (UINT64_C(1) << (8 * k)) - 1;
-        h = snail_stir(h, chunk);
+        h = snail_table_stir(h, chunk);
         if (length == 0) token->prefix = chunk;
         length += k;
     }

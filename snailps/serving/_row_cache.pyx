@@ -14,8 +14,8 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from snailps.abi._key_hash cimport hash_key
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row
+from snailps.abi._table_hash cimport table_hash
 from snailps.errors import MisuseError
 
 cdef enum:
@@ -39,7 +39,7 @@ assert sizeof(Set) == SET_BYTES
 
 
 cdef inline Set *set_of(Set *sets, uint64_t set_num, uint64_t key) noexcept nogil:
-    return &sets[(<uint64_t><uint32_t>hash_key(key) * set_num) >> 32]
+    return &sets[(<uint64_t><uint32_t>table_hash(key) * set_num) >> 32]
 
 
 cdef inline int way_of(const Set *found, uint64_t key) noexcept nogil:

@@ -13,6 +13,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._table_hash cimport table_hash
 from snailps.transport._frame cimport BATCHES, BATCHES_BYTES
 
 cdef enum:
@@ -163,7 +164,6 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
     """
     cdef uint64_t n = batch.entries
     cdef uint64_t size = 16
-    cdef uint64_t hashed
     cdef uint32_t *slots            # open addressing: number of the key + 1
     cdef uint32_t *number           # of each entry's key
     cdef uint32_t *count            # by number: entries of the key, later where the next one goes
@@ -196,8 +196,7 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
     memset(at, 0, (frag_num + <uint64_t>1) * 4)
     c.keys = 0
     for k in range(n):
-        hashed = hash_key(batch.keys[k])
-        slot = hashed & (size - 1)
+        slot = table_hash(batch.keys[k]) & (size - 1)
         while slots[slot] and key[slots[slot] - 1] != batch.keys[k]:
             slot = (slot + 1) & (size - 1)
         if slots[slot] == 0:
@@ -206,7 +205,7 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
             slots[slot] = c.keys
             key[u] = batch.keys[k]
             count[u] = 0
-            fragment[u] = fragment_of_hash(hashed, frag_num)
+            fragment[u] = fragment_of_hash(hash_key(batch.keys[k]), frag_num)
             at[fragment[u]] += 1
         u = slots[slot] - 1
         number[k] = u

@@ -31,7 +31,7 @@ from snailps.store.core._clock_buffer cimport (
 from snailps.store.core._retention cimport ADMIT_MAX
 from snailps.store.core._slab cimport (
     Part, holds_row, key_of, part_delete, part_drop_if_empty, part_expire, row_at, slab_bytes,
-    slot_of,
+    slot_of, tag_of,
 )
 from snailps.store.tables cimport (
     TRACK_TOUCH, Fragment, Shard, Table, marks_drop, store_adds_state, store_bytes, store_disown,
@@ -444,7 +444,7 @@ cdef class ShardStore:
         cdef uint64_t deleted = 0
         for i in range(key_view.shape[0]):
             deleted += part_delete(&table.slab, &table.slab.parts[owner[i]], key_view[i],
-                                   <uint32_t>hash_key(key_view[i]))
+                                   tag_of(key_view[i]))
         for i in range(key_view.shape[0]):
             part_drop_if_empty(&table.slab, &table.slab.parts[owner[i]])
         return deleted

@@ -26,7 +26,8 @@ from snailps.store.core._retention cimport (
 )
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Retention, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
-    part_find, part_reach, part_retention, row_at, slab_init, slab_pieces, slot_of, track_push, weights_of,
+    part_find, part_reach, part_retention, row_at, slab_init, slab_pieces, slot_of, tag_of, track_push,
+    weights_of,
 )
 
 cdef enum:
@@ -136,7 +137,7 @@ cdef inline uint32_t _hash_batch(Batch *batch, const Shard *shard, const Slab *s
             n = i
             break
         batch.parts[i] = &slab.parts[fragment]
-        batch.tags[i] = <uint32_t>hashed
+        batch.tags[i] = tag_of(keys[i])
         fetch(batch.parts[i])
     for i in range(n):
         part = batch.parts[i]
@@ -188,7 +189,7 @@ cdef inline void _hash_until(Lookups *l, const Slab *slab, uint32_t end) noexcep
         at = i & (LOOKUPS - 1)
         part = &slab.parts[fragment_of_hash(hashed, l.frag_num)]
         l.parts[at] = part
-        l.tags[at] = <uint32_t>hashed
+        l.tags[at] = tag_of(l.keys[i])
         fetch(part)
     for i in range(l.hashed, end):
         at = i & (LOOKUPS - 1)
@@ -289,7 +290,7 @@ cdef void store_has(const Shard *shard, const Table *table, uint32_t fragment, c
     cdef const Part *part = &slab.parts[fragment]
     cdef uint32_t i
     for i in range(n):
-        found[i] = part_find(slab, part, keys[i], <uint32_t>hash_key(keys[i])) != NULL
+        found[i] = part_find(slab, part, keys[i], tag_of(keys[i])) != NULL
 
 
 cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragment,

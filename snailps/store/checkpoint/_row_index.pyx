@@ -5,7 +5,7 @@
     RowIndex.build -> a place for each key -> RowIndex.find -> rows copied out, which are there
 
 Rows stay where they are in the file; the index has 6 bytes a row.  A key's fragment says which part of
-the index to search; an entry there has the row's number and bits of the hash, so that nearly each
+the index to search; an entry there has the row's number and bits of the key's tag, so that nearly each
 row that is read is the right one.  It knows the layout of a section (docs/checkpoint_format.md), no
 file and no checksum.  Loops run without the GIL; any number of callers may search at a time.
 """
@@ -15,6 +15,7 @@ from libc.string cimport memcpy
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._prefetch cimport fetch
+from snailps.abi._table_hash cimport table_hash
 
 import numpy as np
 
@@ -50,31 +51,36 @@ cdef inline uint64_t wide_at(const char *at) noexcept nogil:
     return number
 
 
-cdef inline uint32_t home_of(const Part *part, uint64_t hashed) noexcept nogil:
-    return <uint32_t>((<uint64_t><uint32_t>hashed * part.places) >> 32)
+cdef inline uint32_t tag_of(uint64_t key) noexcept nogil:
+    return <uint32_t>table_hash(key)
+
+
+cdef inline uint32_t home_of(const Part *part, uint32_t tag) noexcept nogil:
+    return <uint32_t>((<uint64_t>tag * part.places) >> 32)
 
 
 cdef void fill_part(const Part *part, uint32_t *entries, uint32_t row_bits) noexcept nogil:
     cdef uint32_t i, at
-    cdef uint64_t hashed
+    cdef uint32_t tag
     for i in range(part.count):
-        hashed = hash_key(wide_at(part.rows + <uint64_t>i * part.row_bytes))
-        at = home_of(part, hashed)
+        tag = tag_of(wide_at(part.rows + <uint64_t>i * part.row_bytes))
+        at = home_of(part, tag)
         while entries[at] != 0:
             at = at + 1 if at + 1 < part.places else 0
-        entries[at] = (<uint32_t>hashed << row_bits if row_bits < 32 else 0) | (i + 1)
+        entries[at] = (tag << row_bits if row_bits < 32 else 0) | (i + 1)
 
 
-cdef const char *find_row(const Part *part, const uint32_t *entries, uint32_t row_bits, uint64_t key,
-                          uint64_t hashed) noexcept nogil:
+cdef const char *find_row(const Part *part, const uint32_t *entries, uint32_t row_bits,
+                          uint64_t key) noexcept nogil:
     """The row of a key, which begins with it; NULL: it is not there."""
-    cdef uint32_t mask, tag, entry, at
+    cdef uint32_t mask, entry, at
+    cdef uint32_t tag = tag_of(key)
     cdef const char *row
     if part.count == 0:
         return NULL
     mask = 0xFFFFFFFF if row_bits >= 32 else (<uint32_t>1 << row_bits) - 1
-    tag = 0 if row_bits >= 32 else <uint32_t>hashed << row_bits
-    at = home_of(part, hashed)
+    at = home_of(part, tag)
+    tag = 0 if row_bits >= 32 else tag << row_bits
     while True:
         entry = entries[at]
         if entry == 0:
@@ -93,18 +99,15 @@ cdef void find_rows(const Part *parts, uint32_t frag_num, const uint32_t *index,
     cdef char *rows[WINDOW]
     cdef const Part *part
     cdef int64_t begin = 0, i, length
-    cdef uint64_t hashed
     while begin < n:
         length = min(<int64_t>WINDOW, n - begin)
         for i in range(begin, begin + length):
-            hashed = hash_key(keys[i])
-            part = &parts[fragment_of_hash(hashed, frag_num)]
+            part = &parts[fragment_of_hash(hash_key(keys[i]), frag_num)]
             if part.count:
-                fetch(index + part.first + home_of(part, hashed))
+                fetch(index + part.first + home_of(part, tag_of(keys[i])))
         for i in range(length):
-            hashed = hash_key(keys[begin + i])
-            part = &parts[fragment_of_hash(hashed, frag_num)]
-            rows[i] = <char *>find_row(part, index + part.first, row_bits, keys[begin + i], hashed)
+            part = &parts[fragment_of_hash(hash_key(keys[begin + i]), frag_num)]
+            rows[i] = <char *>find_row(part, index + part.first, row_bits, keys[begin + i])
         for i in range(length):
             found[begin + i] = rows[i] != NULL
             if rows[i] != NULL and width:

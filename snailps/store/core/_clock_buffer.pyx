@@ -15,7 +15,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from snailps.abi._key_hash cimport hash_key
+from snailps.abi._table_hash cimport table_hash
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps.store.core._slab cimport part_close_round
 from snailps.store.tables cimport (
@@ -219,7 +219,7 @@ cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
     sums.mask = <uint32_t>(2 * cap - 1)
     memset(index, 0xFF, 2 * cap * 4)
     for i in range(sums.count):
-        at = <uint32_t>hash_key(sums.keys[i]) & sums.mask
+        at = <uint32_t>table_hash(sums.keys[i]) & sums.mask
         while index[at] != <uint32_t>NO_SUM:
             at = (at + 1) & sums.mask
         index[at] = i
@@ -229,7 +229,7 @@ cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
 
 cdef uint32_t _sum_place(const Sums *sums, uint64_t key) noexcept nogil:
     """Where the index names the key, or would."""
-    cdef uint32_t at = <uint32_t>hash_key(key) & sums.mask
+    cdef uint32_t at = <uint32_t>table_hash(key) & sums.mask
     while sums.index[at] != <uint32_t>NO_SUM and sums.keys[sums.index[at]] != key:
         at = (at + 1) & sums.mask
     return at

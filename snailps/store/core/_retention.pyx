@@ -14,6 +14,7 @@ from libc.string cimport memcpy, memset
 from snailps.abi._key_hash cimport hash_key, mix64
 from snailps.store.core._slab cimport (
     Part, Retention, Slab, holds_row, key_of, part_delete, part_retention, row_at, slot_of,
+    tag_of,
 )
 
 cdef enum:
@@ -105,7 +106,7 @@ cdef uint32_t _delete_upto(Slab *slab, Part *part, uint32_t last) noexcept nogil
         if (whole or holds_row(slab, part, slot)) \
                 and _number_of(slab, row_at(slab, part, slot)) <= last:
             key = key_of(row_at(slab, part, slot))
-            part_delete(slab, part, key, <uint32_t>hash_key(key))
+            part_delete(slab, part, key, tag_of(key))
     return before - part.rows
 
 

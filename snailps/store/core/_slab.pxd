@@ -2,7 +2,7 @@
 #
 #   key -> hash -> bucket (one cache line: 8 tags, 8 slots) -> slot -> chunk -> row (key, floats)
 #
-# The index holds the low 32 bits of each key's hash (the tag) and the place of its row (the
+# The index holds 32 bits of each key's table hash (the tag) and the place of its row (the
 # slot: chunk and place in it); the key stands in front of the row, where it is read with it.
 # So a lookup costs one line of the index and the row; growing the index moves 8 bytes a row and
 # touches no row; the slab alone, walked by slot, is the list of a fragment's rows.
@@ -26,6 +26,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from snailps.abi._row_ops cimport RowOps
+from snailps.abi._table_hash cimport table_hash
 from snailps.store.core._arena cimport Arena, FreeBlock, Piece
 
 cdef extern from *:
@@ -114,6 +115,10 @@ cdef struct Slab:               # the rows of one table in one shard
     char *window_end
 
 
+cdef inline uint32_t tag_of(uint64_t key) noexcept nogil:
+    return <uint32_t>table_hash(key)
+
+
 cdef inline char *row_at(const Slab *slab, const Part *part, uint32_t slot) noexcept nogil:
     return (part.chunks[slot >> slab.chunk_shift]
             + <uint64_t>(slot & ((<uint32_t>1 << slab.chunk_shift) - 1)) * slab.stride)
@@ -163,7 +168,7 @@ cdef Retention *part_retention(Slab *slab, Part *part) noexcept nogil
 
 
 # --- one row -------------------------------------------------------------------------------------
-# `tag` is the low half of the key's hash.
+# `tag` is `tag_of(key)`.
 
 # The key's row, or NULL.
 cdef char *part_find(const Slab *slab, const Part *part, uint64_t key, uint32_t tag) noexcept nogil

@@ -419,7 +419,7 @@ cdef bint holds_row(const Slab *slab, const Part *part, uint32_t slot) noexcept 
     if part.rows == part.used:
         return True
     key = key_of(row)
-    return part_find(slab, part, key, <uint32_t>hash_key(key)) == row
+    return part_find(slab, part, key, tag_of(key)) == row
 
 
 # --- all rows of a part --------------------------------------------------------------------------
@@ -474,7 +474,7 @@ cdef uint64_t part_expire(Slab *slab, Part *part, uint32_t before) noexcept nogi
         memcpy(&touch, row + slab.touch_at, sizeof(uint32_t))
         if touch < before:
             key = key_of(row)
-            deleted += part_delete(slab, part, key, <uint32_t>hash_key(key))
+            deleted += part_delete(slab, part, key, tag_of(key))
     part_drop_if_empty(slab, part)
     slab.expired += deleted
     return deleted
@@ -546,19 +546,19 @@ cdef char *part_copy(const Slab *slab, const Part *part, uint32_t *number, uint3
 cdef int part_put(Slab *slab, Part *part, uint32_t frag_num, const char *rows,
                   uint64_t count) noexcept nogil:
     cdef uint32_t fragment = <uint32_t>(part - slab.parts)
-    cdef uint64_t i, key, hashed
-    cdef uint32_t number
+    cdef uint64_t i, key
+    cdef uint32_t number, tag
     cdef char *row
     if slab.retains and part_retention(slab, part) == NULL:
         return -1
     for i in range(count):
         memcpy(&key, rows, KEY_BYTES)
-        hashed = hash_key(key)
-        if fragment_of_hash(hashed, frag_num) != fragment:
+        if fragment_of_hash(hash_key(key), frag_num) != fragment:
             return -2
-        row = part_find(slab, part, key, <uint32_t>hashed)
+        tag = tag_of(key)
+        row = part_find(slab, part, key, tag)
         if row == NULL:
-            row = _part_place(slab, part, <uint32_t>hashed)
+            row = _part_place(slab, part, tag)
             if row == NULL:
                 return -1
         memcpy(row, rows, slab.stride)

@@ -7,8 +7,8 @@
 # rounding, as without feedback.  Knows no frames; used under `Core.turn`.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.abi._key_hash cimport hash_key
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row
+from snailps.abi._table_hash cimport table_hash
 
 cdef struct OwingSlot:
     uint64_t key
@@ -47,7 +47,7 @@ cdef inline float *owing_row(Owing *owing, uint64_t key) noexcept nogil:
     """The residue of a key, zeros if it is new; NULL = no memory.  Inline: a lookup for each value."""
     cdef uint64_t at
     if owing.slots != NULL:
-        at = hash_key(key) & owing.mask
+        at = table_hash(key) & owing.mask
         while owing.slots[at].row:
             if owing.slots[at].key == key:
                 return owing_at(owing, owing.slots[at].row - 1)
@@ -59,7 +59,7 @@ cdef inline void owing_fetch_index(const Owing *owing, uint64_t key) noexcept no
     """Brings what `owing_row` looks at first into the cache."""
     cdef uint64_t at
     if owing.slots != NULL:
-        at = hash_key(key) & owing.mask
+        at = table_hash(key) & owing.mask
         fetch(&owing.slots[at])
 
 
@@ -67,7 +67,7 @@ cdef inline void owing_fetch_row(const Owing *owing, uint64_t key) noexcept nogi
     """Brings the row of a key that is in its first slot into the cache: most are."""
     cdef uint64_t at
     if owing.slots != NULL:
-        at = hash_key(key) & owing.mask
+        at = table_hash(key) & owing.mask
         if owing.slots[at].row:
             fetch_row(<const char *>owing_at(owing, owing.slots[at].row - 1),
                       4 * owing.floats, FETCH_AT_CLIENT)

@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
-from snailps.abi._key_hash cimport hash_key
+from snailps.abi._table_hash cimport table_hash
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **taken, size_t alignment, size_t size)
@@ -60,7 +60,7 @@ cdef bint _grow_index(Owing *owing) noexcept nogil:
     if owing.slots != NULL:
         for i in range(owing.mask + 1):
             if owing.slots[i].row:
-                at = hash_key(owing.slots[i].key) & (size - 1)
+                at = table_hash(owing.slots[i].key) & (size - 1)
                 while slots[at].row:
                     at = (at + 1) & (size - 1)
                 slots[at] = owing.slots[i]
@@ -99,7 +99,7 @@ cdef float *owing_new_row(Owing *owing, uint64_t key) noexcept nogil:
     if owing.row_num == owing.row_max:
         memset(owing.slots, 0, (owing.mask + 1) * sizeof(OwingSlot))
         owing.row_num = 0
-    at = hash_key(key) & owing.mask
+    at = table_hash(key) & owing.mask
     while owing.slots[at].row:
         at = (at + 1) & owing.mask
     return _new_row(owing, at, key)

@@ -7,6 +7,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
+from snailps.abi._table_hash cimport table_hash
 from snailps.transport._frame cimport KIND_BACKWARD, KIND_PUSH, KIND_SEAL
 
 cdef enum:
@@ -204,7 +205,7 @@ cdef int merge_keys(Request *r) noexcept nogil:
         mask = size - 1
         memset(places, 0, <size_t>size * 4)
         for i in range(first, r.group_start[g + 1]):
-            at = <uint32_t>hash_key(r.keys[i]) & mask
+            at = <uint32_t>table_hash(r.keys[i]) & mask
             while places[at] and r.keys[places[at] - 1] != r.keys[i]:
                 at = (at + 1) & mask
             if places[at]:
@@ -259,7 +260,7 @@ cdef int64_t _add_group(const Request *pull, uint32_t g, const Request *push, ui
     memset(heads, 0, size * <size_t>4)
     for i in range(n):
         j = n - 1 - i                               # backwards: the first becomes the head
-        at = <uint32_t>hash_key(push.keys[first + j]) & mask
+        at = <uint32_t>table_hash(push.keys[first + j]) & mask
         while heads[at] and push.keys[first + heads[at] - 1] != push.keys[first + j]:
             at = (at + 1) & mask
         later[j] = heads[at]
@@ -268,11 +269,11 @@ cdef int64_t _add_group(const Request *pull, uint32_t g, const Request *push, ui
         if i + 8 < pull.group_start[g + 1]:         # the join of a row ahead, as far as it is sure
             fetch_row_to_write(pull.rows + pull.order[i + 8] * pull.row_stride, 4 * pull.dim,
                                FETCH_AT_CLIENT)
-            at = heads[<uint32_t>hash_key(pull.keys[i + 8]) & mask]
+            at = heads[<uint32_t>table_hash(pull.keys[i + 8]) & mask]
             if at:
                 fetch_row(push.rows + push.order[first + at - 1] * push.row_stride, 4 * pull.dim,
                           FETCH_AT_CLIENT)
-        at = <uint32_t>hash_key(pull.keys[i]) & mask
+        at = <uint32_t>table_hash(pull.keys[i]) & mask
         while heads[at] and push.keys[first + heads[at] - 1] != pull.keys[i]:
             at = (at + 1) & mask
         j = heads[at]
