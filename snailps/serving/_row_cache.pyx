@@ -7,7 +7,7 @@
 Set-associative, as a processor's cache: a key belongs to one set of eight places, found by its hash,
 and within a set the least recently used one goes.  So memory is fixed from the start, nothing is
 moved or chained, and a lookup reads two cache lines and the row.  Loops run without the GIL.  No
-clock here: times come in as numbers that grow.  One caller at a time.
+clock here: times come in as numbers that grow, and lie here as 32 bits above `base`.  One caller at a time.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -23,6 +23,7 @@ cdef enum:
     AHEAD = 12                  # keys whose sets, or rows, are fetched before they are needed
     SET_BYTES = 128
     NEVER = 0                   # `since` of an empty place
+    AGE_BITS = 31               # rows older than 2^31 may be forgotten
 
     NOT_THERE_ = 0
     OLD_ = 1
@@ -32,7 +33,7 @@ NOT_THERE, OLD, FRESH = NOT_THERE_, OLD_, FRESH_
 
 cdef struct Set:
     uint64_t keys[WAYS]
-    uint32_t since[WAYS]        # time of the `put`; 0: the place is empty
+    uint32_t since[WAYS]        # time of the `put`, above the cache's base; 0: the place is empty
     uint32_t used[WAYS]         # number of the last call that asked for it
 
 assert sizeof(Set) == SET_BYTES
@@ -51,7 +52,7 @@ cdef inline int way_of(const Set *found, uint64_t key) noexcept nogil:
     return -1
 
 
-cdef int64_t find_places(Set *sets, uint64_t set_num, const uint64_t *keys, int64_t n, uint32_t oldest,
+cdef int64_t find_places(Set *sets, uint64_t set_num, const uint64_t *keys, int64_t n, uint64_t oldest,
                          uint32_t call, int64_t *places, uint8_t *states) noexcept nogil:
     """Place (or -1) and state of each key; returns how many are fresh."""
     cdef int64_t i, fresh = 0
@@ -148,6 +149,7 @@ cdef class RowCache:
     cdef readonly uint32_t dim
     cdef readonly int64_t capacity, rows, evicted
     cdef uint64_t set_num
+    cdef uint64_t base              # what times are counted from
     cdef uint32_t call
     cdef object _memory, _rows      # keep what the pointers are to
     cdef Set *sets
@@ -161,6 +163,7 @@ cdef class RowCache:
         self.dim = dim
         self.set_num = min(bytes_max // (SET_BYTES + WAYS * 4 * <int64_t>dim), <int64_t>0xFFFFFFFF)
         self.capacity = self.set_num * WAYS
+        self.base = 0
         self.call = 0
         # Zeros that were never touched take no memory; one set more, to begin at a cache line.
         memory = self._memory = np.zeros((self.set_num + 1) * SET_BYTES, np.uint8)
@@ -173,7 +176,7 @@ cdef class RowCache:
         """Bytes of all that is kept when it is full."""
         return self.set_num * SET_BYTES + self.capacity * 4 * <int64_t>self.dim
 
-    def find(self, keys, uint32_t oldest, rows):
+    def find(self, keys, uint64_t oldest, rows):
         """Copies the rows of keys that are kept.
 
         Parameters
@@ -204,6 +207,7 @@ cdef class RowCache:
             return found, 0
         at = np.empty(n, np.int64)
         places, states = at, found
+        oldest = oldest - self.base if oldest > self.base else 1
         self.next_call()
         with nogil:
             fresh = find_places(self.sets, self.set_num, &asked[0], n, oldest, self.call, &places[0],
@@ -211,7 +215,7 @@ cdef class RowCache:
             copy_out(self.data, 4 * self.dim, &places[0], n, <char *>&to[0, 0])
         return found, fresh
 
-    def put(self, keys, rows, uint32_t now):
+    def put(self, keys, rows, uint64_t now):
         """Keeps rows float32 (n, dim) of keys uint64 (n,), as of the time `now`, from 1 on."""
         cdef const uint64_t[::1] given = keys
         cdef const float[:, ::1] values = rows
@@ -220,10 +224,13 @@ cdef class RowCache:
             raise MisuseError(f"rows of {n} keys: expected ({n}, {self.dim}), got {rows.shape}")
         if n == 0 or self.set_num == 0:
             return
+        if now > self.base + <uint64_t>0xFFFFFFFF:
+            self.raise_base(now - (<uint64_t>1 << AGE_BITS))
+        now = now - self.base if now > self.base else 1
         self.next_call()
         with nogil:
             gone = put_rows(self.sets, self.set_num, self.data, 4 * self.dim, &given[0],
-                            <const char *>&values[0, 0], n, now, self.call, &made)
+                            <const char *>&values[0, 0], n, <uint32_t>now, self.call, &made)
         self.rows += made
         self.evicted += gone
 
@@ -231,6 +238,21 @@ cdef class RowCache:
         """Keeps nothing any more."""
         self._memory[:] = 0
         self.rows = 0
+
+    cdef void raise_base(self, uint64_t base) noexcept:
+        """Counts times from `base` on; what was kept before that is forgotten."""
+        cdef uint64_t i, later = base - self.base
+        cdef int way
+        cdef Set *one
+        for i in range(self.set_num):
+            one = &self.sets[i]
+            for way in range(WAYS):
+                if one.since[way] > later:
+                    one.since[way] -= <uint32_t>later
+                elif one.since[way] != NEVER:
+                    one.since[way] = NEVER
+                    self.rows -= 1
+        self.base = base
 
     cdef void next_call(self) noexcept:
         """The number of this call; after 2^32 all rows count as used equally long ago."""

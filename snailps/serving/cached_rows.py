@@ -23,7 +23,7 @@ from snailps.serving._row_cache import FRESH, NOT_THERE, RowCache
 from snailps.serving.first_values import FirstValues
 
 TICK_S = 0.01
-"""Unit of the times in the cache: 32 bits are then more than a year."""
+"""Unit of the times in the cache."""
 Unreachable = Literal["error", "stale", "first"]
 POLICIES = ("error", "stale", "first")
 

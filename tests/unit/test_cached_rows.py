@@ -92,6 +92,31 @@ def test_rows_without_an_age_limit_are_pulled_once(make, source, clock):
     assert source.asked == [[1]]
 
 
+@pytest.mark.parametrize("max_age_s", [10.0, None])
+def test_rows_are_looked_up_after_years_as_on_the_first_day(make, source, clock, max_age_s):
+    rows = make(max_age_s=max_age_s)
+    for day in (0, 1, 496, 498, 499, 1000, 10_000):
+        clock.now = 50.0 + 86400.0 * day
+        source.version = day
+        assert rows.pull([2 + day])[:, 1].tolist() == [day]
+        clock.now += 9.0
+        source.version += 1
+        assert rows.pull([2 + day])[:, 1].tolist() == [day]
+        if max_age_s is not None:
+            clock.now += 2.0
+            assert rows.pull([2 + day])[:, 1].tolist() == [day + 1]
+    assert rows.stats().rows <= 7
+
+
+def test_rows_of_an_earlier_life_count_as_old_after_years(make, source, clock):
+    rows = make("stale", max_age_s=None)
+    rows.pull([1])
+    source.lives, source.version = 1, 1
+    clock.now += 86400.0 * 500
+    rows.pull([2])
+    assert rows.pull([1, 2])[:, 1].tolist() == [1, 1]
+
+
 def test_age_of_nothing_always_asks(make, source, clock):
     rows = make(max_age_s=0.0)
     for _ in range(2):  # at one moment: 10 ms are one to the cache
