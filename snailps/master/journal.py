@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from snailps.errors import ClusterError
 from snailps.master.effects import Fact, Snapshot
 from snailps.store.checkpoint._crc32c import crc32c
+from snailps.store.checkpoint.disk import OS_DISK, sync_folder
 from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ _NEWEST = {"numbers", "route"}
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "look", "round", "chunk",
-    "visits",
+    "visits", "spent",
 }  # fmt: skip
 """Kinds that a `Snapshot` replaces."""
 
@@ -294,6 +295,8 @@ class Journal:
         fact = Fact(kind, data)
         line = encode(fact)
         with self._guard:
+            if self._file < 0:
+                return
             self._remember(fact, line)
             self._grown += len(line)
             try:
@@ -430,9 +433,13 @@ class Journal:
                 self._state, written = state, sum(map(len, lines)) + state["bytes"]
                 self._grown = len(behind)
                 self._due = max(GROWN_BYTES, written // GROWN_SHARE)
-            if old:
-                (self.path / old).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if old:
+                    (self.path / old).unlink(missing_ok=True)
         except Exception as error:
+            with self._guard:
+                if self._replaced and self._file >= 0:
+                    self._give_up(error)  # what still gets the facts has no name any more
             self._due = self._grown + GROWN_BYTES
             if self._file >= 0 and not self._closed.is_set():
                 log.warning(
@@ -447,7 +454,7 @@ class Journal:
             with self._guard:
                 self._behind, self._new = None, -1
             if file >= 0:
-                os.close(file)
+                _close(file)
             self._dirty.set()
             self._compactor = None
 
@@ -518,10 +525,16 @@ class Journal:
         if self._syncer is not None:
             self._syncer.join(SYNC_S)
         with self._guard:
-            for descriptor in (self._file, self._lock, *self._retired):
+            if self._file >= 0:
+                file, self._file = self._file, -1
+                try:
+                    os.close(file)
+                except OSError as error:  # some file systems tell of lost writes here
+                    self._give_up(error)
+            for descriptor in (self._lock, *self._retired):
                 if descriptor >= 0:
-                    os.close(descriptor)
-            self._file = self._lock = -1
+                    _close(descriptor)
+            self._lock = -1
             self._retired.clear()
 
     # --- how -----------------------------------------------------------------------------------
@@ -544,10 +557,20 @@ class Journal:
                 files = [file for file in (self._file, self._new) if file >= 0]
                 retired, self._retired = self._retired, []
             for file in files:
-                with contextlib.suppress(OSError):  # `note` is told of a full disk, too
+                try:
                     os.fdatasync(file)
+                except OSError as error:
+                    self._not_synced(file, error)
             for file in retired:
-                os.close(file)
+                _close(file)
+
+    def _not_synced(self, file: int, error: OSError) -> None:
+        """What was written is not there, and no later sync tells of it again."""
+        with self._guard:
+            if file == self._file or (file == self._new and self._replaced):
+                self._give_up(error)
+            elif file == self._new:
+                self._new_failed = True
 
     def _put(self, name: str, data: bytes) -> None:
         """Writes a file that is whole or not there, or as it was."""
@@ -591,25 +614,21 @@ class Journal:
 
     def _sync_folder(self) -> None:
         assert self.path is not None
-        with contextlib.suppress(OSError):  # some file systems refuse this
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_folder(OS_DISK, self.path)
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Stops writing: a master that replayed a journal with a gap would repeat orders."""
         assert self.path is not None
         log.error(
             "%s: THE JOURNAL CANNOT BE WRITTEN (%s): the job goes on, but ends if this master dies",
-            self.path, error.strerror or error,
+            self.path, getattr(error, "strerror", None) or error,
         )  # fmt: skip
         with contextlib.suppress(OSError):
             (self.path / LIFE).unlink(missing_ok=True)
             (self.path / FACTS).replace(self.path / GIVEN_UP)
-        os.close(self._file)
-        self._file = -1
+        file, self._file = self._file, -1
+        if file >= 0:
+            _close(file)
 
     def _damaged(self, name: str, why: str) -> ClusterError:
         assert self.path is not None
@@ -629,6 +648,12 @@ class Journal:
 
 def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+
+def _close(file: int) -> None:
+    """Closes what nothing is promised of any more."""
+    with contextlib.suppress(OSError):
+        os.close(file)
 
 
 def _write(file: int, data: bytes | memoryview) -> None:

@@ -411,6 +411,8 @@ class Master:
             self._feed(events.Signal())
         if self._journal.is_long:
             self._feed(events.JournalGrown())
+        if core.out.kept and not self._journal.kept:
+            self._feed(events.JournalFailed())
         forming = core.phase is ClusterPhase.FORMING
         if now >= self._peak_at:  # a tenth of a turn's time, were it in each of them
             self._peak_at, self._peak_mb = now + PEAK_S, peak_rss_mb()
@@ -597,8 +599,6 @@ class Master:
 
     def _note(self, effect: effects.Note) -> None:
         self._journal.note(effect.kind, effect.data)
-        if not self._journal.kept:
-            self._events.append(events.JournalFailed())
 
     def _record(self, effect: effects.Record) -> None:
         self._json_log.write(effect.status)

@@ -319,3 +319,85 @@ def test_facts_are_made_durable_soon(journal, monkeypatch):
     monkeypatch.setattr(module.os, "fdatasync", sync)
     journal.note(FACT.kind, FACT.data)
     assert done.wait(20)
+
+
+def failing_once(error):
+    """A sync that fails once, as the kernel tells of lost writes, and what happens then."""
+    told = module.threading.Event()
+
+    def sync(file):
+        if not told.is_set():
+            told.set()
+            raise OSError(error, os.strerror(error))
+
+    return sync, told
+
+
+def test_journal_whose_sync_fails_once_is_given_up_and_says_so(
+    folder, journal, monkeypatch, caplog
+):
+    sync, told = failing_once(errno.EDQUOT)
+    monkeypatch.setattr(module.os, "fdatasync", sync)
+    journal.note(FACT.kind, FACT.data)
+    assert told.wait(20)
+    with journal._guard:  # the thread that synced has gone on when it waits again
+        pass
+    journal._syncer.join(0.01)
+    while journal.kept and journal._syncer.is_alive():
+        journal._syncer.join(0.001)
+    journal.note(FACT.kind, FACT.data)
+    assert not journal.kept
+    assert f"CANNOT BE WRITTEN ({os.strerror(errno.EDQUOT)})" in caplog.text
+    journal.close()
+    assert taken(folder) == []
+
+
+def test_journal_whose_close_tells_of_lost_writes_is_given_up(folder, journal, monkeypatch):
+    file, real = journal._file, os.close
+
+    def close(descriptor):
+        real(descriptor)
+        if descriptor == file:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(module.os, "close", close)
+    journal.close()
+    monkeypatch.undo()
+    assert taken(folder) == []
+    assert (folder / GIVEN_UP).exists()
+
+
+@pytest.mark.parametrize("syncs", [1, 2])
+def test_journal_whose_new_file_may_lose_its_name_is_kept_or_given_up(
+    folder, journal, monkeypatch, syncs
+):
+    """The folder's sync before the new file has its name, and the one behind that."""
+    calls = []
+
+    def sync(disk, path):
+        calls.append(path)
+        if len(calls) == syncs:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(module, "sync_folder", sync)
+    journal.compact(module.Snapshot({}, {}, []))
+    compactor = journal._compactor
+    if compactor is not None:
+        compactor.join(20)
+    journal.note(FACT.kind, FACT.data)
+    assert len(calls) == syncs
+    assert journal.kept == (syncs == 1)
+    journal.close()
+    assert taken(folder) == ([*HEAD, FACT] if syncs == 1 else [])
+
+
+def test_journal_on_a_file_system_that_syncs_no_folders_is_kept(folder, monkeypatch):
+    def refused(path):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(module.OS_DISK, "sync_folder", refused)
+    opened = Journal(folder)
+    opened.take()
+    opened.begin([FIRST, NUMBERS])
+    assert opened.kept
+    opened.close()

@@ -7,7 +7,6 @@ Simulations have a disk of their own, which tears writes, flips bits and is full
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
@@ -164,6 +163,8 @@ class OsDisk:
 
 
 OS_DISK: Disk = OsDisk()
+LOST_WRITE = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""What a sync says when something that was written before is not on the disk."""
 
 
 def read_file(disk: Disk, path: Path) -> bytes:
@@ -203,6 +204,9 @@ def write_file(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def sync_folder(disk: Disk, path: Path) -> None:
-    """Makes names durable; some file systems refuse this, which is no failure."""
-    with contextlib.suppress(OSError):
+    """Makes names durable; some file systems refuse this, which is no failure, unlike a lost write."""
+    try:
         disk.sync_folder(path)
+    except OSError as error:
+        if error.errno in LOST_WRITE:
+            raise

@@ -190,8 +190,11 @@ class CheckpointFolder:
             text = json.dumps(plain) + "\n"
             part = self.path / f"{PASSED}.part"
             _write(self._disk, part, text.encode())
-            self._disk.rename(part, self.path / PASSED)
-            sync_folder(self._disk, self.path)
+            try:
+                self._disk.rename(part, self.path / PASSED)
+                sync_folder(self._disk, self.path)
+            except OSError as error:
+                raise write_error(self.path / PASSED, error) from error
 
     def take(self) -> None:
         """Makes the folder and keeps it for this process, which clears away unfinished ones.
@@ -256,13 +259,13 @@ class CheckpointFolder:
                 "not served, or by two servers"
             )
         _write(self._disk, part / NAME, manifest.to_bytes())
-        sync_folder(self._disk, part)
         path = part.with_suffix("")
         try:
+            sync_folder(self._disk, part)
             self._disk.rename(part, path)
+            sync_folder(self._disk, self.path)
         except OSError as error:
             raise write_error(path, error) from error
-        sync_folder(self._disk, self.path)
         return path
 
     def prune(self, kept: int) -> list[int]:
