@@ -427,6 +427,59 @@ def test_shard_that_closes_again_and_again_ends_the_client(one):
         assert 5 <= client.counters()["reconnects"] <= 20
 
 
+class Pairs:
+    """Connections that say nothing: what a client keeps open while it asks nothing."""
+
+    def __init__(self, failover_s):
+        self.far, self.refusals, self.came = [], 0, threading.Semaphore(0)
+        self.client = Client(
+            self.connect, ["server 1"], np.zeros(4, np.uint32), 1, 1, 1,
+            timeout_s=LIMIT_S, failover_s=failover_s,
+        )  # fmt: skip
+        self.client.start()
+        assert self.came.acquire(timeout=LIMIT_S)
+
+    def connect(self, shard):
+        if self.refusals:
+            self.refusals -= 1
+            raise ConnectionRefusedError("down")
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        self.far.append(far)
+        self.came.release()
+        return near.detach()
+
+    def lose(self, refusals=0):
+        """Cuts the connection; whether another one comes."""
+        self.refusals = refusals
+        self.far[-1].close()
+        return self.came.acquire(timeout=3)
+
+    def close(self):
+        self.client.close()
+        for far in self.far:
+            far.close()
+
+
+def test_client_that_asks_nothing_outlives_any_number_of_cuts():
+    pairs = Pairs(failover_s=0.0)
+    try:
+        assert [pairs.lose() for _ in range(12)] == [True] * 12
+    finally:
+        pairs.close()
+
+
+def test_client_that_asks_nothing_has_all_its_patience_at_the_second_loss():
+    patience_s = 1.0
+    pairs = Pairs(patience_s)
+    try:
+        assert pairs.lose()
+        threading.Event().wait(1.1 * patience_s)
+        assert pairs.lose(refusals=2)
+    finally:
+        pairs.close()
+
+
 def test_error_about_the_whole_connection_ends_the_client_with_its_words(one):
     def serve(wire):
         wire.next()

@@ -53,6 +53,7 @@ cdef enum:
     # A shard that takes connections and closes them again without an answer: once more at once,
     # then after 0.05, 0.1, ... 1 s, some 4 s in all.
     FRUITLESS_MAX = 9
+    IDLE_FRUITLESS_MAX = 4          # where nothing was asked: that gives a pause, and no reason to end
     PAUSE_MS = 50
     PAUSE_MAX_MS = 1000
     IDLE_MS = 1000
@@ -391,6 +392,11 @@ cdef void _core_free(Core *core) noexcept nogil:
 
 # --- links ---------------------------------------------------------------------------------------
 
+cdef inline bint _asks_nothing(const Link *link) noexcept nogil:
+    return link.oldest == NO_PART and link.queue.count == 0 and link.ahead.count == 0 \
+        and link.clocked.count == 0
+
+
 cdef void _link_down(Core *core, Link *link) noexcept nogil:
     """Closes a lost connection and asks for a new one; its open parts will be sent again."""
     cdef const char *why = b"a server closes the connection again and again without answering: " \
@@ -404,7 +410,12 @@ cdef void _link_down(Core *core, Link *link) noexcept nogil:
     link.unwritten = link.oldest
     core.busy_since = now           # the time until the next connection says nothing of speed
     core.busy_bytes = core.bytes_in + core.bytes_out
-    if link.fruitless == 0:
+    if now - link.up_at > max(core.patience_s, PAUSE_MAX_MS * 1e-3):
+        link.fruitless = 0
+    if _asks_nothing(link):         # none was out of reach, whoever cuts idle connections
+        link.fruitless = min(link.fruitless, <uint32_t>IDLE_FRUITLESS_MAX - 1)
+        link.lost_at = now
+    elif link.fruitless == 0:
         link.lost_at = now
     link.fruitless += 1
     for i in range(1, min(link.fruitless, <uint32_t>FRUITLESS_MAX)):
@@ -512,6 +523,7 @@ cdef void _take_fresh(Core *core) noexcept nogil:
         if link.new_fd >= 0 and link.fd < 0:
             link.fd = link.new_fd
             link.new_fd = -1
+            link.up_at = now_s()
             link.events = 0
         if link.cut:
             link.cut = False

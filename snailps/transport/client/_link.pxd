@@ -57,8 +57,9 @@ cdef struct Link:                   # the connection to one shard
     bint wants_mending              # for the mender to see, with `mend_at`
     bint cut                        # break the connection: a test asks for it
     double mend_at
-    double lost_at                  # the first connection was lost since a part was answered
-    uint32_t fruitless              # connections lost since a part was answered
+    double up_at                    # when the present connection, or the last one, came
+    double lost_at                  # since when no shard is there that answers what is asked
+    uint32_t fruitless              # connections lost since one answered, or lasted
     char words[WORDS_MAX]           # with which the shard sent us elsewhere since then
     uint32_t events
     Queue queue
