@@ -277,6 +277,7 @@ class WorkerProcess(Node):
             self.control.note(messages.Finished(figures))
         finally:
             self._model = None
+            self._client.drop_residues()  # the next job has tables of its own
             scratch.close()
 
     def _moved_since(self, before: Mapping[str, int]) -> dict[str, int]:

@@ -118,6 +118,40 @@ def test_feedback_of_more_keys_than_an_index_begins_with_is_kept_by_key():
         assert np.abs(pull(client, keys, 2) - 4 * values).max() < 1 / 127
 
 
+def pushes_thirds(client, table, n=300):
+    """What float16 rounds, of so many keys with two floats."""
+    third = np.full((n, 2), 1 / 3, np.float32)
+    client.push_async(table, np.arange(n, dtype=np.uint64), third, wire=1).wait()
+
+
+def test_feedback_of_many_tables_is_within_one_limit_and_the_present_ones_is_kept():
+    with Shards(1) as one:
+        client = one.client()
+        client.residue_bytes_max = 2 * 300 * 8
+        for table in range(1, 9):
+            one.add_table(table, 2, ADD, ZEROS)
+            pushes_thirds(client, table)
+            pushes_thirds(client, table)
+            assert client.residue_bytes == min(table, 2) * 300 * 8
+        keys = np.arange(300, dtype=np.uint64)
+        assert np.abs(pull(client, keys, 2, table=8) - 2 / 3).max() < 1e-4
+        pushes_thirds(client, 8, n=1000)  # more than the limit: it begins anew
+        assert 0 < client.residue_bytes <= 2 * 300 * 8
+
+
+def test_feedback_of_a_job_that_has_ended_is_freed():
+    with Shards(1) as one:
+        one.add_table(1, 2, ADD, ZEROS)
+        client = one.client()
+        pushes_thirds(client, 1)
+        assert client.residue_bytes == 300 * 8
+        client.drop_residues()
+        pull(client, u64([1]), 2)  # what is served next begins with that
+        assert client.residue_bytes == 0
+        pushes_thirds(client, 1)
+        assert client.residue_bytes == 300 * 8
+
+
 def test_narrow_rows_through_a_python_method_are_rounded_too():
     with Shards(1) as one:
         one.declare(Table("t", 3, access="python_methods:Momentum", lr=1.0))

@@ -513,6 +513,24 @@ cdef class Client:
         """
         return self.requests.waits()
 
+    def drop_residues(self):
+        """Forgets what narrow pushes have rounded away: their tables are not pushed to any more."""
+        self.connections.drop_residues()
+
+    @property
+    def residue_bytes(self):
+        """Bytes of what narrow pushes have rounded away, of all tables."""
+        return self.connections.residue_bytes
+
+    @property
+    def residue_bytes_max(self):
+        """Beyond that, residues of the table that is longest out of use are dropped."""
+        return self.connections.residue_bytes_max
+
+    @residue_bytes_max.setter
+    def residue_bytes_max(self, uint64_t most):
+        self.connections.residue_bytes_max = most
+
     def goodput(self):
         """Bytes moved both ways, and the seconds during which something was under way.
 

@@ -39,7 +39,7 @@ from snailps.transport._posix cimport (
     pthread_mutex_unlock, shutdown, store_flag, time_of, timespec,
 )
 from snailps.transport._socket_io cimport buffer_free, wait_events
-from snailps.transport.client._error_feedback cimport owing_free
+from snailps.transport.client._error_feedback cimport owings_drop, owings_free, owings_init
 from snailps.transport.client._link cimport (
     IN_BYTES, NO_PART, WINDOW, Core, Link, Queue, break_core, close_part, finish_if_done,
     leave_queue, no_parts, queue_by_clock, queue_put, receive_some, send_some,
@@ -125,6 +125,27 @@ cdef class Connections:
         self.names = list(names)
         with nogil:
             _mend_now(self.core, epoch)
+
+    def drop_residues(self):
+        """Forgets what narrow pushes have rounded away: their tables are not pushed to any more."""
+        with nogil:
+            pthread_mutex_lock(&self.core.lock)
+            self.core.drops_owing = True
+            pthread_mutex_unlock(&self.core.lock)
+        self._wake()
+
+    @property
+    def residue_bytes(self):
+        """Bytes of what narrow pushes have rounded away, of all tables."""
+        return self.core.owing.bytes
+
+    @property
+    def residue_bytes_max(self):
+        return self.core.owing.bytes_max
+
+    @residue_bytes_max.setter
+    def residue_bytes_max(self, uint64_t most):
+        self.core.owing.bytes_max = most
 
     def goodput(self):
         """Bytes moved both ways, and the seconds during which something was under way."""
@@ -341,6 +362,7 @@ cdef Core *_core_new(uint32_t shards) noexcept nogil:
     pthread_condattr_destroy(&attr)
     core.epoll_fd = core.wake_fd = -1
     core.order.shards = shards
+    owings_init(&core.owing)
     for i in range(shards):
         core.links[i].fd = core.links[i].new_fd = -1
         no_parts(&core.links[i])
@@ -380,7 +402,7 @@ cdef void _core_free(Core *core) noexcept nogil:
     pthread_cond_destroy(&core.mend)
     pthread_cond_destroy(&core.idle)
     pthread_mutex_destroy(&core.turn)
-    owing_free(core.owing)
+    owings_free(&core.owing)
     pool_free(&core.pool)
     free(core.links)
     free(core.order.rank)
@@ -518,6 +540,9 @@ cdef void _take_fresh(Core *core) noexcept nogil:
     pthread_mutex_lock(&core.lock)
     r = core.fresh
     core.fresh = core.fresh_tail = NULL
+    if core.drops_owing:
+        core.drops_owing = False
+        owings_drop(&core.owing)
     for s in range(core.order.shards):
         link = &core.links[s]
         if link.new_fd >= 0 and link.fd < 0:

@@ -2,9 +2,10 @@
 #
 #   table, key -> residue (float32 row) -> added to the key's next push, replaced by what is left
 #
-# So the sum of a key's pushes arrives exactly but for its last rounding.  Memory is bounded: when
-# OWING_BYTES_MAX is reached, all residues are dropped and it begins anew; that costs each key one
-# rounding, as without feedback.  Knows no frames; used under `Core.turn`.
+# So the sum of a key's pushes arrives exactly but for its last rounding.  Memory is bounded, that of all
+# tables together: at the limit the residues of the table that is longest out of use are dropped, the
+# present one's last; that costs each key one rounding, as without feedback.  A table's entry in the list
+# stays, as requests point to it.  Knows no frames; used under `Core.turn`, `owing_of` by callers.
 from libc.stdint cimport uint32_t, uint64_t
 
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row
@@ -15,8 +16,17 @@ cdef struct OwingSlot:
     uint64_t row                    # + 1; 0 = the slot is empty
 
 
+cdef struct Owings:                 # of all tables of a client
+    Owing *first
+    uint64_t bytes                  # of rows
+    uint64_t bytes_max
+    uint64_t uses
+
+
 cdef struct Owing:                  # of one table
     Owing *next
+    Owings *all
+    uint64_t used                   # number of its last use
     uint32_t table
     uint32_t floats
     OwingSlot *slots                # open addressing
@@ -25,13 +35,15 @@ cdef struct Owing:                  # of one table
     uint32_t chunk_num
     uint32_t chunk_rows
     uint32_t row_num
-    uint32_t row_max
 
 
-# The residues of a table; NULL = no memory.
-cdef Owing *owing_of(Owing **first, uint32_t table, uint32_t floats) noexcept nogil
-# Frees the list that begins here.
-cdef void owing_free(Owing *owing) noexcept nogil
+cdef void owings_init(Owings *all) noexcept nogil
+# The residues of a table; NULL = no memory.  One caller at a time, beside the one that serves.
+cdef Owing *owing_of(Owings *all, uint32_t table, uint32_t floats) noexcept nogil
+# Drops all residues.
+cdef void owings_drop(Owings *all) noexcept nogil
+# Frees everything.
+cdef void owings_free(Owings *all) noexcept nogil
 
 
 cdef inline float *owing_at(const Owing *owing, uint64_t row) noexcept nogil:

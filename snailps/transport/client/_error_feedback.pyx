@@ -15,39 +15,87 @@ cdef extern from "<sys/mman.h>" nogil:
     int madvise(void *start, size_t size, int advice)
 
 cdef enum:
-    OWING_BYTES_MAX = 256 << 20     # rows of one table
     OWING_CHUNK = 2 << 20           # bytes of rows taken at a time: a huge page
 
+cdef uint64_t OWING_BYTES_MAX = 512 << 20   # rows of all tables
 
-cdef void owing_free(Owing *owing) noexcept nogil:
-    cdef Owing *following
+
+cdef void owings_init(Owings *all) noexcept nogil:
+    memset(all, 0, sizeof(Owings))
+    all.bytes_max = OWING_BYTES_MAX
+
+
+cdef void _drop(Owing *owing) noexcept nogil:
     cdef uint32_t i
-    while owing != NULL:
-        following = owing.next
-        for i in range(owing.chunk_num):
-            free(owing.chunks[i])
-        free(owing.chunks)
-        free(owing.slots)
-        free(owing)
-        owing = following
+    for i in range(owing.chunk_num):
+        free(owing.chunks[i])
+    free(owing.chunks)
+    free(owing.slots)
+    owing.all.bytes -= _row_bytes(owing) * owing.row_num
+    owing.chunks = NULL
+    owing.slots = NULL
+    owing.chunk_num = owing.row_num = 0
+    owing.mask = 0
 
 
-cdef Owing *owing_of(Owing **first, uint32_t table, uint32_t floats) noexcept nogil:
-    cdef Owing *owing = first[0]
+cdef void owings_drop(Owings *all) noexcept nogil:
+    cdef Owing *owing = all.first
     while owing != NULL:
-        if owing.table == table and owing.floats == floats:
-            return owing
+        _drop(owing)
         owing = owing.next
-    owing = <Owing *>calloc(1, sizeof(Owing))
+
+
+cdef void owings_free(Owings *all) noexcept nogil:
+    cdef Owing *following
+    owings_drop(all)
+    while all.first != NULL:
+        following = all.first.next
+        free(all.first)
+        all.first = following
+
+
+cdef Owing *owing_of(Owings *all, uint32_t table, uint32_t floats) noexcept nogil:
+    cdef Owing *owing = all.first
+    while owing != NULL and (owing.table != table or owing.floats != floats):
+        owing = owing.next
     if owing == NULL:
-        return NULL
-    owing.table = table
-    owing.floats = floats
-    owing.chunk_rows = max(<uint32_t>OWING_CHUNK // (4 * floats), <uint32_t>1)
-    owing.row_max = max(<uint32_t>OWING_BYTES_MAX // (4 * floats), <uint32_t>1)
-    owing.next = first[0]
-    first[0] = owing
+        owing = <Owing *>calloc(1, sizeof(Owing))
+        if owing == NULL:
+            return NULL
+        owing.all = all
+        owing.table = table
+        owing.floats = floats
+        owing.chunk_rows = max(<uint32_t>OWING_CHUNK // (4 * floats), <uint32_t>1)
+        owing.next = all.first
+        all.first = owing
+    all.uses += 1
+    owing.used = all.uses
     return owing
+
+
+cdef inline uint64_t _row_bytes(const Owing *owing) noexcept nogil:
+    return 4 * <uint64_t>owing.floats
+
+
+cdef void _make_room(Owing *owing) noexcept nogil:
+    """Drops residues until one more row is within the limit: of other tables first."""
+    cdef Owings *all = owing.all
+    cdef Owing *other
+    cdef Owing *oldest
+    while all.bytes + _row_bytes(owing) > all.bytes_max:
+        oldest = NULL
+        other = all.first
+        while other != NULL:
+            if other != owing and other.row_num and (oldest == NULL or other.used < oldest.used):
+                oldest = other
+            other = other.next
+        if oldest == NULL:
+            if owing.row_num:           # begins anew, in the same memory
+                memset(owing.slots, 0, (owing.mask + 1) * sizeof(OwingSlot))
+                all.bytes -= _row_bytes(owing) * owing.row_num
+                owing.row_num = 0
+            return
+        _drop(oldest)
 
 
 cdef bint _grow_index(Owing *owing) noexcept nogil:
@@ -85,6 +133,7 @@ cdef float *_new_row(Owing *owing, uint64_t at, uint64_t key) noexcept nogil:
         madvise(grown[owing.chunk_num], OWING_CHUNK, MADV_HUGEPAGE)
         owing.chunk_num += 1
     owing.row_num += 1
+    owing.all.bytes += _row_bytes(owing)
     owing.slots[at].key = key
     owing.slots[at].row = row + 1
     memset(owing_at(owing, row), 0, 4 * <uint64_t>owing.floats)
@@ -96,9 +145,7 @@ cdef float *owing_new_row(Owing *owing, uint64_t key) noexcept nogil:
     if owing.slots == NULL or owing.row_num * <uint64_t>4 > (owing.mask + 1) * 3:
         if not _grow_index(owing):
             return NULL
-    if owing.row_num == owing.row_max:
-        memset(owing.slots, 0, (owing.mask + 1) * sizeof(OwingSlot))
-        owing.row_num = 0
+    _make_room(owing)
     at = table_hash(key) & owing.mask
     while owing.slots[at].row:
         at = (at + 1) & owing.mask

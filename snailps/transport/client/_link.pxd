@@ -13,7 +13,7 @@ from snailps.abi._wire_types cimport WireOps
 from snailps.transport._frame cimport DATA_BODY_MAX, FRAME_HEADER_BYTES
 from snailps.transport._posix cimport pthread_cond_t, pthread_mutex_t
 from snailps.transport._socket_io cimport Buffer, Looks
-from snailps.transport.client._error_feedback cimport Owing
+from snailps.transport.client._error_feedback cimport Owings
 from snailps.transport.client._request cimport Order, Pool, Request
 
 cdef enum:
@@ -85,7 +85,7 @@ cdef struct Link:                   # the connection to one shard
 
 cdef struct Core:
     pthread_mutex_t lock            # guards fresh, open_requests, done, new_fd, wants_mending, cut,
-    pthread_cond_t changed          # ... stop, ended, broken and its text, drivers, driven_at
+    pthread_cond_t changed          # ... stop, ended, broken and its text, drivers, driven_at, drops_owing
     pthread_cond_t mend
     pthread_mutex_t turn            # held while links are served: by the client's thread, or a caller
     pthread_cond_t idle             # ... during which that thread stands back
@@ -110,7 +110,8 @@ cdef struct Core:
     uint64_t incarnation
     uint64_t seq                    # last number given to a part of a push
     const WireOps *wire
-    Owing *owing
+    Owings owing
+    bint drops_owing                # its residues are to go: the caller asks for it
     Pool pool                       # under the GIL
     uint32_t open_parts             # of all links
     double busy_since               # the first of them was cut, or the last piece was counted
