@@ -5,7 +5,7 @@
 
 Owns the policy of a loss (`on_node_loss`, forming, session).  Blocks go back through
 `JobController`, shards change over through `ReplicationController`.  A worker's blocks are leased
-again only behind the order that fences it.  `now` is monotonic seconds.
+again only behind the order that fences it; whoever may have pushed and is gone is fenced.  `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -188,6 +188,8 @@ class Departures:
             self._members.rows.fence(member.number, now)
         elif member.role == "driver":
             self._members.remove(member)
+            if not (self._lifecycle.forming or self.returning):
+                self._members.rows.fence(member.number, now)
             self._on_driver_gone(member)
             if self._session and not (self._lasting or self._members.nodes("driver")):
                 self._lifecycle.stop(EXIT_OK, "the driver is gone")
@@ -200,6 +202,7 @@ class Departures:
             self._tell("lost", member, f"was lost while it joined ({why}); the others go on")
         elif member.role == "worker" and (member.dropped or left):
             self._members.remove(member)
+            self._members.rows.fence(member.number, now)
             returned = self._job_controller.released(member, now)
             self._out.say(f"{member.name} left, {returned} blocks returned")
             self._tell("left", member, "left; the others go on")
@@ -315,6 +318,7 @@ class Departures:
                 self._members.tell(member, stop)
             self._members.remove(member)
             self._members.left.remove(member)
+            self._members.rows.fence(member.number, now)
             self._job_controller.released(member, now)
             away = f"{member.name} is sent away, the others go on: {text}"
             self._out.say(away, logging.WARNING)

@@ -30,7 +30,7 @@ from snailps.shard._python_methods cimport PythonMethods, python_sums
 from snailps.shard._requests cimport forget, handle
 from snailps.shard._standby cimport replay, standby_free
 from snailps.store._store cimport ShardStore
-from snailps.store.tables cimport marks_drop, marks_raise
+from snailps.store.tables cimport marks_drop, marks_raise, store_unmark
 from snailps.transport._frame cimport ROW_BYTES_MAX
 from snailps.transport.loop._fault_injection cimport (
     FAULT_NO_FENCE, FAULT_NO_HOLD, FAULT_NO_MARKS, POINT_ACKNOWLEDGED, POINT_APPLIED, POINT_MID_SEND,
@@ -158,13 +158,15 @@ cdef class ShardCore:
         self.store.set_clock(clock, early)
 
     def fence(self, incarnation):
-        """Refuses whatever comes from this incarnation from now on."""
+        """Refuses whatever comes from this incarnation from now on; its marks tell nothing any more."""
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
         if self.context.fenced.num >= FENCED_MAX:
             raise SnailError(f"{FENCED_MAX:,} lost workers are shut out already: start the cluster anew, "
                              "from a checkpoint")
         if marks_raise(&self.context.fenced, who, 1) < 0:
             raise MemoryError("no memory left for incarnations that were given up")
+        with nogil:
+            store_unmark(self.context.shard, who)
 
     # --- its role
 

@@ -186,6 +186,10 @@ cdef inline int store_set_mark(Shard *shard, uint32_t fragment, uint64_t incarna
     return marks_raise(&shard.fragments[fragment].marks, incarnation, seq)
 
 
+# Drops the marks of an incarnation that is refused from now on, of all fragments.
+cdef void store_unmark(Shard *shard, uint64_t incarnation) noexcept nogil
+
+
 # --- rows ----------------------------------------------------------------------------------------
 
 # Copies the rows of keys of any fragments into `out`, `floats` of each: store_dim (the weights) or

@@ -109,6 +109,37 @@ cdef char *marks_copy(const Marks *marks, char *to) noexcept nogil:
     return to
 
 
+cdef void _marks_remove(Marks *marks, uint64_t incarnation) noexcept nogil:
+    """Takes a mark out; those behind it that had to give way move back."""
+    cdef uint32_t mask = marks.cap - 1
+    cdef uint32_t gap, at, home
+    cdef Mark *mark
+    if marks.num == 0:
+        return
+    mark = _mark_of(marks, incarnation)
+    if mark.seq == 0:
+        return
+    gap = at = <uint32_t>(mark - marks.places)
+    while True:
+        at = (at + 1) & mask
+        if marks.places[at].seq == 0:
+            break
+        home = <uint32_t>mix64(marks.places[at].incarnation) & mask
+        if ((at - home) & mask) >= ((at - gap) & mask):
+            marks.places[gap] = marks.places[at]
+            gap = at
+    marks.places[gap].seq = 0
+    marks.num -= 1
+    if marks.num == 0:
+        marks_drop(marks)
+
+
+cdef void store_unmark(Shard *shard, uint64_t incarnation) noexcept nogil:
+    cdef uint32_t f
+    for f in range(shard.frag_num):
+        _marks_remove(&shard.fragments[f].marks, incarnation)
+
+
 cdef void marks_drop(Marks *marks) noexcept nogil:
     free(marks.places)
     marks.places = NULL

@@ -155,6 +155,39 @@ def test_fenced_incarnation_is_refused_at_the_standby_too(pair):
         assert remote_error(shard.ask(push(2))).code == "fenced"
 
 
+def marks_of(shard):
+    return shard.core.store.stats()["marks"]
+
+
+def test_fence_drops_the_marks_of_its_incarnation_at_both_and_of_no_other(pair):
+    primary, standby, _ = pair
+    others = Frame(**{**fields(push(2)), "incarnation": 5})
+    primary.ask(push(2))
+    primary.ask(others)
+    deliver(primary, standby)
+    assert (marks_of(primary), marks_of(standby)) == (2 * FRAG_NUM, 2 * FRAG_NUM)
+    primary.role.order({"do": "fence", "incarnation": 1})
+    deliver(primary, standby)
+    assert (marks_of(primary), marks_of(standby)) == (FRAG_NUM, FRAG_NUM)
+    standby.role.promote(1)
+    assert remote_error(standby.ask(push(2))).code == "fenced"
+    assert standby.ask(others).kind == Kind.PUSHED
+    assert set(standby.core.store.pull(1, KEYS).ravel().tolist()) == {3.0}  # each push once
+
+
+def test_standby_that_is_made_behind_a_fence_has_it_and_no_marks_of_it():
+    primary, standby = Driven(), Driven(standby=True)
+    primary.ask(push(2))
+    primary.role.order({"do": "fence", "incarnation": 1})
+    assert marks_of(primary) == 0
+    primary.role.back_up(-1, True, False, False, lambda *words: None)
+    deliver(primary, standby)
+    assert marks_of(standby) == 0
+    standby.role.promote(2)
+    again = Frame(**{**fields(push(2)), "epoch": 2})
+    assert remote_error(standby.ask(again)).code == "fenced"
+
+
 def test_bytes_that_are_no_frame_are_refused():
     with pytest.raises(ValueError, match="no data frame"):
         Driven().door.ask(CLIENT, bytes(48))
