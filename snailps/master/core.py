@@ -169,7 +169,6 @@ class MasterCore:
             fail=self._fail_job,
             on_end=self._job_ended,
             past=past,
-            wall_s=wall_s,
         )
         self.interrupts = Interrupts(self.lifecycle, self.job_controller)
         self.replication = ReplicationController(

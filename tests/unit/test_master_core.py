@@ -7,9 +7,11 @@ from master_world import World, rejoin, takes_over
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError
 from snailps.master import effects, events
-from snailps.master.job.controller import ENDED_MAX
+from snailps.master.job.controller import ENDED_MAX, SPENT_S
 from snailps.master.job.job import Job
+from snailps.master.job.snapshot import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
+from snailps.master.leases.records import BlockState
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.transport import messages as m
 
@@ -291,6 +293,78 @@ def test_member_that_does_not_come_back_is_given_up_and_the_job_goes_on(make_job
     world.tick(times=2)
     assert world.core.told_phase == "training"
     assert [n.number for n in world.core.members.joined("worker")] == [2]
+
+
+def comes_back(before, job, **state):
+    """The master that takes over from `before`, with all members back; worker 2 says this."""
+    world = takes_over(before, job)
+    world.effects[:0] = [e for e in before.effects if isinstance(e, effects.Note)]
+    world.services.base = before.services.base
+    said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}
+    rejoin(world, 1, 1, "server", standbys=[])
+    rejoin(world, 2, 2, "worker", **{**said, **state})
+    rejoin(world, 3, 3, "worker", **said)
+    world.tick(times=4)
+    assert world.core.told_phase == "training"
+    return world
+
+
+def state_of(world, number):
+    return BlockState(int(world.core.job_controller.job.ledger.records._states[number]))
+
+
+def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_settled(make_job):
+    """Its pushes may be under way: a checkpoint must not have it without them."""
+    before = World(make_job())
+    _, first, _ = before.forms()
+    number = before.ask(first, m.Lease("train")).number
+    figures = {"loss": 1.0, "examples": 1.0}
+    before.ask(first, m.Done("train", number, 5, 0.1, figures))  # the answer is lost with its master
+    world = comes_back(before, make_job(), held=[["train", number]])
+    assert state_of(world, number) is BlockState.DONE
+    world.ask(2, m.Done("train", number, 5, 0.1, figures))
+    assert state_of(world, number) is BlockState.DONE
+    world.note(2, m.Settled([number]))
+    assert state_of(world, number) is BlockState.SETTLED
+    assert state_of(comes_back(world, make_job()), number) is BlockState.SETTLED
+
+
+def elapsed(world):
+    return world.core.job_controller.job.elapsed_s(world.now)
+
+
+def works(world, seconds):
+    """So long, second by second, with everybody there."""
+    for _ in range(seconds):
+        world.handle(events.Heartbeats({1: 0.1, 2: 0.1, 3: 0.1}))
+        world.tick(seconds=1.0)
+
+
+def test_time_of_a_training_outlives_masters_and_lacks_their_outages(make_job):
+    world = World(make_job(max_seconds="100"))
+    world.forms()
+    works(world, 40)
+    before = elapsed(world)
+    for _ in range(3):
+        world = comes_back(world, make_job(max_seconds="100"))
+        assert before - SPENT_S - 1 <= elapsed(world) <= before + 1
+        works(world, 10)
+        before = elapsed(world)
+    assert 50 <= before <= 71
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_time_before_a_checkpoint_outlives_a_master(make_job, noted):
+    """It is in the base of the training, and in what is noted later."""
+    first = World(make_job(max_seconds="100"))
+    first.forms()
+    works(first, 50)
+    first.services.base = pack(first.core.job_controller.job.snapshot(first.now))
+    first.effects = [e for e in first.effects if getattr(e, "kind", "") != "spent"]
+    if noted:
+        works(first, 12)
+    second = comes_back(first, make_job(max_seconds="100"))
+    assert abs(elapsed(second) - (60 if noted else 50)) < SPENT_S
 
 
 # --- a survey ------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ from snailps.transport.control.encoded import Encoded
 
 log = logging.getLogger(__name__)
 
+SPENT_S = 5.0
+"""How often the journal is told how long the job has worked: what a takeover may forget of that."""
 ENDED_MAX = 16
 """So many jobs that have ended are known: their drivers may ask late."""
 Then = Callable[[Any, float], None]
@@ -109,8 +111,6 @@ class JobController:
         Told the time when the result is written.
     past : Past, optional
         What an earlier master of this life has noted: the job goes on from there.
-    wall_s : float
-        Seconds since 1970 at monotonic time 0.
     """
 
     def __init__(
@@ -123,7 +123,6 @@ class JobController:
         fail: Callable[..., None],
         on_end: Callable[[float], None],
         past: Past | None = None,
-        wall_s: float = 0.0,
     ) -> None:
         self.leases = LeaseService(members, out)
         self.recovery = JobRecovery(past, members)
@@ -134,7 +133,6 @@ class JobController:
         self.jobs = 0
         self.ended_jobs: dict[int, EndedJob] = {}  # the last ones, by number
         self.interrupted = False
-        self.wall_s = wall_s
         self._members, self._out, self._services = members, out, services
         self._fail, self._on_end = fail, on_end
         self._is_formed = False
@@ -150,6 +148,7 @@ class JobController:
         self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
         self.loading = ExportProgress()  # how far first rows are read from a file
         self._saved_last = False
+        self._spent_at = 0.0  # when the seconds of work are noted next
         self.expiry = ExpiryClock(members)
 
     @property
@@ -273,7 +272,6 @@ class JobController:
             self._fail("every worker has left before the training began")
             return
         restored = self.checkpoints.continued_from
-        at = self.wall_s + now
         try:
             rotation = job.plan_rotation(len(nodes), snapshot)
         except SnailError as error:
@@ -285,9 +283,7 @@ class JobController:
             self._fail(text, trace=frames_of(error))
             return
         fields = None if rotation is None else asdict(rotation)
-        self._out.note(
-            "train", {"nodes": nodes, "at": at, "restored": restored, "rotation": fields}
-        )
+        self._out.note("train", {"nodes": nodes, "restored": restored, "rotation": fields})
         for member in here:
             member.wait_for("", now)
             member.waited_s = member.block_since = 0.0
@@ -375,6 +371,9 @@ class JobController:
         job = self.job
         assert job is not None
         assert job.ledger is not None
+        if now >= self._spent_at:
+            self._spent_at = now + SPENT_S
+            self._out.note("spent", job.spent(now))
         workers = self._members.joined("worker")
         if not (workers or job.ledger.over):
             self._go_on_alone(job, job.ledger, now)

@@ -416,8 +416,12 @@ class Job:
         assert self.ledger is not None
         return self.ledger.claim(message.number, node) and self.done(message, node, now)
 
+    def spent(self, now: float) -> dict[str, float]:
+        """Seconds of work so far, of the job and of its pass: those of `began`."""
+        return {"job_s": round(now - self._begun, 3), "pass_s": round(self.elapsed_s(now), 3)}
+
     def began(self, job_s: float, pass_s: float, now: float) -> None:
-        """The job and its pass began so many seconds ago, under another master."""
+        """The job and its pass have had so many seconds, under other masters."""
         self._begun, self._pass_begun = now - job_s, now - pass_s
         self.metrics.forget_rate(now)
 

@@ -81,15 +81,13 @@ class JobRecovery:
         self.begun = False
         self._members.table_registry.remake(now)
         controller.checkpoints.forget_others()
-        wall = controller.wall_s + now
         train, exported = self._last("train"), self._last("exported")
-        job_s = max(0.0, wall - self._last("life")["at"])
         if train:
             self._train(controller, job, train, now)
-            job.began(job_s, max(0.0, wall - train["at"]), now)
+            self._resume_time(job, "state" if self._last("state") else "train", now)
         else:
             controller.begin_survey(job, now)
-            job.began(job_s, 0.0, now)
+            self._resume_time(job, "survey", now)
             if any(fact.kind == "summary" for fact in self._facts):
                 job.adopt(self._base(job))
                 controller.summarised(now)
@@ -103,6 +101,17 @@ class JobRecovery:
     def _last(self, kind: str) -> dict[str, Any]:
         """The last fact of a kind; empty: none."""
         return next((fact.data for fact in reversed(self._facts) if fact.kind == kind), {})
+
+    def _resume_time(self, job: Job, begin: str, now: float) -> None:
+        """The job goes on at the seconds of work that were noted last: an outage is none."""
+        spent = job.spent(now)  # of the snapshot
+        for fact in self._facts[self._place_of(begin) + 1 :]:
+            spent = fact.data if fact.kind == "spent" else spent
+        job.began(spent["job_s"], spent["pass_s"], now)
+
+    def _place_of(self, kind: str) -> int:
+        """Place of the last fact of a kind; -1: none."""
+        return max((at for at, fact in enumerate(self._facts) if fact.kind == kind), default=-1)
 
     def _base(self, job: Job) -> JobSnapshot:
         """The state at which the training began."""
@@ -129,9 +138,7 @@ class JobRecovery:
         closing: list[int] = []
         looks_at = -1
         clocks_set = False
-        begin = "state" if state else "train"
-        at = max(at for at, fact in enumerate(self._facts) if fact.kind == begin)
-        for fact in self._facts[at + 1 :]:
+        for fact in self._facts[self._place_of("state" if state else "train") + 1 :]:
             if fact.kind == "tick":
                 ticks.append(fact.data["tick"])
             elif fact.kind == "close":

@@ -289,8 +289,11 @@ class LeaseService:
                 done = messages.Done.of_result(fields)
                 if job.replay(done, node, now):
                     self._note_done(done, member)
-            job.ledger.records.settle_all(node, resume_state["unsettled"])
-            self._out.note("settled_all", {"node": node, "but": resume_state["unsettled"]})
+            # What it holds may be noted as done, by a master that was lost before it answered.
+            held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
+            but = sorted({*resume_state["unsettled"], *held})
+            job.ledger.records.settle_all(node, but)
+            self._out.note("settled_all", {"node": node, "but": but})
         if resume_state["finished"] is not None:
             member.finished, member.figures, member.state = (
                 True,
