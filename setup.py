@@ -87,7 +87,7 @@ def plain_extensions() -> list[Extension]:
         Extension(
             ".".join(p.with_suffix("").parts),
             [str(p)],
-            depends=[*DEPENDS, *headers(HERE / p.parent)],
+            depends=[*DEPENDS, *headers(PACKAGE / "abi", HERE / p.parent)],
             include_dirs=INCLUDES,
             extra_compile_args=DOOR_FLAGS if p == door else FLAGS,
         )
