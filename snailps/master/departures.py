@@ -5,7 +5,8 @@
 
 Owns the policy of a loss (`on_node_loss`, forming, session).  Blocks go back through
 `JobController`, shards change over through `ReplicationController`.  A worker's blocks are leased
-again only behind the order that fences it; whoever may have pushed and is gone is fenced.  `now` is monotonic seconds.
+again only behind the order that fences it; all that may have pushed and are gone are fenced.  `now`
+is monotonic seconds.
 """
 
 from __future__ import annotations

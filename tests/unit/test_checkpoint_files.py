@@ -15,6 +15,7 @@ from snailps.errors import CheckpointError, SnailError
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._crc32c import HAS_INSTRUCTION, crc32c
 from snailps.store.checkpoint._sections import copy_fragments, put_section
+from snailps.store.checkpoint.disk import OS_DISK
 from snailps.store.checkpoint.folder import (
     COURSE,
     LOCK,
@@ -108,6 +109,22 @@ def folder(tmp_path):
     folder.take()
     yield folder
     folder.release()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EDQUOT, errno.EINVAL])
+def test_checkpoint_whose_names_are_lost_is_refused_and_without_syncs_of_folders_taken(
+    folder, monkeypatch, error
+):
+    def sync(path):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(OS_DISK, "sync_folder", sync)
+    store = filled_store(50)
+    if error == errno.EINVAL:
+        assert write_checkpoint(folder, store).exists()
+    else:
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            write_checkpoint(folder, store)
 
 
 # --- checksums --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Keys chosen by whoever knows the published hash cost no more than others, in every table of keys."""
+"""Keys chosen by whoever knows the published hash cost no more than others, in any table."""
 
 import socket
 import time

@@ -319,7 +319,7 @@ def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_settled(
     _, first, _ = before.forms()
     number = before.ask(first, m.Lease("train")).number
     figures = {"loss": 1.0, "examples": 1.0}
-    before.ask(first, m.Done("train", number, 5, 0.1, figures))  # the answer is lost with its master
+    before.ask(first, m.Done("train", number, 5, 0.1, figures))  # and its answer is lost
     world = comes_back(before, make_job(), held=[["train", number]])
     assert state_of(world, number) is BlockState.DONE
     world.ask(2, m.Done("train", number, 5, 0.1, figures))
@@ -552,6 +552,36 @@ def test_job_of_a_driver_that_has_gone_ends_if_it_reads_the_drivers_data(make_jo
     lost = "the Python process that has the data (h:1) has ended"
     assert told == ([lost] * 2 if files else [])
     assert world.core.phase is ClusterPhase.FORMED
+
+
+def fenced_in(world):
+    return [
+        e.message.incarnation
+        for e in world.effects
+        if isinstance(e, effects.Order) and isinstance(e.message, m.Fence)
+    ]
+
+
+def test_driver_that_is_gone_is_fenced_as_it_may_have_pushed():
+    world = World(session=True)
+    world.forms()
+    world.join("driver")
+    driver = world.join("driver")
+    number = max(member.number for member in world.core.members.nodes("driver"))
+    world.handle(events.Gone(driver, "killed"))
+    world.tick()
+    assert fenced_in(world) == [number]
+
+
+def test_worker_that_has_left_as_asked_is_fenced_so_that_its_marks_go(make_job):
+    world = World(make_job())
+    _, first, _ = world.forms()
+    number = min(member.number for member in world.core.members.nodes("worker"))
+    world.note(first, m.Leaving("SIGTERM"))
+    world.note(first, m.Bye({}))
+    world.handle(events.Gone(first, "closed"))
+    world.tick()
+    assert fenced_in(world) == [number]
 
 
 def test_job_that_names_data_of_another_process_is_refused(make_job):

@@ -204,7 +204,7 @@ def write_file(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def sync_folder(disk: Disk, path: Path) -> None:
-    """Makes names durable; some file systems refuse this, which is no failure, unlike a lost write."""
+    """Makes names durable; a file system may refuse this, but not lose what was written."""
     try:
         disk.sync_folder(path)
     except OSError as error:
