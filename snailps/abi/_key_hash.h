@@ -1,6 +1,6 @@
 /* The one hash of keys that is the same everywhere: used by clients and shards (which fragment) and the
- * initialisers (a row's first value); tables in memory have `_table_hash.h`.  SplitMix64's finaliser: G. Steele, D. Lea, C. Flood, "Fast
- * splittable pseudorandom number generators", OOPSLA 2014.
+ * initialisers (a row's first value); tables in memory have `_table_hash.h`.  SplitMix64's finaliser:
+ * G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
  */
 #ifndef SNAILPS_KEY_HASH_H
 #define SNAILPS_KEY_HASH_H
