@@ -77,6 +77,12 @@ class Kernels:
         `residues` becomes ``rows + residues - widened``, or 0 where that is not finite.
         """
 
+    def finite_rows(self, wire: int, packed: Bytes, floats: int) -> int:
+        """`WireOps.finite` of rows, for tests."""
+
+    def fitting_rows(self, wire: int, rows: Floats) -> int:
+        """`WireOps.fitting` of rows float32[n, floats], for tests; gaps between rows are allowed."""
+
     def checked_bags(self, bag_ptr: Longs, bag_rows: Ints, row_num: int) -> CheckedBags:
         """Checks bags as `train_words` and `train_pairs` take them, once for many calls.
 

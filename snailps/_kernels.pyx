@@ -290,6 +290,22 @@ cdef class Kernels:
                                                <uint32_t>floats)
         return packed
 
+    def finite_rows(self, int wire, const uint8_t[:, ::1] packed, Py_ssize_t floats):
+        cdef Py_ssize_t n = packed.shape[0], row_bytes = self.check_wire(wire, floats)
+        if packed.shape[1] != row_bytes:
+            raise ValueError(f"packed must have {row_bytes} bytes a row for {floats} floats of "
+                             f"wire type {wire}, got {packed.shape[1]}")
+        return self.table.wire.finite[wire](<const char *>&packed[0, 0] if n else NULL, row_bytes,
+                                            <uint32_t>n, <uint32_t>floats)
+
+    def fitting_rows(self, int wire, const float[:, :] rows):
+        cdef Py_ssize_t n = rows.shape[0], floats = rows.shape[1]
+        self.check_wire(wire, floats)
+        if rows.strides[1] != 4 or rows.strides[0] < 0:
+            raise ValueError("rows must be contiguous, one behind the other")
+        return self.table.wire.fitting[wire](<const char *>&rows[0, 0] if n else NULL,
+                                             rows.strides[0], <uint32_t>n, <uint32_t>floats)
+
     # ---- word vectors ------------------------------------------------------------------------------
 
     def checked_bags(self, bag_ptr not None, bag_rows not None, Py_ssize_t row_num):

@@ -13,6 +13,8 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
         UnknownWord        ... a word that a model has no vector for; a KeyError, too
       ModelFileError     a vector or model file that cannot be read (exit code 2)
         ModelWriteError    ... that cannot be written: a full disk, no permission
+      NotFinite          NaN or an infinite number where a table takes finite ones, or held by a row
+                         that is to be written; a ValueError, too
       CheckpointError    a checkpoint that is damaged, of another job, or cannot be written
       WireError          bytes that break the wire format
         ProtocolError    ... sent by the peer: the connection is closed
@@ -151,6 +153,15 @@ class ModelWriteError(ModelFileError):
     """A vector or model file cannot be written: of a path that was right, too."""
 
     exit_code = 1
+
+
+class NotFinite(SnailError, ValueError):
+    """NaN or an infinite number would enter a table, or is in one that is to be written.
+
+    Nothing was applied of what is refused; the text names table, row and column.
+    """
+
+    code = "not-finite"
 
 
 class CheckpointError(SnailError):

@@ -24,6 +24,13 @@ typedef struct {
     /* row + residue -> out; residue = row + residue - widened(out): what this row still owes. */
     void (*narrow_owing[SNAIL_WIRE_NUM])(const float *row, float *residue, char *out,
                                          uint32_t floats);
+    /* Values before the first that is NaN or infinite once it is widened, of n rows that begin
+     * `stride` bytes apart; n * floats if none is. */
+    uint64_t (*finite[SNAIL_WIRE_NUM])(const char *rows, uint64_t stride, uint32_t n,
+                                       uint32_t floats);
+    /* Values of float32 rows before the first that narrowing would change by more than rounding. */
+    uint64_t (*fitting[SNAIL_WIRE_NUM])(const char *rows, uint64_t stride, uint32_t n,
+                                        uint32_t floats);
 } snail_wire_ops;
 
 static inline int snail_is_wire(int64_t wire) {

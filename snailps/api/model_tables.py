@@ -144,6 +144,8 @@ class ModelTables:
         ------
         MisuseError
             Wrong shape, or the table's state does not add up, or it has no step size to scale.
+        NotFinite
+            A value is NaN or infinite, unless `Table.finite` is False; nothing was applied.
         """
         if self._clocked:
             self.push_async(table, keys, values, state=state, lr_scale=lr_scale).wait()
@@ -240,6 +242,8 @@ class ModelTables:
         ------
         MisuseError
             Another shape, or a batch that was not kept or has gone back.
+        NotFinite
+            As of `push`.
         """
         return self._client.backward_async(  # type: ignore[union-attr]
             forward, gradient, forward.wire, lr_scale
@@ -324,3 +328,4 @@ class ModelTables:
         self._clocked = clocked
         self._client, self._wire_choice = client, wire_choice
         self._tables, self._tensors = dict(tables), dict(tensors)
+        client.know_tables({n: (name, table.finite) for name, (n, table) in tables.items()})

@@ -65,10 +65,17 @@ class Results:
         self.exporting = exporting or ExportProgress()
 
     def pull(self, table: str, keys: AnyKeys) -> Rows:
-        """Rows of these keys, float32 (n, dim); keys never pushed have their first value."""
+        """Rows of these keys, float32 (n, dim); keys never pushed have their first value.
+
+        Raises
+        ------
+        NotFinite
+            A row is NaN or infinite, which `Table.finite` rules out: the training has diverged.
+        """
         wanted = self.tables[table].keys(keys)
         rows = np.empty((len(wanted), self.tables[table].dim), np.float32)
         self._client.pull(self._numbers[table], wanted, rows)
+        self.tables[table].check_finite(wanted, rows)
         return rows
 
     def pulls(self, table: str, keys: Iterable[Keys]) -> Iterator[Rows]:
@@ -76,15 +83,22 @@ class Results:
 
         The next list is pulled while one is used: at most three are in memory.
         """
-        dim, number = self.tables[table].dim, self._numbers[table]
-        under_way: deque[Pending] = deque()
+        declared, number = self.tables[table], self._numbers[table]
+        under_way: deque[tuple[Keys, Pending]] = deque()
+
+        def first() -> Rows:
+            asked, pull = under_way.popleft()
+            rows = pull.wait()
+            declared.check_finite(asked, rows)
+            return rows
+
         for some in keys:
-            rows = np.empty((len(some), dim), np.float32)
-            under_way.append(self._client.pull_async(number, some, rows))
+            rows = np.empty((len(some), declared.dim), np.float32)
+            under_way.append((some, self._client.pull_async(number, some, rows)))
             if len(under_way) > PULLS_AHEAD:
-                yield under_way.popleft().wait()
+                yield first()
         while under_way:
-            yield under_way.popleft().wait()
+            yield first()
 
     def forward(
         self, table: str, ptr: NDArray[np.int64], keys: AnyKeys, values: Rows | None = None
@@ -153,7 +167,9 @@ class Results:
         known = (self.scanned or {}).get(table)
         for keys in known or [keys for keys, _ in self.scan(table)]:
             rows = np.empty((len(keys), width), np.float32)
-            yield keys, self._client.pull(number, keys, rows, True)
+            self._client.pull(number, keys, rows, True)
+            declared.check_finite(keys, rows)
+            yield keys, rows
 
     def put_packed(self, table: str, pieces: Iterable[tuple[AnyKeys, Rows]]) -> None:
         """Sets rows and the state of their optimizer, as `packed` gives them.
@@ -215,6 +231,7 @@ class Results:
         keys: list[Keys] = []
         for piece in pieces:
             progress.check()
+            self.tables[table].check_finite(*piece)
             if self.scanned is not None:
                 keys.append(piece[0])
             yield piece

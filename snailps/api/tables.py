@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.access_method import load_method
-from snailps.errors import ConfigError, MisuseError
+from snailps.errors import ConfigError, MisuseError, NotFinite
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -34,6 +34,7 @@ TENSOR_CHUNK = 1024
 spreads over the shards."""
 _SHARED_WITH_TENSOR = (
     "access", "init", "scale", "lr", "eps", "seed", "beta1", "beta2", "l1", "l2", "beta", "wire",
+    "finite",
 )  # fmt: skip
 _ACCESS = {
     "add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5, "momentum": 6,
@@ -53,7 +54,9 @@ _TRACK_BEFORE = {"version": "", "touch+version": "touch"}
 """Values in checkpoints of earlier versions, which stored versions of rows."""
 ADMIT_MAX = 100
 ADMIT_BYTES = 64 << 20
-_SINCE_0_2 = {"admit_after": 0, "admit_bytes": ADMIT_BYTES, "rows_max": 0, "age_max": 0}
+_ADDED = {
+    "admit_after": 0, "admit_bytes": ADMIT_BYTES, "rows_max": 0, "age_max": 0, "finite": True,
+}  # fmt: skip
 """Fields that tables of earlier checkpoints lack."""
 _WIRE = ("float32", "float16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
@@ -120,6 +123,8 @@ def as_rows(given: object, where: str = "") -> Rows:
     ------
     MisuseError
         They are not real numbers.
+    NotFinite
+        A finite number is beyond float32.
     """
     if isinstance(given, np.ndarray) and given.dtype == np.float32 and given.dtype.isnative:
         return given
@@ -129,7 +134,16 @@ def as_rows(given: object, where: str = "") -> Rows:
             f"{where}{': ' if where else ''}values: expected numbers that become float32; got "
             f"{array.dtype} of shape {array.shape}, {_shortened(array)}"
         )
-    return np.ascontiguousarray(array, np.float32)
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(array, np.float32)
+    if array.dtype.itemsize > 4 and np.isinf(rows).any():
+        beyond = np.argwhere(np.isinf(rows) & np.isfinite(array)).tolist()
+        if beyond:
+            raise NotFinite(
+                f"{where}{': ' if where else ''}values: expected numbers within float32, whose largest "
+                f"is 3.4e38; got {array[tuple(beyond[0])]} at place {beyond[0]}"
+            )
+    return rows
 
 
 def _as_array(name: str, expected: str, given: object, where: str) -> NDArray[Any]:
@@ -199,7 +213,11 @@ class Table:
     wire : str
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
         a scale per row) or ``auto``: float16 if the network is slow, else float32.  In memory
-        they are float32; rows with state and those of ``average`` are always sent as float32.
+        they are float32; rows with state and those of ``average`` are always sent as float32, and
+        so is a push with values that the type cannot hold.
+    finite : bool
+        Whether NaN and infinite values are refused, where they are pushed and where the table is
+        exported.  False: they are numbers like others, for an access method that works with them.
 
     Examples
     --------
@@ -228,6 +246,7 @@ class Table:
     admit_bytes: int = ADMIT_BYTES
     rows_max: int = 0
     age_max: int = 0
+    finite: bool = True
 
     def __post_init__(self) -> None:
         def refuse(what: str, expected: str, got: object) -> ConfigError:
@@ -278,6 +297,8 @@ class Table:
             value = getattr(self, field)
             if type(value) is not int or not 0 <= value <= most:
                 raise refuse(field, f"a whole number from 0 to {most:,}", value)
+        if type(self.finite) is not bool:
+            raise refuse("finite", "True or False", self.finite)
         if self.admit_after > 1 and (self.in_python or self.access == "average"):
             raise refuse("admit_after", f"0 for access {self.access!r}", self.admit_after)
         if self.rows_max and self.access == "average":
@@ -299,7 +320,7 @@ class Table:
             Anything is missing, unknown or out of range.
         """
         if isinstance(data, dict):
-            data = {**_SINCE_0_2, **data}
+            data = {**_ADDED, **data}
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
             raise ConfigError(f"table: expected the fields {sorted(cls.__slots__)}, got {data!r}")
         track = data["track"]
@@ -398,15 +419,31 @@ class Table:
         self.check_width(values, self.dim + self.state_floats if state else width)
         return not state and self.access not in _LINEAR
 
+    def check_finite(self, keys: Keys, rows: Rows) -> None:
+        """Refuses stored rows that are no part of a model.
+
+        Raises
+        ------
+        NotFinite
+        """
+        if not self.finite or np.isfinite(rows).all():
+            return
+        row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
+        raise NotFinite(
+            f"table {self.name!r}: expected finite rows, got {rows[row, column]} in row {keys[row]}, "
+            f"column {column}: its steps have grown beyond float32, and no model is written. Lower lr, "
+            "and go on from an earlier checkpoint"
+        )
+
     def fill_first(self, keys: Keys, out: Rows) -> None:
         """Writes first values, those of keys that were never pushed, to float32 (n, dim)."""
         kernels.init_rows(_INIT[self.init], float(self.scale or 0.0), self.seed, keys, out)
 
     def store_arguments(
         self,
-    ) -> tuple[int, int, int, float, int, tuple[float, ...], int, tuple[int, int, int, int]]:
-        """dim, access, init, scale, seed, hyper, track, retention, as `Shard.add_table` takes
-        them.
+    ) -> tuple[int, int, int, float, int, tuple[float, ...], int, tuple[int, int, int, int], bool]:
+        """dim, access, init, scale, seed, hyper, track, retention, finite, as `Shard.add_table`
+        takes them.
         """
         hyper = (self.lr, self.eps, self.beta1, self.beta2, self.l1, self.l2, self.beta)
         return (
@@ -418,6 +455,7 @@ class Table:
             tuple(map(float, hyper)),
             _TRACK[self.track],
             (self.admit_after, self.admit_bytes, self.rows_max, self.age_max),
+            self.finite,
         )
 
 
@@ -431,7 +469,7 @@ class Tensor:
         As of a `Table`.
     shape : tuple of int
         Sizes of the axes, each at least 1.
-    access, init, scale, lr, eps, seed, beta1, beta2, l1, l2, beta, wire
+    access, init, scale, lr, eps, seed, beta1, beta2, l1, l2, beta, wire, finite
         As of a `Table`.
 
     Notes
@@ -459,6 +497,7 @@ class Tensor:
     l2: float = 0.0
     beta: float = 1.0
     wire: str = "float32"
+    finite: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))

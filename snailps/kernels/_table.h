@@ -52,6 +52,15 @@ static snail_kernels snail_table = {
             [SNAIL_WIRE_FLOAT16] = snail_narrow_owing_float16,
             [SNAIL_WIRE_INT8] = snail_narrow_owing_int8,
         },
+        .finite = {
+            [SNAIL_WIRE_FLOAT32] = snail_finite_float32,
+            [SNAIL_WIRE_FLOAT16] = snail_finite_float16, [SNAIL_WIRE_INT8] = snail_finite_int8,
+        },
+        .fitting = {
+            [SNAIL_WIRE_FLOAT32] = snail_finite_float32,
+            [SNAIL_WIRE_FLOAT16] = snail_fitting_float16,
+            [SNAIL_WIRE_INT8] = snail_finite_float32,
+        },
     },
     .words_scratch = snail_words_scratch,
     .words = snail_train_words,

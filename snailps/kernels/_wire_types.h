@@ -316,4 +316,50 @@ static void snail_narrow_owing_int8(const float *restrict row, float *restrict r
     }
 }
 
+/* ---- what may be pushed ---------------------------------------------------------------------- */
+
+/* Values between two looks at what they add up to: the loop over them has no branch. */
+#define SNAIL_LOOK 2048
+typedef uint32_t snail_word __attribute__((aligned(1), may_alias));
+
+/* A search for the first number whose exponent is `limit` or more: with `carry` added, such an
+ * exponent, and no lower one, reaches the sign's place. */
+#define SNAIL_SEARCH(name, bits, kind, exponents, carry)                                      \
+    static uint64_t name(const char *rows, uint64_t stride, uint32_t n, uint32_t floats) {    \
+        const int gapless = stride == sizeof(kind) * floats;                                  \
+        const uint64_t length = gapless ? (uint64_t)n * floats : floats;                      \
+        for (uint32_t i = 0; i < (gapless ? n != 0 : n); i++, rows += stride) {               \
+            const kind *const row = (const kind *)rows;                                       \
+            for (uint64_t at = 0; at < length; at += SNAIL_LOOK) {                            \
+                const uint64_t rest = length - at;                                            \
+                const uint32_t some = rest < SNAIL_LOOK ? (uint32_t)rest : SNAIL_LOOK;        \
+                bits carried = 0;                                                             \
+                for (uint32_t j = 0; j < some; j++)                                           \
+                    carried |= (bits)((row[at + j] & exponents) + carry);                     \
+                if (__builtin_expect(carried >> (8 * sizeof(bits) - 1), 0))                   \
+                    for (uint32_t j = 0;; j++)                                                \
+                        if ((bits)((row[at + j] & exponents) + carry) >> (8 * sizeof(bits) - 1)) \
+                            return i * length + at + j;                                       \
+            }                                                                                 \
+        }                                                                                     \
+        return (uint64_t)n * floats;                                                          \
+    }
+
+SNAIL_SEARCH(snail_finite_float32, uint32_t, snail_word, 0x7f800000u, 0x00800000u)
+SNAIL_SEARCH(snail_finite_float16, uint16_t, snail_half, 0x7c00u, 0x0400u)
+/* 65,536 and more; what is between that and 65,504 rounds to it. */
+SNAIL_SEARCH(snail_fitting_float16, uint32_t, snail_word, 0x7f800000u, 0x80000000u - 0x47800000u)
+
+static uint64_t snail_finite_int8(const char *rows, uint64_t stride, uint32_t n, uint32_t floats) {
+    for (uint32_t i = 0; i < n; i++, rows += stride) {
+        const float scale = *(const snail_loose *)rows;
+        if (snail_size(scale) <= 0x7b7fffff) continue; /* FLT_MAX / 128: no product is beyond */
+        for (uint32_t j = 0; j < floats; j++) {
+            const volatile float value = ((const int8_t *)rows + 4)[j] * scale;
+            if (snail_size(value) >= SNAIL_INF) return (uint64_t)i * floats + j;
+        }
+    }
+    return (uint64_t)n * floats;
+}
+
 #endif

@@ -80,6 +80,7 @@ class Driver(Node):
         """Takes another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
+            self._know_tables(links.client)
             self._wire_choice = WireChoice(
                 links.client, links.route, sealed=self.trust.tls is not None
             )
@@ -129,6 +130,11 @@ class Driver(Node):
         answer = self._ask(messages.Declare([table.to_dict()]), self.settings.request_timeout)
         assert isinstance(answer, messages.Declared)
         self._tables[table.name] = (answer.numbers[0], table)
+        if self._client is not None:
+            self._know_tables(self._client)
+
+    def _know_tables(self, client: Client) -> None:
+        client.know_tables({n: (name, table.finite) for name, (n, table) in self._tables.items()})
 
     def all_tables(self) -> dict[str, tuple[int, Table]]:
         """Number and declaration of every table of the cluster: its job's, and of all drivers."""

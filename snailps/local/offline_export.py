@@ -257,10 +257,14 @@ class CheckpointSource:
             progress.check()
             progress.add(1)
 
-        number = self._numbers[table]
+        number, declared = self._numbers[table], self.tables[table]
         if state:
-            return self._stored.scan_with_state(number, ended)
-        return self._stored.scan(number, self.tables[table].dim, range(self._frag_num), ended)
+            pieces = self._stored.scan_with_state(number, ended)
+        else:
+            pieces = self._stored.scan(number, declared.dim, range(self._frag_num), ended)
+        for keys, rows in pieces:
+            declared.check_finite(keys, rows)
+            yield keys, rows
 
 
 def settings_of_checkpoint(path: Path, manifest: Manifest, output: str) -> tuple[Any, JobSettings]:

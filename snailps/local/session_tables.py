@@ -104,4 +104,5 @@ class ClusterSource:
                 client.pull(self._numbers[table], keys, whole, True)
                 whole[:, : declared.dim] = rows  # what a pull shows: a method may derive it
                 rows = whole
+                declared.check_finite(keys, rows)
             yield keys, rows

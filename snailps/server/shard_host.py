@@ -448,10 +448,13 @@ class ShardHost:
 
         def adds(number: int, table: Table) -> Do:
             method = self._load_method(table) if table.in_python else None
-            dim, access, init, scale, seed, hyper, track, retention = table.store_arguments()
+            dim, access, init, scale, seed, hyper, track, retention, finite = (
+                table.store_arguments()
+            )
             return partial(
                 Shard.add_table, number=number, dim=dim, access=access, init=init, scale=scale,
-                seed=seed, hyper=hyper, track=track, retention=retention, method=method,
+                seed=seed, hyper=hyper, track=track, retention=retention, finite=finite,
+                method=method,
             )  # fmt: skip
 
         return [[adds(number, table) for number, table in tables] for _ in range(shards)]

@@ -13,7 +13,7 @@ cdef struct KeptBatch:
     uint32_t examples
     uint32_t forth                  # examples whose entries are here
     uint32_t back                   # ... whose dL/dZ is here
-    bint refused                    # it was too much: nothing is kept, and all its parts are refused
+    bint refused                    # nothing is kept, and all its parts are refused
     uint64_t entries
     uint64_t room                   # entries
     uint64_t *keys
@@ -55,6 +55,8 @@ cdef KeptBatch *batch_of(ConnectionMemory *mine, uint64_t number, uint32_t table
 cdef bint batch_add(ConnectionMemory *mine, KeptBatch *batch, const uint64_t *keys,
                     const float *values, const uint32_t *counts, uint32_t count,
                     uint32_t entries) noexcept nogil
+# Drops all of a batch but that it was refused.
+cdef void batch_refuse(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil
 cdef void batch_drop(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil
 
 # Sorts a batch's entries by fragment and key; False = no memory.  A key's entries keep the order of

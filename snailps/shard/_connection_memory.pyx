@@ -64,8 +64,8 @@ cdef KeptBatch *batch_begin(ConnectionMemory *mine, uint64_t number, uint32_t ta
     return batch
 
 
-cdef void _batch_refuse(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil:
-    """Drops all of a batch but that it was too much."""
+cdef void batch_refuse(ConnectionMemory *mine, KeptBatch *batch) noexcept nogil:
+    """Drops all of a batch but that it was refused."""
     cdef KeptBatch named = batch[0]
     batch_drop(mine, batch)
     batch.number = named.number
@@ -122,7 +122,7 @@ cdef bint batch_add(ConnectionMemory *mine, KeptBatch *batch, const uint64_t *ke
     if batch.refused:
         return False
     if not _batch_grow(mine, batch, at + entries):
-        _batch_refuse(mine, batch)
+        batch_refuse(mine, batch)
         return False
     memcpy(batch.keys + at, keys, <uint64_t>entries * 8)
     if values != NULL:

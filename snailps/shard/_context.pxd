@@ -2,7 +2,9 @@
 #
 # Structs and constants, which all of snailps/shard shares.  A `Context` belongs to the thread that owns
 # the shard.  Of functions there are only those that are called for each group of keys, and `refuse`.
+from libc.math cimport isinf
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 
 from snailps.abi._wire_types cimport WireOps
 from snailps.shard._connection_memory cimport Columns
@@ -130,3 +132,13 @@ cdef inline Outcome refuse(char *out, Reply *reply, const char *code, const char
     reply.kind = KIND_ERROR
     reply.body_bytes = write_error(out, code, text, a, b)
     return OUTCOME_REPLY
+
+
+cdef inline Outcome refuse_value(char *out, Reply *reply, const char *what, uint64_t number,
+                                 uint64_t column, float value) noexcept nogil:
+    """Refuses a value that is not finite, of row or example `number`."""
+    cdef char[200] text
+    snprintf(text, sizeof(text), b"expected finite values, got %s for %s %llu, column %llu: this part of "
+             b"the push was not applied", (b"-inf" if value < 0 else b"inf") if isinf(value) else b"nan",
+             what, <unsigned long long>number, <unsigned long long>column)
+    return refuse(out, reply, b"not-finite", text, 0, 0)

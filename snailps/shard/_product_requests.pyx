@@ -12,6 +12,7 @@ again, and marks keep their meaning.  A part is computed at once, the step of a 
 batch is `_connection_memory`.
 """
 
+from libc.math cimport isfinite
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy, memset
@@ -20,10 +21,10 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
 from snailps.shard._connection_memory cimport (
-    Columns, ConnectionMemory, KeptBatch, batch_add, batch_begin, batch_drop, batch_of, columns_cool,
-    columns_of,
+    Columns, ConnectionMemory, KeptBatch, batch_add, batch_begin, batch_drop, batch_of, batch_refuse,
+    columns_cool, columns_of,
 )
-from snailps.shard._context cimport ROOM_BYTES, Context, is_repeated, padded, refuse
+from snailps.shard._context cimport ROOM_BYTES, Context, is_repeated, padded, refuse, refuse_value
 from snailps.shard._primary cimport PIECE_BYTES, hold, replicate_step
 from snailps.store.tables cimport (
     Table, store_access, store_dim, store_fetch, store_owns, store_push, store_scales_lr,
@@ -158,6 +159,7 @@ cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const Fr
     cdef KeptBatch *batch
     cdef float *rows
     cdef char *to = out
+    cdef uint64_t at
     cdef uint32_t i
     if not _read_part(me, table, head, body, &part, out, reply) \
             or not _read_entries(me, head, body, &part, out, reply):
@@ -170,6 +172,11 @@ cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const Fr
             batch = batch_of(mine, top.batch, head.table, top.examples, top.floats)
             if batch == NULL or (batch.forth != top.first and not batch.refused):
                 return _unknown_batch(me, top.batch, out, reply)
+        if table.finite and part.values != NULL:    # they are factors of what comes back
+            at = me.wire.finite[<int>WIRE_FLOAT32](<const char *>part.values, 4, top.entries, 1)
+            if at < top.entries:
+                batch_refuse(mine, batch)
+                return refuse_value(out, reply, b"a value of row", part.keys[at], 0, part.values[at])
         if not batch_add(mine, batch, part.keys, part.values, part.counts, top.count,
                          top.entries):
             return refuse(out, reply, b"too-long", b"batch %llu does not fit: a connection may keep "
@@ -202,6 +209,7 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
     cdef Examples part
     cdef const ProductHead *top
     cdef KeptBatch *batch
+    cdef uint64_t at
     cdef uint32_t i
     cdef float *to
     if not _read_part(me, table, head, body, &part, out, reply):
@@ -217,7 +225,11 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
     if top.lr_scale != 1 and (not store_scales_lr(table) or not top.lr_scale >= 0):
         return refuse(out, reply, b"access", b"table %llu: its access method has no step size that a "
                       b"batch may scale", head.table, 0)
+    if not (top.scale > 0 and isfinite(top.scale)):
+        return refuse(out, reply, b"option", b"batch %llu: its scale is no number above 0", top.batch, 0)
     batch = batch_of(mine, top.batch, head.table, top.examples, top.floats)
+    if batch != NULL and batch.refused:
+        return refuse(out, reply, b"batch-refused", b"batch %llu was refused before", top.batch, 0)
     if batch == NULL or batch.forth != batch.examples or batch.back != top.first:
         return _unknown_batch(me, top.batch, out, reply)
     if batch.dz == NULL:
@@ -226,6 +238,12 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
             return refuse(out, reply, b"memory", b"the server has no memory left for batch %llu",
                           top.batch, 0)
     part.rows = body + sizeof(ProductHead)
+    at = me.wire.finite[part.wire](part.rows, part.row_bytes, top.count, top.floats)
+    if table.finite and at < top.count * <uint64_t>top.floats:
+        me.wire.widen[part.wire](part.rows + at // top.floats * part.row_bytes, me.rows, top.floats)
+        batch_refuse(mine, batch)
+        return refuse_value(out, reply, b"example", top.first + at // top.floats, at % top.floats,
+                            me.rows[at % top.floats])
     to = batch.dz + <uint64_t>top.first * batch.floats
     if part.wire == WIRE_FLOAT32:
         memcpy(to, part.rows, top.count * <uint64_t>part.row_bytes)

@@ -99,7 +99,7 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
             at += groups[g].keys
         if total:
             rows = me.methods[head.table].push(np.concatenate(blocks), np.concatenate(gradients))
-            rows = _block(rows, total, floats, "push")
+            rows = _stored(rows, total, floats, table.finite)
             changed = <const float *>_data(rows)
         for fragment, some, start in work:
             if store_set_mark(shard, fragment, head.incarnation, seq) < 0:
@@ -143,7 +143,7 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
             _rows_of(me, table, table.table_id, owners[a], keys[a:b])
             for a, b in zip(starts, ends, strict=True)])
         rows = me.methods[table.table_id].push(rows, values)
-        rows = _block(rows, len(keys), floats, "push")
+        rows = _stored(rows, len(keys), floats, table.finite)
         changed = <const float *>_data(rows)
         some = <const uint64_t *>_data(keys)
         for i, stop in zip(starts, ends, strict=True):
@@ -251,6 +251,16 @@ def _block(rows, n, floats, name):
     if block.shape != (n, floats):
         raise ValueError(f"{name}() must return rows of shape ({n}, {floats}), it returned "
                          f"{block.shape}")
+    return block
+
+
+def _stored(rows, n, floats, finite):
+    """What `push` returned for a table, which may have to be finite."""
+    block = _block(rows, n, floats, "push")
+    if finite and not np.isfinite(block).all():
+        row, column = np.argwhere(~np.isfinite(block))[0].tolist()
+        raise ValueError(f"push() made {block[row, column]} in column {column} of a row from finite "
+                         "values; a table whose rows may hold that is declared with finite=False")
     return block
 
 

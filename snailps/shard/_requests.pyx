@@ -11,8 +11,8 @@ The one place where a frame's kind is looked at.  PULL, PUSH and SCAN are here; 
 `_product_requests`, SEAL and REACH `_clock_requests`.  What is to be told to the standby is told here
 (`_primary`), before or after it is done.
 
-A peer's body is never trusted: counts are compared with lengths before anything is read, and every key
-with the fragment that it claims.  Rows of another type than float32 pass through a room of some 64 KiB,
+A peer's body is never trusted: counts are compared with lengths before anything is read, every key
+with the fragment that it claims, and values that are not finite are refused before anything is done.  Rows of another type than float32 pass through a room of some 64 KiB,
 so that they are turned where they are in cache.
 
 It knows no socket: the loop, or a `ShardDriver`, calls it through `Handler`, in the shard's own thread,
@@ -30,14 +30,14 @@ from snailps.shard._clock_requests cimport (
 )
 from snailps.shard._connection_memory cimport ConnectionMemory, memory_free, memory_of
 from snailps.shard._context cimport (
-    ROLE_STANDBY, Context, RowRequest, is_repeated, padded, refuse,
+    ROLE_STANDBY, Context, RowRequest, is_repeated, padded, refuse, refuse_value,
 )
 from snailps.shard._primary cimport (
     Appended, force_sync, hold, must_wait, replicate_push, replicate_seal, settle_push, show_clock,
 )
 from snailps.shard._product_requests cimport backward, forward
 from snailps.shard._python_methods cimport explain_broken, python_pull, python_push, python_scan
-from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED
+from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, slots_refuse
 from snailps.store.tables cimport (
     Lookups, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, store_access,
     store_adds_state, store_dim, store_floats, store_mark, store_owns, store_pull, store_scales_lr, store_scan,
@@ -198,6 +198,27 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
                head.body_bytes, (at - body) + padded(rest))
         return False
     return True
+
+
+cdef bint _values_are_good(Context *me, const Table *table, const FrameHeader *head,
+                           const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
+    """Whether a PUSH has only values that its table takes; else its slot cannot be sealed, either.
+
+    In front of the marks: a part that was refused is refused again, whatever was applied since.
+    """
+    cdef uint64_t place, row
+    if not table.finite:
+        return True
+    place = me.wire.finite[asked.wire](asked.values, asked.row_bytes, asked.key_num, asked.floats)
+    row = place // asked.floats
+    if row == asked.key_num:
+        return True
+    me.wire.widen[asked.wire](asked.values + row * asked.row_bytes, me.rows, asked.floats)
+    if asked.options & OPTION_CLOCK and asked.clock == me.slots.clock:
+        slots_refuse(me.slots, asked.slot, head.incarnation)
+    refuse_value(out, reply, b"row", asked.keys[row], place % asked.floats,
+                 me.rows[place % asked.floats])
+    return False
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -386,6 +407,8 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
                       b"may scale", head.table, 0)
     if asked.seq == 0 or head.incarnation == 0:
         return refuse(out, reply, b"seq", b"a push needs a number and an incarnation", 0, 0)
+    if not _values_are_good(me, table, head, &asked, out, reply):
+        return OUTCOME_REPLY
     if me.stream.begun:
         replicate_push(me, head, &asked, &told)
     if asked.options & OPTION_CLOCK:

@@ -35,6 +35,7 @@ class ShardCore:
         hyper: Sequence[float],
         track: int,
         retention: tuple[int, int, int, int],
+        finite: bool,
         method: AccessMethod | None,
     ) -> None: ...
     def drop_tables(self, numbers: Sequence[int]) -> None: ...

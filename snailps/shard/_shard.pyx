@@ -124,7 +124,8 @@ cdef class ShardCore:
 
     # --- tables and clocks
 
-    def add_table(self, number, dim, access, init, scale, seed, hyper, track, retention, method):
+    def add_table(self, number, dim, access, init, scale, seed, hyper, track, retention, finite,
+                  method):
         """Makes a table known; parameters and errors are those of `Shard.add_table`."""
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
@@ -135,7 +136,7 @@ cdef class ShardCore:
         if type(state_floats) is not int or not 0 <= state_floats <= STATE_FLOATS_MAX:
             raise MisuseError(f"{type(method).__qualname__}.state_floats must be an integer from 0 "
                               f"to {STATE_FLOATS_MAX:,}, got {state_floats!r}")
-        self.store.add_table(number, dim, access, init, scale, seed, hyper, track, retention,
+        self.store.add_table(number, dim, access, init, scale, seed, hyper, track, retention, finite,
                              state_floats)
         if method is not None:
             self.methods.add(number, method)

@@ -71,13 +71,14 @@ class Shard:
         hyper: Sequence[float],
         track: int = 0,
         retention: tuple[int, int, int, int] = (0, 0, 0, 0),
+        finite: bool = True,
         method: AccessMethod | None = None,
     ) -> None:
         """Makes a table known to this shard.
 
         Parameters
         ----------
-        number, dim, access, init, scale, seed, hyper, track, retention
+        number, dim, access, init, scale, seed, hyper, track, retention, finite
             As `ShardStore.add_table` takes them.
         method : AccessMethod, optional
             What an access method in Python calls: an instance for this shard alone.
@@ -87,7 +88,9 @@ class Shard:
         MisuseError
             Rows wider than one part of a pull or push can carry, or a method too many or missing.
         """
-        self.core.add_table(number, dim, access, init, scale, seed, hyper, track, retention, method)
+        self.core.add_table(
+            number, dim, access, init, scale, seed, hyper, track, retention, finite, method
+        )
 
     def drop_tables(self, numbers: Sequence[int]) -> None:
         """Drops tables with their rows; those that are not here are passed over.

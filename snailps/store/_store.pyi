@@ -22,6 +22,7 @@ class ShardStore:
         hyper: Sequence[float],
         track: int = 0,
         retention: tuple[int, int, int, int] = (0, 0, 0, 0),
+        finite: bool = True,
         state_floats: int = 0,
     ) -> None: ...
     def pull(self, table_id: int, keys: ArrayLike, state: bool = False) -> NDArray[np.float32]: ...

@@ -138,7 +138,7 @@ cdef class ShardStore:
         store_disown(self.shard, self._fragment(fragment))
 
     def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0,
-                  retention=(0, 0, 0, 0), state_floats=0):
+                  retention=(0, 0, 0, 0), finite=True, state_floats=0):
         """Declares a table; doing so again with the same settings has no effect.
 
         Parameters
@@ -161,6 +161,8 @@ cdef class ShardStore:
         retention : tuple of int
             ``Table.admit_after, admit_bytes, rows_max, age_max``; all but the first are of all
             fragments of the cluster, of which each has its share.
+        finite : bool
+            ``Table.finite``: kept here for whoever takes pushes.
         state_floats : int
             Floats of state behind the weights, for access method 6 (Python); the others have
             theirs.
@@ -193,17 +195,17 @@ cdef class ShardStore:
         if not all(isfinite(x) for x in settings):
             raise ConfigError(f"table {table_id}: scale and hyper-parameters must be finite "
                               f"float32 numbers, got {scale} and {list(hyper)}")
-        wanted = (dim, access, init, seed, *settings, track, state, tuple(retention))
+        wanted = (dim, access, init, seed, *settings, track, state, tuple(retention), bool(finite))
         table = store_table(self.shard, table_id)
         if table != NULL:
             present = (table.slab.dim, table.slab.access, table.slab.init, table.slab.seed,
                        table.slab.scale, *[table.hyper[i] for i in range(<int>HYPER_NUM)],
                        table.track & TRACK_TOUCH, table.slab.floats - table.slab.dim,
-                       self.retentions[table_id])
+                       self.retentions[table_id], bool(table.finite))
             if present != wanted:
                 raise ConfigError(
                     f"table {table_id} exists with (dim, access, init, seed, scale, hyper, track, "
-                    f"state, retention) = {present}, and is declared again with {wanted}: use another table "
+                    f"state, retention, finite) = {present}, and is declared again with {wanted}: use another table "
                     "or name")
             return
         for i in range(<int>HYPER_NUM):
@@ -215,6 +217,7 @@ cdef class ShardStore:
         table.slab.init = init
         table.slab.seed = seed
         table.slab.scale = settings[0]
+        table.finite = finite
         self.retentions[table_id] = tuple(retention)
 
     def drop_tables(self, table_ids):

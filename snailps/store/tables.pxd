@@ -43,6 +43,7 @@ cdef struct Table:
     uint32_t table_id
     uint32_t value_floats
     uint32_t track              # TRACK_..., together
+    bint finite                 # what is pushed has to be
     float[HYPER_NUM] hyper      # last: behind them is what follows from them
 
 cdef struct Shard:

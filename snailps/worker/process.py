@@ -413,7 +413,8 @@ class WorkerProcess(Node):
         in_round = block.index >= 0
         free = block.clock < 0 and visits is None and model.settings.consistency == "async"
         if not free:
-            self._client.flush(self.settings.request_timeout)
+            with named(model, "train", block):
+                self._client.flush(self.settings.request_timeout)
         if in_round:
             self._seal(block)
         seconds = time.monotonic() - begin

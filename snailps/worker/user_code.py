@@ -12,7 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Block, Worker
 from snailps.config import JobSettings
-from snailps.errors import ClusterError, MisuseError, SnailError, explain, place_of, words_of
+from snailps.errors import (
+    ClusterError,
+    MisuseError,
+    NotFinite,
+    SnailError,
+    explain,
+    place_of,
+    words_of,
+)
 from snailps.transport.messages.validation import COUNT_MAX, METRICS, Misfit
 
 _TABLES = "expected a list of snailps.Table and snailps.Tensor"
@@ -30,7 +38,7 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
     except Ended:
         raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, SnailError) and not isinstance(error, MisuseError):
+        if isinstance(error, SnailError) and not isinstance(error, MisuseError | NotFinite):
             raise
         where = ""
         if block is not None:

@@ -39,6 +39,14 @@ class Plain(AccessMethod):
         return rows + values
 
 
+class Inverse(AccessMethod):
+    """A row is 1 / what was pushed last: infinite for 0."""
+
+    def push(self, rows, values):
+        with np.errstate(divide="ignore"):
+            return 1 / values
+
+
 class Faulty(AccessMethod):
     """Fails on the values and keys that a test names."""
 

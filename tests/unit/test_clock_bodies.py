@@ -230,3 +230,28 @@ def test_random_bytes_in_a_body_harm_nobody(shard, seed):
         assert one.ask(push(clock=clock, incarnation=50)).kind == Kind.PUSHED
         assert one.ask(seal(clock, incarnation=50)).kind == Kind.SEALED
     assert row_of(shard) == pytest.approx(before + 1) or not np.isfinite(before)
+
+
+def test_contribution_that_is_not_finite_never_is_half_a_slot(shard):
+    with shard.raw() as one:
+        assert one.ask(push(seq=1)).kind == Kind.PUSHED
+        error = error_of(one.ask(push(value=np.nan, seq=2)))
+        assert error.code == "not-finite"
+        assert "got nan for row 11, column 0" in str(error)
+        assert "cannot be sealed: a push to it was refused" in str(error_of(one.ask(seal())))
+    assert shard.stats("clock") == 0
+    with Raw(
+        shard.ports[0], incarnation=2
+    ) as other:  # who trains the block again, and gets other values
+        assert other.ask(push(seq=1, incarnation=2)).kind == Kind.PUSHED
+        assert other.ask(seal(incarnation=2)).kind == Kind.SEALED
+    assert row_of(shard) == 1
+
+
+def test_contribution_that_is_not_finite_and_late_leaves_the_present_slot(shard):
+    with shard.raw() as one:
+        assert one.ask(push(seq=1)).kind == Kind.PUSHED
+        assert one.ask(seal()).kind == Kind.SEALED
+        assert error_of(one.ask(push(value=np.inf, seq=2))).code == "not-finite"
+        assert one.ask(seal(clock=1)).kind == Kind.SEALED
+    assert row_of(shard) == 1

@@ -100,6 +100,9 @@ BAD = {
     "backward, a row short": (backward(count=1), "length"),
     "backward, a row long": (cut(backward(), 56), "length"),
     "backward of wide rows": (backward(floats=HUGE), "dim"),
+    "backward whose scale is 0": (backward(scale=0.0), "option"),
+    "backward whose scale is infinite": (backward(scale=np.inf), "option"),
+    "backward whose scale is no number": (backward(scale=np.nan), "option"),
 }
 
 
@@ -115,6 +118,25 @@ def test_bad_part_is_refused_and_the_connection_goes_on(shard, name):
         assert str(error)
         if frame.kind == Kind.FORWARD:
             assert one.ask(forward(request=3)).kind == Kind.PRODUCT
+        assert one.ask(backward()).kind == Kind.STEPPED
+    assert rows_of(shard) == [[1.0, 1.0], [3.0, 2.0]]
+
+
+def test_batch_whose_values_or_gradient_are_not_finite_is_refused_to_its_end(shard):
+    with shard.raw() as one:
+        error = error_of(one.ask(forward(values=(2.0, np.nan, 0.5))))
+        assert error.code == "not-finite"
+        assert "got nan for a value of row 5" in str(error)
+        assert error_of(one.ask(backward())).code == "batch-refused"
+        assert one.ask(forward(batch=2)).kind == Kind.PRODUCT
+        bad = backward(((1.0, -np.inf),), batch=2, examples=2, count=1)
+        error = error_of(one.ask(bad))
+        assert error.code == "not-finite"
+        assert "got -inf for example 0, column 1" in str(error)
+        last = backward(((1.0, 1.0),), batch=2, examples=2, count=1, first=1)
+        assert error_of(one.ask(last)).code == "batch-refused"
+        assert shard.stats("rows") == 0
+        assert one.ask(forward()).kind == Kind.PRODUCT  # nor does the connection end
         assert one.ask(backward()).kind == Kind.STEPPED
     assert rows_of(shard) == [[1.0, 1.0], [3.0, 2.0]]
 

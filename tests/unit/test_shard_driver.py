@@ -32,7 +32,7 @@ class Driven:
         self.role.take_route(1, range(FRAG_NUM))
 
     def add_table(self):
-        self.core.add_table(1, 2, ADD, ZEROS, 0.0, 5, (0.0,), 0, (0, 0, 0, 0), None)
+        self.core.add_table(1, 2, ADD, ZEROS, 0.0, 5, (0.0,), 0, (0, 0, 0, 0), True, None)
 
     def ask(self, frame, connection=CLIENT, now=0.0):
         """The answer, its frame decoded."""

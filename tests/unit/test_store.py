@@ -106,11 +106,11 @@ def test_store_add_table_again_is_fine_if_equal_and_an_error_if_not():
         (8, (0, -1, 0, 0), "admit_bytes"),
         (8, (0, 0, -1, 0), "rows_max"),
         (8, (0, 0, 0, -1), "age_max"),
-        (9, -1, "state_floats"),
+        (10, -1, "state_floats"),
     ],
 )
 def test_store_add_table_out_of_range_is_a_config_error(place, value, complaint):
-    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0), 0, (0, 0, 0, 0), 0]
+    arguments = [9, 4, twin.ADD, ZEROS, 0.5, 7, (0, 0, 0, 0), 0, (0, 0, 0, 0), True, 0]
     arguments[place] = value
     store = make_store()
     with pytest.raises(ConfigError, match=complaint):

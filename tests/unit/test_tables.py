@@ -116,12 +116,22 @@ def test_table_of_an_earlier_checkpoint_keeps_versions_no_more(track, now):
 def test_table_for_the_store_has_its_numbers():
     table = Table("t", 3, access="adagrad", init="uniform", scale=0.5, lr=0.1, seed=9)
     hyper = (0.1, 1e-8, 0.9, 0.999, 0.0, 0.0, 1.0)
-    assert table.store_arguments() == (3, 2, 1, 0.5, 9, hyper, 0, (0, 64 << 20, 0, 0))
+    assert table.store_arguments() == (3, 2, 1, 0.5, 9, hyper, 0, (0, 64 << 20, 0, 0), True)
     table = Table(
-        "t", 3, "ftrl", lr=0.1, l1=2, l2=3, beta=4, track="touch", admit_after=2, rows_max=99
+        "t",
+        3,
+        "ftrl",
+        lr=0.1,
+        l1=2,
+        l2=3,
+        beta=4,
+        track="touch",
+        admit_after=2,
+        rows_max=99,
+        finite=False,
     )
     hyper = (0.1, 1e-8, 0.9, 0.999, 2.0, 3.0, 4.0)
-    assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 1, (2, 64 << 20, 99, 0))
+    assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 1, (2, 64 << 20, 99, 0), False)
     assert Table("t", 3, "some.where:Method").store_arguments()[1] == 8
 
 

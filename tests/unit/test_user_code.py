@@ -121,6 +121,9 @@ def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
         def __init__(self):
             self.asked = []
 
+        def know_tables(self, tables):
+            assert tables == {1: ("w", True)}
+
         def pull(self, number, keys, out, state, wire):
             self.asked.append(keys)
             return out

@@ -265,6 +265,88 @@ def test_narrow_owing_rows_that_are_not_finite_owe_nothing(build, wire):
         assert residues[0, [0, 19]].tolist() == [0, 0]
 
 
+# ---- what may be pushed --------------------------------------------------------------------------
+
+GOOD = [0.0, -0.0, 1e-45, -1e-39, 1.0, -65504.0, 65535.9, FLOAT32_MAX, -FLOAT32_MAX]
+BAD = [INF, -INF, NAN, -NAN, np.uint32(0x7F800001).view(np.float32)]  # the last: it signals
+
+
+def assert_found_as_twin(build, rows: np.ndarray) -> None:
+    for wire in WIRE_TYPES.values():
+        packed = build.narrow_rows(wire, rows)
+        assert build.finite_rows(wire, packed, rows.shape[1]) == twin.finite(
+            wire, packed, rows.shape[1]
+        )
+        assert build.fitting_rows(wire, rows) == twin.fitting(wire, rows)
+
+
+@builds
+def test_finite_rows_of_every_length_find_a_bad_value_at_every_place(build):
+    rng = np.random.default_rng(3)
+    for length in range(71):
+        good = rng.choice(np.array(GOOD, np.float32), (1, max(length, 1)))[: length or None]
+        assert build.finite_rows(0, good.view(np.uint8), good.size) == good.size
+        for place in range(length):
+            rows = good.copy()
+            rows[0, place] = BAD[place % len(BAD)]
+            assert build.finite_rows(0, rows.view(np.uint8), length) == place
+            assert build.fitting_rows(0, rows) == place
+            halves = np.zeros((1, length), np.float16)
+            halves[0, place] = BAD[place % len(BAD)]
+            assert build.finite_rows(FLOAT16, halves.view(np.uint8), length) == place
+
+
+@builds
+@pytest.mark.parametrize("bad", BAD, ids=["inf", "-inf", "nan", "-nan", "signalling"])
+@pytest.mark.parametrize("place", [0, 2047, 2048, 4096, 6999])
+def test_finite_rows_find_the_first_of_several_in_long_rows(build, bad, place):
+    rows = np.full((7, 1000), FLOAT32_MAX, np.float32)
+    rows.reshape(-1)[[place, 6999]] = bad
+    assert_found_as_twin(build, rows)
+    assert build.fitting_rows(0, rows) == place
+
+
+@builds
+@settings(max_examples=50, deadline=None)
+@given(
+    n=st.integers(1, 5),
+    floats=st.integers(1, 40),
+    seed=st.integers(0, 2**32 - 1),
+    wild=st.booleans(),
+)
+def test_finite_rows_of_any_bits_are_as_the_twin_finds(build, n, floats, seed, wild):
+    assert_found_as_twin(build, (any_bits if wild else mixed)(n, floats, seed))
+
+
+@builds
+def test_fitting_rows_with_gaps_look_at_rows_alone(build):
+    wide = np.full((5, 12), NAN, np.float32)
+    wide[:, :7] = 1
+    assert build.fitting_rows(0, wide[:, :7]) == 35
+    wide[3, 6] = INF
+    assert build.fitting_rows(0, wide[:, :7]) == 27
+    one = np.broadcast_to(np.array([1, INF], np.float32), (4, 2))
+    assert build.fitting_rows(0, one) == 1
+
+
+@builds
+def test_finite_rows_of_int8_know_a_scale_whose_products_are_too_large(build):
+    packed = np.zeros((2, 7), np.uint8)
+    packed[1, :4] = np.frombuffer(np.float32(FLOAT32_MAX / 101).tobytes(), np.uint8)
+    packed[1, 4:] = np.array([100, -99, 1], np.int8).view(np.uint8)
+    assert build.finite_rows(INT8, packed, 3) == twin.finite(INT8, packed, 3) == 6
+    packed[1, 5] = np.int8(-103).view(np.uint8)
+    assert build.finite_rows(INT8, packed, 3) == twin.finite(INT8, packed, 3) == 4
+
+
+@wires
+def test_finite_rows_that_are_none_have_no_bad_value(wire):
+    none = np.zeros((0, 6), np.float32)
+    build = kernels.load(kernels.BUILD)
+    assert build.finite_rows(wire, build.narrow_rows(wire, none), 6) == 0
+    assert build.fitting_rows(wire, none) == 0
+
+
 # ---- the C table and the doors -------------------------------------------------------------------
 
 

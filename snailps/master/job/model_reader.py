@@ -239,6 +239,7 @@ class ModelReader:
         links, close = self._connect(reading)
         route = links.route
         tables = reading.tables
+        links.client.know_tables({n: (name, table.finite) for name, (n, table) in tables.items()})
         results = Results(
             job.settings,
             job.summary or b"",

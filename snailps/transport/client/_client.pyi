@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Client:
         failover_s: float = 0.0,
     ) -> None: ...
     def start(self) -> None: ...
+    def know_tables(self, tables: Mapping[int, tuple[str, bool]]) -> None: ...
     def pull_async(
         self,
         table: int,

@@ -161,6 +161,13 @@ cdef class Client:
         self.connections.reroute(epoch, names)
         self.names = list(names)
 
+    def know_tables(self, tables):
+        """Takes declarations: number -> (name, whether pushed values must be finite).
+
+        Tables that were not declared here are called by their number, and take finite values only.
+        """
+        self.requests.tables.update(tables)
+
     def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0,
                    bint ahead=False, int64_t clock=-1):
         """Starts a pull of the rows of `keys` into `rows`.
@@ -229,6 +236,15 @@ cdef class Client:
         Returns
         -------
         Pending
+
+        Raises
+        ------
+        NotFinite
+            A value is NaN or infinite, and the table takes none (`know_tables`): nothing was sent.
+
+        Notes
+        -----
+        Values beyond the range of `wire` travel as float32, all of the push.
         """
         return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
                         False, False, clock, slot, lr_scale)
@@ -309,6 +325,8 @@ cdef class Client:
         ------
         MisuseError
             Arrays of another type or shape, or an example with more than 65,536 entries at a shard.
+        NotFinite
+            A value is NaN or infinite, and a gradient is to go back through it.
         """
         return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep)
 
@@ -338,6 +356,8 @@ cdef class Client:
         ------
         MisuseError
             Another shape, or a batch that cannot go back.
+        NotFinite
+            As of `push_async`.
         """
         return ask_backward(self.requests, forward, gradient, wire, lr_scale)
 

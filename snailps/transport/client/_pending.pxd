@@ -34,7 +34,10 @@ cdef class PendingRequests:
     cdef Py_ssize_t prune_at
     cdef object live_lock
     cdef uint64_t batches           # numbers given to batches so far
+    cdef dict tables                # number -> name, whether it takes finite values only
     cdef dict corks                 # thread -> its calls of `Client.cork` that have not ended
+    cdef name_of(self, uint32_t table)
+    cdef bint takes_any(self, uint32_t table) except -1
     cdef Pending add(self, Pending pending, Request *r)
     cdef send(self, Pending pending)
     cdef wait_alone(self, Pending pending)

@@ -21,7 +21,7 @@ from cpython.buffer cimport (
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t, uintptr_t
 
-from snailps.errors import ConnectionLost, MisuseError, SnailError, WaitTimeout
+from snailps.errors import ConnectionLost, MisuseError, NotFinite, SnailError, WaitTimeout
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
@@ -45,6 +45,9 @@ cdef object UINT64 = np.dtype(np.uint64)    # which nearly all such arrays have:
 cdef object FLOAT32 = np.dtype(np.float32)
 cdef object Array = np.ndarray
 _CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
+cdef str NOT_FINITE_HINT = (
+    "A training that makes such values has diverged: lower its lr, and look for NaN in its input; a "
+    "table that is to hold them is declared with finite=False")
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
 TOLD_S = 1.0                        # an open request of this age is told of by `waits`
@@ -130,21 +133,25 @@ cdef class Pending:
         if r.kind == KIND_RAW and r.clocked:
             return f"seal of slot {r.slot} of clock {r.clock}" if r.raw_kind == KIND_SEAL \
                 else f"reach of clock {r.clock}"
+        table = self.requests.name_of(r.table)
         if r.kind == KIND_RAW:
-            return f"{Kind(r.raw_kind).name} of table {r.table}"
+            return f"{Kind(r.raw_kind).name} of {table}"
         if r.product != NULL:
             name = "forward" if r.kind == KIND_FORWARD else "backward"
-            return f"{name} of {r.product.examples:,} examples through table {r.table}"
+            return f"{name} of {r.product.examples:,} examples through {table}"
         name = "pull" if r.kind == KIND_PULL else "push"
         when = ""
         if r.clocked:
             when = f" as of clock {r.clock}" if r.kind == KIND_PULL \
                 else f" to slot {r.slot} of clock {r.clock}"
-        return f"{name} of {len(self.rows):,} rows of table {r.table}{when}"
+        return f"{name} of {len(self.rows):,} rows of {table}{when}"
 
     cdef _error(self):
         if self.request.text != NULL:
-            return remote_error(Frame(Kind.ERROR, self.request.text[:self.request.text_bytes]))
+            error = remote_error(Frame(Kind.ERROR, self.request.text[:self.request.text_bytes]))
+            if error.code == NotFinite.code:
+                return NotFinite(f"{self.requests.name_of(self.request.table)}: {error}")
+            return error
         return ConnectionLost(f"{self.what()}: {self.connections.why_ended() or 'out of memory'}")
 
 
@@ -180,6 +187,7 @@ cdef class PendingRequests:
         self.connections, self.timeout_s = connections, timeout_s
         self.live = {}
         self.corks = {}
+        self.tables = {}
         self.live_lock = threading.Lock()
 
     def flush(self, timeout_s=None):
@@ -226,6 +234,16 @@ cdef class PendingRequests:
                 found.append([pending.what(), self.connections.unanswered_by(pending.request),
                               now - pending.begun_s])
         return found
+
+    cdef name_of(self, uint32_t table):
+        """What to call a table in messages."""
+        known = self.tables.get(table)
+        return f"table {table}" if known is None else f"table {known[0]!r}"
+
+    cdef bint takes_any(self, uint32_t table) except -1:
+        """Whether a table was declared to take values that are not finite."""
+        known = self.tables.get(table)
+        return known is not None and not known[1]
 
     cdef Pending add(self, Pending pending, Request *r):
         """Makes a new pending the owner of a request."""
@@ -297,6 +315,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
     cdef Request *r
     cdef Py_buffer wanted
     cdef int failed = 0
+    cdef uint64_t place
     cdef Pending pending
     if not _is_array(keys, UINT64, 1):
         raise MisuseError("keys must be a uint64 array of one dimension, got " + _told(keys))
@@ -326,6 +345,12 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         take_rows(r, rows, kind == KIND_PULL, state)
         r.options = (OPTION_STATE if state else 0) | (OPTION_LR_SCALE if lr_scale != 1 else 0)
         r.lr_scale = lr_scale
+        if kind == KIND_PUSH and core.wire != NULL:
+            with nogil:
+                place = core.wire.fitting[wire](r.rows, r.row_stride, r.n, r.dim)
+            if place < <uint64_t>r.n * r.dim:
+                wire = WIRE_FLOAT32         # a narrower type would change the sum that arrives
+                _check_finite(requests, r, <const uint64_t *>wanted.buf)
         r.wire = wire
         r.ahead = ahead
         r.clocked = clock >= 0
@@ -347,6 +372,19 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         raise MemoryError
     requests.send(pending)
     return pending
+
+
+cdef int _check_finite(PendingRequests requests, const Request *r, const uint64_t *keys) except -1:
+    """Refuses values that are not finite for a table that takes no other."""
+    cdef uint64_t place = requests.connections.core.wire.finite[<int>WIRE_FLOAT32](
+        r.rows, r.row_stride, r.n, r.dim)
+    cdef uint64_t row = place // r.dim
+    if row < r.n and not requests.takes_any(r.table):
+        value = (<const float *>(r.rows + row * r.row_stride))[place % r.dim]
+        raise NotFinite(f"{requests.name_of(r.table)}: expected finite values to push, got {value} for "
+                        f"row {keys[row]}, column {place % r.dim}: nothing of this push was applied. "
+                        + NOT_FINITE_HINT)
+    return 0
 
 
 cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
@@ -412,6 +450,7 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
     cdef Request *r
     cdef Forward pending
     cdef int failed
+    cdef uint64_t at
     cdef uint32_t s, slabs = 0
     edges = _array("ptr", ptr, np.int64, None)
     edge = <const int64_t *><uintptr_t>edges.ctypes.data
@@ -426,6 +465,13 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
     if values is not None:
         factors = _array("values", values, np.float32, nnz)
         factor = <const float *><uintptr_t>factors.ctypes.data
+        if keep and core.wire != NULL:      # they are factors of what goes back
+            at = core.wire.finite[<int>WIRE_FLOAT32](<const char *>factor, 4, <uint32_t>nnz, 1)
+            if at < <uint64_t>nnz and not requests.takes_any(table):
+                raise NotFinite(
+                    f"{requests.name_of(table)}: expected finite values of examples, got "
+                    f"{factors[at]} for row {wanted[at]}: the batch was not sent. "
+                    + NOT_FINITE_HINT)
     pending = Forward.__new__(Forward)
     pending.wire = wire
     r = _product(requests, pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
@@ -460,6 +506,7 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
     cdef Request *f = forward.request
     cdef Pending pending
     cdef float scale = 1
+    cdef uint64_t at
     cdef uint32_t s
     if forward.requests is not requests or not f.product.keep or not load_flag(&f.done) \
             or f.failed or forward.went_back:
@@ -470,6 +517,14 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
         raise MisuseError(f"gradient must be a C-contiguous float32 array of shape "
                           f"({f.product.examples}, {f.dim}), got " + _told(gradient))
     _check_lr_scale(lr_scale, False)
+    if core.wire != NULL:
+        at = core.wire.finite[<int>WIRE_FLOAT32](
+            <const char *><uintptr_t>gradient.ctypes.data, 4 * <uint64_t>f.dim, f.product.examples, f.dim)
+        if at < <uint64_t>f.product.examples * f.dim and not requests.takes_any(f.table):
+            raise NotFinite(
+                f"{requests.name_of(f.table)}: expected a finite gradient, got "
+                f"{gradient[at // f.dim, at % f.dim]} for example {at // f.dim}, column {at % f.dim}: "
+                "nothing of this batch was applied. " + NOT_FINITE_HINT)
     if wire != WIRE_FLOAT32 and gradient.size:
         most = float(np.max(np.abs(gradient)))
         if 0 < most < np.inf:

@@ -71,3 +71,20 @@ def narrow_owing(
         packed = narrow(wire, total)
         owed = total - widen(wire, packed)
     return packed, np.where(np.isfinite(owed), owed, np.float32(0))
+
+
+def finite(wire: int, packed: np.ndarray, floats: int) -> int:
+    """Values before the first that is not finite once it is widened."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _before(~np.isfinite(widen(wire, packed).reshape(len(packed), floats)))
+
+
+def fitting(wire: int, rows: np.ndarray) -> int:
+    """Values before the first that narrowing would change by more than rounding."""
+    limit = 65536 if wire == FLOAT16 else np.inf
+    with np.errstate(invalid="ignore"):
+        return _before(~(np.abs(rows) < limit))
+
+
+def _before(bad: np.ndarray) -> int:
+    return int(np.argmax(bad)) if bad.any() else bad.size
