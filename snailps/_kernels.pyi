@@ -81,7 +81,7 @@ class Kernels:
         """`WireOps.finite` of rows, for tests."""
 
     def fitting_rows(self, wire: int, rows: Floats) -> int:
-        """`WireOps.fitting` of rows float32[n, floats], for tests; gaps between rows are allowed."""
+        """`WireOps.fitting` of rows float32[n, floats], for tests; they may have gaps."""
 
     def checked_bags(self, bag_ptr: Longs, bag_rows: Ints, row_num: int) -> CheckedBags:
         """Checks bags as `train_words` and `train_pairs` take them, once for many calls.

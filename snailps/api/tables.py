@@ -140,8 +140,8 @@ def as_rows(given: object, where: str = "") -> Rows:
         beyond = np.argwhere(np.isinf(rows) & np.isfinite(array)).tolist()
         if beyond:
             raise NotFinite(
-                f"{where}{': ' if where else ''}values: expected numbers within float32, whose largest "
-                f"is 3.4e38; got {array[tuple(beyond[0])]} at place {beyond[0]}"
+                f"{where}{': ' if where else ''}values: expected numbers within float32, whose "
+                f"largest is 3.4e38; got {array[tuple(beyond[0])]} at place {beyond[0]}"
             )
     return rows
 
@@ -430,9 +430,9 @@ class Table:
             return
         row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
         raise NotFinite(
-            f"table {self.name!r}: expected finite rows, got {rows[row, column]} in row {keys[row]}, "
-            f"column {column}: its steps have grown beyond float32, and no model is written. Lower lr, "
-            "and go on from an earlier checkpoint"
+            f"table {self.name!r}: expected finite rows, got {rows[row, column]} in row "
+            f"{keys[row]}, column {column}: its steps have grown beyond float32, and no model is "
+            "written. Lower lr, and go on from an earlier checkpoint"
         )
 
     def fill_first(self, keys: Keys, out: Rows) -> None:

@@ -8,7 +8,7 @@ from connected import block_of, connected, train
 
 from snailps.config import RawConfig
 from snailps.data.name_columns import Names
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, NotFinite
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
 from snailps.models.embeddings.mf import MatrixFactorization
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
@@ -145,11 +145,17 @@ def test_mf_learns_by_blocks_and_numbers_lines_once(settings, falls_to):
             assert len(model._encoded) == 1
 
 
-def test_kge_of_rows_that_diverge_tells_a_loss_that_is_no_number():
+def train_diverging(losses):
     settings = KgeSettings(dim=4, shared=2, negatives=2, lr=100.0, optimizer="sgd", l2=1e3)
     with connected(KnowledgeGraph) as make:
         model = make(settings, summary=surveyed(KnowledgeGraph, settings, TRIPLES))
-        losses = [train(model, TRIPLES)["loss"] for _ in range(8)]
+        losses += [train(model, TRIPLES)["loss"] for _ in range(8)]
+
+
+def test_kge_of_rows_that_diverge_tells_a_loss_that_is_no_number_and_pushes_none():
+    losses = []
+    with pytest.raises(NotFinite, match=r"^table 'rows': .* has diverged: lower its lr"):
+        train_diverging(losses)  # at the end, when kept rows are pushed
     assert np.isnan(losses[-1])
 
 

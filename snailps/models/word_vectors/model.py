@@ -48,7 +48,6 @@ from snailps.models.local_sgd import (
     Keys,
     LocalSgd,
     RowLayout,
-    are_finite,
 )
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
@@ -440,12 +439,11 @@ class WordVectors(TextModel):
                 for number, part in enumerate(parts)
             ]
         results = [task.result() for task in done]
-        finite = all(are_finite(rows) for rows, *_ in local.values())
         self._push(batch.copies, self._contentions(batch, local, lr_start))
-        figures |= self.judged(results, finite)
+        figures |= self.judged(results)
         return figures
 
-    def judged(self, results: Sequence[tuple[float, int]], finite: bool) -> dict[str, float]:
+    def judged(self, results: Sequence[tuple[float, int]], finite: bool = True) -> dict[str, float]:
         """Loss and examples of a block or visit, from those of its parts; no number if it diverged.
 
         Parameters
@@ -453,7 +451,7 @@ class WordVectors(TextModel):
         results : sequence of tuple
             Loss and pairs of each part.
         finite : bool
-            Whether its rows are.
+            Whether its rows are; pushes of others were refused.
         """
         loss, pairs = sum(loss for loss, _ in results), sum(count for _, count in results)
         if pairs >= PAIRS_JUDGED and loss > LOSS_DIVERGED * self._loss_untrained * pairs:
