@@ -134,9 +134,9 @@ cdef inline Outcome refuse(char *out, Reply *reply, const char *code, const char
     return OUTCOME_REPLY
 
 
-cdef inline Outcome refuse_value(char *out, Reply *reply, const char *what, uint64_t number,
-                                 uint64_t column, float value) noexcept nogil:
-    """Refuses a value that is not finite, of row or example `number`."""
+cdef inline Outcome refuse_value(char *out, Reply *reply, float value, const char *what,
+                                 uint64_t number, uint64_t column) noexcept nogil:
+    """Refuses a value that is not finite, of the row or example with this number."""
     cdef char[200] text
     snprintf(text, sizeof(text), b"expected finite values, got %s for %s %llu, column %llu: this part of "
              b"the push was not applied", (b"-inf" if value < 0 else b"inf") if isinf(value) else b"nan",

@@ -176,7 +176,7 @@ cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const Fr
             at = me.wire.finite[<int>WIRE_FLOAT32](<const char *>part.values, 4, top.entries, 1)
             if at < top.entries:
                 batch_refuse(mine, batch)
-                return refuse_value(out, reply, b"a value of row", part.keys[at], 0, part.values[at])
+                return refuse_value(out, reply, part.values[at], b"a value of row", part.keys[at], 0)
         if not batch_add(mine, batch, part.keys, part.values, part.counts, top.count,
                          top.entries):
             return refuse(out, reply, b"too-long", b"batch %llu does not fit: a connection may keep "
@@ -242,8 +242,8 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
     if table.finite and at < top.count * <uint64_t>top.floats:
         me.wire.widen[part.wire](part.rows + at // top.floats * part.row_bytes, me.rows, top.floats)
         batch_refuse(mine, batch)
-        return refuse_value(out, reply, b"example", top.first + at // top.floats, at % top.floats,
-                            me.rows[at % top.floats])
+        return refuse_value(out, reply, me.rows[at % top.floats], b"example",
+                            top.first + at // top.floats, at % top.floats)
     to = batch.dz + <uint64_t>top.first * batch.floats
     if part.wire == WIRE_FLOAT32:
         memcpy(to, part.rows, top.count * <uint64_t>part.row_bytes)

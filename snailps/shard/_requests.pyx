@@ -216,8 +216,8 @@ cdef bint _values_are_good(Context *me, const Table *table, const FrameHeader *h
     me.wire.widen[asked.wire](asked.values + row * asked.row_bytes, me.rows, asked.floats)
     if asked.options & OPTION_CLOCK and asked.clock == me.slots.clock:
         slots_refuse(me.slots, asked.slot, head.incarnation)
-    refuse_value(out, reply, b"row", asked.keys[row], place % asked.floats,
-                 me.rows[place % asked.floats])
+    refuse_value(out, reply, me.rows[place % asked.floats], b"row", asked.keys[row],
+                 place % asked.floats)
     return False
 
 

@@ -237,7 +237,7 @@ def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job)
 # --- what models do ---------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=["nan-parts1", "exit-parts3"])
+@pytest.mark.long(but=["nan-parts1", "exit-parts3", "push-parts5"])
 @pytest.mark.parametrize(
     ("odd", "parts"),
     [
@@ -246,6 +246,7 @@ def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job)
         ("text", ["low"]),
         ("exit", ["SystemExit", "enough"]),
         ("floats", ["keys: expected integers from 0", "got float64", "cluster_models.py, line "]),
+        ("push", ["table 'counts'", "got nan for row 3, column 0", "cluster_models.py, line "]),
     ],
 )
 def test_job_with_odd_train_names_class_method_and_block(tmp_path, job, odd, parts):

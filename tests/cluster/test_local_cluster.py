@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from cluster_models import Counter, Stubborn, write_numbers
+from cluster_models import Counter, Odd, Stubborn, write_numbers
 from processes import (
     PACKAGE,
     SNAILPS,
@@ -22,7 +22,7 @@ from processes import (
 )
 
 from snailps import LocalCluster, Worker, local_cluster
-from snailps.errors import ClusterError, ConfigError, DataError, MisuseError
+from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, NotFinite
 from snailps.local.cluster import MARGIN_S
 
 
@@ -71,6 +71,14 @@ def test_local_cluster_table_keeps_what_was_pushed(tables):
         tables.table("w", dim=3)
     with pytest.raises(MisuseError, match=r"rows of 2 values, got shape \(1, 3\)"):
         table.push([1], [[1, 2, 3]])
+    for push in (table.push, table.push_async):
+        with pytest.raises(NotFinite, match=r"^table 'w': .* got -inf for row 9, column 1"):
+            push([7, 9], [[1, 2], [3, -np.inf]])
+    assert table.pull([7, 9]).tolist() == [[11, 22], [3, 4]]
+    tables.table("odd", dim=2, finite=False).push([1], [[np.inf, 1]])
+    assert tables.table("odd", dim=2, finite=False).pull([1]).tolist() == [[np.inf, 1]]
+    with pytest.raises(ConfigError, match=r"finite=False, and finite=True"):
+        tables.table("odd", dim=2)
 
 
 def test_local_cluster_of_a_process_with_many_open_files_starts_and_ends():
@@ -223,6 +231,7 @@ def test_local_cluster_after_reload_trains_the_new_code(tmp_path, monkeypatch):
             ["Counter.train failed on block 3", "planted failure (", "cluster_models.py, line "],
         ),
         (Stubborn, {"output": "out"}, ["planted failure in export"]),
+        (Odd, {"odd": "push"}, ["Odd.train failed on block 2 (", "got nan for row 3, column 0"]),
     ],
 )
 def test_local_cluster_with_failing_model_says_why(

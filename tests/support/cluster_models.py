@@ -223,7 +223,9 @@ class Odd(Counter):
             return {**figures, "units": float("nan")}
         elif odd == "text":
             return {**figures, "loss": "low"}
-        return figures
+        elif odd == "push":  # and tells no loss, which would say so
+            self.push("counts", [9, 3], np.log([[1.0], [-1.0]]))
+        return {"units": figures["units"]}
 
 
 class KillsItself(Counter):

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from snailps import Block, Table, Tensor, Worker
-from snailps.errors import ClusterError, ConfigError, MisuseError, explain, place_of, trace_of
+from snailps.errors import (
+    ClusterError,
+    ConfigError,
+    MisuseError,
+    NotFinite,
+    explain,
+    place_of,
+    trace_of,
+)
 from snailps.worker.user_code import made, named, numbers_of, tables_of
 
 HERE = __file__
@@ -29,6 +37,8 @@ class Mine(Worker):
             return np.ones(3).reshape(2, 2)  # raised in NumPy
         if block.number == 3:
             self.pull("nothing", [1])  # raised in snailps
+        if block.number == 5:
+            raise NotFinite("table 'w': got nan")  # raised for its values
         if block.number == 4:
             Table("t", 0)  # a mistake that explains itself
         return {}
@@ -44,6 +54,7 @@ def block(number):
         (1, "KeyError: 'w'", "# raised by the helper"),
         (2, "ValueError: cannot reshape", "# raised in NumPy"),
         (3, "MisuseError: no table 'nothing'", "# raised in snailps"),
+        (5, "NotFinite: table 'w': got nan", "# raised for its values"),
     ],
 )
 def test_error_in_train_has_the_innermost_line_of_the_users_own(number, error, line):
