@@ -334,6 +334,7 @@ typedef uint32_t snail_word __attribute__((aligned(1), may_alias));
                 const uint64_t rest = length - at;                                            \
                 const uint32_t some = rest < SNAIL_LOOK ? (uint32_t)rest : SNAIL_LOOK;        \
                 bits carried = 0;                                                             \
+                _Pragma("GCC unroll 4")                                                       \
                 for (uint32_t j = 0; j < some; j++)                                           \
                     carried |= (bits)((row[at + j] & exponents) + carry);                     \
                 if (__builtin_expect(carried >> (8 * sizeof(bits) - 1), 0))                   \

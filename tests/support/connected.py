@@ -4,6 +4,7 @@ import contextlib
 
 from shards import Shards
 
+from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 
@@ -18,13 +19,16 @@ def connected(model_class, shards=1):
 
         def make(settings, threads=1, workers=1, summary=b""):
             nonlocal tables
-            model, numbered = model_class(settings, threads), {}
-            for table in model.tables():
+            model, numbered, tensors = model_class(settings, threads), {}, {}
+            for declared in model.tables():
+                table = declared
+                if isinstance(declared, Tensor):
+                    tensors[declared.name], table = declared, declared.table()
                 tables += 1
                 cluster.declare(table, tables)
                 numbered[table.name] = (tables, table)
             client = cluster.client(incarnation=len(made) + 1)
-            model._connect(client, WireChoice(client, cluster.route), numbered)
+            model._connect(client, WireChoice(client, cluster.route), numbered, tensors)
             model.workers, model.summary = workers, summary
             model.setup()
             made.append(model)

@@ -15,7 +15,7 @@ from snailps.api.worker import Block
 from snailps.config import JobSettings
 from snailps.data.array_files import order
 from snailps.data.blocks import Source
-from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import _judged
@@ -104,6 +104,15 @@ def random_vector(settings, seed=0):
     for array in vector.arrays.values():
         array[...] = random.normal(size=array.shape) * 0.3
     return vector
+
+
+def test_net_that_diverges_is_refused_with_its_table(settings):
+    with (
+        Setup(settings(optimizer="sgd", lr=1e25)) as net,
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(NotFinite, match=r"^table '.*': .* has diverged: lower its lr"),
+    ):
+        [net.train(number) for number in range(12)]
 
 
 # --- mathematics ---------------------------------------------------------------------------------
