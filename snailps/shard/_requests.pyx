@@ -12,8 +12,9 @@ The one place where a frame's kind is looked at.  PULL, PUSH and SCAN are here; 
 (`_primary`), before or after it is done.
 
 A peer's body is never trusted: counts are compared with lengths before anything is read, every key
-with the fragment that it claims, and values that are not finite are refused before anything is done.  Rows of another type than float32 pass through a room of some 64 KiB,
-so that they are turned where they are in cache.
+with the fragment that it claims, and values that are not finite are refused before anything is done.
+Rows of another type than float32 pass through a room of some 64 KiB, so that they are turned where they
+are in cache.
 
 It knows no socket: the loop, or a `ShardDriver`, calls it through `Handler`, in the shard's own thread,
 without the GIL, which is taken only for access methods in Python (`_python_methods`).

@@ -218,6 +218,27 @@ def test_standby_gets_nothing_of_what_was_refused():
             client.push(1, keys, values(5000, NAN, 9999))
 
 
+def test_standby_has_the_slots_of_its_primary_without_what_was_refused():
+    with Replicas(1) as cluster:
+        cluster.add_table(1, 4, ADD, ZEROS)
+        made = cluster.back_up()
+        doomed, other = cluster.client(1), cluster.client(2)
+        doomed.know_tables({1: ("w", False)})
+        keys = np.arange(5000, dtype=np.uint64)
+        doomed.push(1, keys, values(5000), clock=0, slot=0)
+        with pytest.raises(NotFinite):
+            doomed.push(1, keys[:1], values(1, NAN), clock=0, slot=0)
+        with pytest.raises(RemoteError, match="slot 0 of clock 0 cannot be sealed"):
+            doomed.seal_async(0, 0, 1).wait()
+        cluster.settle()
+        assert_equal(dump(made[0]), dump(cluster.threads[0]))
+        assert made[0].stats()["staged_bytes"] == cluster.threads[0].stats()["staged_bytes"] > 0
+        cluster.promote(made)
+        other.push(1, keys, values(5000), clock=0, slot=0)
+        other.seal_async(0, 0, 1).wait()
+        assert (other.pull(1, keys, np.empty((5000, 4), np.float32), clock=1) == 1).all()
+
+
 # --- products ------------------------------------------------------------------------------------
 
 
