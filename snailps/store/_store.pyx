@@ -42,7 +42,7 @@ from snailps.store.tables cimport (
 
 import numpy as np
 
-from snailps.errors import ConfigError, SnailError
+from snailps.errors import ConfigError, NotFinite, SnailError
 from snailps.store.route import fragment_of
 
 SLOTS_MAX = 4096        # of a clock, as frame.SLOTS_MAX
@@ -53,6 +53,11 @@ cdef enum:
     DIM_MAX = 1 << 24
     STATE_MAX = 1 << 26
     WORDS_BYTES = 256
+
+
+def _check_finite(table_id, finite, values):
+    if finite and not np.isfinite(values).all():
+        raise NotFinite(f"table {table_id}: expected finite values to push")
 
 
 cdef class ShardStore:
@@ -162,7 +167,7 @@ cdef class ShardStore:
             ``Table.admit_after, admit_bytes, rows_max, age_max``; all but the first are of all
             fragments of the cluster, of which each has its share.
         finite : bool
-            ``Table.finite``: kept here for whoever takes pushes.
+            ``Table.finite``: whether values that are not finite are refused.
         state_floats : int
             Floats of state behind the weights, for access method 6 (Python); the others have
             theirs.
@@ -336,7 +341,8 @@ cdef class ShardStore:
         ------
         SnailError
             If the table is unknown, a key's fragment not owned, the shapes do not fit or the
-            table's state does not add up; nothing is applied then.
+            table's state does not add up; nothing is applied then.  `NotFinite` for values that the
+            table takes none of.
         MemoryError
             If a row could not be created; earlier ones are applied.
         """
@@ -360,6 +366,7 @@ cdef class ShardStore:
         if keys.ndim != 1 or values.shape != (len(keys), width):
             raise SnailError(f"push to table {table_id}: expected values of shape "
                              f"({len(keys)}, {width}), got {values.shape}")
+        _check_finite(table_id, table.finite, values)
         owners, order, starts = self._grouped(keys)
         key_view = np.ascontiguousarray(keys[order])
         value_view = np.ascontiguousarray(values[order])
@@ -526,6 +533,7 @@ cdef class ShardStore:
         if keys.ndim != 1 or values.shape != (len(keys), width):
             raise SnailError(f"stage of table {table_id}: expected values of shape "
                              f"({len(keys)}, {width}), got {values.shape}")
+        _check_finite(table_id, table.finite, values)
         if said == STAGE_DROPPED:
             return False
         if said != STAGE_OK:

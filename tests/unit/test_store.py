@@ -6,7 +6,7 @@ from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, make_store, marks_of, s
 from twins import store as twin
 
 from snailps import kernels
-from snailps.errors import ConfigError, SnailError
+from snailps.errors import ConfigError, NotFinite, SnailError
 from snailps.store._store import ShardStore
 from snailps.store.route import fragment_of
 
@@ -220,3 +220,19 @@ def test_dropped_table_takes_what_is_staged_of_it_along():
         store.seal(0, slot, 3, 5 + slot)
     assert store.clock_state() == {"clock": 1, "slots": 0, "sealed": [], "staged_bytes": 0}
     assert (store.pull(2, keys) == 3).all()
+
+
+def test_store_refuses_values_that_are_not_finite_unless_declared_otherwise():
+    store = make_store()
+    values = np.array([[1.0, np.nan, 2.0, 3.0]], np.float32)
+    store.add_table(7, 4, twin.ADD, ZEROS, 0.5, 7, ())
+    store.add_table(8, 4, twin.ADD, ZEROS, 0.5, 7, (), finite=False)
+    for change in (
+        lambda t: store.push(t, 1, 1, [5], values),
+        lambda t: store.stage(t, 0, 0, 1, [5], values),
+    ):
+        with pytest.raises(NotFinite, match="table 7: expected finite values"):
+            change(7)
+        assert change(8)
+    with pytest.raises(ConfigError, match="exists with"):
+        store.add_table(8, 4, twin.ADD, ZEROS, 0.5, 7, ())
