@@ -92,9 +92,9 @@ def command(
     classifier = LabelModel(model)
     number = 0
     pieces = _input_lines() if text == "-" else iter([text.encode("utf-8", "surrogateescape")])
-    for piece in pieces:
+    for lines in classifier.predict_pieces(pieces, k, threshold):
         rows: list[tuple[int, str | None, float | None]] = []
-        for found in classifier.predict(piece, k, threshold):
+        for found in lines:
             number += 1
             rows += [(number, to_text(label), p) for label, p in found] or [(number, None, None)]
         print_rows(COLUMNS, rows, as_json=as_json)

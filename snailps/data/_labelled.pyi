@@ -13,6 +13,7 @@ class Lines(NamedTuple):
     label_ptr: NDArray[np.int64]
     labels: NDArray[np.int32]
     tokens: int
+    unread: int
 
 class LineReader:
     space: int

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from snailps.data._subwords cimport bag_of, fnv_hash
-from snailps.data._text cimport BATCH, Lexicon, Token, fetch_words, find_word, read_token, scan
+from snailps.data._text cimport (BATCH, Lexicon, Token, fetch_words, find_word, is_sentence_end,
+                                 read_token, scan)
 
 from snailps.data._subwords import check_settings
 from snailps.data.packed_words import PackedWords
@@ -47,6 +48,7 @@ class Lines(NamedTuple):
     label_ptr: object
     labels: object
     tokens: int
+    unread: int
 
 
 cdef struct Rules:
@@ -65,7 +67,9 @@ cdef struct Reading:
     int64_t labels
     int64_t lines               # finished
     int64_t tokens              # read
+    int64_t unread              # words behind a `</s>` of their line
     bint open                   # the present line has tokens
+    bint ended                  # one of them was `</s>`: the rest of the line is not read
     int gram_num                # word n-grams that the next word goes on with:
     uint64_t grams[C_GRAM_MAX]  # the latest first
 
@@ -89,7 +93,7 @@ cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules,
     if id >= 0:
         out[0] = <int32_t>id
         used = 1
-    if rules.maxn > 0 and not (token.length == 4 and memcmp(token.text, END_TEXT, 4) == 0):
+    if rules.maxn > 0 and not is_sentence_end(token):
         used += bag_of(token.text, token.length, rules.minn, rules.maxn, rules.bucket,
                        <int32_t>rules.words, out + used)
     if rules.word_ngrams > 1:
@@ -106,6 +110,14 @@ cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules,
     return used
 
 
+cdef inline void end_line(Reading *reading, int64_t *feature_ptr, int64_t *label_ptr) noexcept nogil:
+    reading.lines += 1
+    feature_ptr[reading.lines] = reading.features
+    label_ptr[reading.lines] = reading.labels
+    reading.gram_num = 0
+    reading.open = reading.ended = False
+
+
 cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data, Py_ssize_t size,
                         Reading *reading, int64_t *feature_ptr, int32_t *features,
                         int64_t features_max, int64_t *label_ptr, int32_t *labels,
@@ -115,6 +127,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
     cdef const Token *token
     cdef int64_t before
     cdef int64_t room, id
+    cdef bint ends
     cdef int found, i
     while True:
         before = reading.position
@@ -129,6 +142,12 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
         fetch_words(&lexicon.table, tokens, found)
         for i in range(found):
             token = &tokens[i]
+            ends = is_sentence_end(token)
+            if reading.ended:
+                reading.unread += not ends
+                if token.text == END_TEXT:
+                    end_line(reading, feature_ptr, label_ptr)
+                continue
             reading.open = True
             id = find_word(&lexicon.table, token)
             if id >= rules.words:
@@ -138,23 +157,17 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
                     or memcmp(token.text, rules.prefix, rules.prefix_size) != 0):
                 reading.features += add_word(token, id, rules, reading,
                                              features + reading.features)
-            # Not the text of END alone: fastText ends a line at a `</s>` that stands in it, too.
-            if token.length == 4 and memcmp(token.text, END_TEXT, 4) == 0:
-                reading.lines += 1
-                feature_ptr[reading.lines] = reading.features
-                label_ptr[reading.lines] = reading.labels
-                reading.gram_num = 0
-                reading.open = False
+            if token.text == END_TEXT:
+                end_line(reading, feature_ptr, label_ptr)
+            else:
+                reading.ended = ends
     if reading.open:
-        reading.lines += 1
-        feature_ptr[reading.lines] = reading.features
-        label_ptr[reading.lines] = reading.labels
-        reading.open = False
+        end_line(reading, feature_ptr, label_ptr)
     return 0
 
 
 cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    """Lines that a text can have at most: one behind each newline or `</s>`."""
+    """Lines that a text can have at most: one behind each newline."""
     cdef const uint8_t *at = data
     cdef const uint8_t *stop = data + size
     cdef int64_t found = 1
@@ -163,13 +176,6 @@ cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
         if at == NULL:
             break
         found += 1
-        at += 1
-    at = data
-    while at + 4 <= stop:
-        at = <const uint8_t *>memchr(at, 60, stop - at - 3)
-        if at == NULL:
-            break
-        found += memcmp(at, END_TEXT, 4) == 0
         at += 1
     return found
 
@@ -243,7 +249,9 @@ cdef class LineReader:
             ``feature_ptr`` int64 (n + 1,), ``features`` int32: line i has features
             ``features[feature_ptr[i] : feature_ptr[i + 1]]``, words by their id, hashes behind
             the words, below `space`; ``label_ptr`` int64 (n + 1,), ``labels`` int32 likewise;
-            ``tokens`` int: all tokens read, unknown ones and one `</s>` a newline included.
+            ``tokens`` int: all tokens of the text, unknown ones and one `</s>` a newline included;
+            ``unread`` int: words that stand behind a `</s>` of their line, where fastText's `predict`
+            ends: they are neither features nor labels.
 
         Notes
         -----
@@ -277,7 +285,7 @@ cdef class LineReader:
             labels = grown(labels, reading.labels, reading.labels + BATCH)
         n = reading.lines + 1
         return Lines(feature_ptr[:n], features[:reading.features], label_ptr[:n],
-                     labels[:reading.labels], reading.tokens)
+                     labels[:reading.labels], reading.tokens, reading.unread)
 
 
 def grown(array, used, needed):

@@ -11,6 +11,7 @@ DUMP_MAGIC: bytes
 
 class WordCounter:
     tokens: int
+    unread: int
     @property
     def dump_bytes(self) -> int: ...
     def __init__(self) -> None: ...

@@ -134,10 +134,13 @@ cdef int copy_words(const WordTable *table, uint8_t[::1] text, uint64_t[::1] sta
 # ---- counting ----
 
 cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data, Py_ssize_t size,
-                          int64_t *position, uint64_t *arena_bytes) noexcept nogil:
+                          int64_t *position, uint64_t *arena_bytes, bint *ended,
+                          int64_t *unread) noexcept nogil:
     """Counts until the end, or until the table is out of room; returns the tokens counted.
 
-    `arena_bytes` is then what the next batch may add to the arena, else 0.  One writer a table.
+    `arena_bytes` is then what the next batch may add to the arena, else 0.  `unread` grows by the
+    words behind a `</s>` of their line, and `ended` says whether the line has had one.  One writer
+    a table.
     """
     cdef Token tokens[BATCH]
     cdef int64_t before
@@ -160,6 +163,10 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
         fetch_counts(table, counts, tokens, found)
         for i in range(found):
             counts[add_word(table, &tokens[i])] += 1
+            if is_sentence_end(&tokens[i]):
+                ended[0] = tokens[i].text != END_TEXT   # that of a newline is END_TEXT itself
+            else:
+                unread[0] += ended[0]
         counted += found
 
 
@@ -185,6 +192,8 @@ cdef class WordCounter:
     ----------
     tokens : int
         All tokens counted so far, `</s>` included.
+    unread : int
+        Words behind a `</s>` of their line, which a classifier does not read; not part of a dump.
 
     Notes
     -----
@@ -198,6 +207,7 @@ cdef class WordCounter:
     cdef object counts_array
     cdef int64_t[::1] count_of
     cdef readonly int64_t tokens
+    cdef public int64_t unread
 
     def __cinit__(self):
         self.lock = threading.Lock()
@@ -247,17 +257,20 @@ cdef class WordCounter:
         cdef const uint8_t *text = &data[0] if size else NULL
         cdef uint64_t arena_bytes = 0
         cdef int64_t counted = 0
+        cdef int64_t unread = 0
+        cdef bint ended = False
         cdef int64_t *counts
         with self.lock:
             while True:
                 counts = &self.count_of[0]
                 with nogil:
                     counted += count_tokens(&self.table, counts, text, size, &position,
-                                            &arena_bytes)
+                                            &arena_bytes, &ended, &unread)
                 if arena_bytes == 0:
                     break
                 self._reserve(BATCH, arena_bytes)
             self.tokens += counted
+            self.unread += unread
         return counted
 
     def words(self):

@@ -114,6 +114,11 @@ static inline int snail_scan(const uint8_t *data, int64_t size, int64_t *positio
     return found;
 }
 
+/* Whether it is `</s>`: that of a newline, whose text is `sentence_end`'s, or one that stands in a text. */
+static inline int snail_is_sentence_end(const snail_token *token) {
+    return token->length == 4 && memcmp(token->text, "</s>", 4) == 0;
+}
+
 /* Reads so many words of an arena, word i being arena[starts[i] : starts[i + 1]], up to a separator;
  * their number. */
 static inline int snail_read_words(const uint8_t *arena, const uint64_t *starts, int words,

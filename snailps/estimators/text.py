@@ -7,7 +7,6 @@ What training means is `models.classifier`'s; how a line is classified, `vectors
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -32,8 +31,6 @@ from snailps.vectors.words import to_text
 
 C = TypeVar("C", bound="TextClassifier")
 _PREFIX = LABEL_PREFIX.decode()
-CHANCES = 1 << 22
-"""Probabilities that a prediction has in memory."""
 
 
 class TextClassifier(
@@ -231,9 +228,8 @@ class TextClassifier(
         counts = self._labels.label_counts[self._columns].astype(np.float32)
         counts /= max(1.0, float(counts.sum()))
         lines = lines_of(X, self._column(X), what)
-        step = max(1, CHANCES // max(1, len(counts)))
-        while some := list(itertools.islice(lines, step)):
-            chances = self._labels.probabilities(some)[:, self._columns]
+        for of_labels in self._labels.probability_pieces(lines):
+            chances = of_labels[:, self._columns]
             chances[np.isnan(chances[:, :1]).any(axis=1)] = counts
             chances /= np.maximum(chances.sum(axis=1, keepdims=True), np.float32(1e-30))
             yield chances

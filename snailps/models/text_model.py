@@ -44,6 +44,8 @@ took each piece back and cleared it again, half of the kernel's time."""
 PUT_SHARE = 2
 """A piece of rows that are put is so much smaller than one that is pulled: more are in memory, as
 found, as wanted and as pushed."""
+_UNREAD_BYTES = 8
+"""Of a part's words that are not read, in front of the counts."""
 
 
 class WordSurveyor:
@@ -61,7 +63,8 @@ class WordSurveyor:
 
     def add(self, part: bytes) -> None:
         """Takes the counts of some blocks."""
-        self._counter.merge(part)
+        self._counter.merge(part[_UNREAD_BYTES:])
+        self._counter.unread += int.from_bytes(part[:_UNREAD_BYTES], "little")
 
     def result(self) -> bytes:
         """The summary."""
@@ -77,7 +80,7 @@ class WordPart:
     @property
     def size_bytes(self) -> int:
         """Bytes of the counts."""
-        return self._counter.dump_bytes
+        return _UNREAD_BYTES + self._counter.dump_bytes
 
     def add(self, block: Block) -> None:
         """Counts the words of a block."""
@@ -85,8 +88,8 @@ class WordPart:
 
     def take(self) -> bytes:
         """The counts; begins anew."""
-        part, self._counter = self._counter.dump(), WordCounter()
-        return part
+        counter, self._counter = self._counter, WordCounter()
+        return counter.unread.to_bytes(_UNREAD_BYTES, "little") + counter.dump()
 
 
 class TextModel(Worker):

@@ -8,10 +8,12 @@ Must not know training or printing.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import IO, NamedTuple, overload
 
 import numpy as np
@@ -30,6 +32,8 @@ from snailps.vectors.identity import identify
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import one_line, to_bytes, to_text
+
+log = logging.getLogger(__name__)
 
 _SCORES_MAX = 1 << 22
 """Scores that are computed at once: 16 MiB."""
@@ -196,8 +200,8 @@ class LabelModel:
         DataError
             The text has more than one line.
         """
-        line = one_line(text) + b"\n"
-        hidden: NDArray[np.float32] = self._hidden(self._read(line), 0, 1)[0]
+        (lines,) = self._rows([one_line(text) + b"\n"])
+        hidden: NDArray[np.float32] = self._hidden(lines, 0, 1)[0]
         return hidden
 
     @overload
@@ -216,8 +220,9 @@ class LabelModel:
         Parameters
         ----------
         text : str or bytes, or a list of them
-            Lines, the last of which may lack its newline; or one line an item.  Labels in them
-            are ignored.
+            Lines, the last of which may lack its newline; or one line an item, whose newlines are
+            blanks.  Labels in them are ignored, and so is what stands behind the word ``</s>`` of a
+            line, as in fastText; a warning says how many words that are.
         k : int
             Maximum number of labels per line, at least 1.
         threshold : float
@@ -231,7 +236,7 @@ class LabelModel:
         Raises
         ------
         DataError
-            `text` is none, an item has several lines, or `k` is below 1.
+            `text` is none, or `k` is below 1.
 
         Notes
         -----
@@ -246,17 +251,21 @@ class LabelModel:
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
         raw, are_text = _lines_of(text)
-        lines = self._read(raw)
-        if are_text:
-            names = [to_text(label) for label in self.labels]
-            return [
-                [TextPrediction(names[i], p) for i, p in line]
+        (found,) = self.predict_pieces([raw], k, threshold)
+        if not are_text:
+            return found
+        names = {label: to_text(label) for label in self.labels}
+        return [[TextPrediction(names[label], p) for label, p in line] for line in found]
+
+    def predict_pieces(
+        self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0
+    ) -> Iterator[list[list[Prediction]]]:
+        """As `predict`, for pieces of whole lines; the warning comes once, at the end."""
+        for lines in self._rows(_lines_of(piece)[0] for piece in pieces):
+            yield [
+                [Prediction(self.labels[i], p) for i, p in line]
                 for line in self._chosen(lines, k, threshold)
             ]
-        return [
-            [Prediction(self.labels[i], p) for i, p in line]
-            for line in self._chosen(lines, k, threshold)
-        ]
 
     def probabilities(self, text: str | bytes | Iterable[str | bytes]) -> NDArray[np.float32]:
         """The probability of every label for each line, float32[lines, labels].
@@ -271,12 +280,20 @@ class LabelModel:
         float32[lines, labels]
             Columns in the order of `labels`; NaN in the row of a line without a known word.
         """
-        lines = self._read(_lines_of(text)[0])
+        (lines,) = self._rows([_lines_of(text)[0]])
         found = np.empty((len(lines.feature_ptr) - 1, len(self.labels)), np.float32)
         step = max(1, _SCORES_MAX // len(self.labels))
         for first in range(0, len(found), step):
             found[first : first + step] = self._probabilities(lines, first, step)
         return found
+
+    def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
+        """As `probabilities`, for some texts at a time; the warning comes once, at the end."""
+        texts = iter(texts)
+        step = max(1, _SCORES_MAX // len(self.labels))
+        pieces = iter(lambda: list(islice(texts, step)), [])
+        for lines in self._rows(_lines_of(piece)[0] for piece in pieces):
+            yield self._probabilities(lines, 0, step)
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
@@ -305,6 +322,26 @@ class LabelModel:
             for labels, found in zip(order.tolist(), chances.tolist(), strict=True):
                 both = zip(labels, found, strict=True)
                 yield [(label, p) for label, p in both if p >= threshold]
+
+    def _rows(self, texts: Iterable[bytes]) -> Iterator[Lines]:
+        """Whole lines as a row of features each, whatever they hold.
+
+        Raises
+        ------
+        DataError
+            There are more rows than lines, or fewer.
+        """
+        unread = 0
+        for text in texts:
+            lines = self._read(text)
+            rows, wanted = len(lines.feature_ptr) - 1, text.count(b"\n")
+            if rows != wanted:
+                raise DataError(
+                    f"expected a row for each of {wanted:,} lines of text, got {rows:,}"
+                )
+            unread += lines.unread
+            yield lines
+        warn_of_unread(unread, "the texts")
 
     def _read(self, text: bytes) -> Lines:
         """Features and labels of lines, without n-grams that a pruned model has no rows for."""
@@ -369,6 +406,7 @@ class LabelModel:
     def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
         """Adds the counts of the lines of a labelled text to `sums`."""
         lines = self._read(text)
+        sums.unread += lines.unread
         first = 0
         for order, chances in self._best(lines, k):
             n = len(order)
@@ -392,8 +430,19 @@ class LabelModel:
             first += n
 
 
+def warn_of_unread(words: int, where: str) -> None:
+    """Logs how many words were not read, if any."""
+    if words:
+        log.warning(
+            "%s: %s words were not read, for they stand behind the word </s> in their line, where "
+            "fastText ends it, too",
+            where,
+            f"{words:,}",
+        )
+
+
 def _lines_of(text: str | bytes | Iterable[str | bytes]) -> tuple[bytes, bool]:
-    """Lines as bytes, and whether they are text."""
+    """Lines as bytes, each with its newline, and whether they are text; an item is one line."""
     if isinstance(text, (str, bytes)):
         raw = to_bytes(text)
         return raw + b"\n" * (bool(raw) and not raw.endswith(b"\n")), isinstance(text, str)
@@ -406,7 +455,8 @@ def _lines_of(text: str | bytes | Iterable[str | bytes]) -> tuple[bytes, bool]:
         if not isinstance(line, (str, bytes)):
             raise DataError(f"expected a line of text as item {number}, got {line!r:.80}")
     are_bytes = bool(lines) and all(isinstance(line, bytes) for line in lines)
-    return b"".join(one_line(line) + b"\n" for line in lines), not are_bytes
+    raw = b"".join(to_bytes(line).replace(b"\n", b" ") + b"\n" for line in lines)
+    return raw, not are_bytes
 
 
 def _logistic(scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -462,7 +512,7 @@ class _Sums:
     """Counts per label."""
 
     def __init__(self, labels: int) -> None:
-        self.lines = self.skipped = 0
+        self.lines = self.skipped = self.unread = 0
         self.gold = np.zeros(labels, np.int64)
         self.predicted = np.zeros(labels, np.int64)
         self.right = np.zeros(labels, np.int64)
@@ -503,6 +553,7 @@ def evaluate_labels(
     sums = _Sums(len(model.labels))
     for lines in _pieces(os.fsdecode(path), column, label_column):
         model.score(lines, k, threshold, sums)
+    warn_of_unread(sums.unread, os.fsdecode(path))
     if sums.lines == 0:
         raise DataError(
             f"{path}: none of its {sums.skipped:,} lines has both a label and a word that the "

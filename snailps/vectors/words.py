@@ -15,8 +15,22 @@ from snailps.errors import DataError
 
 
 def to_bytes(word: str | bytes) -> bytes:
-    """The bytes of a word; the inverse of `to_text`."""
-    return word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")
+    """The bytes of a word; the inverse of `to_text`.
+
+    Raises
+    ------
+    DataError
+        It has half of a pair that `to_text` makes of no bytes.
+    """
+    if isinstance(word, bytes):
+        return word
+    try:
+        return word.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{word!r:.60} is no text: character {error.start:,}, {word[error.start]!r}, is half "
+            "of a pair (a lone surrogate)"
+        ) from None
 
 
 def to_text(word: bytes) -> str:
@@ -91,7 +105,7 @@ class WordNumbers(Mapping[str, int]):
     def __getitem__(self, word: str) -> int:
         try:
             return self._numbers[to_bytes(word)]
-        except (KeyError, AttributeError):
+        except (KeyError, AttributeError, DataError):
             raise KeyError(word) from None
 
     def __iter__(self) -> Iterator[str]:

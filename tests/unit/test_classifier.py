@@ -38,10 +38,29 @@ def make():
 
         def make(settings=SMALL, threads=1, workers=1, text=TEXT):
             surveyor = Classifier.surveyor(settings)
-            surveyor.add(counted(text).dump())
+            part = Classifier(settings).survey_part()
+            part.add(block_of(text))
+            surveyor.add(part.take())
             return made(settings, threads, workers, surveyor.result())
 
         yield make
+
+
+def test_survey_warns_once_of_all_words_behind_the_end_of_their_line(caplog):
+    surveyor = Classifier.surveyor(SMALL)
+    for text in (b"__label__x a </s> b c\n", b"__label__x a\n", b"__label__y a </s> d </s>\n"):
+        part = Classifier(SMALL).survey_part()
+        part.add(block_of(text))
+        surveyor.add(part.take())
+    surveyor.result()
+    (record,) = caplog.records
+    assert "the input: 3 words were not read" in record.getMessage()
+
+
+def test_block_of_a_line_with_an_end_token_has_one_example(make):
+    text = b"__label__pet the </s> cat\n" * 3
+    lines = make(text=text).prepare(block_of(text)).examples.lines
+    assert (len(lines.feature_ptr) - 1, len(lines.features), lines.unread) == (3, 6, 3)
 
 
 # --- settings and vocabularies -----------------------------------------------------------------

@@ -234,12 +234,70 @@ def test_predict_takes_text_and_lists_and_answers_in_kind(small):
     assert model.predict([]) == model.predict("") == []
     assert model.predict(["", "\udcff"], k=3) == model.predict("\n\udcff", k=3)
     assert model.predict("up")[0][0].label == "__label__plus"
-    with pytest.raises(DataError, match="expected one line of text, got several"):
-        model.predict(["up\ndown"])
     with pytest.raises(DataError, match="expected a line of text as item 1, got 3"):
         model.predict(["up", 3])
     with pytest.raises(DataError, match=r"expected lines of text, .*, got None"):
         model.predict(None)
+
+
+ODD_TEXTS = [
+    "up </s> down",
+    "down </s> </s>",
+    "</s> up",
+    "up\ndown\n",
+    "up\0down",
+    "up\rdown",
+    "up\x0bdown\x0cup",
+    *(f"up{end}down" for end in "\x1c\x1d\x1e\x85\u2028\u2029"),
+    "",
+    " \t ",
+    "\n\n",
+    "\udcff",
+    "down " * 10_000,
+]
+
+
+def test_predict_gives_each_text_its_row_whatever_it_holds(small, caplog):
+    model = LabelModel(small)
+    alone = [model.predict([text], k=3) for text in ODD_TEXTS]
+    assert [len(found) for found in alone] == [1] * len(ODD_TEXTS)
+    caplog.clear()
+    assert model.predict(ODD_TEXTS, k=3) == [found[0] for found in alone]
+    assert [record.getMessage()[:44] for record in caplog.records] == [
+        "the texts: 2 words were not read, for they s"
+    ]
+    assert model.predict(["up </s> down"]) == model.predict(["up"])
+    together = model.probabilities(ODD_TEXTS)
+    assert together.shape == (len(ODD_TEXTS), len(LABELS))
+    pieces = np.concatenate(list(model.probability_pieces(iter(ODD_TEXTS))))
+    np.testing.assert_array_equal(pieces, together)
+
+
+def test_predict_of_half_a_pair_is_refused_by_its_character(small):
+    with pytest.raises(DataError, match=r"character 3, '\\ud800', is half of a pair"):
+        LabelModel(small).predict(["up \ud800"])
+
+
+def test_predict_of_a_reader_that_loses_a_line_is_an_error(small, monkeypatch):
+    model = LabelModel(small)
+    read = model._read
+    monkeypatch.setattr(model, "_read", lambda text: read(text.partition(b"\n")[2]))
+    with pytest.raises(DataError, match="a row for each of 2 lines of text, got 1"):
+        model.predict(["up", "down"])
+
+
+def test_evaluate_of_an_end_token_within_a_line_counts_one_line(small, tmp_path, caplog):
+    (tmp_path / "t.txt").write_text("__label__plus up </s> __label__minus down\n" * 3)
+    scores = evaluate_labels(LabelModel(small), tmp_path / "t.txt")
+    assert (scores.lines, scores.skipped, scores.precision) == (3, 0, 1.0)
+    (record,) = caplog.records
+    assert "t.txt: 6 words were not read" in record.getMessage()
+
+
+def test_predict_command_of_end_tokens_numbers_lines_and_warns_once(small, caplog):
+    result = run("predict", small, "-", input="up </s> down\n" * 20_000)
+    assert result.stdout.splitlines()[-1].startswith("20000\t__label__plus\t")
+    assert len(caplog.records) == 1
 
 
 def test_evaluate_small_model_gives_known_scores(small, tmp_path):

@@ -31,7 +31,7 @@ SHAPES = [
 
 
 def read(text, **shape):
-    """Lines as the twin gives them, and the number of tokens."""
+    """Lines, tokens and words not read as the twin gives them."""
     reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", **shape)
     found = reader.read(text)
     assert found.feature_ptr.dtype == found.label_ptr.dtype == np.int64
@@ -46,7 +46,7 @@ def read(text, **shape):
         for i in range(n)
     ]
     assert all(feature < reader.space for features, _ in lines for feature in features)
-    return lines, found.tokens
+    return lines, found.tokens, found.unread
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -61,7 +61,7 @@ def test_reader_any_text_agrees_with_twin(shape, text, tail):
 
 
 def test_reader_known_line_gives_known_features():
-    lines, tokens = read(b"__label__y a cat unseen __label__z\ncat", word_ngrams=2, bucket=1000)
+    lines, tokens, _ = read(b"__label__y a cat unseen __label__z\ncat", word_ngrams=2, bucket=1000)
     # FNV-1a of a, cat, unseen and </s>, as fastText chains them, modulo 1000.
     hashes = [twin.signed(twin.ngram_hash(word)) for word in (b"a", b"cat", b"unseen", b"</s>")]
     pairs = [
@@ -72,9 +72,16 @@ def test_reader_known_line_gives_known_features():
     assert tokens == 7
 
 
+def test_reader_end_token_within_a_line_leaves_it_one_line():
+    text = b"__label__x a </s> cat __label__y </s> cat\ncat\n</s>\n\na </s> cat"
+    lines, tokens, unread = read(text)
+    assert lines == [([0, 1], [0]), ([0, 2], []), ([0], []), ([0], []), ([0, 1], [])]
+    assert (tokens, unread) == (18 - 2, 4)
+
+
 def test_reader_long_lines_and_many_labels_grow_its_arrays():
     text = b"__label__x " * 5000 + b"a " * 5000 + b"q\n"
-    lines, tokens = read(text, word_ngrams=4, bucket=50)
+    lines, tokens, _ = read(text, word_ngrams=4, bucket=50)
     assert len(lines) == 1
     assert len(lines[0][0]) == 5001 + 3 * 5002 - 6
     assert lines[0][1] == [0] * 5000

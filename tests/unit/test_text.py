@@ -95,6 +95,11 @@ def test_counter_from_threads_loses_nothing():
     assert as_dict(counter) == dict(twin.count(text * 4))
 
 
+def test_counter_counts_words_behind_the_end_of_their_line():
+    counter = counted(b"a </s> b c\nd\n</s> e </s> f\n", b"g\n")
+    assert (counter.unread, counter.tokens) == (4, 14)
+
+
 @given(st.lists(TEXTS, max_size=4))
 @examples(60)
 def test_counter_merged_dumps_equal_one_counter(texts):

@@ -120,6 +120,22 @@ def test_fit_learns_labels_of_any_kind(jobs, labels):
     assert "good" in model.wv
 
 
+def test_rows_stay_with_their_texts_whatever_these_hold(jobs):
+    model = TextClassifier(dim=2).fit(TEXTS, ["yes", "no", "no"])
+    texts = ["good </s> bad", "bad\ngood bad", "dull\u2028", "", ["</s>", "good"], "good\x85 good"]
+    alone = np.concatenate([model.predict_proba([text]) for text in texts])
+    np.testing.assert_array_equal(model.predict_proba(texts), alone)
+    found = model.predict(texts).tolist()
+    assert found == [model.predict([text])[0] for text in texts]
+    assert found[:2] == ["yes", "no"]
+    assert model.score(texts, found) == 1.0
+
+
+def test_fit_of_texts_with_line_ends_has_a_line_a_text(jobs):
+    TextClassifier(dim=2).fit(["good </s> bad\nfilm", "bad\n"], ["yes", "no"])
+    assert jobs.texts == [["__label__yes good </s> bad film", "__label__no bad "]]
+
+
 def test_fit_of_a_file_takes_its_labels(jobs, tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("__label__b good\n__label__50%off bad\n")

@@ -42,6 +42,7 @@ from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
 from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
 from snailps.vectors import BinHeader, write_bin
 from snailps.vectors.fasttext_bin import bin_bytes
+from snailps.vectors.label_prediction import warn_of_unread
 
 Ints = NDArray[np.int32]
 
@@ -176,6 +177,7 @@ class Classifier(TextModel):
         """The vocabularies of words and labels, and how many rows n-grams have."""
         assert isinstance(settings, ClassifierSettings)
         s, prefix = settings, settings.label.encode()
+        warn_of_unread(counter.unread, "the input")
         if s.continue_from:
             words, labels = warm_start.count_on(s, counter)
         else:

@@ -1,5 +1,7 @@
 """Plain twins of what a classifier does: features of lines, and one step after the other."""
 
+import re
+
 import numpy as np
 from twins.kernels import draw
 from twins.text import MASK, SENTENCE_END, ngram_hash, subword_ids, tokens_of
@@ -13,29 +15,31 @@ def signed(h: int) -> int:
 
 
 def lines_of(data, words, labels, *, prefix=b"__label__", word_ngrams=1, minn=0, maxn=0, bucket=0):
-    """[(features, labels)] of every line, features in rising order; and the number of tokens."""
-    lines, open_line = [], False
-    tokens = tokens_of(data)
-    for token in tokens:
-        if not open_line:
-            lines.append(([], [], []))
-            open_line = True
-        features, own, hashes = lines[-1]
-        if token in labels:
-            own.append(labels.index(token))
-        elif token in words or not token.startswith(prefix):
-            hashes.append(signed(ngram_hash(token)))
-            if token in words:
-                features.append(words.index(token))
-            features += subword_ids(token, minn, maxn, bucket, len(words))
-        open_line = token != SENTENCE_END
+    """[(features, labels)] of every line, features in rising order; all tokens; words not read."""
+    lines, total, unread = [], 0, 0
+    for text in re.findall(rb"[^\n]*\n|[^\n]+", data):
+        tokens = tokens_of(text)
+        total += len(tokens)
+        end = (tokens.index(SENTENCE_END) if SENTENCE_END in tokens else len(tokens)) + 1
+        unread += sum(token != SENTENCE_END for token in tokens[end:])
+        features, own, hashes = [], [], []
+        for token in tokens[:end]:
+            if token in labels:
+                own.append(labels.index(token))
+            elif token in words or not token.startswith(prefix):
+                hashes.append(signed(ngram_hash(token)))
+                if token in words:
+                    features.append(words.index(token))
+                features += subword_ids(token, minn, maxn, bucket, len(words))
+        if tokens:
+            lines.append((features, own, hashes))
     for features, _, hashes in lines:
         for i in range(len(hashes)):
             h = hashes[i]
             for j in range(i + 1, min(i + word_ngrams, len(hashes))):
                 h = (h * 116049371 + hashes[j]) & MASK
                 features.append(len(words) + h % bucket)
-    return [(sorted(features), own) for features, own, _ in lines], len(tokens)
+    return [(sorted(features), own) for features, own, _ in lines], total, unread
 
 
 def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noise, *, loss,
