@@ -170,6 +170,15 @@ static inline int snail_whole_number(const snail_cell *cell, float *out) {
     return (snail_read_real(&p, out) && p == cell->stop) || snail_truth(cell, out);
 }
 
+static inline int snail_whole_label(const snail_cell *cell, double *out) {
+    const uint8_t *p = cell->text;
+    if (snail_read_label(&p, out) && p == cell->stop) return 1;
+    float truth;
+    const int found = snail_truth(cell, &truth);
+    if (found) *out = truth;
+    return found;
+}
+
 /* Writes what a cell adds to the example: its label, an entry, or nothing. */
 static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_column *column,
                                          const snail_cell_rules *rules, int64_t *nnz,
@@ -177,8 +186,7 @@ static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_col
     const int64_t at = *nnz;
     if (column->kind == SNAIL_IGNORE) return SNAIL_FAULT_NONE;
     if (column->kind == SNAIL_LABEL)
-        return snail_whole_number(cell, &out->labels[out->n]) ? SNAIL_FAULT_NONE
-                                                              : SNAIL_FAULT_LABEL;
+        return snail_whole_label(cell, &out->labels[out->n]) ? SNAIL_FAULT_NONE : SNAIL_FAULT_LABEL;
     if (cell->text == cell->stop) return SNAIL_FAULT_NONE;
     if (column->kind == SNAIL_CATEGORICAL || column->kind == SNAIL_HASHED) {
         uint64_t hashed =

@@ -57,7 +57,7 @@ static inline snail_fault snail_read_entry_line(const uint8_t **cursor,
                                                 snail_examples *out) {
     int64_t nnz = out->nnz;
     int first = 1;
-    if (!snail_read_real(cursor, &out->labels[out->n])) return SNAIL_FAULT_LABEL;
+    if (!snail_read_label(cursor, &out->labels[out->n])) return SNAIL_FAULT_LABEL;
     for (;;) {
         const uint8_t *p = *cursor;
         while (snail_is_blank(*p)) p++;

@@ -28,7 +28,7 @@ typedef enum {
 } snail_fault;
 
 typedef struct {
-    float *labels;
+    double *labels;
     int64_t *ptr; /* ptr[0] is 0 */
     uint64_t *keys;
     float *values;

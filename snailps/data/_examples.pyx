@@ -32,7 +32,7 @@ cdef extern from "data/_cells.h" nogil:
         pass
 
     ctypedef struct Output "snail_examples":
-        float *labels
+        double *labels
         int64_t *ptr
         uint64_t *keys
         float *values
@@ -104,7 +104,7 @@ class Examples(NamedTuple):
 
     Attributes
     ----------
-    labels : float32 array (n,)
+    labels : float64 array (n,)
         As written.
     ptr : int64 array (n + 1,)
         Example i has the entries ``ptr[i]`` to ``ptr[i + 1]`` (exclusive).
@@ -163,11 +163,12 @@ cdef class Sink:
     cdef object labels, ptr, keys, values, fields
 
     def __cinit__(self, int64_t n, int64_t nnz, bint has_fields):
-        cdef float[::1] labels, values
+        cdef double[::1] labels
+        cdef float[::1] values
         cdef int64_t[::1] ptr
         cdef uint64_t[::1] keys
         cdef int32_t[::1] fields
-        self.labels = labels = np.empty(n + 1, np.float32)
+        self.labels = labels = np.empty(n + 1, np.float64)
         self.ptr = ptr = np.empty(n + 1, np.int64)
         self.keys = keys = np.empty(nnz + 1, np.uint64)
         self.values = values = np.empty(nnz + 1, np.float32)

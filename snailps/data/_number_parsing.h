@@ -1,6 +1,7 @@
 /* Numbers in text, eight bytes at a time.
  *
  * bytes -> snail_read_whole -> uint64        bytes -> snail_read_real -> the nearest float32
+ *                                            bytes -> snail_read_label -> the nearest double
  *
  * Every function takes a cursor and moves it behind what it has read.  Eight bytes from there on must
  * be readable, which the caller guarantees.  Little-endian machines only, as the whole of snailps.
@@ -201,6 +202,22 @@ static inline int snail_read_real(const uint8_t **cursor, float *out) {
     if (!snail_read_long(&p, out)) return 0;
     if (minus) *out = -*out;
     *cursor = p;
+    return 1;
+}
+
+/* The same as a double: a float32 has room for whole numbers to 2^24 only, and labels may be names of
+ * classes, or times. */
+static inline int snail_read_label(const uint8_t **cursor, double *out) {
+    const uint8_t *first = *cursor;
+    float near;
+    if (!snail_read_real(cursor, &near)) return 0;
+    /* Seven characters have six digits besides a point, which floats keep apart; three are no number that
+     * becomes 0. */
+    const int64_t length = *cursor - first;
+    const int is_plain = length <= 3 || (length <= 7 && near != 0);
+    if (is_plain && near > -16777216.0f && near < 16777216.0f && near == (float)(int32_t)near)
+        *out = near;
+    else *out = strtod_l((const char *)first, NULL, snail_c_locale);
     return 1;
 }
 

@@ -138,7 +138,7 @@ SNAIL_PLAIN const uint8_t *snail_read_plain_lines(const uint8_t *text, const uin
                 if (!in_line) {
                     const uint8_t *p = text + begin;
                     if (at == begin + 1 && snail_is_digit(*p)) out->labels[out->n] = *p - '0';
-                    else if (!snail_read_real(&p, &out->labels[out->n]) || p != text + at)
+                    else if (!snail_read_label(&p, &out->labels[out->n]) || p != text + at)
                         goto stopped;
                     in_line = text[at] == ' ';
                     if (in_line) continue;

@@ -21,6 +21,7 @@ from snailps.data._matrix import first_not_finite, hash_texts
 from snailps.data.columns import Column, Kind
 from snailps.data.elements import a_kind, is_missing
 from snailps.data.feature_rows import Piece, Table
+from snailps.data.matrix_file import floats
 from snailps.errors import DataError
 
 _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
@@ -229,7 +230,7 @@ def _text(value: Any) -> Any:
 
 def _labels(
     table: Table, columns: Iterable[Column], first: int, path: str
-) -> NDArray[np.float32] | None:
+) -> NDArray[np.float64] | None:
     label = next((column for column in columns if column.kind is Kind.LABEL), None)
     if label is None or label.name not in table.columns:
         return None
@@ -238,9 +239,8 @@ def _labels(
     if given.dtype.kind not in "biuf":
         odd = next((at for at, one in enumerate(given.tolist()) if not _is_number(one)), 0)
         raise where.wrong(odd, given[odd], "a number as label: number the classes from 0 on")
-    with np.errstate(over="ignore"):
-        labels = np.ascontiguousarray(given, np.float32)
-    if (at := first_not_finite(labels)) >= 0:
+    labels = np.asarray(given, np.float64)
+    if (at := first_not_finite(floats(labels))) >= 0:
         raise where.wrong(at, given[at], "a label, a finite number")
     return labels
 

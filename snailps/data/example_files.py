@@ -264,7 +264,7 @@ class LineExamples(ExampleFiles):
         self.columns = UNKNOWN
         self.name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         self.flags = Flags.VALUES | Flags.WIDE
-        self._told: list[NDArray[np.float32]] = []
+        self._told: list[NDArray[Any]] = []
         self._weights: list[NDArray[np.float32]] = []
         self.by_name = self.has_fields = False
         self._is_pipe = any(map(_is_pipe, files))
@@ -327,9 +327,7 @@ class LineExamples(ExampleFiles):
     def labels(self) -> NDArray[Any]:
         """Whole numbers, if all are."""
         found = np.concatenate(self._told) if self._told else np.empty(0, np.float32)
-        if np.abs(found).max(initial=0) < 1 << 24 and (found == np.floor(found)).all():
-            return found.astype(np.int64)
-        return found.astype(np.float64)
+        return _whole_if_all(found.astype(np.float64))
 
     def weights(self) -> NDArray[np.float32] | None:
         """Those of matrix files."""
@@ -523,11 +521,16 @@ class _Labels:
         if not self._places:
             if found.dtype.kind != "f" or not np.isfinite(found).all():
                 return found
-            is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) < 1e15
-            return found.astype(np.int64) if is_whole else found
+            return _whole_if_all(found)
         values = np.empty(len(self._places), object)
         values[:] = [None if value == "" else value for _, value in self._places]
         return values[found]
+
+
+def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
+    """Numbers as int64 if all are whole, and such that no two whole numbers are one float64."""
+    is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) <= 1 << 53
+    return found.astype(np.int64) if is_whole else found
 
 
 def _is_number(text: str) -> bool:

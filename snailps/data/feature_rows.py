@@ -58,7 +58,7 @@ class Piece:
     values: NDArray[Any] | None
     fields: NDArray[np.int32] | None
     dense_rows: int = 0
-    labels: NDArray[np.float32] | None = None
+    labels: NDArray[np.float64] | None = None
 
     @property
     def rows(self) -> int:

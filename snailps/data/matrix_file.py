@@ -8,7 +8,7 @@
 All numbers are little endian, every section begins at a multiple of 64 bytes:
 
     header     64 bytes: magic, version, flags, rows, nonzeros, columns, first row, kind of labels
-    labels     float32 [rows]              without `Labels.NONE`
+    labels     float32 or float64 [rows]   without `Labels.NONE`
     ptr        int64 [rows + 1]            sparse: row i has the entries ptr[i] to before ptr[i + 1]
     keys       uint32 or uint64 [nonzeros] sparse
     values     float32 [nonzeros]          left out if all are 1; dense: or uint8
@@ -69,6 +69,8 @@ class Flags(IntFlag):
     """Dense values are uint8, and mean their 255th part."""
     WEIGHTS = 64
     """A weight for each example."""
+    WIDE_LABELS = 128
+    """Labels of 64 bits instead of 32, which have no room for them."""
 
 
 class Labels(IntEnum):
@@ -134,7 +136,10 @@ class Header:
         flags = self.flags
         wide, narrow = ("<u8", "<u4")
         arrays = {
-            "labels": (self.rows if self.labels else -1, "<f4"),
+            "labels": (
+                self.rows if self.labels else -1,
+                "<f8" if Flags.WIDE_LABELS in flags else "<f4",
+            ),
             "ptr": (-1 if self.dense else self.rows + 1, "<i8"),
             "keys": (-1 if self.dense else self.nonzeros, wide if Flags.WIDE in flags else narrow),
             "values": (
@@ -364,8 +369,8 @@ def examples_of(
 
     Notes
     -----
-    Labels, values and fields are views of `data`; keys are converted in one pass.  Threads may take
-    different rows of one block.
+    Values and fields are views of `data`; labels and keys are converted in one pass.  Threads may
+    take different rows of one block.
     """
     header = read_header(data, len(data), path)
     if header.dense:
@@ -396,17 +401,25 @@ def examples_of(
         if len(fields) and (low := int(fields.min())) < 0:
             at = int(fields.argmin())
             raise where.damaged(where.row_of(at), f"has field {low}: expected 0 and above")
-    labels = np.zeros(last - first, np.float32)
+    labels = np.zeros(last - first)
     if header.labels:
-        labels = header.array(data, "labels")[first:last]
-        if (at := first_not_finite(labels)) >= 0:
-            raise where.damaged(at, f"has label {labels[at]}: expected finite ones")
+        labels = header.array(data, "labels")[first:last].astype(np.float64)
+        if (at := first_not_finite(floats(labels))) >= 0:
+            raise where.damaged(
+                at, f"has label {labels[at]}: expected finite ones within float32's range"
+            )
     weights = header.array(data, "weights")
     if Flags.WEIGHTS in header.flags:
         weights = weights[first:last]
         if (at := first_not_weight(weights)) >= 0:
             raise where.damaged(at, f"has weight {weights[at]}: expected 0 and above")
     return Examples(labels, ptr - begin, keys, values, fields, 0, weights)
+
+
+def floats(values: NDArray[Any]) -> NDArray[np.float32]:
+    """As float32; what does not fit becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, np.float32)
 
 
 def first_not_weight(weights: NDArray[np.float32]) -> int:

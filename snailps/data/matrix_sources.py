@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from snailps.data._examples import Examples
 from snailps.data._matrix import first_falling, first_not_finite, wide_keys
 from snailps.data.feature_rows import Piece, RowsSource, features_of
-from snailps.data.matrix_file import KEY_LIMIT, Flags
+from snailps.data.matrix_file import KEY_LIMIT, Flags, floats
 from snailps.errors import DataError
 
 PIECE_ENTRIES = 1 << 20
@@ -237,12 +237,6 @@ def _fields_of(
     return found.astype(np.int32)
 
 
-def floats(values: NDArray[Any]) -> NDArray[np.float32]:
-    """As float32; what does not fit becomes infinite."""
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(values, np.float32)
-
-
 def check_finite(values: NDArray[np.float32], where: Callable[[int], str], name: str) -> None:
     at = first_not_finite(values)
     if at >= 0:
@@ -283,5 +277,5 @@ def examples_of_piece(piece: Piece, source: RowsSource, hash_bits: int = 0) -> E
         values = np.ones(len(keys), np.float32)
     if fields is None:
         fields = np.empty(0, np.int32)
-    labels = np.zeros(piece.rows, np.float32)
+    labels = np.zeros(piece.rows)
     return Examples(labels, piece.ptr, keys, values, np.ascontiguousarray(fields, np.int32), 0)

@@ -15,7 +15,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,8 +30,9 @@ from snailps.data.matrix_file import (
     Labels,
     Section,
     first_not_weight,
+    floats,
 )
-from snailps.data.matrix_sources import check_finite, floats, rows_source
+from snailps.data.matrix_sources import check_finite, rows_source
 from snailps.data.scratch import Scratch, ScratchFile
 from snailps.data.spool import Spooled
 from snailps.errors import DataError
@@ -289,7 +290,7 @@ class _Body:
         self._sections = _Sections(file, known, make)
         self.rows = self._entries = 0
         self._ones = known is None
-        self._told: list[NDArray[np.float32]] = []  # labels that come with the rows
+        self._told: list[NDArray[Any]] = []  # labels that come with the rows
 
     def write(self, on_progress: Progress | None) -> None:
         """Writes all rows."""
@@ -317,20 +318,18 @@ class _Body:
     def finish(self, content: _OfRows) -> Header:
         """Writes labels, weights and the header."""
         source, header = self._source, self._known
-        labels, kind = content.labels, content.kind
         if header is not None:
             assert (self.rows, self._entries) == (header.rows, header.nonzeros)
         else:
             if self._told:
-                labels = np.concatenate(self._told)
-                kind = _kind_of(labels)
+                content = replace(content, **_told_as(np.concatenate(self._told)))
             is_plain = self._ones and not source.dense
             flags = source.flags & ~Flags.VALUES if is_plain else source.flags
             header = Header(
-                flags | _flags_of(content), kind, self.rows, self._entries, _columns(source)
+                flags | _flags_of(content), content.kind, self.rows, self._entries, _columns(source)
             )
-        if kind:
-            self._sections.write("labels", labels)
+        if content.kind:
+            self._sections.write("labels", content.labels)
         if len(content.weights):
             self._sections.write("weights", content.weights)
         self._sections.finish(header)
@@ -338,7 +337,8 @@ class _Body:
 
 
 def _flags_of(content: _OfRows) -> Flags:
-    return Flags.WEIGHTS if len(content.weights) else Flags(0)
+    flags = Flags.WEIGHTS if len(content.weights) else Flags(0)
+    return flags | Flags.WIDE_LABELS if content.labels.dtype == np.float64 else flags
 
 
 class Draft:
@@ -482,7 +482,8 @@ def _columns(source: RowsSource) -> int:
 class _OfRows:
     """What rows have besides their values: labels, what these are, weights; arrays may be empty."""
 
-    labels: NDArray[np.float32]
+    labels: NDArray[Any]
+    """Float32, or float64 if that has no room for one."""
     kind: Labels
     weights: NDArray[np.float32]
 
@@ -517,8 +518,8 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
     return _OfRows(labels, kind, weights)
 
 
-def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[np.float32], Labels]:
-    """Labels as float32, and what they are."""
+def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[Any], Labels]:
+    """Labels as a file has them, and what they are."""
     if y is None:
         return np.zeros(0, np.float32), Labels.NONE
     given = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
@@ -539,14 +540,20 @@ def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[np.float32], Labels]
             )
     elif given.dtype.kind not in "biuf":
         raise DataError(f"y: expected numbers, got {given.dtype}: number the classes from 0 on")
-    labels = floats(given)
-    check_finite(labels, lambda at: f"label {at:,}", "y")
-    return labels, _kind_of(labels)
+    told = _told_as(given)
+    check_finite(floats(told["labels"]), lambda at: f"label {at:,}", "y")
+    return told["labels"], told["kind"]
 
 
-def _kind_of(labels: NDArray[np.float32]) -> Labels:
+def _told_as(given: NDArray[Any]) -> dict[str, Any]:
+    """Fields of `_OfRows` for labels: float32 where that keeps them."""
+    labels, narrow = np.asarray(given, np.float64), floats(given)
     whole = (labels >= 0) & (labels < CLASSES_MAX) & (labels == np.floor(labels))
-    return Labels.CLASSES if whole.all() else Labels.NUMBERS
+    kept = np.array_equal(narrow, labels, equal_nan=True)
+    return {
+        "labels": narrow if kept else labels,
+        "kind": Labels.CLASSES if whole.all() else Labels.NUMBERS,
+    }
 
 
 def _is_number(value: Any) -> bool:

@@ -285,3 +285,28 @@ def test_draft_that_is_not_finished_leaves_nothing(write, tmp_path):
     with Draft(example_files([write("x.svm", LINES)]), str(tmp_path / "scratch")):
         assert list((tmp_path / "scratch").glob("*.spool"))
     assert list((tmp_path / "scratch").glob("*.spool")) == []
+
+
+@pytest.mark.parametrize("name", ["a.libsvm", "a.csv", "a.parquet", "a.jsonl"])
+def test_labels_of_files_are_exact_up_to_2_to_the_53(write, tmp_path, name):
+    ids = [16_777_216, 16_777_217, 20_240_131_001, 20_240_131_002, 2**53 - 1]
+    label = "y"
+    if name == "a.libsvm":
+        path, label = write(name, "".join(f"{one} 1:1\n" for one in ids)), ""
+    elif name == "a.csv":
+        path = write(name, "x,y\n" + "".join(f"1,{one}\n" for one in ids))
+    elif name == "a.jsonl":
+        path = write(name, "".join(f'{{"x": 1, "y": {one}}}\n' for one in ids))
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        path = str(tmp_path / name)
+        parquet.write_table(pytest.importorskip("pyarrow").table({"x": [1.0] * 5, "y": ids}), path)
+    found = example_files([path], label)
+    assert sum(piece.rows for piece in found.pieces()) == len(ids)
+    assert found.labels().tolist() == ids
+
+
+def test_regression_targets_of_lines_keep_their_small_variation(write):
+    found = example_files([write("a.libsvm", "1700000000.25 1:1\n1700000000.5 1:1\n")])
+    list(found.pieces())
+    assert np.ptp(found.labels()) == 0.25

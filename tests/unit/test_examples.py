@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import sparse as twin
 
-from snailps.data._examples import Examples
+from snailps.data._examples import EntryReader, Examples
 from snailps.data.blocks import Source, cut, expand, read_block
 from snailps.data.examples import ExampleReader
 from snailps.data.scratch import Scratch
@@ -63,7 +63,7 @@ def texts(draw):
 
 def plain(found: Examples):
     """The examples as the twin gives them."""
-    assert found.labels.dtype == found.values.dtype == np.float32
+    assert (found.labels.dtype, found.values.dtype) == (np.float64, np.float32)
     assert (found.ptr.dtype, found.keys.dtype, found.fields.dtype) == (
         np.int64,
         np.uint64,
@@ -82,7 +82,7 @@ def plain(found: Examples):
 def bits(rows):
     """Floats by their bits: -0 is not 0."""
     return [
-        (struct.pack("<f", label), keys, [struct.pack("<f", value) for value in values], fields)
+        (struct.pack("<d", label), keys, [struct.pack("<f", value) for value in values], fields)
         for label, keys, values, fields in rows
     ]
 
@@ -99,6 +99,28 @@ def check(text, format, **more):
             stopping.read(text)
     else:
         assert plain(stopping.read(text)) == bits(expected)
+
+
+LABELS = [
+    b"16777217", b"-16777217", b"20240131001", b"20240131002", b"9007199254740991", b"0.1",
+    b"1e-60", b"9e9", b"0.99999999", b"1.0", b"-0", b"+7", b"1.6777217e7", b"3e38", b"00000000012",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", ["", "none"])
+@pytest.mark.parametrize("tail", [b" 3:1", b"", b" 3:1:1"])
+def test_reader_gives_labels_as_the_nearest_doubles(build, tail):
+    text = b"".join(label + tail + b"\n" for label in LABELS) * 9
+    reader = EntryReader(tail.count(b":") == 2, 0, False, build=build)
+    found, fault = reader.read(text)
+    assert fault is None
+    assert found.labels.tobytes() == np.array([*map(float, LABELS)] * 9).tobytes()
+
+
+def test_reader_of_a_table_gives_labels_as_the_nearest_doubles():
+    text = b"".join(b'"%s",1\n' % label for label in [*LABELS, b"true"])
+    found = ExampleReader("csv", columns="y:label, a:numeric").read(text)
+    assert found.labels.tolist() == [*map(float, LABELS), 1.0]
 
 
 @pytest.mark.parametrize("format", ["libsvm", "libffm"])

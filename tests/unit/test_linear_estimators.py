@@ -157,6 +157,37 @@ def test_score_of_a_regression_takes_columns_and_constants(jobs):
         model.fit(X, ["a", "b", "c", "d"])
 
 
+@pytest.mark.parametrize("weights", [None, [0.0, 3.0, 0.7, 2.0, 1.0, 1.0, 0.1]])
+@pytest.mark.parametrize("number", [0.1, 0.7, 1 / 3, 19.99, 1.7e9 + 0.1, -0.7, 0.0])
+def test_equal_targets_have_no_deviation_whatever_their_mean_rounds_to(jobs, number, weights):
+    x, y = np.ones((7, 2)), np.full(7, number)
+    if weights is not None:
+        y[0] = 5.0  # has no weight
+    model = snailps.LinearRegression().fit(x, y, sample_weight=weights)
+    assert model._centre == (number, 1.0)
+    assert jobs.labels[0][1:] == [0.0] * 6
+    said = model.predict(x)
+    assert model.score(x, said, sample_weight=weights) == 1.0
+    assert model.score(x, y, sample_weight=weights) in (0.0, 1.0)
+
+
+def test_targets_of_files_are_scaled_before_they_are_rounded(jobs, tmp_path):
+    path = tmp_path / "x.libsvm"
+    path.write_text("1700000000.25 0:1\n1700000000.75 1:1\n")
+    snailps.LinearRegression().fit(path)
+    assert jobs.labels == [[-1.0, 1.0]]
+
+
+def test_classes_of_files_beyond_float32_stay_apart(jobs, tmp_path):
+    ids = [16_777_216, 16_777_217, 20_240_131_001, 20_240_131_002]
+    path = tmp_path / "x.libsvm"
+    path.write_text("".join(f"{one} 0:1\n" for one in ids))
+    assert snailps.LogisticRegression().fit(path).classes_.tolist() == ids
+    assert jobs.labels == [[0, 1, 2, 3]]
+    snailps.write_matrix(tmp_path / "x.mx", np.eye(4), ids)
+    assert snailps.LogisticRegression().fit(tmp_path / "x.mx").classes_.tolist() == ids
+
+
 def test_partial_fit_goes_on_with_weights_and_state(jobs):
     model = snailps.LogisticRegression()
     assert model.partial_fit(X, [0, 0, 0, 0], classes=[0, 1]).classes_.tolist() == [0, 1]

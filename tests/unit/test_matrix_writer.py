@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,16 @@ from scipy import sparse
 from test_matrix_file import rows_of
 
 from snailps.data import feature_rows, matrix_sources, matrix_writer
+from snailps.data.example_files import example_files
 from snailps.data.examples import ExampleReader
-from snailps.data.matrix_file import Flags, Labels, read_header
+from snailps.data.matrix_file import (
+    Flags,
+    Header,
+    Labels,
+    examples_of,
+    read_header,
+    read_matrix_block,
+)
 from snailps.data.matrix_writer import spool_matrix, write_matrix
 from snailps.errors import DataError
 
@@ -45,7 +54,7 @@ def expected_rows(csr, labels, fields=None):
         keys = csr.indices[a:b].tolist()
         own = [0] * len(keys) if fields is None else [fields[key] for key in keys]
         values = csr.data[a:b].astype(np.float32).tolist()
-        found.append((float(np.float32(labels[row])), keys, values, own))
+        found.append((float(labels[row]), keys, values, own))
     return found
 
 
@@ -505,3 +514,44 @@ def test_full_disk_is_told_with_the_folder(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"cannot write to .*scratch: No space left"):
         spool_matrix(np.eye(3), [1, 0, 1], str(tmp_path / "scratch"))
     assert list((tmp_path / "scratch").glob("*.spool")) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "wide"),
+    [
+        ([0, 1, 16_777_216, 2], False),
+        ([0.5, -1, 2.0**100, 7], False),
+        ([16_777_216, 16_777_217, 20_240_131_001, 20_240_131_002], True),
+        ([0.1, 0.2, 0.3, 1e-9], True),
+    ],
+)
+@pytest.mark.parametrize("dense", [False, True])
+def test_labels_are_kept_exactly_and_small_where_float32_has_room(tmp_path, labels, wide, dense):
+    x = np.arange(8.0).reshape(4, 2)
+    write_matrix(tmp_path / "a.mx", x, labels, dense=dense)
+    data = (tmp_path / "a.mx").read_bytes()
+    header = read_header(data, len(data), "a.mx")
+    assert (Flags.WIDE_LABELS in header.flags) == wide
+    assert (
+        header.array(data, "labels").tolist()
+        == np.array(labels, np.float64 if wide else np.float32).tolist()
+    )
+    found = example_files([str(tmp_path / "a.mx")])
+    assert sum(piece.rows for piece in found.pieces()) == 4
+    assert found.labels().tolist() == (labels if wide else np.float32(labels).tolist())
+    if not dense:
+        assert examples_of(data, "a.mx").labels.tolist() == found.labels().tolist()
+        with (tmp_path / "a.mx").open("rb") as file:  # blocks of the file have them, too
+            edges = [0, len(data) // 3, len(data)]
+            blocks = [read_matrix_block(file, "a.mx", a, b, len(data)) for a, b in pairwise(edges)]
+        parts = [examples_of(block, "a.mx").labels for block in blocks if block]
+        assert np.concatenate(parts).tolist() == found.labels().tolist()
+
+
+def test_labels_beyond_float32_are_refused(tmp_path):
+    with pytest.raises(DataError, match="label 1 has value inf: expected finite numbers within"):
+        write_matrix(tmp_path / "a.mx", np.ones((2, 1)), [1.0, 1e300])
+    header = Header(Flags.WIDE_LABELS, Labels.NUMBERS, 1, 0, 5)
+    data = header.pack() + np.array([1e300]).tobytes() + bytes(56) + bytes(64)
+    with pytest.raises(DataError, match=r"row 0 has label 1e\+300: expected finite ones within"):
+        examples_of(data, "a.mx")

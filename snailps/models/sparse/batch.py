@@ -155,8 +155,9 @@ class BatchReader:
         """
         weights = self._weights(examples, path)
         keys = np.empty(0, np.uint64)
+        labels = np.asarray(examples.labels, np.float32)
         return Batch(
-            examples.labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
+            labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
             weights, examples.bad,
         )  # fmt: skip
 

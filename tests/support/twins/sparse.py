@@ -51,6 +51,12 @@ def real(text):
     return np.float32(sign) * best
 
 
+def label_of(text):
+    """The float64 nearest to a number that a float32 has room for."""
+    real(text)
+    return float(text)
+
+
 def whole(text, most):
     if int(text) > most:
         raise Malformed
@@ -97,7 +103,7 @@ def entries_of(line, format, hash_bits):
         index = whole(key, 2**63 - 1)
         keys.append(hash_key(index) >> (64 - hash_bits) if hash_bits else index)
         values.append(real(value))
-    return real(found["label"]), keys, values, fields
+    return label_of(found["label"]), keys, values, fields
 
 
 def cells_of(line, separator, quotes):
@@ -135,7 +141,7 @@ def row_of(line, format, columns, hash_bits):
     label, keys, values, fields, field = None, [], [], [], -1
     for cell, (name, kind, argument) in zip(cells, columns, strict=True):
         if kind == "label":
-            label = real(cell)
+            label = label_of(cell)
         if kind in ("label", "ignore"):
             continue
         field += 1
