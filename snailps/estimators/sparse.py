@@ -729,11 +729,10 @@ class SparseRegressor(SparseEstimator):
         wanted = targets_of(y, type(self).__name__, len(said))
         weights = weights_of(sample_weight, len(said))
         left = float(np.average((wanted - said) ** 2, weights=weights))
-        mean = np.average(wanted, weights=weights)
-        spread = float(np.average((wanted - mean) ** 2, weights=weights))
-        if spread == 0:
+        deviation = _moments(wanted, weights)[1]
+        if deviation == 0:
             return 1.0 if left == 0 else 0.0
-        return 1.0 - left / spread
+        return 1.0 - left / deviation**2
 
     def _about(self) -> dict[str, Any]:
         of_bias = self._model.keys == np.uint64(BIAS_KEY)
@@ -769,9 +768,20 @@ def centre_of(targets: Doubles, weights: Doubles | None, bias: bool) -> tuple[fl
 
     A deviation of 0, that of equal numbers, is taken for 1.
     """
-    mean = float(np.average(targets, weights=weights)) if bias else 0.0
-    deviation = float(np.sqrt(np.average((targets - mean) ** 2, weights=weights)))
+    if bias:
+        mean, deviation = _moments(targets, weights)
+    else:
+        mean, deviation = 0.0, float(np.sqrt(np.average(targets**2, weights=weights)))
     return mean, deviation if deviation > 0 else 1.0
+
+
+def _moments(numbers: Doubles, weights: Doubles | None) -> tuple[float, float]:
+    """Mean and standard deviation; from one of the numbers, so that equal ones have exactly 0."""
+    one = numbers[0 if weights is None else np.argmax(weights)]
+    others = numbers - one
+    mean = np.average(others, weights=weights)
+    deviation = np.sqrt(np.average((others - mean) ** 2, weights=weights))
+    return float(one + mean), float(deviation)
 
 
 @contextlib.contextmanager
