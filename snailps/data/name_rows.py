@@ -290,7 +290,14 @@ def spool_names(
             if len(piece.values):
                 columns.append(map(repr, piece.values.tolist()))
             lines = map("\t".join, zip(*columns, strict=True))
-            file.write(("\n".join(lines) + "\n").encode(*_CODEC))
+            try:
+                data = ("\n".join(lines) + "\n").encode(*_CODEC)
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"X: {rows.name} has a name with {error.object[error.start]!r}, half of a pair "
+                    "(a lone surrogate): it is no text"
+                ) from None
+            file.write(data)
             whole = tuple(map(all, zip(whole, piece.whole, strict=True))) if whole else piece.whole
             units, valued = units + len(piece.names[0]), bool(len(piece.values))
             if on_bytes is not None:

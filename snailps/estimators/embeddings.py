@@ -28,6 +28,7 @@ from snailps.estimators.jobs import Finished
 from snailps.models.embeddings import files, kge, mf, ranking
 from snailps.models.embeddings.queries import Best, FactorModel, GraphModel, Name, NamedRows
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
+from snailps.vectors.words import to_text
 
 N = TypeVar("N", bound="NameEstimator")
 Floats = NDArray[np.float32]
@@ -121,7 +122,7 @@ class NameEstimator(Estimator):
                 yield piece.names, piece.values
             return
         for found in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
-            names = [[name.decode("utf-8", "replace") for name in one] for one in found.names]
+            names = [list(map(to_text, one)) for one in found.names]
             yield names, found.values
 
     def _all_known(self, ids: Ids, X: Any) -> None:

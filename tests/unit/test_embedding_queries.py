@@ -1,5 +1,7 @@
 """models.embeddings.queries and files: what a model's file answers."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,55 @@ def test_files_of_other_models_are_none_and_damaged_ones_are_refused(tmp_path, g
     files.write(str(tmp_path / "damaged.npz"), settings, arrays)
     with pytest.raises(ModelFileError, match=r"the \.npz of a knowledge graph, got entities"):
         snailps.load(tmp_path / "damaged.npz")
+
+
+LATIN = ["andré", "andrè", "jürgen"]
+
+
+@pytest.fixture
+def latin(tmp_path):
+    """Users whose names are no UTF-8, and one whose name is; each has the value of its place."""
+    users = [name.encode("latin-1") for name in LATIN] + ["andré".encode()]
+    arrays = {
+        "users": files.packed_names(users),
+        "users.rows": np.float32([[0], [1], [2], [3]]),
+        "items": files.packed_names([b"jaws"]),
+        "items.rows": np.float32([[1]]),
+    }
+    settings = MfSettings(worker_class=MF, dim=1, loss="softmax", output="x")
+    files.write(str(tmp_path / "latin.npz"), settings, arrays)
+    return users, snailps.load(tmp_path / "latin.npz")
+
+
+def test_names_that_are_no_utf8_keep_their_rows(latin):
+    users, model = latin
+    assert [os.fsencode(name) for name in model.users] == users
+    for place, name in enumerate(users):
+        assert model.predict(os.fsdecode(name), "jaws") == place
+    assert model.numbers("users", list(map(os.fsdecode, users))).tolist() == [0, 1, 2, 3]
+    lines = b"".join(name + b"\tjaws\n" for name in users)
+    assert [best for ((_, best),) in model.answers(lines, 1)] == [0, 1, 2, 3]
+
+
+def test_names_that_are_no_utf8_are_saved_as_they_were(latin, tmp_path):
+    users, model = latin
+    model.save(tmp_path / "again.npz")
+    with np.load(tmp_path / "again.npz") as arrays:
+        assert arrays["users"].tobytes().split(b"\n") == users
+
+
+def test_estimator_of_names_that_are_no_utf8_scores_lines_by_their_own_rows(latin, tmp_path):
+    users, _ = latin
+    estimator = snailps.MatrixFactorization.load(tmp_path / "latin.npz")
+    path = tmp_path / "asked.tsv"
+    path.write_bytes(b"".join(name + b"\tjaws\n" for name in users))
+    assert estimator.predict(path).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("whole", [[1, 0], [1], [[1], [0]]])
+def test_names_that_should_be_whole_numbers_and_are_not_are_refused(latin, tmp_path, whole):
+    users, _ = latin
+    with np.load(tmp_path / "latin.npz") as arrays:
+        np.savez(tmp_path / "odd.npz", **arrays, whole=np.array(whole, np.uint8))
+    with pytest.raises(ModelFileError, match=r"odd\.npz"):
+        snailps.load(tmp_path / "odd.npz")

@@ -113,3 +113,8 @@ def test_names_that_cannot_be_part_of_a_line_are_refused(tmp_path, name):
 def test_no_rows_are_refused(tmp_path):
     with pytest.raises(DataError, match="X: a list has no rows"):
         spool_names(NameRows([], PAIR), str(tmp_path))
+
+
+def test_a_name_with_half_a_pair_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"has a name with '\\ud800', half of a pair"):
+        spool_names(NameRows([("a\ud800", "b")], ("user", "item")), str(tmp_path))

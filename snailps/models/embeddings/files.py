@@ -3,8 +3,8 @@
     paths -> texts -> NameColumns -> Names.numbers -> Known: numbered lines
     settings, names, rows -> write -> .npz -> read -> settings, arrays
 
-An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, UTF-8
-text with a name a line (uint8), and ``KIND.rows`` (float32, a row a name).  `numpy.load` reads it.
+An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, their
+bytes, a name a line (uint8; UTF-8, if the input was), and ``KIND.rows`` (float32, a row a name).  `numpy.load` reads it.
 Where names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).
 """
 
@@ -26,6 +26,7 @@ from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError, ModelFileError, SnailError
 from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
+from snailps.vectors.words import to_text
 
 BLOCK_BYTES = 8 << 20
 HEADS_MAX = 100
@@ -142,8 +143,8 @@ def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
 
 
 def unpacked_names(packed: NDArray[np.uint8]) -> list[str]:
-    """The names of `packed_names`."""
-    text = packed.tobytes().decode("utf-8", "replace")
+    """The names of `packed_names`; bytes that are not UTF-8 become lone surrogates."""
+    text = to_text(packed.tobytes())
     return text.split("\n") if text else []
 
 

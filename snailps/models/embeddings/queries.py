@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.errors import DataError
+from snailps.errors import DataError, ModelFileError
 from snailps.models.embeddings import files, kge, mf, ranking
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
+from snailps.vectors.words import to_bytes, to_text
 
 SCORED = 1 << 16
 """Lines that are scored together."""
@@ -38,6 +39,7 @@ class NamedRows:
     """Rows of some kinds of names.
 
     Names are text, or whole numbers where `whole_kinds` has their kind; questions may have either.
+    In names that are not UTF-8, other bytes are lone surrogates, as in `os.fsdecode`.
 
     Parameters
     ----------
@@ -65,7 +67,13 @@ class NamedRows:
         }
         self._names: dict[str, list[Any]] = {**self._texts}
         whole = arrays.get("whole", np.zeros(len(self.kinds), np.uint8)).tolist()
-        self.say_whole(kind for kind, yes in zip(self.kinds, whole, strict=True) if yes)
+        try:
+            self.say_whole(kind for kind, yes in zip(self.kinds, whole, strict=True) if yes)
+        except (TypeError, ValueError) as error:
+            raise ModelFileError(
+                f"{path}: damaged: names that should be whole numbers are not ({error}); fetch or "
+                "export it again"
+            ) from None
 
     def say_whole(self, kinds: Iterable[str]) -> None:
         """Says that names of some kinds are whole numbers: answers have these as `int`."""
@@ -83,7 +91,7 @@ class NamedRows:
         """
         arrays: dict[str, NDArray[Any]] = {}
         for kind in self.kinds:
-            arrays[kind] = files.packed_names([name.encode() for name in self._texts[kind]])
+            arrays[kind] = files.packed_names(list(map(to_bytes, self._texts[kind])))
             arrays[f"{kind}.rows"] = self._rows[kind]
         if self.whole_kinds:
             arrays["whole"] = np.array([kind in self.whole_kinds for kind in self.kinds], np.uint8)
@@ -310,7 +318,7 @@ class GraphModel(NamedRows):
         """For each line ``head relation tail`` its score, or best heads or tails for a ``?``."""
         found = kge.KnowledgeGraph.read(data, self.path, 0)
         for cells in zip(*found.names, strict=True):
-            head, relation, tail = (cell.decode("utf-8", "replace") for cell in cells)
+            head, relation, tail = map(to_text, cells)
             if tail == ASKED:
                 yield self.tails(head, relation, k)
             elif head == ASKED:
@@ -425,5 +433,5 @@ class FactorModel(NamedRows):
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
         """For each line ``user item`` its value, or the best items for a ``?``."""
         for cells in zip(*mf.MatrixFactorization.read(data, self.path, 0).names, strict=True):
-            user, item = (cell.decode("utf-8", "replace") for cell in cells)
+            user, item = map(to_text, cells)
             yield self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]
