@@ -12,7 +12,7 @@ trained.
 from __future__ import annotations
 
 import gzip
-import io
+import math
 import mmap
 import os
 import struct
@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.data._float_text import read_word_lines, word_lines
+from snailps.data.array_archives import DAMAGED, member_of, values_of
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, ModelFileError
 from snailps.kernels import cores
@@ -73,8 +74,6 @@ _BYTES_TOGETHER = 1 << 24  # of a matrix that is copied into a .bin
 _UNPACKED_TOGETHER = 1 << 24
 _ROOM_LEFT = 1 << 26
 """Bytes that unpacking leaves free, of the disk and of memory: TMPDIR is often in memory."""
-# Deflate cannot shrink by more than this, so a member that declares more is damaged.
-_DEFLATE_RATIO_MAX = 1100
 
 
 def load(
@@ -528,8 +527,9 @@ def _read_npz(
             if "words.npy" in names or rows == "vectors":
                 text = _read_member(path, file, archive, "words", np.dtype(np.uint8), 1)
             matrix = _read_member(path, file, archive, rows, np.dtype("<f4"), 2)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        # RuntimeError: encrypted, or by NotImplementedError of another compression.
+    except ModelFileError:
+        raise
+    except (OSError, *DAMAGED) as error:
         raise ModelFileError(
             f"{path}: damaged or cut short ({error}); fetch or export it again"
         ) from error
@@ -619,44 +619,27 @@ def _read_member(
             f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
             f"got {sorted(archive.namelist())[:8]}; it is not a vector file of ours"
         ) from error
-    stored = info.compress_type == zipfile.ZIP_STORED
-    size_max = info.compress_size * (1 if stored else _DEFLATE_RATIO_MAX)
-    if info.file_size > size_max or info.compress_size > os.fstat(file.fileno()).st_size:
-        raise ModelFileError(f"{path}: damaged: '{name}' announces {info.file_size} bytes")
-    with archive.open(info) as member:
-        try:
-            head = io.BytesIO(member.read(4096))
-            version = np.lib.format.read_magic(head)
-            reader = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, fortran, found = reader(head)
-        except ValueError as error:
-            raise ModelFileError(f"{path}: '{name}' is not a NumPy array: {error}") from error
-        size = int(np.prod(shape, dtype=object))
-        if found != dtype or len(shape) != ndim or fortran or min(shape) < 1:
-            raise ModelFileError(
-                f"{path}: '{name}' must be {dtype} with {ndim} dimensions, "
-                f"got {found}{list(shape)}; it is not a vector file of ours"
-            )
-        if head.tell() + size * dtype.itemsize != info.file_size:
-            raise ModelFileError(
-                f"{path}: damaged: '{name}' announces {list(shape)} values "
-                f"in {info.file_size} bytes"
-            )
-        if stored:
-            while member.read(1 << 20):  # to the end, where the checksum is compared
-                pass
-            at = _data_offset(file, info) + head.tell()
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if at + size * dtype.itemsize > len(mapped):
-                raise EOFError(f"'{name}' ends behind the file")
-            return np.frombuffer(mapped, dtype, size, at).reshape(shape)
-        array = np.empty(shape, dtype=dtype)
-        _read_into(member, head.read(), array.reshape(-1).view(np.uint8).data)
-    return array
+    member = member_of(archive, info, os.fstat(file.fileno()).st_size)
+    if (
+        member.dtype != dtype
+        or len(member.shape) != ndim
+        or member.fortran
+        or min(member.shape) < 1
+    ):
+        raise ModelFileError(
+            f"{path}: '{name}' must be {dtype} with {ndim} dimensions, got "
+            f"{member.dtype}{list(member.shape)}; it is not a vector file of ours"
+        )
+    if not member.is_stored:
+        return values_of(archive, member)
+    with archive.open(info) as content:
+        while content.read(1 << 20):  # to the end, where the checksum is compared
+            pass
+    at, size = _data_offset(file, info) + member.at, math.prod(member.shape)
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if at + size * dtype.itemsize > len(mapped):
+        raise EOFError(f"'{name}' ends behind the file")
+    return np.frombuffer(mapped, dtype, size, at).reshape(member.shape)
 
 
 def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
@@ -664,14 +647,3 @@ def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
     file.seek(info.header_offset + 26)
     name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
     return int(info.header_offset + 30 + name_bytes + extra_bytes)
-
-
-def _read_into(member: IO[bytes], start: bytes, buffer: memoryview) -> None:
-    """Fill `buffer` from bytes already read, then from the member (whose checksum is verified)."""
-    filled = len(start)
-    buffer[:filled] = start
-    while data := member.read(1 << 20):
-        buffer[filled : filled + len(data)] = data
-        filled += len(data)
-    if filled != len(buffer):
-        raise EOFError(f"{len(buffer) - filled} bytes are missing")

@@ -13,13 +13,13 @@ import io
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from snailps.data.array_archives import DAMAGED
 from snailps.data.file_kinds import HEAD_BYTES, kind_of
 from snailps.errors import ModelFileError
 from snailps.vectors.fasttext_bin import MAGIC, read_header
@@ -101,7 +101,7 @@ def of_archive(file: IO[bytes]) -> str:
     try:
         with zipfile.ZipFile(file) as archive:
             return of_members(archive, archive.namelist())
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (OSError, *DAMAGED):
         return "a damaged zip archive or .npz: fetch or export it again"
 
 
@@ -134,15 +134,7 @@ def _described(archive: zipfile.ZipFile) -> str:
         np.lib.format.read_magic(head)
         np.lib.format.read_array_header_1_0(head)  # which may announce any size
         made_by = str(settings_of(np.frombuffer(head.read(), np.uint8))["worker_class"])
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        RuntimeError,
-    ):
+    except (OSError, *DAMAGED):
         return "a model of another version: read it with the program that wrote it"
     if made_by.startswith("snailps.models.mlp"):
         return "a net of snailps train mlp: snailps.models.mlp.files.read_npz(path) reads it"

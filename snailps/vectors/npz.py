@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from snailps.data.array_archives import DAMAGED, arrays_of
 from snailps.errors import ModelFileError
 from snailps.vectors.atomic import atomic_file
 
@@ -109,10 +110,15 @@ def settings_of(about: NDArray[Any]) -> Mapping[str, Any]:
     KeyError, TypeError, ValueError
         It is none, or of another version.
     """
-    said = json.loads(about.tobytes())
+    try:
+        said = json.loads(about.tobytes())
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     if said["snailps"] != ABOUT_VERSION:
         raise ValueError(f"version {said['snailps']}, this program reads {ABOUT_VERSION}")
-    settings: Mapping[str, Any] = said["settings"]
+    settings = said["settings"]
+    if not isinstance(settings, dict):
+        raise TypeError(f"settings {settings!r:.80}")
     return settings
 
 
@@ -160,14 +166,14 @@ def read_arrays(
         )
 
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            arrays = arrays_of(archive, os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise ModelFileError(
             f"{path}: cannot be read as {what}: {error.strerror or error}"
         ) from None
-    except (AttributeError, EOFError, TypeError, ValueError, zipfile.BadZipFile):  # of numpy.load
-        raise refusal("a file that is no sound .npz") from None
+    except DAMAGED as error:
+        raise refusal(f"a file that is no sound .npz ({error!s:.200})") from None
     lacks = [name for name in names if name not in arrays]
     if lacks:
         raise refusal(f"an .npz without {', '.join(lacks)}")

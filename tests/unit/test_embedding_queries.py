@@ -151,8 +151,8 @@ def test_estimator_of_names_that_are_no_utf8_scores_lines_by_their_own_rows(lati
 
 
 @pytest.mark.parametrize("whole", [[1, 0], [1], [[1], [0]]])
-def test_names_that_should_be_whole_numbers_and_are_not_are_refused(latin, tmp_path, whole):
-    users, _ = latin
+@pytest.mark.usefixtures("latin")
+def test_names_that_should_be_whole_numbers_and_are_not_are_refused(tmp_path, whole):
     with np.load(tmp_path / "latin.npz") as arrays:
         np.savez(tmp_path / "odd.npz", **arrays, whole=np.array(whole, np.uint8))
     with pytest.raises(ModelFileError, match=r"odd\.npz"):

@@ -122,7 +122,7 @@ INNER = {
 
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
-    "_version", "errors", "config", "data.blocks", "transport.messages", "transport.frame",
+    "_version", "errors", "config", "data.array_archives", "data.blocks", "transport.messages", "transport.frame",
     "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.effects",
     "node.limits", "node.phrases", "node.status", "api.tables", "api.worker", "api.results",
     "api.export_progress", "api.rotation",

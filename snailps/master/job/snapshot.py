@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.array_archives import DAMAGED, arrays_of
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError
 from snailps.master.leases.records import OUTCOME, RECORD
@@ -180,11 +181,11 @@ def unpack(data: bytes) -> JobSnapshot:
         The bytes are something else.
     """
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-            text = arrays["about"].tobytes().decode("utf-8", "surrogateescape")
-            about = json.loads(text)
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            arrays = arrays_of(archive, len(data))
+        text = arrays["about"].tobytes().decode("utf-8", "surrogateescape")
+        about = json.loads(text)
+    except (OSError, *DAMAGED) as error:
         raise _error(error) from None
     return decode(about, arrays)
 

@@ -4,7 +4,8 @@
     settings, names, rows -> write -> .npz -> read -> settings, arrays
 
 An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, their
-bytes, a name a line (uint8; UTF-8, if the input was), and ``KIND.rows`` (float32, a row a name).  `numpy.load` reads it.
+bytes, a name a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a row a name).
+`numpy.load` reads it.
 Where names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).
 """
 

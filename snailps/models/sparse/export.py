@@ -174,7 +174,7 @@ def read_npz(path: str | Path) -> SavedModel:
     try:
         kept = settings_of(arrays.pop("about"))
         keys, rows = arrays.pop("keys"), arrays.pop("rows")
-        if keys.dtype != np.uint64 or rows.dtype != np.float32 or rows.shape[:1] != keys.shape:
+        if keys.dtype != np.uint64 or rows.dtype != np.float32 or rows.shape[:-1] != keys.shape:
             raise ValueError(f"keys {keys.dtype}{keys.shape} and rows {rows.dtype}{rows.shape}")
         name = kept["worker_class"]
         if name not in models.CLASSES.values():  # an untrusted file must not import anything

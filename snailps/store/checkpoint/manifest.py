@@ -15,6 +15,7 @@ from typing import Any
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.shard_file import FORMAT, FileEntry
+from snailps.store.route import FRAG_NUM_MAX
 
 NAME = "manifest.json"
 _NO_SUM = '"crc32c": "00000000"'
@@ -114,7 +115,7 @@ class Manifest:
                 _whole(plain["number"], 1),
                 _whole(plain["life"], 0),
                 str(plain["saved_at"]),
-                _whole(plain["frag_num"], 1),
+                _whole(plain["frag_num"], 1, FRAG_NUM_MAX),
                 tuple(_table(item) for item in plain["tables"]),
                 tuple(FileEntry.from_dict(item, where) for item in plain["files"]),
                 dict(plain["job"]),
@@ -131,11 +132,11 @@ def _sum_of(text: str) -> str:
     return f'"crc32c": "{crc32c(text.encode()):08x}"'
 
 
-def _whole(value: object, lowest: int) -> int:
-    if type(value) is not int or not lowest <= value < 1 << 64:
-        raise ValueError(f"expected a whole number of at least {lowest}, got {value!r:.80}")
+def _whole(value: object, lowest: int, highest: int = (1 << 64) - 1) -> int:
+    if type(value) is not int or not lowest <= value <= highest:
+        raise ValueError(f"expected a whole number of {lowest} to {highest}, got {value!r:.80}")
     return value
 
 
 def _table(item: Any) -> dict[str, Any]:
-    return {"number": _whole(item["number"], 0), "table": dict(item["table"])}
+    return {"number": _whole(item["number"], 0, (1 << 32) - 1), "table": dict(item["table"])}

@@ -82,9 +82,14 @@ class FileEntry:
         name = data["name"]
         plain = isinstance(name, str) and name and name == Path(name).name
         numbers = [value for key, value in data.items() if key != "name"]
-        if not plain or not all(type(n) is int and n >= 0 for n in numbers):
+        if not plain or not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers):
             raise CheckpointError(f"{where}: file: expected a name and numbers, got {data!r:.99}")
         return cls(**data)
+
+    @property
+    def index_bytes(self) -> int:
+        """Length of its index."""
+        return self.fragments * _ENTRY.itemsize
 
 
 def new_buffer(length: int) -> Buffer:
@@ -258,18 +263,13 @@ class ShardFile:
         try:
             file = disk.open(self.path)
             try:
-                length = disk.size(file)
+                self._check_length(entry, disk.size(file))
                 head = self._part(file, 0, _HEADER.size)
-                data = self._part(file, entry.index_at, entry.fragments * _ENTRY.itemsize)
+                data = self._part(file, entry.index_at, entry.index_bytes)
             finally:
                 disk.close(file)
         except OSError as error:
             raise self._unreadable(error) from None
-        if length != entry.bytes:
-            raise CheckpointError(
-                f"{self.path}: expected {entry.bytes:,} bytes, it has {length:,}: "
-                "it was cut off or changed"
-            )
         if len(head) < _HEADER.size or crc32c(head[:-4]) != int.from_bytes(head[-4:], "little"):
             raise CheckpointError(f"{self.path}: its header is damaged")
         found = _HEADER.unpack(head)[:-1]
@@ -315,7 +315,12 @@ class ShardFile:
                 last = first + max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
                 length = int(ends[last - first - 1])
                 if length > len(buffer):
-                    buffer = new_buffer(length)
+                    try:
+                        buffer = new_buffer(length)
+                    except (MemoryError, OSError):
+                        raise CheckpointError(
+                            f"{self.path}: no memory for a section of {length:,} bytes"
+                        ) from None
                 self._read(file, begin, buffer[:length])
                 batch = []
                 for entry in wanted[first:last]:
@@ -331,6 +336,19 @@ class ShardFile:
                 first = last
         finally:
             self._disk.close(file)
+
+    def _check_length(self, entry: FileEntry, length: int) -> None:
+        """Before memory is taken for what the entry announces."""
+        if length != entry.bytes:
+            raise CheckpointError(
+                f"{self.path}: expected {entry.bytes:,} bytes, it has {length:,}: "
+                "it was cut off or changed"
+            )
+        if entry.index_at + entry.index_bytes > length:
+            raise CheckpointError(
+                f"{self.path}: {entry.fragments:,} fragments from byte {entry.index_at:,} on do "
+                f"not fit its {length:,} bytes"
+            )
 
     def _check_index(self, entry: FileEntry) -> None:
         index = self.index
