@@ -80,7 +80,8 @@ cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules)
     cdef int i
     if rules.maxn > 0:
         for i in range(found):
-            room += (tokens[i].length + 2) * <int64_t>(rules.maxn - rules.minn + 1)
+            room += (tokens[i].length + 2) * min(<int64_t>(rules.maxn - rules.minn + 1),
+                                                 tokens[i].length + 2)
     return room
 
 

@@ -554,7 +554,19 @@ def _is_pipe(path: str) -> bool:
 def _dense(
     ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32], columns: int
 ) -> Piece:
-    """Rows with all their values."""
-    x = np.zeros((len(ptr) - 1, columns), np.float32)
+    """Rows with all their values.
+
+    Raises
+    ------
+    DataError
+        Memory has no room for them.
+    """
+    try:
+        x = np.zeros((len(ptr) - 1, columns), np.float32)
+    except (MemoryError, ValueError):
+        raise DataError(
+            f"X: no memory for {len(ptr) - 1:,} dense rows of {columns:,} values: number the "
+            "columns from 0 on, or choose an estimator of sparse examples"
+        ) from None
     x[np.repeat(np.arange(len(x)), np.diff(ptr)), keys.astype(np.int64)] = values
     return Piece(None, None, x.ravel(), None, len(x))

@@ -210,6 +210,8 @@ def read_header(head: bytes, size: int, path: str) -> Header:
             f"{path}: expected {header.size:,} bytes for {rows:,} rows and {nonzeros:,} entries, "
             f"got {size:,}: it was cut off or changed. {_AGAIN}"
         )
+    if rows > size:  # of no values and no label
+        raise DataError(f"{path}: expected rows of some bytes, got {rows:,} in {size:,}. {_AGAIN}")
     return header
 
 

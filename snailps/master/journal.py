@@ -112,7 +112,10 @@ def _fact(line: bytes) -> Fact | None:
     text = line[9:]
     if not text or line[:9] != b"%08x " % crc32c(text):
         return None
-    kind, content = json.loads(text)
+    try:
+        kind, content = json.loads(text)
+    except (RecursionError, TypeError, ValueError):  # written by no journal
+        return None
     return Fact(kind, content)
 
 

@@ -41,6 +41,8 @@ _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
 _ENTRY_BYTES_MIN = 2 + _TAIL.size  # one letter, NUL, count, type
 _INT32_MAX = 2**31 - 1
+_MAXN_MAX = 1000
+"""Longest n-grams that are believed: a word of so many letters already has half a million."""
 # Bytes at which fastText splits words; a word that contains one could never be looked up.
 _SEPARATORS = b" \t\n\v\f\r\0"
 _IS_SEPARATOR = np.isin(np.arange(256), list(_SEPARATORS))
@@ -398,10 +400,11 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> B
         )
     losses = {number: name for name, number in LOSSES.items()}
     models = {number: name for name, number in MODELS.items()}
-    if loss not in losses or model not in models or dim < 1 or bucket < 0 or minn < 0:
+    sizes = dim >= 1 and bucket >= 0 and minn >= 0 and maxn <= _MAXN_MAX
+    if loss not in losses or model not in models or not sizes:
         raise ModelFileError(
             f"{path}: damaged header: dim {dim}, loss {loss}, model {model}, bucket {bucket}, "
-            f"minn {minn}; fetch or export it again"
+            f"minn {minn}, maxn {maxn}; fetch or export it again"
         )
     if version == VERSION_OLDEST and models[model] == "supervised":
         maxn = 0

@@ -167,7 +167,8 @@ def read_glove(
     A word may have blanks in it, as in the 840B vectors: the last `dim` fields are the numbers.
     """
     words: list[bytes] = []
-    rows = np.empty((_LINES_TOGETHER, dim), np.float32)
+    most = os.fstat(file.fileno()).st_size // (2 * dim + 2) + 1  # a blank and a digit a value
+    rows = np.empty((min(_LINES_TOGETHER, most), dim), np.float32)
     while lines := list(islice(file, _LINES_TOGETHER)):
         if not lines[-1].endswith(b"\n"):
             # Its last number may have lost digits, which no other check detects.
@@ -176,6 +177,9 @@ def read_glove(
                 "or add a newline if it is complete"
             )
         done = len(words)
+        if done + len(lines) > most:
+            short = next((at for at, line in enumerate(lines) if len(line) < 2 * dim + 2), 0)
+            raise _no_row(path, done + short, dim, lines[short])
         if done + len(lines) > len(rows):
             rows.resize((max(done + len(lines), len(rows) * 3 // 2), dim), refcheck=False)
         part = rows[done : done + len(lines)]
@@ -199,9 +203,13 @@ def _wide_words(
         except ValueError:
             values = []
         if not word or len(values) != dim:
-            raise ModelFileError(
-                f"{path}, line {first + number + 1}: expected a word and {dim} numbers, as in its "
-                f"first line, got {line[:60]!r}; fetch it again"
-            )
+            raise _no_row(path, first + number, dim, line)
         words.append(word)
     return words
+
+
+def _no_row(path: str | os.PathLike[str], number: int, dim: int, line: bytes) -> ModelFileError:
+    return ModelFileError(
+        f"{path}, line {number + 1}: expected a word and {dim} numbers, as in its first line, got "
+        f"{line[:60]!r}; fetch it again"
+    )

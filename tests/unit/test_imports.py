@@ -122,10 +122,10 @@ INNER = {
 
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
-    "_version", "errors", "config", "data.array_archives", "data.blocks", "transport.messages", "transport.frame",
-    "transport.control.encoded", "store.route", "store.checkpoint.manifest", "node.effects",
-    "node.limits", "node.phrases", "node.status", "api.tables", "api.worker", "api.results",
-    "api.export_progress", "api.rotation",
+    "_version", "errors", "config", "data.array_archives", "data.blocks", "transport.messages",
+    "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
+    "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
+    "api.results", "api.export_progress", "api.rotation",
 }  # fmt: skip
 # ... and the server's.  A shard's calls are named, and made elsewhere.
 SERVER_CORE_USES = {
