@@ -10,7 +10,7 @@ FAULTS: dict[int, str]
 BUILDS: tuple[str, ...]
 
 class Examples(NamedTuple):
-    labels: NDArray[np.float32]
+    labels: NDArray[np.float64]
     ptr: NDArray[np.int64]
     keys: NDArray[np.uint64]
     values: NDArray[np.float32]

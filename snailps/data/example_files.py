@@ -529,7 +529,7 @@ class _Labels:
 
 def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
     """Numbers as int64 if all are whole, and such that no two whole numbers are one float64."""
-    is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) <= 1 << 53
+    is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) < 1 << 53
     return found.astype(np.int64) if is_whole else found
 
 

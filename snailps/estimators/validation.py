@@ -330,6 +330,11 @@ def _check_whole(y: NDArray[Any]) -> None:
     odd = y[y != np.floor(y)]
     if len(odd):
         raise DataError(_CONTINUOUS.format(float(odd[0])))
+    if len(y) and (far := y[np.abs(y).argmax()]) and abs(far) >= 1 << 53:
+        raise DataError(
+            f"y: label {far:.0f} is a float64, which has not each whole number beyond 2^53: give "
+            "labels as int or str, or number the classes"
+        )
 
 
 def _check_finite(y: NDArray[Any]) -> None:

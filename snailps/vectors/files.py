@@ -283,7 +283,7 @@ def write_npz(
     --------
     >>> write_npz("model.npz", [b"king", b"queen"], [np.float32([[1, 2], [3, 4]])], 2)
     >>> file = np.load("model.npz")
-    >>> words = file["words"].tobytes().decode().split("\\n")
+    >>> words = file["words"].tobytes().decode("utf-8", "surrogateescape").split("\\n")
     >>> file["vectors"][words.index("queen")]
     array([3., 4.], dtype=float32)
     """

@@ -188,6 +188,15 @@ def test_classes_of_files_beyond_float32_stay_apart(jobs, tmp_path):
     assert snailps.LogisticRegression().fit(tmp_path / "x.mx").classes_.tolist() == ids
 
 
+def test_classes_that_float64_cannot_tell_apart_are_refused(jobs, tmp_path):
+    path = tmp_path / "x.libsvm"
+    path.write_text("9007199254740992 0:1\n9007199254740993 1:1\n")
+    with pytest.raises(DataError, match="9007199254740992 is a float64, which has not each"):
+        snailps.LogisticRegression().fit(path)
+    ids = [2**53, 2**53 + 1]
+    assert snailps.LogisticRegression().fit(X[:2], ids).classes_.tolist() == ids
+
+
 def test_partial_fit_goes_on_with_weights_and_state(jobs):
     model = snailps.LogisticRegression()
     assert model.partial_fit(X, [0, 0, 0, 0], classes=[0, 1]).classes_.tolist() == [0, 1]
