@@ -1,6 +1,6 @@
-/* Lines of CSV and TSV, by declared columns.
+/* Rows of CSV, TSV and of cells parted by blanks, by declared columns: all text of tables comes by here.
  *
- * line -> cells -> snail_column (what to do with this one) -> label | key, value, field
+ * row -> cells -> snail_column (what to do with this one) -> label | key, value, field | the cell
  *
  * Keys are hashes of a column's name and a cell's text (snail_hash_text).
  */
@@ -19,13 +19,14 @@ typedef enum { /* columns.Kind */
     SNAIL_NUMERIC,
     SNAIL_BUCKET,
     SNAIL_CATEGORICAL,
-    SNAIL_HASHED
+    SNAIL_HASHED,
+    SNAIL_TEXT
 } snail_column_kind;
 
 typedef struct {
     snail_column_kind kind;
     int log;           /* of numbers: sign(x) log(1 + |x|) */
-    int32_t field;
+    int32_t field;     /* TEXT: place among the columns of that kind */
     int bits;          /* HASHED: of the cell's own hash */
     uint64_t seed;     /* hash of the column's name */
     uint64_t key;      /* NUMERIC: of its entries */
@@ -39,16 +40,11 @@ typedef struct {
     int64_t column_num;
     const double *bounds;
     const uint64_t *bucket_keys;
-    int shift; /* keys are the upper 64 - shift bits of a hash */
-    uint8_t separator;
-    int quotes;
+    int64_t text_num;  /* columns of kind TEXT */
+    int shift;         /* keys are the upper 64 - shift bits of a hash */
+    uint8_t separator; /* a blank: any number of blanks */
+    int quotes;        /* cells may stand in them: 1 within a line, 2 over lines */
 } snail_cell_rules;
-
-typedef struct {
-    const uint8_t *text;
-    const uint8_t *stop;
-    int doubled; /* has doubled quotes */
-} snail_cell;
 
 /* Hash of a text: 8 bytes a step, little endian, the last ones padded with zeros.
  *
@@ -98,40 +94,50 @@ static inline const uint8_t *snail_cell_end(const uint8_t *p, uint8_t separator)
     }
 }
 
-/* Reads a cell from its opening quote on; the cursor ends behind the closing one. */
-static inline snail_fault snail_read_quoted(const uint8_t **cursor, snail_cell *cell) {
+/* Reads a cell from its opening quote on, and returns whether it is closed; the cursor ends behind the
+ * closing quote, or at the newline that it must not have, or at the last one before `end`. */
+static inline int snail_read_quoted(const uint8_t **cursor, const uint8_t *end, int over_lines,
+                                    snail_cell *cell) {
     const uint8_t *p = *cursor + 1;
     cell->text = p;
     cell->doubled = 0;
     for (;; p++) {
-        if (*p == '\n') return SNAIL_FAULT_QUOTE;
-        if (*p == '"') {
-            if (p[1] != '"') break;
-            cell->doubled = 1;
-            p++;
+        p = snail_cell_end(p, '"');
+        if (*p == '\n') {
+            if (over_lines && p + 1 < end) continue;
+            *cursor = p;
+            return 0;
         }
+        if (p[1] != '"') break;
+        cell->doubled = 1;
+        p++;
     }
     cell->stop = p;
     *cursor = p + 1;
-    return SNAIL_FAULT_NONE;
+    return 1;
 }
 
-/* Reads a cell without the spaces round it; the cursor ends at the separator or newline. */
-static inline snail_fault snail_next_cell(const uint8_t **cursor, const snail_cell_rules *rules,
-                                          snail_cell *cell) {
+/* Reads a cell without the spaces round it; the cursor ends at the separator or newline, after a fault
+ * in front of the newline that ends the row. */
+static inline snail_fault snail_next_cell(const uint8_t **cursor, const uint8_t *end,
+                                          const snail_cell_rules *rules, snail_cell *cell) {
     const uint8_t *p = *cursor;
     while (*p == ' ') p++;
     if (rules->quotes && *p == '"') {
-        const snail_fault fault = snail_read_quoted(&p, cell);
-        if (fault) return fault;
+        const int closed = snail_read_quoted(&p, end, rules->quotes > 1, cell);
         while (*p == ' ') p++;
         p += *p == '\r' && p[1] == '\n';
-        if (*p != rules->separator && *p != '\n') return SNAIL_FAULT_QUOTE;
         *cursor = p;
-        return SNAIL_FAULT_NONE;
+        return closed && (*p == rules->separator || *p == '\n') ? SNAIL_FAULT_NONE
+                                                                 : SNAIL_FAULT_QUOTE;
     }
-    const uint8_t *stop = snail_cell_end(p, rules->separator);
-    *cursor = stop;
+    const uint8_t *stop = snail_cell_end(p, rules->separator), *next = stop;
+    if (rules->separator == ' ') { /* the last blank, or the newline behind it */
+        while (*next == ' ') next++;
+        next += *next == '\r' && next[1] == '\n';
+        next -= *next != '\n';
+    }
+    *cursor = next;
     cell->text = p;
     cell->doubled = 0;
     if (*stop == '\n' && stop > p && stop[-1] == '\r') stop--;
@@ -185,6 +191,10 @@ static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_col
                                          snail_examples *out) {
     const int64_t at = *nnz;
     if (column->kind == SNAIL_IGNORE) return SNAIL_FAULT_NONE;
+    if (column->kind == SNAIL_TEXT) {
+        out->cells[out->n * rules->text_num + column->field] = *cell;
+        return SNAIL_FAULT_NONE;
+    }
     if (column->kind == SNAIL_LABEL)
         return snail_whole_label(cell, &out->labels[out->n]) ? SNAIL_FAULT_NONE : SNAIL_FAULT_LABEL;
     if (cell->text == cell->stop) return SNAIL_FAULT_NONE;
@@ -220,32 +230,66 @@ static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_col
     return SNAIL_FAULT_NONE;
 }
 
-/* A line with an example, or with nothing. */
+/* Finds the end of a row with a fault, and how many cells it has; a wrong number of them is the fault
+ * unless a quote is. */
+static snail_fault snail_row_fault(snail_fault fault, const uint8_t **cursor, const uint8_t *stop,
+                                   const snail_cell_rules *rules, snail_trouble *trouble) {
+    const uint8_t *p = trouble->line, *edge = NULL;
+    for (trouble->cells = 1;; trouble->cells++, p++) {
+        snail_cell cell;
+        if (snail_next_cell(&p, stop, rules, &cell)) break;
+        if (trouble->cells == rules->column_num || (*p == '\n' && !edge)) edge = p;
+        if (*p == '\n') {
+            if (fault == SNAIL_FAULT_QUOTE || trouble->cells == rules->column_num) break;
+            fault = SNAIL_FAULT_CELLS;
+            trouble->at = edge;
+            break;
+        }
+    }
+    *cursor = p;
+    return fault;
+}
+
+/* A row with an example, or an empty line. */
 static inline snail_fault snail_row_line(const uint8_t **cursor, const uint8_t *stop,
                                          const void *of_format, snail_examples *out,
-                                         int64_t *column) {
+                                         snail_trouble *trouble) {
     const snail_cell_rules *rules = of_format;
     int64_t nnz = out->nnz;
-    (void)stop;
+    if (rules->separator == ' ')
+        while (**cursor == ' ') ++*cursor;
     if (**cursor == '\n' || (**cursor == '\r' && (*cursor)[1] == '\n')) {
         *cursor += **cursor == '\n' ? 1 : 2;
         return SNAIL_FAULT_NONE;
     }
     for (int64_t i = 0; i < rules->column_num; i++) {
         snail_cell cell;
-        *column = i;
-        snail_fault fault = snail_next_cell(cursor, rules, &cell);
-        if (fault) return fault;
-        fault = snail_add_cell(&cell, &rules->columns[i], rules, &nnz, out);
+        snail_fault fault = snail_next_cell(cursor, stop, rules, &cell);
+        if (!fault) fault = snail_add_cell(&cell, &rules->columns[i], rules, &nnz, out);
+        if (!fault && (**cursor == '\n') != (i + 1 == rules->column_num)) fault = SNAIL_FAULT_CELLS;
         if (SNAIL_UNLIKELY(fault)) {
-            *cursor = cell.text;
-            return fault;
+            trouble->column = i;
+            trouble->at = cell.text - (fault == SNAIL_FAULT_QUOTE);
+            return snail_row_fault(fault, cursor, stop, rules, trouble);
         }
-        if ((**cursor == '\n') != (i + 1 == rules->column_num)) return SNAIL_FAULT_CELLS;
         ++*cursor;
     }
     snail_add_example(out, nnz);
     return SNAIL_FAULT_NONE;
+}
+
+/* Behind the last row of whole lines that is complete: a quoted cell may go on in lines to come. */
+static int64_t snail_rows_end(const uint8_t *text, int64_t size, const snail_cell_rules *rules) {
+    const uint8_t *p = text, *row = text, *stop = text + size;
+    while (p < stop) {
+        snail_cell cell;
+        if (snail_next_cell(&p, stop, rules, &cell)) {
+            if (p + 1 == stop) break;
+            p = snail_line_end(p, stop);
+        }
+        if (*p++ == '\n') row = p;
+    }
+    return row - text;
 }
 
 static void snail_read_rows(const uint8_t *text, int64_t size, const void *rules, int skip,

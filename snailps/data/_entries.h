@@ -89,14 +89,16 @@ static inline snail_fault snail_read_entry_line(const uint8_t **cursor,
 /* A line with an example, with a comment alone, or with nothing. */
 static inline snail_fault snail_entry_line(const uint8_t **cursor, const uint8_t *stop,
                                            const void *rules, snail_examples *out,
-                                           int64_t *column) {
-    (void)column;
+                                           snail_trouble *trouble) {
     while (snail_is_blank(**cursor)) ++*cursor;
     const uint8_t *p = *cursor;
     if (*p != '\n' && *p != '#' && !(*p == '\r' && p[1] == '\n')) {
         const snail_fault fault = snail_read_entry_line(cursor, rules, out);
-        if (SNAIL_UNLIKELY(fault)) return fault;
         p = *cursor;
+        if (SNAIL_UNLIKELY(fault)) {
+            trouble->at = p;
+            return fault;
+        }
     }
     *cursor = (*p == '\n' ? p : *p == '\r' ? p + 1 : snail_line_end(p, stop)) + 1;
     return SNAIL_FAULT_NONE;

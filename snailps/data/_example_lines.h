@@ -28,6 +28,12 @@ typedef enum {
 } snail_fault;
 
 typedef struct {
+    const uint8_t *text;
+    const uint8_t *stop;
+    int doubled; /* has doubled quotes */
+} snail_cell;
+
+typedef struct {
     double *labels;
     int64_t *ptr; /* ptr[0] is 0 */
     uint64_t *keys;
@@ -36,12 +42,15 @@ typedef struct {
     int64_t n;   /* examples written */
     int64_t nnz; /* entries written */
     int64_t bad; /* lines left out */
+    snail_cell *cells; /* of a table, those that are kept as they are, example by example */
 } snail_examples;
 
 typedef struct { /* the first one */
     snail_fault fault;
-    const uint8_t *at; /* the first byte that is not as expected */
-    int64_t column;    /* of a table, from 0: where it is */
+    const uint8_t *line; /* where the line begins */
+    const uint8_t *at;   /* the first byte that is not as expected */
+    int64_t column;      /* of a table, from 0: where it is */
+    int64_t cells;       /* ... and how many cells the line has */
 } snail_trouble;
 
 static inline const uint8_t *snail_line_end(const uint8_t *p, const uint8_t *stop) {
@@ -62,9 +71,10 @@ static inline void snail_add_example(snail_examples *out, int64_t nnz) {
 }
 
 /* Reads a line, or passes over one without an example; the cursor then is behind its newline.  After a
- * fault the cursor is at what is wrong, in the same line, and nothing was added to `out`. */
+ * fault nothing was added to `out`, `trouble` says where, and the next newline ends the line. */
 typedef snail_fault (*snail_line_parser)(const uint8_t **cursor, const uint8_t *stop,
-                                         const void *rules, snail_examples *out, int64_t *column);
+                                         const void *rules, snail_examples *out,
+                                         snail_trouble *trouble);
 
 /* Reads whole lines, the last one ended by its newline, 8 readable bytes behind it.  Stops at the
  * first malformed one, unless such lines are to be left out (`skip`). */
@@ -72,11 +82,12 @@ static inline __attribute__((always_inline)) void
 snail_read_lines(snail_line_parser parse, const void *rules, int skip, const uint8_t *text,
                  int64_t size, snail_examples *out, snail_trouble *trouble) {
     const uint8_t *p = text, *stop = text + size;
-    int64_t column = 0;
+    snail_trouble here = {SNAIL_FAULT_NONE, NULL, NULL, 0, 0};
     while (p < stop) {
-        const snail_fault fault = parse(&p, stop, rules, out, &column);
-        if (SNAIL_UNLIKELY(fault)) {
-            if (!trouble->fault) *trouble = (snail_trouble){fault, p, column};
+        here.line = p;
+        here.fault = parse(&p, stop, rules, out, &here);
+        if (SNAIL_UNLIKELY(here.fault)) {
+            if (!trouble->fault) *trouble = here;
             if (!skip) return;
             out->bad++;
             p = snail_line_end(p, stop) + 1;

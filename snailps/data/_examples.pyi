@@ -17,11 +17,14 @@ class Examples(NamedTuple):
     fields: NDArray[np.int32]
     bad: int
     weights: NDArray[np.float32] = ...
+    cells: Sequence[list[bytes]] = ...
 
 class Fault(NamedTuple):
     kind: str
     offset: int
+    line: int
     column: int
+    cells: int
 
 class EntryReader:
     def __init__(self, has_fields: bool, hash_bits: int, skip: bool, build: str = ...) -> None: ...
@@ -34,7 +37,7 @@ class RowReader:
         self,
         columns: Sequence[Column],
         separator: bytes,
-        quotes: bool,
+        quotes: int,
         hash_bits: int,
         skip: bool,
     ) -> None: ...
@@ -42,4 +45,6 @@ class RowReader:
         self, data: bytes, begin: int = 0, end: int | None = None
     ) -> tuple[Examples, Fault | None]: ...
 
+def first_row(data: bytes, separator: bytes, quotes: int) -> tuple[list[bytes], int]: ...
+def rows_end(data: bytes, separator: bytes, quotes: int) -> int: ...
 def hash_bytes(seed: int, text: bytes) -> int: ...

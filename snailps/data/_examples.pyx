@@ -7,7 +7,7 @@ The loops are C headers: `_entries.h` (LIBSVM, LIBFFM), `_plain_lines.h` (LIBSVM
 (CSV, TSV), `_example_lines.h` (all).
 What a setting or a fault means in words is in `examples` and `columns`.  The loops run without the GIL.
 """
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -18,6 +18,7 @@ import numpy as np
 
 cdef extern from "data/_cells.h" nogil:
     enum:
+        KIND_TEXT "SNAIL_TEXT"
         FAULT_LABEL "SNAIL_FAULT_LABEL"
         FAULT_INDEX "SNAIL_FAULT_INDEX"
         FAULT_COLON "SNAIL_FAULT_COLON"
@@ -31,6 +32,10 @@ cdef extern from "data/_cells.h" nogil:
     ctypedef enum Kind "snail_column_kind":
         pass
 
+    ctypedef struct Cell "snail_cell":
+        const uint8_t *text
+        const uint8_t *stop
+        int doubled
     ctypedef struct Output "snail_examples":
         double *labels
         int64_t *ptr
@@ -40,10 +45,13 @@ cdef extern from "data/_cells.h" nogil:
         int64_t n
         int64_t nnz
         int64_t bad
+        Cell *cells
     ctypedef struct Trouble "snail_trouble":
         int fault
+        const uint8_t *line
         const uint8_t *at
         int64_t column
+        int64_t cells
     ctypedef struct Column "snail_column":
         Kind kind
         int log
@@ -59,12 +67,17 @@ cdef extern from "data/_cells.h" nogil:
         int64_t column_num
         const double *bounds
         const uint64_t *bucket_keys
+        int64_t text_num
         int shift
         uint8_t separator
         int quotes
 
     int open_locale "snail_open_locale"() noexcept
     uint64_t hash_text "snail_hash_text"(uint64_t seed, const uint8_t *text, int64_t size) noexcept
+    int next_cell "snail_next_cell"(const uint8_t **cursor, const uint8_t *end, const CellRules *rules,
+                                    Cell *cell) noexcept
+    int64_t rows_end_of "snail_rows_end"(const uint8_t *text, int64_t size,
+                                         const CellRules *rules) noexcept
     void read_rows "snail_read_rows"(const uint8_t *text, int64_t size, const void *rules, int skip,
                                      Output *out, Trouble *trouble) noexcept
 
@@ -118,6 +131,8 @@ class Examples(NamedTuple):
         Malformed lines left out.
     weights : float32 array (n,)
         Of matrix files that have them; empty: 1.
+    cells : list of list of bytes
+        Of each column of kind text, one an example.
     """
 
     labels: object
@@ -127,14 +142,20 @@ class Examples(NamedTuple):
     fields: object
     bad: int
     weights: object = np.zeros(0, np.float32)
+    cells: object = ()
 
 
 class Fault(NamedTuple):
-    """What is wrong with a text: one of `FAULTS`, where (in bytes), in which declared column."""
+    """What is wrong with a text: one of `FAULTS`, where, in which line (in bytes), in which column.
+
+    `cells`: how many the line of a table has.
+    """
 
     kind: str
     offset: int
+    line: int
     column: int
+    cells: int
 
 
 cdef void count_two(const uint8_t *text, int64_t size, uint8_t one, uint8_t other,
@@ -161,8 +182,10 @@ cdef class Sink:
 
     cdef Output out
     cdef object labels, ptr, keys, values, fields
+    cdef Cell *cells
+    cdef object rest            # keeps alive what `cells` point to
 
-    def __cinit__(self, int64_t n, int64_t nnz, bint has_fields):
+    def __cinit__(self, int64_t n, int64_t nnz, bint has_fields, int64_t texts=0):
         cdef double[::1] labels
         cdef float[::1] values
         cdef int64_t[::1] ptr
@@ -180,6 +203,18 @@ cdef class Sink:
         self.out.keys = &keys[0]
         self.out.values = &values[0]
         self.out.fields = &fields[0]
+        if texts:
+            self.cells = <Cell *>calloc((n + 1) * texts, sizeof(Cell))
+            if self.cells == NULL:
+                raise MemoryError(f"no memory for {texts} cells in each of {n} lines")
+            self.out.cells = self.cells
+
+    def __dealloc__(self):
+        free(self.cells)
+
+    def column(self, int64_t text, int64_t texts):
+        """The cells of a column that are kept as they are."""
+        return [bytes_of(&self.cells[i * texts + text]) for i in range(self.out.n)]
 
     def examples(self, bint has_fields):
         """What has been read; views of the arrays."""
@@ -188,30 +223,41 @@ cdef class Sink:
                         self.fields[:nnz if has_fields else 0], self.out.bad)
 
 
+cdef bytes bytes_of(const Cell *cell):
+    cdef bytes found = PyBytes_FromStringAndSize(<const char *>cell.text, cell.stop - cell.text)
+    return found.replace(b'""', b'"') if cell.doubled else found
+
+
 cdef int check_part(bytes data, Py_ssize_t begin, Py_ssize_t end) except -1:
     if not 0 <= begin <= end <= len(data):
         raise ValueError(f"expected a part of {len(data)} bytes, got {begin} to {end}")
     return 0
 
 
+cdef bytes padded(bytes lines):
+    """Lines with a newline behind the last one, and with what may be read beyond it."""
+    return lines + (b"\n" if lines and not lines.endswith(b"\n") else b"") + bytes(PAD)
+
+
 cdef object run(Parser read, const void *rules, bint skip, bytes data, Py_ssize_t begin,
-                Py_ssize_t end, Output *out):
+                Py_ssize_t end, Sink sink, bint is_split=True):
     """Reads a part of a text, in two parts; returns its first `Fault`, or None.
 
     The loops load 8 bytes at once, up to 8 beyond a newline, and rely on the last newline.  So the
-    last lines are read from a copy that has both.
+    last lines are read from a copy that has both; all of it, unless it may be split at a newline.
     """
     cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
-    cdef Py_ssize_t cut = max(data.rfind(b"\n", begin, max(begin, end - PAD)) + 1, begin)
-    cdef bytes rest = data[cut:end]
+    cdef Py_ssize_t cut = begin
+    cdef bytes rest
     cdef Py_ssize_t rest_size
     cdef const uint8_t *last
     cdef Trouble trouble
+    cdef Output *out = &sink.out
+    if is_split:
+        cut = max(data.rfind(b"\n", begin, max(begin, end - PAD)) + 1, begin)
+    sink.rest = rest = padded(data[cut:end])
     cut -= begin
-    if rest and not rest.endswith(b"\n"):
-        rest += b"\n"
-    rest_size = len(rest)
-    rest += bytes(PAD)
+    rest_size = len(rest) - PAD
     last = <const uint8_t *>PyBytes_AS_STRING(rest)
     memset(&trouble, 0, sizeof(Trouble))
     with nogil:
@@ -229,7 +275,8 @@ cdef object run(Parser read, const void *rules, bint skip, bytes data, Py_ssize_
 cdef object fault_of(const Trouble *trouble, const uint8_t *text, Py_ssize_t offset):
     if trouble.fault == 0:
         return None
-    return Fault(FAULTS[trouble.fault], trouble.at - text + offset, trouble.column)
+    return Fault(FAULTS[trouble.fault], trouble.at - text + offset, trouble.line - text + offset,
+                 trouble.column, trouble.cells)
 
 
 BUILDS = tuple(name for i, name in enumerate(("base", "avx2", "avx512"))
@@ -275,7 +322,7 @@ cdef class EntryReader:
         with nogil:
             count_two(text, stop - begin, 10, 58, &lines, &colons)
         sink = Sink(lines + 1, colons, self.rules.has_fields)
-        fault = run(read_entries, &self.rules, self.skip, data, begin, stop, &sink.out)
+        fault = run(read_entries, &self.rules, self.skip, data, begin, stop, sink)
         return sink.examples(self.rules.has_fields), fault
 
 
@@ -285,16 +332,48 @@ def hash_bytes(uint64_t seed, bytes text not None):
     return hash_text(seed, <const uint8_t *>PyBytes_AS_STRING(padded), PyBytes_GET_SIZE(text))
 
 
+def rows_end(bytes data not None, bytes separator, int quotes):
+    """Where the last row ends that is whole; `separator` and `quotes` are those of `RowReader`."""
+    cdef CellRules rules
+    cdef bytes text
+    cdef Py_ssize_t size = data.rfind(b"\n") + 1
+    if quotes < 2 or b'"' not in data:
+        return size
+    memset(&rules, 0, sizeof(CellRules))
+    rules.separator, rules.quotes = separator[0], quotes
+    text = padded(data[:size])
+    return rows_end_of(<const uint8_t *>PyBytes_AS_STRING(text), size, &rules)
+
+
+def first_row(bytes data not None, bytes separator, int quotes):
+    """The cells of a text's first row, and where it ends; from one that is malformed on there is none."""
+    cdef CellRules rules
+    cdef bytes text = padded(data) if data else b"\n" + bytes(PAD)
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(text)
+    cdef const uint8_t *begin = p
+    cdef const uint8_t *end = begin + len(text) - PAD
+    cdef Cell cell
+    memset(&rules, 0, sizeof(CellRules))
+    rules.separator, rules.quotes = separator[0], quotes
+    found = []
+    while not next_cell(&p, end, &rules, &cell):
+        found.append(bytes_of(&cell))
+        if p[0] == 10:
+            break
+        p += 1
+    return found, min(p + 1 - begin, len(data))
+
+
 cdef class RowReader:
-    """Reads CSV, or with a tab for separator TSV; see `examples.ExampleReader`.
+    """Reads CSV, TSV and cells parted by blanks; see `examples.ExampleReader`.
 
     Parameters
     ----------
     columns : sequence of columns.Column
     separator : bytes
-        One byte.
-    quotes : bool
-        Whether a cell may stand in quotes.
+        One byte; a blank stands for any number of them.
+    quotes : int
+        Whether a cell may stand in quotes: 0 no, 1 within a line, 2 over lines.
     hash_bits : int
         0: keys have 63 bits.
     skip : bool
@@ -306,7 +385,7 @@ cdef class RowReader:
     cdef Column *columns
     cdef object bounds, bucket_keys     # keep what `rules` points to
 
-    def __cinit__(self, columns, bytes separator, bint quotes, int hash_bits, bint skip):
+    def __cinit__(self, columns, bytes separator, int quotes, int hash_bits, bint skip):
         cdef double[::1] bounds
         cdef uint64_t[::1] bucket_keys
         cdef Column *made
@@ -338,6 +417,9 @@ cdef class RowReader:
             if column.is_feature:
                 made.field = field
                 field += 1
+            elif column.kind == KIND_TEXT:
+                made.field = self.rules.text_num
+                self.rules.text_num += 1
         self.bounds = bounds = np.array([*bound_list, 0.0], np.float64)
         self.bucket_keys = bucket_keys = np.array([*key_list, 0], np.uint64)
         self.rules.bounds = &bounds[0]
@@ -359,6 +441,8 @@ cdef class RowReader:
         with nogil:
             count_two(text, stop - begin, 10, self.rules.separator, &lines, &cells)
         # A line is written on before its number of cells is known.
-        sink = Sink(lines + 1, cells + lines + 1 + self.rules.column_num, True)
-        fault = run(read_rows, &self.rules, self.skip, data, begin, stop, &sink.out)
-        return sink.examples(True), fault
+        sink = Sink(lines + 1, cells + lines + 1 + self.rules.column_num, True, self.rules.text_num)
+        fault = run(read_rows, &self.rules, self.skip, data, begin, stop, sink, self.rules.quotes < 2)
+        found = sink.examples(True)
+        texts = [sink.column(i, self.rules.text_num) for i in range(self.rules.text_num)]
+        return found._replace(cells=texts), fault

@@ -33,6 +33,8 @@ class Kind(IntEnum):
     BUCKET = 3
     CATEGORICAL = 4
     HASHED = 5
+    TEXT = 6
+    """Kept as it is: of readers, not of declarations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,18 @@ class Column:
     @property
     def is_feature(self) -> bool:
         """Whether the column makes entries."""
-        return self.kind not in (Kind.IGNORE, Kind.LABEL)
+        return self.kind not in (Kind.IGNORE, Kind.LABEL, Kind.TEXT)
 
 
-def columns_of(declared: str | Sequence[str], *, needs_label: bool = True) -> tuple[Column, ...]:
+Declared = str | Sequence[str] | Sequence[Column]
+
+
+def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column, ...]:
     """Reads a declaration.
 
     Parameters
     ----------
-    declared : str or sequence of str
+    declared : str or sequence of str or Column
         ``name:kind`` a column, in the order of the file; a string has commas or newlines between
         them.  ``a1..a9:kind`` stands for nine columns.
     needs_label : bool
@@ -120,10 +125,15 @@ def declaration_of(column: Column) -> str:
     return f"{column.name}:{' '.join(words)}"
 
 
-def _declared(declared: str | Sequence[str]) -> tuple[Column, ...]:
+def _declared(declared: Declared) -> tuple[Column, ...]:
     """All declared columns, each once."""
     parts = re.split(r"[,\n]", declared) if isinstance(declared, str) else declared
-    columns = [c for part in parts if part.strip() for c in _columns_of_part(part.strip())]
+    columns: list[Column] = []
+    for part in parts:
+        if isinstance(part, Column):
+            columns.append(part)
+        elif part.strip():
+            columns += _columns_of_part(part.strip())
     names = [column.name for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -10,10 +10,10 @@ Turns what a loop could not parse into a message with file, line and column.  Th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from snailps.data._examples import EntryReader, Examples, Fault, RowReader
-from snailps.data.columns import Column, Kind, columns_of
+from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
+from snailps.data.columns import Column, Declared, Kind, columns_of
 from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
@@ -25,6 +25,11 @@ STEP_BYTES = 1 << 20
 SHOWN_BYTES = 40
 EXAMPLE = "label:label, age:numeric log, city:categorical"
 BOM = b"\xef\xbb\xbf"
+CELLS = {"tsv": (b"\t", 0), "csv": (b",", 1), "blank": (b" ", 0)}
+"""How rows of a format are parted: separator and quotes, as `RowReader` takes them; `blank` is of
+names."""
+OVER_LINES = 2
+"""Quotes of CSV that is read in whole rows."""
 
 _EXPECTED = {
     "label": "a label, a number such as -1, 0.5 or 3",
@@ -34,10 +39,9 @@ _EXPECTED = {
     "field": "field:index:value, the field a whole number below 2^31",
     "feature": "a colon and an index behind the field (field:index:value)",
     "qid": "a whole number behind qid:",
-    "quote": "a closing quote on the same line, then a separator",
+    "quote": "a closing quote{}, then a separator",
     "cell": "a finite number within float32's range, or nothing",
 }
-_QUOTED = re.compile(rb'"[^"]*"')
 _BLANK = re.compile(rb"[ \t]")
 _SEPARATED = re.compile(rb"[^ \t\n][,\t][^ \t\n]")
 _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)?")
@@ -50,7 +54,7 @@ class ExampleReader:
     ----------
     format : {"auto", "libsvm", "libffm", "csv", "tsv"}
         ``auto``: the first line that shows it, of the first text read, decides.
-    columns : str or sequence of str
+    columns : str or sequence of str or Column
         What the columns of CSV and TSV are, see `columns.columns_of`; other formats have none.
     hash_bits : int
         Fold keys to 2^hash_bits, 1 to 62; 0: as they are.
@@ -61,6 +65,9 @@ class ExampleReader:
         0.
     may_skip : bool
         Whether `on_bad_line` can be set here, so that errors name it.
+    whole_rows : bool
+        Whether texts end where rows do (`_examples.rows_end`), so that cells of CSV in quotes may
+        have newlines.  Else they may not, as blocks are cut at any.
 
     Attributes
     ----------
@@ -85,13 +92,14 @@ class ExampleReader:
         self,
         format: str = "auto",
         *,
-        columns: str | Sequence[str] = "",
+        columns: Declared = "",
         hash_bits: int = 0,
         on_bad_line: str = "stop",
         needs_labels: bool = True,
         may_skip: bool = True,
+        whole_rows: bool = False,
     ) -> None:
-        if format not in FORMATS:
+        if format not in (*FORMATS, "blank"):
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
         if on_bad_line not in ON_BAD_LINE:
             raise ConfigError(f"on_bad_line: expected stop or skip, got {on_bad_line!r}")
@@ -114,7 +122,7 @@ class ExampleReader:
         self.on_bad_line = on_bad_line
         self.format = format
         self.first_bad = ""
-        self._needs_labels, self._may_skip = needs_labels, may_skip
+        self._needs_labels, self._may_skip, self._whole_rows = needs_labels, may_skip, whole_rows
         self._reader: EntryReader | RowReader | None = None
         self._is_guessed = format == "auto"
         if format != "auto":
@@ -158,6 +166,11 @@ class ExampleReader:
             first = self._first(data)
         self.learn_format(data, start)
         # While it is not known the next text is asked.
+        if self._reader is None and self.columns and start:
+            raise DataError(
+                f"{path or 'the text'}: whether it is CSV or TSV is told by its first line, got a "
+                f"part of it from byte {start:,} on: set format to csv or tsv"
+            )
         reader = self._reader or self._loops("csv" if self.columns else "libsvm")
         examples, fault = reader.read(data, first, last)
         if self.columns and not self._has_label:
@@ -177,8 +190,11 @@ class ExampleReader:
         return examples
 
     def learn_format(self, data: bytes, start: int = 0) -> bool:
-        """Whether the format is known: as given, by an earlier text, or by this one's lines."""
-        if self._reader is None:
+        """Whether the format is known: as given, by an earlier text, or by this one's lines.
+
+        Of CSV and TSV the first line of a file tells it, and no other.
+        """
+        if self._reader is None and not (start and self.columns):
             found = self._guess(data, 0 if start else self._first(data), len(data))
             if found:
                 self.format, self._reader = found, self._loops(found)
@@ -219,8 +235,12 @@ class ExampleReader:
         skip = self.on_bad_line == "skip"
         if format in ("libsvm", "libffm"):
             return EntryReader(format == "libffm", self.hash_bits, skip)
-        separator = b"," if format == "csv" else b"\t"
-        return RowReader(self.columns, separator, format == "csv", self.hash_bits, skip)
+        separator, quotes = self._cells(format)
+        return RowReader(self.columns, separator, quotes, self.hash_bits, skip)
+
+    def _cells(self, format: str) -> tuple[bytes, int]:
+        separator, quotes = CELLS.get(format, CELLS["csv"])
+        return separator, OVER_LINES if quotes and self._whole_rows else quotes
 
     def _first(self, data: bytes) -> int:
         """Where the examples of a file begin: behind a byte order mark and a header."""
@@ -228,10 +248,9 @@ class ExampleReader:
         if not self.columns:
             return first
         end = data.find(b"\n", first) + 1 or len(data)
-        line = data[first:end].decode(errors="replace").rstrip("\r\n")
-        names = [column.name for column in self.columns]
-        for separator in _separators(self.format):
-            if [cell.strip().strip('"') for cell in line.split(separator)] == names:
+        names = [column.name.encode() for column in self.columns]
+        for format in [self.format] if self.format in CELLS else ["csv", "tsv"]:
+            if first_row(data[first:end], *CELLS[format])[0] == names:
                 return end
         return first
 
@@ -240,8 +259,8 @@ class ExampleReader:
         if self.columns:
             lines = data[at:last].split(b"\n", 1000)
             line = next((line for line in lines if line.strip()), b"")
-            tabs = line.count(b"\t")
-            return ("tsv" if tabs >= line.count(b",") and tabs else "csv") if line else ""
+            width = len(self.columns)
+            return format_of_rows(line, lambda cells: cells == width) if line else ""
         while at < last:
             end = data.find(b"\n", at, last) + 1 or last
             found = _ENTRY.match(data, at, end)
@@ -252,9 +271,8 @@ class ExampleReader:
 
     def _message(self, data: bytes, first: int, fault: Fault, path: str, start: int) -> str:
         at = first + fault.offset
-        begin = data.rfind(b"\n", 0, at) + 1
+        begin = first + fault.line
         end = data.find(b"\n", at)
-        begin = max(begin, first)
         line = data[begin : end if end >= 0 else len(data)].removesuffix(b"\r")
         at = min(at, begin + len(line))
         number = data.count(b"\n", 0, begin) + 1
@@ -273,23 +291,32 @@ class ExampleReader:
         if not self.columns:
             stop = _BLANK.search(line, at)
             return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])
-        separator = "\t" if self.format == "tsv" else ","
-        bare = line if self.format == "tsv" else _QUOTED.sub(b"", line)
-        cells = bare.count(separator.encode()) + 1
-        if fault.kind == "cells" or (cells != len(self.columns) and fault.kind != "quote"):
-            return f"{len(self.columns)} columns", str(cells)
-        where = f"in column {self.columns[fault.column].name}"
-        cell = line[at:] if fault.kind == "quote" else line[at:].split(separator.encode())[0]
-        return f"{_EXPECTED[fault.kind]} {where}", _shown(cell.strip())
+        if fault.kind == "cells":
+            return f"{len(self.columns)} columns", str(fault.cells)
+        where = f" in column {self.columns[fault.column].name}"
+        if fault.kind == "quote":
+            same = "" if self._whole_rows else " on the same line"
+            return _EXPECTED["quote"].format(same) + where, _shown(line[at:].strip())
+        cells, _ = first_row(line, *self._cells(self.format))
+        return _EXPECTED[fault.kind] + where, _shown((cells[fault.column :] or [line[at:]])[0])
+
+
+def format_of_rows(
+    line: bytes, fits: Callable[[int], bool], formats: Sequence[str] = ("tsv", "csv")
+) -> str:
+    """The format of a file with this first line: one in which it has as many cells as `fits`.
+
+    None does: the first one whose separator it has.
+    """
+    for format in formats:
+        if fits(len(first_row(line, *CELLS[format])[0])):
+            return format
+    return next((format for format in formats if CELLS[format][0] in line), formats[-1])
 
 
 def _shown(got: bytes) -> str:
     text = got[:SHOWN_BYTES].decode(errors="replace")
     return repr(text + "..." if len(got) > SHOWN_BYTES else text) if got else "nothing"
-
-
-def _separators(format: str) -> tuple[str, ...]:
-    return {"csv": (",",), "tsv": ("\t",)}.get(format, (",", "\t"))
 
 
 def _lines_before(path: str, start: int) -> int:

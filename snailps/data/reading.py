@@ -18,7 +18,7 @@ from snailps.errors import DataError
 if TYPE_CHECKING:
     from snailps.data.scratch import ScratchFile
 
-VERSION = 1
+VERSION = 2
 """Of what is made of a table: a copy of another version is not used."""
 Format = Literal["parquet", "jsonl", "csv", "tsv"]
 _FORMATS: dict[str, Format] = {

@@ -125,11 +125,12 @@ def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
     given = {column.name: column for column in columns_by_name(declared, label)}
     named = [*given, label] if label else [*given]
     with open_table(path) as table, table_errors(path):
-        _require(table, named)
+        later = [name for name in given if table.has_more and name not in table.names]
+        _require(table, [name for name in named if name not in later])
         kinds = table.kinds(named)
         columns = [
             given.get(name) or Column(name, Kind.LABEL if name == label else kinds[name])
-            for name in table.names
+            for name in (*table.names, *later)
         ]
     if not any(column.is_feature for column in columns):
         beside = f" beside the label {label!r}" if label else ""
@@ -181,7 +182,8 @@ def read_rows(
         needed = [] if is_lenient else [column.name for column in features]
         _require(table, [*needed, *([label] if label else [])])
         if not others:
-            _refuse_others(table, {*(column.name for column in columns), label})
+            table.known = {*(column.name for column in columns), label}
+            _refuse_others(table, table.known)
         yield from table.labelled(features, label)
 
 

@@ -3,14 +3,12 @@
     path -> open_table -> TableFile: names of columns, kinds, pieces of rows
 
 Memory stays bounded: some ten thousand rows at a time.  pyarrow is imported for Parquet; JSON and
-CSV need no library.  Examples of CSV are parsed by the loops that parse CSV without a header.  It
+CSV need no library.  Cells of CSV, features, labels and texts, are those of `ExampleReader`.  It
 must not know what a job takes from a table.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import re
@@ -19,17 +17,19 @@ import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from snailps.data.columns import MISSING, TRUTH, Column, Kind, declaration_of
+from snailps.data._examples import Examples, first_row, rows_end
+from snailps.data.columns import MISSING, TRUTH, Column, Kind
 from snailps.data.declared_rows import ListTable, kind_of_values, piece_of
-from snailps.data.examples import ExampleReader
+from snailps.data.examples import BOM, CELLS, OVER_LINES, ExampleReader
 from snailps.data.feature_rows import ArrowTable, Piece, Table
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.reading import Reading, format_of
@@ -47,6 +47,8 @@ HEAD_ROWS = 10_000
 BATCH_ROWS = 1 << 14
 BATCH_BYTES = 4 << 20
 """Of CSV that are parsed together."""
+HEADER_BYTES = 1 << 16
+"""Of CSV that are read first: the names of columns, and some rows."""
 LINE_BYTES_MAX = 1 << 30
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
@@ -71,6 +73,10 @@ class TableFile(ABC):
     """
 
     names: list[str]
+    has_more = False
+    """Whether later rows may have other names."""
+    known: AbstractSet[str] | None = None
+    """The only names that rows may have; None: they may have any."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -210,6 +216,7 @@ class JsonLines(TableFile):
             self._file.close()
             raise DataError(f"{path} is empty: it has no line")
         self.names = list(dict.fromkeys(name for row in self._head for name in row))
+        self.has_more = len(self._head) == HEAD_ROWS
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """By the values of the first lines."""
@@ -222,31 +229,38 @@ class JsonLines(TableFile):
         }
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As lists of values."""
+        """As lists of values.
+
+        Raises
+        ------
+        DataError
+            A line has a name that is not among the known ones.
+        """
+        first = 1
         for rows in self._batches():
+            for number, row in enumerate(rows, first):
+                if self.known is not None and not row.keys() <= self.known:
+                    other = min(row.keys() - self.known)
+                    raise DataError(
+                        f"{self.path}: row {number:,} has {other!r}, which the first "
+                        f"{HEAD_ROWS:,} rows have not: declare it in columns, as {other}:numeric, "
+                        f"{other}:categorical or {other}:ignore"
+                    )
+            first += len(rows)
             yield ListTable({name: [row.get(name) for row in rows] for name in names}, self.path)
 
     def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """Refuses names that no column has."""
-        known = {column.name for column in columns}
+        """Refuses names that no column has; there need be no label."""
         names = [
             column.name
             for column in columns
             if column.is_feature or (column.kind is Kind.LABEL and column.name in self.names)
         ]
+        self.known = {column.name for column in columns}
         first = 1
-        for rows in self._batches():
-            for number, row in enumerate(rows):
-                if not row.keys() <= known:
-                    other = min(row.keys() - known)
-                    raise DataError(
-                        f"{self.path}: row {first + number:,} has {other!r}, which the first "
-                        f"{HEAD_ROWS:,} rows have not: declare {other}:ignore in columns, or "
-                        "another kind"
-                    )
-            lists = {name: [row.get(name) for row in rows] for name in names}
-            yield piece_of(ListTable(lists, self.path), columns, first, self.path)
-            first += len(rows)
+        for batch in self.batches(names):
+            yield piece_of(batch, columns, first, self.path)
+            first += batch.rows
 
     def _batches(self) -> Iterator[list[dict[str, Any]]]:
         head, self._head = self._head, []
@@ -271,13 +285,18 @@ class JsonLines(TableFile):
                 continue
             try:
                 row = json.loads(line.decode(*_CODEC))
+                if not isinstance(row, dict):
+                    raise DataError(
+                        f"{self.path}, line {number:,}: expected an object with names, "
+                        f"{{...}}, got {row!r:.60}"
+                    )
             except ValueError as error:
                 raise DataError(f"{self.path}, line {number:,}: no JSON: {error}") from None
-            if not isinstance(row, dict):
+            except RecursionError:
                 raise DataError(
-                    f"{self.path}, line {number:,}: expected an object with names, "
-                    f"{{...}}, got {row!r:.60}"
-                )
+                    f"{self.path}, line {number:,}: expected an object of numbers and texts, got "
+                    "lists or objects nested too deeply: leave such names out"
+                ) from None
             yield row
 
 
@@ -287,39 +306,51 @@ class SeparatedFile(TableFile):
     A column without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature.
     """
 
-    def __init__(self, path: str, separator: str) -> None:
+    def __init__(self, path: str, format: str) -> None:
         super().__init__(path)
-        self._separator = separator
+        self._format = format
+        separator, quotes = CELLS[format]
+        self._cells = separator, OVER_LINES if quotes else 0
         try:
-            line = _line_of(self._file, path)
-            self._header_bytes = len(line)
-            text = line.decode(*_CODEC).removeprefix("\ufeff")
-            cells: list[str] = next(self._parsed([text]), [])
+            rows = self._whole_rows()
+            data, _ = next(rows, (b"", 0))
         except BaseException:
             self._file.close()
             raise
+        first = len(BOM) if data.startswith(BOM) else 0
+        found, size = first_row(data[first:], *self._cells)
+        self._rows = chain([(data[first + size :], first + size)], rows)
+        cells = [cell.decode(*_CODEC) for cell in found]
         self.names = [cell.strip() or f"unnamed_{at}" for at, cell in enumerate(cells, 1)]
         self._unnamed = {
             name for cell, name in zip(cells, self.names, strict=True) if not cell.strip()
         }
         twice = [name for at, name in enumerate(self.names) if name in self.names[:at]]
         numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
-        if not cells or twice or len(numbers) == len(cells):
+        if not cells or twice or len(numbers) == len(cells) or b"\r" in b"".join(found):
             self._file.close()
-            why = f"it has {twice[0]!r} twice" if twice else f"got {text.strip()!r:.80}"
+            got = data[first : first + size].decode(*_CODEC).strip()
+            why = f"it has {twice[0]!r} twice" if twice else f"got {got!r:.80}"
             raise DataError(f"{path}: expected names of columns in the first line; {why}")
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """By the cells of the first rows: a column is of numbers if all that are there are."""
         text = dict.fromkeys(self.names, False)
         numbers = dict.fromkeys(self.names, False)
-        for _, cells in zip(range(HEAD_ROWS), self._cells(), strict=False):
-            for name, cell in zip(self.names, cells, strict=True):
-                cell = cell.strip()
-                if _NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
-                    numbers[name] = True
-                elif cell and cell not in MISSING:
-                    text[name] = True
+        left = HEAD_ROWS
+        # What is malformed is told when it is to be used.
+        reader = self._reader([Column(name, Kind.TEXT) for name in self.names], "skip")
+        for found in self._read(reader):
+            for name, cells in zip(self.names, found.cells, strict=True):
+                for cell in _texts(cells[:left]):
+                    cell = cell.strip()
+                    if _NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
+                        numbers[name] = True
+                    elif cell and cell not in MISSING:
+                        text[name] = True
+            left -= len(found.labels)
+            if left <= 0:
+                break
         return {
             name: Kind.IGNORE
             if name in self._unnamed
@@ -332,113 +363,71 @@ class SeparatedFile(TableFile):
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
         """As lists of cells."""
-        places = [self.names.index(name) for name in names if name in self.names]
-        rows: list[list[str]] = []
-        for cells in self._cells():
-            rows.append([cells[place] for place in places])
-            if len(rows) == BATCH_ROWS:
-                yield self._table(places, rows)
-                rows = []
-        if rows:
-            yield self._table(places, rows)
+        kept = [name for name in self.names if name in names]
+        for found in self._read(self._reader([Column(name, Kind.TEXT) for name in kept])):
+            cells = map(_texts, found.cells)
+            yield ListTable(dict(zip(kept, cells, strict=True)), self.path)
 
     def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
         """By `ExampleReader`, which takes the columns in the order of the file."""
-        by_name = {column.name: column for column in columns}
-        own = [by_name[name] for name in self.names]
-        reader = ExampleReader(
-            "csv" if self._separator == "," else "tsv",
-            columns=[declaration_of(column) for column in own],
-            on_bad_line=reading.on_bad_line,
-        )
-        declared = [column.name for column in columns if column.is_feature]
-        fields = np.array(
-            [declared.index(column.name) for column in own if column.is_feature], np.int32
-        )
-        bad = 0
-        for data, at in self._lines():
-            piece, left_out = self._examples(reader, data, at, fields)
-            bad += left_out
-            yield piece
+        reader, bad = self._reader(columns, reading.on_bad_line), 0
+        for found in self._read(reader):
+            bad += found.bad
+            yield self._piece(found, columns, found.labels)
         if bad:
             first = reader.first_bad
             log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
 
     def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
-        """By `ExampleReader`, the labels by the parser of texts."""
-        by_name = {column.name: column for column in features}
-        own = [by_name.get(name, Column(name, Kind.IGNORE)) for name in self.names]
-        reader = ExampleReader(
-            "csv" if self._separator == "," else "tsv",
-            columns=[declaration_of(column) for column in own],
+        """By `ExampleReader`."""
+        texts = [Column(label, Kind.TEXT)] if label else []
+        for found in self._read(self._reader([*features, *texts])):
+            yield self._piece(found, features), _texts(found.cells[0]) if label else []
+
+    def _reader(self, columns: Sequence[Column], on_bad_line: str = "") -> ExampleReader:
+        """Reads these columns, in the order of the file; others are ignored."""
+        by_name = {column.name: column for column in columns}
+        return ExampleReader(
+            self._format,
+            columns=[by_name.get(name, Column(name, Kind.IGNORE)) for name in self.names],
+            on_bad_line=on_bad_line or "stop",
             needs_labels=False,
-            may_skip=False,
-        )
-        names = list(by_name)
-        fields = np.array([names.index(c.name) for c in own if c.is_feature], np.int32)
-        place = self.names.index(label) if label else -1
-        for data, at in self._lines():
-            piece, _ = self._examples(reader, data, at, fields)
-            labels: list[str] = []
-            if label:
-                cells = self._parsed(io.StringIO(data.decode(*_CODEC), newline=""))
-                labels = [row[place].strip() for row in cells if row]
-            yield replace(piece, labels=None), labels
-
-    def _lines(self) -> Iterator[tuple[bytes, int]]:
-        """Whole lines behind the header, about `BATCH_BYTES`, and where they begin."""
-        at, rest = self._header_bytes, b""
-        while data := self._file.read(BATCH_BYTES):
-            data = rest + data
-            end = data.rfind(b"\n") + 1
-            if end == 0 and len(data) > LINE_BYTES_MAX:
-                raise DataError(f"{self.path} has a line of more than {LINE_BYTES_MAX:,} bytes")
-            data, rest = data[:end], data[end:]
-            if data:
-                yield data, at
-                at += len(data)
-        if rest:
-            yield rest, at
-
-    def _examples(
-        self, reader: ExampleReader, data: bytes, at: int, fields: Any
-    ) -> tuple[Piece, int]:
-        try:
-            found = reader.read(data, self.path, at)
-        except DataError as error:
-            raise DataError(
-                f"{error}. What columns are is set by columns, for example NAME:categorical"
-            ) from None
-        piece = Piece(
-            found.ptr, found.keys, found.values, fields[found.fields], labels=found.labels
-        )
-        return piece, found.bad
-
-    def _table(self, places: Sequence[int], rows: Sequence[Sequence[str]]) -> ListTable:
-        columns = zip(*rows, strict=True)
-        return ListTable(
-            {self.names[place]: list(cells) for place, cells in zip(places, columns, strict=True)},
-            self.path,
+            may_skip=bool(on_bad_line),
+            whole_rows=True,
         )
 
-    def _cells(self) -> Iterator[list[str]]:
-        """The cells of every row; a quoted one may go on over lines."""
-        text = io.TextIOWrapper(self._file, *_CODEC, newline="")
-        rows = self._parsed(text)
-        for cells in rows:
-            if not cells:  # an empty line
-                continue
-            if len(cells) != len(self.names):
+    def _read(self, reader: ExampleReader) -> Iterator[Examples]:
+        """All rows; once."""
+        for data, at in self._rows:
+            try:
+                yield reader.read(data, self.path, at)
+            except DataError as error:
+                cure = ". What columns are is set by columns, for example NAME:categorical"
+                raise DataError(f"{error}{cure if reader.field_num else ''}") from None
+
+    def _piece(self, found: Examples, columns: Sequence[Column], labels: Any = None) -> Piece:
+        """Examples with fields as the columns are in order."""
+        places = {column.name: at for at, column in enumerate(c for c in columns if c.is_feature)}
+        fields = np.array([places[name] for name in self.names if name in places], np.int32)
+        return Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
+
+    def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
+        """Whole rows, about `BATCH_BYTES`, and where they begin."""
+        at, data, size = 0, b"", HEADER_BYTES
+        while step := self._file.read(size):
+            data += step
+            end = rows_end(data, *self._cells)
+            size = BATCH_BYTES if end else max(len(data), BATCH_BYTES)
+            if end:
+                yield data[:end], at
+                at, data = at + end, data[end:]
+            elif len(data) > LINE_BYTES_MAX:
                 raise DataError(
-                    f"{self.path}, row at line {rows.line_num + 1:,}: expected {len(self.names)} "
-                    f"cells, as in the header, got {len(cells)}"
+                    f"{self.path} has a row of more than {LINE_BYTES_MAX:,} bytes at byte {at:,}: "
+                    "is it text, and is a quote closed?"
                 )
-            yield cells
-
-    def _parsed(self, lines: Any) -> Any:
-        if self._separator == "\t":  # TSV has no quotes
-            return csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return csv.reader(lines, strict=True)
+        if data:
+            yield data, at
 
 
 def open_table(path: str, make: Make | None = None) -> TableFile:
@@ -462,7 +451,7 @@ def open_table(path: str, make: Make | None = None) -> TableFile:
             return ParquetFile(path, make)
         if found == "jsonl":
             return JsonLines(path)
-        return SeparatedFile(path, "," if found == "csv" else "\t")
+        return SeparatedFile(path, found)
 
 
 def _refuse_other_files(path: str) -> None:
@@ -498,21 +487,12 @@ def table_errors(path: str) -> Iterator[None]:
     known: AbstractContextManager[None] = told(path)
     with known:
         try:
-            with _long_cells():
-                yield
+            yield
         except (DataError, ConfigError):
             raise
-        except csv.Error as error:
-            raise DataError(f"cannot read {path}: no CSV: {error}") from None
         except ValueError as error:  # pyarrow's
             raise DataError(f"cannot read {path}: {error}") from error
 
 
-@contextmanager
-def _long_cells() -> Iterator[None]:
-    """Allows cells of any length, as texts are; the limit is the process's."""
-    before = csv.field_size_limit(LINE_BYTES_MAX)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
+def _texts(cells: Sequence[bytes]) -> list[str]:
+    return [cell.decode(*_CODEC) for cell in cells]

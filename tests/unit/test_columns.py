@@ -180,7 +180,7 @@ MALFORMED = [
     (b"1, 2 3 ,a", 4, "a finite number.* in column n", "'2 3'"),
     (b"1,inf,a", 3, "a finite number.* in column n", "'inf'"),
     (b"1,1e99,a", 3, "a finite number.* in column n", "'1e99'"),
-    (b'1,"2x",a', 4, "a finite number.* in column n", "'2x\"'"),
+    (b'1,"2x",a', 4, "a finite number.* in column n", "'2x'"),
     (b"1,2", 4, "3 columns", "2"),
     (b"1", 2, "3 columns", "1"),
     (b" ", 2, "a label|3 columns", ""),

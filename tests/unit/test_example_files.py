@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from snailps import write_matrix
+from snailps.data import table_formats
 from snailps.data.columns import MISSING
 from snailps.data.example_files import BYTE, DeclaredRows, example_files
 from snailps.data.feature_rows import table_of
@@ -206,6 +207,50 @@ def test_text_among_numbers_of_labels_is_told_with_its_row(write):
     text = "a,y\n" + "1,2\n" * 10_000 + "1,x\n"
     with pytest.raises(DataError, match=r"column 'y', row 10,001 is 'x': expected a number"):
         rows_of(example_files([write("x.csv", text)], "y"))
+
+
+@pytest.mark.parametrize(
+    ("odd", "label"),
+    [
+        ('3, "u,w", yes', "yes"),
+        ('3, "u,""w,z" , no', "no"),
+        ("3, u\rw, yes", "yes"),
+        ('3, "two\nlines", yes', "yes"),
+        ('3, u, "yes, or no"', "yes, or no"),
+        ("3, u, yes, no", None),
+        ("3, u", None),
+    ],
+)
+def test_labels_are_cells_of_the_rows_that_features_are_of(write, monkeypatch, odd, label):
+    monkeypatch.setattr(table_formats, "HEAD_ROWS", 4)
+    rows = '1, "u", yes\n2, v, no\n' * 2
+    found = example_files([write("x.csv", f"a,b,y\n{rows}{odd}\n{rows}")], "y")
+    if label is None:
+        with pytest.raises(DataError, match=r"x\.csv, line 6, column \d+: expected 3 columns, got"):
+            rows_of(found)
+        return
+    assert [len(row) for row in rows_of(found)] == [2] * 9
+    assert found.labels().tolist() == [*["yes", "no"] * 2, label, *["yes", "no"] * 2]
+
+
+def test_labels_of_csv_are_exact(write):
+    ids = [16777216, 16777217, 20240131001, 20240131002]
+    found = example_files([write("x.csv", "a,y\n" + "".join(f"1,{one}\n" for one in ids))], "y")
+    rows_of(found)
+    assert found.labels().tolist() == ids
+
+
+def test_names_that_json_lines_have_later_are_refused(write, monkeypatch):
+    monkeypatch.setattr(table_formats, "HEAD_ROWS", 2)
+    path = write("x.jsonl", '{"a": 1, "y": 0}\n' * 2 + '{"b": 5, "y": 1}\n')
+    with pytest.raises(DataError, match="row 3 has 'b', which the first 2 rows have not: declare"):
+        rows_of(example_files([path], "y"))
+    found = example_files([path], "y", ["b:numeric"])
+    assert (found.names, rows_of(found)) == (["a", "b"], [[(0, 1, 0)], [(0, 1, 0)], [(1, 5, 0)]])
+    ignored = example_files([path], "y", ["b:ignore"])
+    assert [len(row) for row in rows_of(ignored)] == [1, 1, 0]
+    model = example_files([path], names=["a"], others=True, needs_labels=False)
+    assert [len(row) for row in rows_of(model)] == [1, 1, 0]
 
 
 def test_lines_have_labels_and_keys(write):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,13 +11,14 @@ import zstandard
 
 from snailps.cli import train
 from snailps.config import RawConfig
+from snailps.data import table_formats
 from snailps.data._examples import hash_bytes
 from snailps.data.blocks import cut, expand, read_block
 from snailps.data.columns import columns_by_name, declaration_of
 from snailps.data.examples import ExampleReader
 from snailps.data.reading import Reading, format_of
 from snailps.data.scratch import Scratch
-from snailps.data.table_files import check_table, complete
+from snailps.data.table_files import check_table, complete, text_of
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import ClassifierSettings
 from snailps.models.sparse.evaluate import with_columns
@@ -365,7 +367,9 @@ def test_labels_may_be_missing_for_predictions(tmp_path, scratch_of, ending):
         ("x.jsonl", b"\n", "has no line"),
         ("x.csv", b"1,2\n3,4\n", "expected names of columns in the first line; got '1,2'"),
         ("x.csv", b"a,a\n3,4\n", "'a' twice"),
-        ("x.csv", b"a,y\n3\n", "line 2: expected 2 cells, as in the header, got 1"),
+        ("x.csv", b"a,y\n3\n", "line 2, column 2: expected 2 columns, got 1"),
+        ("x.csv", b"a,y\r3,4\r", "expected names of columns in the first line"),
+        ("x.csv", b'a,y\n3,"4\n5,6\n', "line 2, column 3: expected a closing quote, then"),
         ("x.csv.gz", b"no gzip", "cannot unpack"),
     ],
 )
@@ -373,6 +377,55 @@ def test_damaged_table_is_data_error(tmp_path, scratch_of, name, data, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=message):
         read(str(tmp_path / name), Reading("text", column="a"), scratch_of)
+
+
+@pytest.mark.parametrize("depth", [100, 950, 100_000])
+@pytest.mark.parametrize("begin", ["", '{"a": '])
+def test_deeply_nested_line_of_json_is_data_error(tmp_path, scratch_of, begin, depth):
+    path = tmp_path / "x.jsonl"
+    path.write_text(begin + "[" * depth + "]" * depth + "}" * bool(begin) + "\n")
+    readings = [
+        Reading("text", column="a"),
+        Reading("examples", label_column="y", columns=("y:label", "a:numeric"), needs_labels=False),
+        Reading("examples", label_column="a", columns=("a:label", "y:numeric")),
+    ]
+    for reading in readings:
+        with pytest.raises(DataError, match=r"x\.jsonl"):
+            read(str(path), reading, scratch_of)
+    with pytest.raises(DataError, match=r"x\.jsonl"):
+        complete(str(path), (), "")
+
+
+def test_texts_of_long_cells_do_not_depend_on_other_readers(tmp_path):
+    import csv
+
+    limit = csv.field_size_limit()
+    first, second = (str(tmp_path / name) for name in ("a.csv", "b.csv"))
+    Path(first).write_text("text\nshort\n")
+    long = "x" * (limit + 1)
+    Path(second).write_text("text\n" + "short words\n" * 120_000 + long + "\n")
+    reading = Reading("text", column="text")
+    texts = [text_of(reading, path) for path in (first, second)]
+    heads = [next(text) for text in texts]
+    assert list(texts[0]) == []
+    assert (heads[1] + b"".join(texts[1])).endswith(b"words\n" + long.encode() + b"\n")
+    assert csv.field_size_limit() == limit
+
+
+def test_name_that_json_lines_have_later_is_refused_or_declared(tmp_path, scratch_of, monkeypatch):
+    monkeypatch.setattr(table_formats, "HEAD_ROWS", 3)
+    path = written(tmp_path, "jsonl", [{"a": 1, "y": 0}] * 3 + [{"b": 5, "y": 1}] * 2)
+    declared = complete(path, (), "y")
+    assert declared == ("a:numeric", "y:label")
+    with pytest.raises(DataError, match=r"row 4 has 'b', .*: declare it in columns, as b:num"):
+        examples_of(path, Reading("examples", label_column="y", columns=declared), scratch_of)
+    declared = complete(path, ("b:numeric",), "y")
+    assert declared == ("a:numeric", "y:label", "b:numeric")
+    found = examples_of(path, Reading("examples", label_column="y", columns=declared), scratch_of)
+    assert [len(row) for _, row in found] == [1] * 5
+    short = written(tmp_path, "jsonl", [{"a": 1, "y": 0}] * 2, name="short")
+    with pytest.raises(DataError, match="has no column 'b'"):
+        complete(short, ("b:numeric",), "y")
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, scratch_of, monkeypatch):
