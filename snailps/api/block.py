@@ -69,6 +69,9 @@ class Block:
     open_parts : callable
         ``open_parts(part_bytes)``: its lines in parts, for threads that read one each; None if it
         is to be read as one (`data`).
+    head : callable
+        Gives the beginning of the file, to the end of its first line that is not blank: what may
+        tell how its lines are to be read.
     """
 
     number: int
@@ -94,6 +97,7 @@ class Block:
     settled: tuple[int, ...] = ()
     visits: Visits = field(default_factory=NoVisits)
     open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
+    head: Callable[[], bytes] = bytes
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)
     _reach: Pending | None = None

@@ -35,12 +35,16 @@ Unit = Literal["word", "line"]
 STEP_BYTES = 1 << 16
 # The same of a part's lines.
 STEP_BYTES_PART = 1 << 12
+# Asked for in the place of a unit: the head of a block's file.
+HEAD = "head"
 # No text has a longer word or line: a file that has is something else, and would fill the memory.
 UNIT_BYTES_MAX = 1 << 30
 
 # A unit begins at 0 and behind each of these.  For words these are fastText's separators, so a
 # newline stays with the word before it, and a blank between words is a unit of its own.
 _ENDS = {"word": re.compile(rb"[ \n\r\t\v\f\0]"), "line": re.compile(rb"\n")}
+# Behind a byte order mark and blank lines.
+_FIRST_LINE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*\n)*([^\n]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,38 @@ def _head_of_matrix(file: BinaryIO, path: str) -> bytes:
         return file.read(stop - start)
 
     return head_of_matrix(read, path, file.seek(0, os.SEEK_END))
+
+
+def first_line_of(data: bytes) -> bytes:
+    """The first line of a file's beginning that is not blank; empty: there is none."""
+    found = _FIRST_LINE.match(data)
+    return found[1].rstrip(b"\r") if found and found[1].strip() else b""
+
+
+def read_head(path: str, scratch: Scratch) -> bytes:
+    """The beginning of a file, to the end of `first_line_of` it.
+
+    It tells how lines are to be read, whichever block they are in.
+
+    Raises
+    ------
+    DataError
+        The file is missing or unreadable, or has a line of more than 1 GiB.
+    """
+    try:
+        with scratch.open(path) as file:
+            data = b""
+            while step := file.read(max(STEP_BYTES, len(data))):
+                data += step
+                line = first_line_of(data)
+                end = data.find(b"\n", data.index(line)) if line else -1
+                if end >= 0:
+                    return data[:end]
+                if len(data) > UNIT_BYTES_MAX:
+                    raise DataError(f"{path} has no line in {len(data):,} bytes: is it text?")
+            return data
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:

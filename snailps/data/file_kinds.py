@@ -129,13 +129,17 @@ def refuse_header(head: bytes, path: str) -> None:
     DataError
         The first line has names only, and the second has as many cells.
     """
-    separator = {"csv": ",", "tsv": "\t"}.get(format_of(path) or "")
-    if separator is None:
+    format = format_of(path)
+    if format not in ("csv", "tsv"):
         return
-    lines = head.removeprefix(b"\xef\xbb\xbf").decode(errors="replace").split("\n", 2)
-    names = [cell.strip().strip('"') for cell in lines[0].split(separator)]
-    cells = lines[1].count(separator) + 1 if len(lines) > 1 else 0
-    if len(names) > 1 and cells >= len(names) and all(map(_COLUMN.fullmatch, names)):
+    from snailps.data._examples import first_row
+    from snailps.data.examples import BOM, CELLS
+
+    head = head.removeprefix(BOM)
+    cells, end = first_row(head, *CELLS[format])
+    names = [cell.decode(errors="replace") for cell in cells]
+    following, _ = first_row(head[end:], *CELLS[format])
+    if 1 < len(names) <= len(following) and all(map(_COLUMN.fullmatch, names)):
         raise DataError(
             f"{path} has names of columns in its first line "
             f"({', '.join(names)[:SHOWN_CHARS]}): say which one has the texts, for example "

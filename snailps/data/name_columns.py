@@ -1,11 +1,13 @@
 """Lines whose columns are names: triples of a graph, pairs or ratings of users and items.
 
-    bytes of a block -> NameColumns.read -> a list of names a column, values   ->  NameCounts.add
-    NameCounts.dump -> bytes of a survey's part -> merge -> summary -> Names: name <-> number
+    bytes of a block, head of its file -> NameColumns.read -> a list of names a column, values
+    names -> NameCounts.add -> dump -> bytes of a survey's part -> merge -> summary
+    summary -> Names: name <-> number
 
-Columns are separated by tabs, or by commas, or by spaces, whichever the block's first line has.
-Names are numbered by how often they occur, ties by their bytes, so that numbers depend on the input
-alone.  Owns the text and the numbering; knows nothing of rows.
+Columns are separated by tabs, by commas as in CSV, or by blanks: the first line of a file tells by
+what, and how many there are.  Names are numbered by how often they occur, ties by their bytes, so
+that numbers depend on the input alone.  Owns the numbering; `examples` parses; knows nothing of
+rows.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data._examples import first_row
+from snailps.data.blocks import first_line_of
+from snailps.data.columns import Column, Kind
+from snailps.data.examples import CELLS, ExampleReader, format_of_rows
 from snailps.errors import DataError
 
 _HEAD = struct.Struct("<QQ")
-_LINE_SHOWN = 80
-_VALUE_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,110 +58,71 @@ class NameColumns:
         What the columns are, for messages: ``("head", "relation", "tail")``.
     valued : bool
         Behind the names may be a number, and columns behind that are ignored; a first line of a
-        file whose value is no number is a head.
+        file whose value is no number has names of columns.
     """
 
     expected: tuple[str, ...]
     valued: bool = False
 
-    def read(self, data: bytes, path: str, start: int) -> Columns:
+    def read(self, data: bytes, path: str, start: int, head: bytes) -> Columns:
         """The columns of some lines; empty lines are ignored.
+
+        Parameters
+        ----------
+        data : bytes
+        path : str
+        start : int
+            Where they begin in their file.
+        head : bytes
+            The beginning of the file, with its first line at least (`blocks.read_head`).
 
         Raises
         ------
         DataError
-            A line has other columns; names file and line.
+            A line has other columns than the first one; names file and line.
         """
-        whole = data.replace(b"\r\n", b"\n")
-        data = whole.strip(b"\n")
-        if not data.strip():
+        line = first_line_of(head)
+        format = format_of_rows(line, self._fits, tuple(CELLS))
+        cells, _ = first_row(line, *CELLS[format])
+        width, names = len(cells), len(self.expected)
+        if not line:
             return Columns([[] for _ in self.expected], np.zeros(0, np.float32))
-        line = data.partition(b"\n")[0]
-        separator = b"\t" if b"\t" in line else b"," if b"," in line else None
-        width = len(line.split(separator))
-        if width != len(self.expected) and not (self.valued and width > len(self.expected)):
-            raise self._refuse(line, separator, whole, path, start)
-        parts = _split(data, separator, width)
-        if parts is None:
-            parts = self._split_slowly(whole, separator, width, path, start)
-        names = [parts[at::width] for at in range(len(self.expected))]
-        if width == len(self.expected):
-            return Columns(names, np.zeros(0, np.float32))
-        texts = parts[len(self.expected) :: width]
-        headed = start == 0 and not _is_number(texts[0])
-        if headed:
-            names, texts = [some[1:] for some in names], texts[1:]
-        try:
-            with np.errstate(over="ignore"):
-                values = np.array(texts or [], "S").astype(np.float32)
-            if not np.isfinite(values).all():
-                raise ValueError
-        except ValueError:
-            wrong, at = next((text for text in texts if not _is_number(text)), b""), len(names)
-            for line in data.split(b"\n")[headed:]:
-                if line.strip() and line.split(separator)[at].strip() == wrong.strip():
-                    break
+        if not self._fits(width):
             raise DataError(
-                f"{_place(line, whole, path, start)}: expected {self._shape()}, with numbers as "
-                f"values; got {_shown(wrong)!r}"
-            ) from None
-        return Columns(names, values)
+                f"{path}: expected {self._shape}, got {width} columns in the first line, "
+                f"{line[:80].decode('utf-8', 'replace')!r}"
+            )
+        columns = [Column(f"name of {one}", Kind.TEXT) for one in self.expected]
+        if width > names:
+            columns.append(Column("value", Kind.LABEL))
+            columns += [Column(f"column {at}", Kind.IGNORE) for at in range(names + 1, width)]
+        first = 0
+        if start <= head.index(line) and width > names and not _is_number(cells[names]):
+            first = data.index(line) + len(line) if line in data else len(data)
+        reader = ExampleReader(format, columns=columns, needs_labels=False, may_skip=False)
+        try:
+            found = reader.read(data, path, start, (first, len(data)))
+        except DataError as error:
+            raise DataError(f"{error}: the file has {self._shape}, as its first line") from None
+        values = found.labels if width > names else np.zeros(0)
+        return Columns(list(found.cells), np.asarray(values, np.float32))
 
-    def _split_slowly(
-        self, data: bytes, separator: bytes | None, width: int, path: str, start: int
-    ) -> list[bytes]:
-        parts: list[bytes] = []
-        for line in data.split(b"\n"):
-            if not line.strip():
-                continue
-            cells = [cell.strip() for cell in line.split(separator)]
-            if len(cells) != width:
-                raise self._refuse(line, separator, data, path, start)
-            parts += cells
-        return parts
+    def _fits(self, cells: int) -> bool:
+        """Whether a line may have so many cells."""
+        return cells == len(self.expected) or (self.valued and cells > len(self.expected))
 
-    def _refuse(
-        self, line: bytes, separator: bytes | None, data: bytes, path: str, start: int
-    ) -> DataError:
-        return DataError(
-            f"{_place(line, data, path, start)}: expected lines of {self._shape()}, separated by "
-            f"tabs, commas or spaces, all alike; got {len(line.split(separator))} columns"
-        )
-
+    @property
     def _shape(self) -> str:
-        return " ".join(self.expected) + (" [value]" if self.valued else "")
-
-
-def _split(data: bytes, separator: bytes | None, width: int) -> list[bytes] | None:
-    """All cells in one list, where every line has `width` of them; else None."""
-    if separator is None:
-        return None
-    text = np.frombuffer(data, np.uint8)
-    ends = text[(text == separator[0]) | (text == 10)]
-    if (len(ends) + 1) % width:
-        return None
-    pattern = np.full(width, separator[0], np.uint8)
-    pattern[-1] = 10
-    if not (np.append(ends, np.uint8(10)).reshape(-1, width) == pattern).all():
-        return None
-    return data.replace(b"\n", separator).split(separator)
-
-
-def _place(line: bytes, data: bytes, path: str, start: int) -> str:
-    """Which of the lines that begin at byte `start` of a file it is, the first such one."""
-    number = data.split(b"\n").index(line) + 1
-    return f"{path}, line {number}{f' from byte {start:,} on' if start else ''}"
+        shape = " ".join(self.expected) + (" [value]" if self.valued else "")
+        return f"lines of {shape}, separated by tabs, commas or blanks"
 
 
 def _is_number(text: bytes) -> bool:
     try:
-        return abs(float(text)) <= _VALUE_MAX
+        float(text)
     except ValueError:
         return False
-
-
-def _shown(text: bytes) -> str:
-    return text[:_LINE_SHOWN].decode("utf-8", "replace")
+    return True
 
 
 class NameCounts:

@@ -1,7 +1,7 @@
 """Rows of names from Python objects: triples, pairs of users and items, ratings.
 
     list, array, table, sparse matrix [, values] -> NameRows.pieces -> names of each column, values
-    NameRows -> spool_names -> Spooled: lines that `name_columns` reads, separated by tabs
+    NameRows -> spool_names -> Spooled: lines that `name_columns` reads, CSV
 
 A name is a text or a whole number.  No library is imported: an object of one shows that it is
 there.  Knows nothing of models.
@@ -9,6 +9,7 @@ there.  Knows nothing of models.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +25,8 @@ from snailps.errors import DataError
 
 _CODEC = ("utf-8", "surrogateescape")
 _NO_CHARACTERS = "\t\n\r"
+_ODD = re.compile(r'[",]|^ | $', re.MULTILINE)
+"""What a cell of CSV has in quotes only."""
 _END = object()
 
 
@@ -286,10 +289,10 @@ def spool_names(
         for piece in rows.pieces():
             for column in piece.names:
                 _refuse_odd(column)
-            columns: list[Iterable[str]] = [*piece.names]
+            columns: list[Iterable[str]] = list(map(_quoted, piece.names))
             if len(piece.values):
                 columns.append(map(repr, piece.values.tolist()))
-            lines = map("\t".join, zip(*columns, strict=True))
+            lines = map(",".join, zip(*columns, strict=True))
             try:
                 data = ("\n".join(lines) + "\n").encode(*_CODEC)
             except UnicodeEncodeError as error:
@@ -308,6 +311,13 @@ def spool_names(
     except BaseException:
         file.close()
         raise
+
+
+def _quoted(names: list[str]) -> list[str]:
+    """Names as cells of CSV."""
+    if not _ODD.search("\n".join(names)):
+        return names
+    return ['"' + name.replace('"', '""') + '"' if _ODD.search(name) else name for name in names]
 
 
 def _refuse_odd(names: list[str]) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 from snailps.api.class_source import define
@@ -25,7 +26,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
-from snailps.data.blocks import open_parts, read_block
+from snailps.data.blocks import HEAD, open_parts, read_block, read_head
 from snailps.data.driver_files import is_driver_file
 from snailps.data.scratch import Scratch
 from snailps.errors import (
@@ -577,21 +578,22 @@ class WorkerProcess(Node):
         return found + self._tally.samples()
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
-        def read() -> bytes:
+        def fetched(read: Callable[[], bytes], unit: str) -> bytes:
             try:
-                return read_block(
-                    lease.path, lease.start, lease.stop, unit=model.unit, scratch=scratch
-                )
+                return read()
             except DataError as error:
                 if is_driver_file(lease.path):  # the master does not read it for others
                     raise
                 if lease.path not in self._unreadable:
                     self._unreadable.add(lease.path)
                     log.warning("%s; asking the master for the bytes", error)
-                fetch = messages.Fetch(lease.number, pass_, model.unit)
+                fetch = messages.Fetch(lease.number, pass_, unit)
                 content = self._ask(fetch, self.settings.request_timeout)
                 assert isinstance(content, messages.Content)
                 return content.blob
+
+        def read() -> bytes:
+            return read_block(lease.path, lease.start, lease.stop, unit=model.unit, scratch=scratch)
 
         visits: Visits = NoVisits()
         if lease.part >= 0:
@@ -605,7 +607,7 @@ class WorkerProcess(Node):
             lease.epoch,
             lease.seed,
             (float(before), float(after)),
-            read if lease.path else bytes,
+            partial(fetched, read, model.unit) if lease.path else bytes,
             clock=lease.clock,
             slot=lease.slot,
             slots=lease.slots,
@@ -622,6 +624,7 @@ class WorkerProcess(Node):
             open_parts=lambda part_bytes: open_parts(
                 lease.path, lease.start, lease.stop, part_bytes, scratch
             ),
+            head=partial(fetched, partial(read_head, lease.path, scratch), HEAD),
         )
 
     # --- waiting ---------------------------------------------------------------------------

@@ -42,7 +42,17 @@ def connected(model_class, shards=1):
 def block_of(data, number=0, progress=(0.0, 0.5)):
     """A block of its own text, elsewhere in the file than blocks of other numbers."""
     data, start = data if isinstance(data, bytes) else data.encode(), number * BLOCK_BYTES_MAX
-    return Block(number, "text", start, start + len(data), 0, 7, progress, lambda: data)
+    return Block(
+        number,
+        "text",
+        start,
+        start + len(data),
+        0,
+        7,
+        progress,
+        lambda: data,
+        head=lambda: data,
+    )
 
 
 def train(model, data, number=0, progress=(0.0, 0.5)):

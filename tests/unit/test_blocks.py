@@ -12,7 +12,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from snailps.data._text import WordCounter
-from snailps.data.blocks import STEP_BYTES, Block, Source, cut, expand, open_parts, read_block
+from snailps.data.blocks import (
+    STEP_BYTES,
+    Block,
+    Source,
+    cut,
+    expand,
+    first_line_of,
+    open_parts,
+    read_block,
+    read_head,
+)
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -50,6 +60,32 @@ def counts_of(texts) -> dict:
     for text in texts:
         counter.count(text)
     return dict(zip(counter.words(), counter.counts().tolist(), strict=True))
+
+
+# ---- read_head ----
+
+BLANK, LONG = b"\n" * STEP_BYTES, b"a" * STEP_BYTES
+
+
+@pytest.mark.parametrize(
+    ("data", "head", "line"),
+    [
+        (b"one\ntwo\n", b"one", b"one"),
+        (b"one", b"one", b"one"),
+        (b"\xef\xbb\xbf\r\n \t\n\tone, \r\ntwo", b"\xef\xbb\xbf\r\n \t\n\tone, \r", b"\tone, "),
+        (BLANK + LONG + b"\nb", BLANK + LONG, LONG),
+        (b"\n \n", b"\n \n", b""),
+    ],
+)  # fmt: skip
+def test_read_head_ends_with_the_first_line_that_is_not_blank(tmp_path, scratch, data, head, line):
+    found = read_head(write(tmp_path / "x", data), scratch)
+    assert found == head
+    assert first_line_of(data) == first_line_of(found) == line
+
+
+def test_read_head_of_no_file_is_data_error(tmp_path, scratch):
+    with pytest.raises(DataError, match=r"cannot read .*none: No such file"):
+        read_head(str(tmp_path / "none"), scratch)
 
 
 # ---- read_block ----

@@ -171,6 +171,15 @@ def test_reader_auto_with_columns_tells_tsv_by_its_tabs(text, format):
     assert reader.format == format
 
 
+def test_reader_auto_with_columns_is_told_by_the_first_line_of_the_file_alone():
+    reader = ExampleReader("auto", columns="y:label, a:categorical, b:categorical")
+    later = b"1,x\ty\tz\tt,Rome\n"
+    with pytest.raises(DataError, match=r"f.txt: .* told by its first line, .* set format to csv"):
+        reader.read(later, "f.txt", 100)
+    assert reader.learn_format(b"0,x\ty,Oslo")
+    assert (reader.format, len(reader.read(later, "f.txt", 100).labels)) == ("csv", 1)
+
+
 # ---- malformed lines ----
 
 MALFORMED = [

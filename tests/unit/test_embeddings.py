@@ -48,7 +48,7 @@ def test_check_of_mf_refuses_ratings_without_values(tmp_path):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"u1 i1\nu2 i2\n", r"^input: .*pairs.txt, line 1: expected lines of head relation tail"),
+        (b"u1 i1\nu2 i2\n", r"^input: .*pairs.txt: expected lines of head relation tail"),
         (b"\0\1\2\xff" * 99, r"^input: .*pairs.txt is no text, but binary data"),
         (None, r"^input: not found: .*pairs.txt does not exist"),
     ],
@@ -105,7 +105,7 @@ def test_kge_block_changes_rows_as_the_kernel_does(method, consistency):
         after = model.pull(TABLE, keys, state=True)
 
         # The same block by hand: rows in the order of keys, the order of lines drawn from its seed.
-        columns = KnowledgeGraph.read(TRIPLES, "x", 0)
+        columns = KnowledgeGraph.read(block_of(TRIPLES))
         ids = [
             names.numbers(kind, column)
             for kind, column in zip((0, 1, 0), columns.names, strict=True)

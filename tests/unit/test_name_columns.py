@@ -1,13 +1,21 @@
 """data.name_columns: lines of names, their counts, their numbers."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from snailps.data.blocks import read_block, read_head
 from snailps.data.name_columns import NameColumns, NameCounts, Names
+from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 
 TRIPLES = NameColumns(("head", "relation", "tail"))
 RATINGS = NameColumns(("user", "item"), valued=True)
+
+
+def read(columns, data, start=0, head=None):
+    return columns.read(data, "x", start, data if head is None else head)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +27,7 @@ RATINGS = NameColumns(("user", "item"), valued=True)
     ],
 )
 def test_read_of_triples_by_tabs_keeps_spaces_in_names(data):
-    found = TRIPLES.read(data, "x", 0)
+    found = read(TRIPLES, data)
     assert found.names == [[b"a", b"b"], [b"likes", b"is in"], [b"b", b"c d"]]
     assert len(found) == 2
     assert len(found.values) == 0
@@ -27,48 +35,128 @@ def test_read_of_triples_by_tabs_keeps_spaces_in_names(data):
 
 @pytest.mark.parametrize("data", [b"a,r,b\nc,r,d\n", b"a r b\nc  r d\n", b"a, r ,b\n\n c,r,d\n"])
 def test_read_of_triples_by_commas_or_spaces(data):
-    names = TRIPLES.read(data, "x", 0).names
-    assert [[name.strip() for name in some] for some in names] == [
-        [b"a", b"c"], [b"r", b"r"], [b"b", b"d"],
-    ]  # fmt: skip
+    assert read(TRIPLES, data).names == [[b"a", b"c"], [b"r", b"r"], [b"b", b"d"]]
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (b'"Doe, J.",r,"say ""b"""\n a ," r",b\n',
+         [[b"Doe, J.", b"a"], [b"r", b" r"], [b'say "b"', b"b"]]),
+        (b'"Doe\tr\t"b"@en\n', [[b'"Doe'], [b"r"], [b'"b"@en']]),
+        (b"\xef\xbb\xbfa\tr\tb\n", [[b"a"], [b"r"], [b"b"]]),
+        (b"Pa,ris likes b\nc likes  d\n", [[b"Pa,ris", b"c"], [b"likes"] * 2, [b"b", b"d"]]),
+        (b"  a r b \r\n \nc r d\n", [[b"a", b"c"], [b"r"] * 2, [b"b", b"d"]]),
+        (b"head\trelation\ttail\n", [[b"head"], [b"relation"], [b"tail"]]),
+    ],
+)  # fmt: skip
+def test_cells_of_names_are_those_of_csv_or_of_lines_without_quotes(data, names):
+    assert read(TRIPLES, data).names == names
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (TRIPLES, [b"a likes b"] * 3 + [b"Paris,Texas likes b", b"x,y,z is c", b"c likes d"] * 2),
+        (TRIPLES, [b"a\tlikes\tb", b"x, y\tis in, or\ta, b", b"c d\tis\te f"] * 3),
+        (TRIPLES, [b"a,likes,b", b'"c\td",likes,"x, y"', b" e , f\tg\th , i"] * 3),
+        (RATINGS, [b"user item rating"] + [b"u i 3", b"Doe,John,3 x 5", b"1,2,3 y 4"] * 3),
+        (RATINGS, [b"", b"user\titem\tn\ttime"] + [b"u, v\ti\t3\t9", b"\tno name\t1\t2"] * 3),
+    ],
+)
+def test_columns_are_those_of_the_first_line_in_blocks_cut_anywhere(tmp_path, columns, lines):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    size, scratch = path.stat().st_size, Scratch(str(tmp_path / "scratch"), 0)
+    head = read_head(str(path), scratch)
+
+    def columns_of(*edges):
+        names, values = [[] for _ in columns.expected], []
+        for start, stop in pairwise(edges):
+            data = read_block(str(path), start, stop, unit="line", scratch=scratch)
+            found = columns.read(data, str(path), start, head)
+            for all_of, some in zip(names, found.names, strict=True):
+                all_of += some
+            values += found.values.tolist()
+        return names, values
+
+    whole = columns_of(0, size)
+    assert len(whole[0][0]) == sum(map(bool, lines)) - columns.valued
+    for at in range(1, size):
+        assert columns_of(0, at, size) == whole
+    assert columns_of(*range(0, size, 7), size) == whole
+
+
+def test_line_that_is_not_as_the_first_is_refused_in_blocks_cut_anywhere(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"a likes b\nc,likes,d\ne likes f\n")
+    size, scratch = path.stat().st_size, Scratch(str(tmp_path / "scratch"), 0)
+
+    def read_all(*edges):
+        for start, stop in pairwise(edges):
+            data = read_block(str(path), start, stop, unit="line", scratch=scratch)
+            TRIPLES.read(data, str(path), start, read_head(str(path), scratch))
+
+    for at in range(1, size):
+        with pytest.raises(DataError, match=r"x\.txt, line 2, column 10: expected 3 col.* got 1"):
+            read_all(0, at, size)
 
 
 def test_read_of_ratings_takes_values_and_ignores_times_and_a_head():
     data = b"user,item,rating,time\nu1,i1,3.5,9\nu2,i1,4,8\n"
-    found = RATINGS.read(data, "x", 0)
+    found = read(RATINGS, data)
     assert found.names == [[b"u1", b"u2"], [b"i1", b"i1"]]
     np.testing.assert_array_equal(found.values, np.float32([3.5, 4]))
-    assert len(RATINGS.read(b"u1 i1\nu2 i2\n", "x", 0).values) == 0
+    assert len(read(RATINGS, b"u1 i1\nu2 i2\n").values) == 0
 
 
 @pytest.mark.parametrize(
     ("columns", "data", "start", "message"),
     [
-        (TRIPLES, b"a\tb\n", 0, "x, line 1: expected lines of head relation tail.*got 2 columns"),
-        (TRIPLES, b"a\tr\tb\na\tb\n", 7, "x, line 2 from byte 7 on: expected lines"),
-        (TRIPLES, b"a\tr\tb\na\tr\tb\tc\nd\n", 0, "line 2: expected lines of head"),
-        (TRIPLES, b"\r\n\na\tr\tb\n\na\tb\n", 0, "line 5: expected lines of head"),
         (
-            RATINGS,
-            b"user,item,rating\n",
-            99,
-            "line 1 from byte 99 on: .*numbers as values; got 'rating'",
+            TRIPLES,
+            b"a\tb\n",
+            0,
+            r"x: expected lines of head relation tail, .*got 2 columns in",
         ),
-        (RATINGS, b"u,i,1\nu,i,much\n", 0, "line 2: .*numbers as values; got 'much'"),
-        (RATINGS, b"user,item,n\n\nu,i,much\n", 0, "line 3: .*numbers as values; got 'much'"),
-        (RATINGS, b"u,i,1\n,,\nu,i,1e39\n", 0, "line 2: .*numbers as values; got ''"),
-        (RATINGS, b"u,i,1\nu,i,1e39\n", 0, "line 2: .*numbers as values; got '1e39'"),
-        (RATINGS, b"u,i,1\nu,i,inf\n", 0, "numbers as values; got 'inf'"),
+        (
+            TRIPLES,
+            b"a\tr\tb\na\tb\n",
+            7,
+            "x, line 2 of .* at byte 7, .*expected 3 col.* got 2",
+        ),
+        (TRIPLES, b"a\tr\tb\na\tr\tb\tc\nd\n", 0, "line 2, .*expected 3 columns, got 4"),
+        (
+            TRIPLES,
+            b"\r\n\na\tr\tb\n\na\tb\n",
+            0,
+            "line 5, .*expected 3 col.* got 2.* as its first",
+        ),
+        (
+            TRIPLES,
+            b'a,r,b\na,"r,b\n',
+            0,
+            "line 2, column 3: expected a closing quote",
+        ),
+        (RATINGS, b"user,item,rating\n", 99, "byte 99, .*in column value, got 'rating'"),
+        (RATINGS, b"u,i,1\nu,i,much\n", 0, "line 2, .*in column value, got 'much'"),
+        (RATINGS, b"user,item,n\n\nu,i,much\n", 0, "line 3, .*in column value, got 'much'"),
+        (RATINGS, b"u,i,1\n,,\nu,i,1e39\n", 0, "line 2, .*in column value, got nothing"),
+        (RATINGS, b"u,i,1\nu,i,1e39\n", 0, "line 2, .*in column value, got '1e39'"),
+        (RATINGS, b"u,i,1\nu,i,inf\n", 0, "in column value, got 'inf'"),
+        (RATINGS, b"u,i,inf\nu,i,1\n", 0, "line 1, .*in column value, got 'inf'"),
         (RATINGS, b"u\n", 0, r"expected lines of user item \[value\]"),
     ],
 )
 def test_read_refuses_other_lines(columns, data, start, message):
+    head = {RATINGS: b"u,i,1", TRIPLES: b"a\tr\tb"}[columns] if start else data
     with pytest.raises(DataError, match=message):
-        columns.read(data, "x", start)
+        read(columns, data, start, head)
 
 
 def test_read_of_nothing_is_empty():
-    assert len(TRIPLES.read(b"\n \n", "x", 0)) == 0
+    assert len(read(TRIPLES, b"\n \n")) == 0
+    assert len(read(TRIPLES, b"\n\n", 7, b"a r b")) == 0
 
 
 def test_numbers_depend_on_counts_alone_and_not_on_parts():

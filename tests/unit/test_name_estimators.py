@@ -31,7 +31,8 @@ class Jobs:
     def __call__(self, worker_class, settings, given, monitor, **_):
         cls = kge.KnowledgeGraph if worker_class.endswith("Graph") else mf.MatrixFactorization
         path = given[0] if isinstance(given, list) else given.path
-        columns = cls.columns.read(Path(path).read_bytes(), path, 0)
+        data = Path(path).read_bytes()
+        columns = cls.columns.read(data, path, 0, data)
         self.asked.append((worker_class, settings))
         self.lines = Path(path).read_text().splitlines()
         counts = NameCounts(2)
@@ -68,7 +69,7 @@ def graph(jobs):
 
 def test_graph_answers_scores_and_ranks(graph, jobs):
     assert jobs.asked == [(graph.worker_class, {"model": "transe", "dim": 2, "epochs": 1})]
-    assert jobs.lines == ["\t".join(row) for row in TRIPLES]
+    assert jobs.lines == [",".join(row) for row in TRIPLES]
     assert graph.tails("a", "next", topn=1) == [("b", 0.0)]
     assert graph.tails("a", "next", topn=2, without=["b", "c"]) == [("a", -1.0), ("d", -2.0)]
     assert graph.heads("next", "b", topn=1) == [("a", 0.0)]
@@ -103,7 +104,7 @@ def test_graph_is_fitted_on_files_and_asked_with_files(jobs, tmp_path):
 
 def test_names_that_were_whole_numbers_come_back_as_such(jobs, tmp_path):
     model = snailps.MatrixFactorization(dim=1).fit(np.array(RATINGS))
-    assert jobs.lines == ["1\t10\t3.5", "1\t20\t5.5", "2\t20\t5.0"]
+    assert jobs.lines == ["1,10,3.5", "1,20,5.5", "2,20,5.0"]
     assert model.factors_.items == [20, 10]
     # 3 + .1 x 2
     assert model.recommend(1, topn=5) == [(20, pytest.approx(3.2)), (10, pytest.approx(3.1))]
@@ -145,13 +146,13 @@ def test_values_are_needed_by_the_squared_loss_only(jobs):
     with pytest.raises(DataError, match="loss='squared' predicts values, and X has none"):
         snailps.MatrixFactorization().fit([(1, 2)])
     snailps.MatrixFactorization(loss="pairwise").fit([(1, 2)])
-    assert jobs.lines == ["1\t2"]
+    assert jobs.lines == ["1,2"]
 
 
 def test_columns_of_a_table_are_chosen_and_found_again(jobs):
     table = {"stars": [4.0, 2.0], "film": ["8", "9"], "who": ["1", "2"]}
     model = snailps.MatrixFactorization(dim=1).fit(table, "stars", columns=["who", "film"])
-    assert jobs.lines == ["1\t8\t4.0", "2\t9\t2.0"]
+    assert jobs.lines == ["1,8,4.0", "2,9,2.0"]
     assert model.factors_.users == ["1", "2"]
     assert model.predict(table).tolist() == pytest.approx([3.08, 3.18])
 

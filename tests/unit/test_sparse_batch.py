@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from snailps.api.block import Block
 from snailps.data._admission import Admission, Admitted
 from snailps.data.examples import ExampleReader
 from snailps.errors import DataError
@@ -49,6 +50,18 @@ def test_batch_with_bias_has_its_key_last():
     assert found.keys.tolist() == [7, BIAS_KEY]
     assert found.bias == 1
     assert found.places.tolist() == [0]
+
+
+def test_batch_of_a_block_of_csv_is_read_as_the_head_of_its_file_says():
+    data = b"1,x\ty\tz\tt,Rome\n"
+    heads = [b"0\tx\ty,z", b"0,x\ty,Oslo"]
+    found = []
+    for head in heads:
+        block = Block(0, "f", 9, 26, 0, 1, (0, 1), lambda: data, head=lambda head=head: head)
+        columns = "y:label, a:categorical, b:categorical"
+        reader = BatchReader(ExampleReader(columns=columns, on_bad_line="skip"))
+        found.append(reader.read_block(block))
+    assert [(len(batch), batch.bad) for batch in found] == [(0, 1), (1, 0)]
 
 
 def test_batch_of_nothing_is_empty():

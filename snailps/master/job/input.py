@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.config.quoting import split_list
-from snailps.data.blocks import Block, Source, cut, expand, read_block
+from snailps.data.blocks import HEAD, Block, Source, cut, expand, read_block, read_head
 from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError
@@ -84,13 +84,15 @@ class JobInput:
         self.blocks, self.block_bytes = blocks, block_bytes
 
     def read(self, block: Block, unit: str) -> bytes:
-        """Bytes of a block.
+        """Bytes of a block, in a unit; or the head of its file (`HEAD`).
 
         Raises
         ------
         DataError
             The master cannot read it either.
         """
+        if unit == HEAD:
+            return read_head(block.path, self._scratch)
         return read_block(
             block.path,
             block.start,

@@ -23,6 +23,7 @@ from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output, check_room, sizes_text
+from snailps.data.blocks import HEAD
 from snailps.errors import ClusterError, ConfigError, ProtocolError
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
@@ -578,7 +579,7 @@ class Job:
         if (
             self.ledger is None
             or self.rounds
-            or unit not in ("line", "word")
+            or unit not in ("line", "word", HEAD)
             or self.ledger.piece(number) is None
         ):
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")

@@ -1,6 +1,6 @@
 """Files of embeddings of names: hold-out lines, and the ``.npz`` of a model.
 
-    paths -> texts -> NameColumns -> Names.numbers -> Known: numbered lines
+    paths -> blocks -> NameColumns -> Names.numbers -> Known: numbered lines
     settings, names, rows -> write -> .npz -> read -> settings, arrays
 
 An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, their
@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
-from snailps.data.blocks import cut, expand, files_of, head_of, read_block
+from snailps.data.blocks import (
+    cut,
+    expand,
+    files_of,
+    head_of,
+    read_block,
+    read_head,
+)
 from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.name_columns import Columns, NameColumns, Names
@@ -70,7 +77,7 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
             head = head_of(path)
             if not is_driver_file(path):
                 refuse_foreign(head[:HEAD_BYTES], path, text=True)
-            columns.read(head, path, 0)
+            columns.read(head, path, 0, head)
     except DataError as error:
         raise DataError(f"{setting}: {str(error).removeprefix('input ')}") from None
 
@@ -129,11 +136,13 @@ def columns_of(
         return
     scratch = Scratch(scratch_dir, scratch_bytes)
     try:
-        for block in cut(expand(paths, scratch), BLOCK_BYTES):
-            data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-            found = columns.read(data, block.path, block.start)
-            if len(found):
-                yield found
+        for source in expand(paths, scratch):
+            head = read_head(source.path, scratch)
+            for block in cut([source], BLOCK_BYTES):
+                data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
+                found = columns.read(data, block.path, block.start, head)
+                if len(found):
+                    yield found
     finally:
         scratch.close()
 

@@ -143,7 +143,8 @@ class MatrixFactorization(EmbeddingWorker):
             return
         for name, paths in (("input", settings.input), ("test", settings.test)):
             for path in files_of(paths)[: files.HEADS_MAX] if paths else ():
-                found = cls.columns.read(head_of(path), path, 0)
+                head = head_of(path)
+                found = cls.columns.read(head, path, 0, head)
                 if len(found) and not len(found.values):
                     raise DataError(
                         f"{name}: {path}: lines of users and items without values: loss squared "

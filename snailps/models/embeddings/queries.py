@@ -316,8 +316,8 @@ class GraphModel(NamedRows):
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
         """For each line ``head relation tail`` its score, or best heads or tails for a ``?``."""
-        found = kge.KnowledgeGraph.read(data, self.path, 0)
-        for cells in zip(*found.names, strict=True):
+        columns = kge.KnowledgeGraph.columns.read(data, "the questions", 0, data)
+        for cells in zip(*columns.names, strict=True):
             head, relation, tail = map(to_text, cells)
             if tail == ASKED:
                 yield self.tails(head, relation, k)
@@ -432,6 +432,8 @@ class FactorModel(NamedRows):
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
         """For each line ``user item`` its value, or the best items for a ``?``."""
-        for cells in zip(*mf.MatrixFactorization.read(data, self.path, 0).names, strict=True):
+        columns = mf.MatrixFactorization.columns
+        found = columns.read(data, "the questions", 0, data)
+        for cells in zip(*found.names, strict=True):
             user, item = map(to_text, cells)
             yield self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]

@@ -160,7 +160,7 @@ class NamePart:
 
     def add(self, block: Block) -> None:
         """Counts the names of a block."""
-        columns = self._model.read(block.data, block.path, block.start)
+        columns = self._model.read(block)
         for names, kind in zip(columns.names, self._model.kind_of_column, strict=True):
             self._counts.add(kind, names)
         self._counts.add_values(columns.values)
@@ -227,9 +227,9 @@ class EmbeddingWorker(Worker):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
-    def read(cls, data: bytes, path: str, start: int) -> Columns:
-        """Names and values of lines."""
-        return cls.columns.read(data, path, start)
+    def read(cls, block: Block) -> Columns:
+        """Names and values of a block's lines."""
+        return cls.columns.read(block.data, block.path, block.start, block.head())
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
@@ -368,7 +368,7 @@ class EmbeddingWorker(Worker):
         known = block.path, block.start, block.stop
         if (lines := self._encoded.get(known)) is not None:
             return lines
-        columns = self.read(block.data, block.path, block.start)
+        columns = self.read(block)
         block._data = None
         keys, places, at = [], [np.zeros(0, np.int32)] * len(columns.names), 0
         for kind in range(len(self.kinds)):

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.block import Block
 from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
@@ -218,10 +219,19 @@ class BatchReader:
 
         return self._map(read, range(len(parts.edges) - 1))
 
-    @property
-    def knows_format(self) -> bool:
-        """Whether the format is given, or was found in a text before."""
+    def knows_format(self, block: Block) -> bool:
+        """Whether the format is given, or was found in a text before, or in the block's file.
+
+        CSV and TSV are told by the first line of a file.
+        """
+        if self._reader.columns and not self._reader.knows_format:
+            self._reader.learn_format(block.head())
         return self._reader.knows_format
+
+    def read_block(self, block: Block) -> Batch:
+        """The batch of a block."""
+        self.knows_format(block)
+        return self.read(block.data, block.path, block.start)
 
     def _pieces_of_rows(self, data: bytes, then: Callable[[Examples], T], path: str) -> list[T]:
         """The same for a block of a matrix file."""

@@ -251,7 +251,7 @@ class Net(SparseWorker):
 
     def prepare(self, block: Block) -> Batch:  # type: ignore[override]
         """Parses the block."""
-        batch = self._reader.read(block.data, block.path, block.start)
+        batch = self._reader.read_block(block)
         self._look_at(batch, block)
         return batch
 

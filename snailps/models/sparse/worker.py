@@ -312,6 +312,7 @@ class SparseWorker(Worker):
         if self.settings.min_count == 1:
             return b""
         reader = batch_reader(self.settings)
+        reader.knows_format(block)
         examples = reader.parse(block.data, block.path, block.start)
         keys, places = number_keys(examples.keys)
         counts = np.minimum(np.bincount(places, minlength=len(keys)), self.settings.min_count)
@@ -376,7 +377,7 @@ class SparseWorker(Worker):
         if self.shared_rows is not None:
             prepared = self._prepare_kept(block, self.shared_rows)
         else:
-            prepared = self._with_copies(self._reader.read(block.data, block.path, block.start))
+            prepared = self._with_copies(self._reader.read_block(block))
         for batch in prepared.batches:
             self._look_at(batch, block)
         return prepared
@@ -406,7 +407,7 @@ class SparseWorker(Worker):
     def _placed(self, block: Block, shared: SharedRows) -> Prepared:
         """A block that is read: its features get places among the kept rows."""
         if self.summary:  # the filter needs a block's distinct keys
-            batch = self._reader.read(block.data, block.path, block.start)
+            batch = self._reader.read_block(block)
             found = shared.find(batch.keys)
             kept = shared.ask([found], self._round_part(block, len(batch)))
             bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
@@ -417,7 +418,7 @@ class SparseWorker(Worker):
         def find(examples: Examples) -> tuple[Examples, Found]:
             return examples, shared.find(examples.keys)
 
-        parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format else None
+        parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
         if parts is None:
             pieces = self._reader.pieces(block.data, find, block.path, block.start)
         else:
