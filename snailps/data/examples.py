@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
+from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Declared, Kind, columns_of
 from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
@@ -53,7 +54,8 @@ class ExampleReader:
     Parameters
     ----------
     format : {"auto", "libsvm", "libffm", "csv", "tsv"}
-        ``auto``: the first line that shows it, of the first text read, decides.
+        ``auto``: the first line that shows it, of the first text read, decides; of CSV and TSV
+        the first line of each file.
     columns : str or sequence of str or Column
         What the columns of CSV and TSV are, see `columns.columns_of`; other formats have none.
     hash_bits : int
@@ -73,6 +75,8 @@ class ExampleReader:
     ----------
     format : str
         As given; what ``auto`` found, once it has.
+    is_guessed : bool
+        Whether it was given as ``auto``.
     field_num : int
         Fields that CSV and TSV have: their feature columns.  0 for the other formats.
     first_bad : str
@@ -124,7 +128,7 @@ class ExampleReader:
         self.first_bad = ""
         self._needs_labels, self._may_skip, self._whole_rows = needs_labels, may_skip, whole_rows
         self._reader: EntryReader | RowReader | None = None
-        self._is_guessed = format == "auto"
+        self.is_guessed = format == "auto"
         if format != "auto":
             self._reader = self._loops(format)
 
@@ -162,9 +166,9 @@ class ExampleReader:
         if is_matrix(data):
             return self.read_rows(data, path)
         first, last = part or (0, len(data))
+        self.learn_format(data, start)
         if start + first == 0:
             first = self._first(data)
-        self.learn_format(data, start)
         # While it is not known the next text is asked.
         if self._reader is None and self.columns and start:
             raise DataError(
@@ -192,11 +196,11 @@ class ExampleReader:
     def learn_format(self, data: bytes, start: int = 0) -> bool:
         """Whether the format is known: as given, by an earlier text, or by this one's lines.
 
-        Of CSV and TSV the first line of a file tells it, and no other.
+        Whether a file is CSV or TSV its first line tells, for all of it.
         """
-        if self._reader is None and not (start and self.columns):
+        if self.is_guessed and (not start if self.columns else self._reader is None):
             found = self._guess(data, 0 if start else self._first(data), len(data))
-            if found:
+            if found and found != self.format:
                 self.format, self._reader = found, self._loops(found)
         return self.knows_format
 
@@ -215,7 +219,7 @@ class ExampleReader:
         DataError
             It is damaged, dense, without labels, or the settings are for text.
         """
-        if self.format != "auto" and not self._is_guessed:
+        if self.format != "auto" and not self.is_guessed:
             raise DataError(
                 f"{path or 'the input'} is a matrix file, but format: {self.format}: set format: "
                 "auto"
@@ -257,9 +261,7 @@ class ExampleReader:
     def _guess(self, data: bytes, at: int, last: int) -> str:
         """The format of a text's part; empty if none of its lines shows it."""
         if self.columns:
-            lines = data[at:last].split(b"\n", 1000)
-            line = next((line for line in lines if line.strip()), b"")
-            width = len(self.columns)
+            line, width = first_line_of(data), len(self.columns)
             return format_of_rows(line, lambda cells: cells == width) if line else ""
         while at < last:
             end = data.find(b"\n", at, last) + 1 or last

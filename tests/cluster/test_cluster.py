@@ -288,6 +288,28 @@ def test_worker_that_lacks_the_path_is_sent_the_bytes(tmp_path, job):
     assert_counted(tmp_path / "out.npz", times=2)
 
 
+def test_worker_that_lacks_the_path_is_told_how_the_file_begins(tmp_path):
+    """Names that have commas are in a line that a block begins with."""
+    triples = "".join(f"n{n} next n{n + 1}\n" for n in range(300))
+    (tmp_path / "in.txt").write_text(triples + "Paris,Texas next Rome,Ohio\n" * 300)
+    descriptor = os.open(tmp_path / "in.txt", os.O_RDONLY)
+    job = {
+        "worker_class": "snailps.models.embeddings.kge:KnowledgeGraph",
+        "input": f"/proc/self/fd/{descriptor}", "output": "out", "dim": 4, "epochs": 1,
+        "block_bytes": 2048,
+    }  # fmt: skip
+    try:
+        with Cluster(tmp_path, job=job) as cluster:
+            master = cluster.master(pass_fds=(descriptor,))
+            _, (worker,) = cluster.nodes()
+            assert cluster.codes() == [0, 0, 0], master.stderr
+            assert "asking the master for the bytes" in worker.stderr
+    finally:
+        os.close(descriptor)
+    with np.load(tmp_path / "out.npz") as saved:
+        assert "Paris,Texas" in saved["entities"].tobytes().decode().split("\n")
+
+
 def test_job_with_line_longer_than_a_block_keeps_it_whole(tmp_path, job):
     numbers = write_numbers(tmp_path / "in.txt", LINES, ROWS)
     numbers.write_text(numbers.read_text().replace("17\n", "17" + " " * 700 + "\n", 3))

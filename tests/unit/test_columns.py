@@ -178,6 +178,8 @@ def test_reader_auto_with_columns_is_told_by_the_first_line_of_the_file_alone():
         reader.read(later, "f.txt", 100)
     assert reader.learn_format(b"0,x\ty,Oslo")
     assert (reader.format, len(reader.read(later, "f.txt", 100).labels)) == ("csv", 1)
+    header = b"y\ta\tb\n1\tx,y,z\tOslo\n"
+    assert (len(reader.read(header, "g.txt").labels), reader.format) == (1, "tsv")
 
 
 # ---- malformed lines ----

@@ -220,11 +220,8 @@ class BatchReader:
         return self._map(read, range(len(parts.edges) - 1))
 
     def knows_format(self, block: Block) -> bool:
-        """Whether the format is given, or was found in a text before, or in the block's file.
-
-        CSV and TSV are told by the first line of a file.
-        """
-        if self._reader.columns and not self._reader.knows_format:
+        """Whether the format of a block is given, found in a text before, or told by its file."""
+        if self._reader.columns and self._reader.is_guessed:
             self._reader.learn_format(block.head())
         return self._reader.knows_format
 
