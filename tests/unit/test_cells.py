@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from snailps.data import table_formats
-from snailps.data._examples import first_row, rows_end
+from snailps.data._examples import RowReader, first_row, rows_end
 from snailps.data.blocks import read_block
 from snailps.data.columns import Column, Kind
 from snailps.data.examples import ExampleReader
@@ -170,3 +170,24 @@ def test_skipped_row_ends_where_its_last_cell_does(tmp_path):
     found = reader.read(data)
     assert (found.labels.tolist(), found.bad) == ([1, 3], 3)
     assert "line 2, column 1" in reader.first_bad
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_any_bytes_are_the_same_in_one_text_and_in_two(seed):
+    """Malformed ones, too: with every separator, with quotes or without, cut at any row's end."""
+    rng = random.Random(seed)
+    pieces = [*(piece.encode() for piece in PIECES), b'"', b'","', b"\0", b"\xff"]
+    kinds = (Kind.TEXT, Kind.CATEGORICAL, Kind.NUMERIC, Kind.IGNORE)
+    for _ in range(150):
+        data = b"".join(rng.choices(pieces, k=rng.randrange(60)))
+        separator, quotes = rng.choice((b",", b"\t", b" ")), rng.choice((0, 1, 2))
+        columns = [Column(f"c{at}", rng.choice(kinds)) for at in range(rng.randint(1, 4))]
+        reader = RowReader(columns, separator, quotes, 0, skip=True)
+        end = rows_end(data[: rng.randint(0, len(data))], separator, quotes)
+        (whole, fault), *parts = (reader.read(part) for part in (data, data[:end], data[end:]))
+        (first, _), (second, _) = parts
+        joined = [a + b for a, b in zip(first.cells, second.cells, strict=True)]
+        assert joined == list(whole.cells)
+        assert first.keys.tolist() + second.keys.tolist() == whole.keys.tolist()
+        assert first.bad + second.bad == whole.bad
+        assert (fault is None) == (whole.bad == 0)
