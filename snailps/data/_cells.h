@@ -16,11 +16,11 @@
 typedef enum { /* columns.Kind */
     SNAIL_IGNORE,
     SNAIL_LABEL,
+    SNAIL_TEXT,
     SNAIL_NUMERIC,
     SNAIL_BUCKET,
     SNAIL_CATEGORICAL,
-    SNAIL_HASHED,
-    SNAIL_TEXT
+    SNAIL_HASHED
 } snail_column_kind;
 
 typedef struct {
@@ -119,8 +119,9 @@ static inline int snail_read_quoted(const uint8_t **cursor, const uint8_t *end, 
 
 /* Reads a cell without the spaces round it; the cursor ends at the separator or newline, after a fault
  * in front of the newline that ends the row. */
-static inline snail_fault snail_next_cell(const uint8_t **cursor, const uint8_t *end,
-                                          const snail_cell_rules *rules, snail_cell *cell) {
+static inline __attribute__((always_inline)) snail_fault
+snail_next_cell(const uint8_t **cursor, const uint8_t *end, const snail_cell_rules *rules,
+                snail_cell *cell) {
     const uint8_t *p = *cursor;
     while (*p == ' ') p++;
     if (rules->quotes && *p == '"') {
@@ -190,13 +191,14 @@ static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_col
                                          const snail_cell_rules *rules, int64_t *nnz,
                                          snail_examples *out) {
     const int64_t at = *nnz;
-    if (column->kind == SNAIL_IGNORE) return SNAIL_FAULT_NONE;
-    if (column->kind == SNAIL_TEXT) {
-        out->cells[out->n * rules->text_num + column->field] = *cell;
+    if (column->kind < SNAIL_NUMERIC) {
+        if (column->kind == SNAIL_LABEL)
+            return snail_whole_label(cell, &out->labels[out->n]) ? SNAIL_FAULT_NONE
+                                                                  : SNAIL_FAULT_LABEL;
+        if (column->kind == SNAIL_TEXT)
+            out->cells[out->n * rules->text_num + column->field] = *cell;
         return SNAIL_FAULT_NONE;
     }
-    if (column->kind == SNAIL_LABEL)
-        return snail_whole_label(cell, &out->labels[out->n]) ? SNAIL_FAULT_NONE : SNAIL_FAULT_LABEL;
     if (cell->text == cell->stop) return SNAIL_FAULT_NONE;
     if (column->kind == SNAIL_CATEGORICAL || column->kind == SNAIL_HASHED) {
         uint64_t hashed =

@@ -435,13 +435,17 @@ cdef class RowReader:
         """
         cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
         cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
-        cdef int64_t lines, cells
+        cdef int64_t lines, cells, rows, entries
         cdef Sink sink
         check_part(data, begin, stop)
         with nogil:
             count_two(text, stop - begin, 10, self.rules.separator, &lines, &cells)
         # A line is written on before its number of cells is known.
-        sink = Sink(lines + 1, cells + lines + 1 + self.rules.column_num, True, self.rules.text_num)
+        entries = cells + lines + 1 + self.rules.column_num
+        rows = min(lines + 1, cells // max(1, self.rules.column_num - 1) + 1)
+        if self.rules.column_num == 1:
+            rows = lines + 1
+        sink = Sink(rows, entries, True, self.rules.text_num)
         fault = run(read_rows, &self.rules, self.skip, data, begin, stop, sink, self.rules.quotes < 2)
         found = sink.examples(True)
         texts = [sink.column(i, self.rules.text_num) for i in range(self.rules.text_num)]

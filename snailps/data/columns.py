@@ -29,12 +29,12 @@ class Kind(IntEnum):
 
     IGNORE = 0
     LABEL = 1
-    NUMERIC = 2
-    BUCKET = 3
-    CATEGORICAL = 4
-    HASHED = 5
-    TEXT = 6
+    TEXT = 2
     """Kept as it is: of readers, not of declarations."""
+    NUMERIC = 3
+    BUCKET = 4
+    CATEGORICAL = 5
+    HASHED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Column:
     @property
     def is_feature(self) -> bool:
         """Whether the column makes entries."""
-        return self.kind not in (Kind.IGNORE, Kind.LABEL, Kind.TEXT)
+        return self.kind >= Kind.NUMERIC
 
 
 Declared = str | Sequence[str] | Sequence[Column]
