@@ -133,7 +133,7 @@ snail_next_cell(const uint8_t **cursor, const uint8_t *end, const snail_cell_rul
                                                                  : SNAIL_FAULT_QUOTE;
     }
     const uint8_t *stop = snail_cell_end(p, rules->separator), *next = stop;
-    if (rules->separator == ' ') { /* the last blank, or the newline behind it */
+    if (*stop == ' ') { /* the separator: the last of some, or the newline behind them */
         while (*next == ' ') next++;
         next += *next == '\r' && next[1] == '\n';
         next -= *next != '\n';
