@@ -338,12 +338,20 @@ def test_examples_that_do_not_fit_are_refused(tmp_path, scratch_of, ending, rows
 
 def test_malformed_lines_of_csv_are_left_out_if_they_may(tmp_path, scratch_of, caplog):
     path = tmp_path / "x.csv"
-    path.write_text("y,a\n1,2\n1,x\n0,3\n")
-    reading = Reading(
-        "examples", label_column="y", columns=("y:label", "a:numeric"), on_bad_line="skip"
-    )
+    path.write_text('y,a\n1,2\n1,"2\n,x"\n0,3\n')
+    columns = complete(str(path), ("a:numeric",), "y")
+    reading = Reading("examples", label_column="y", columns=columns, on_bad_line="skip")
     assert [label for label, _ in examples_of(str(path), reading, scratch_of)] == [1.0, 0.0]
     assert "1 malformed lines were left out" in caplog.text
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_quoted_cell_of_examples_may_go_on_over_lines(tmp_path, scratch_of, blocks):
+    rows = [{"y": 1, "a": "two\nlines, or\r\nthree"}, {"y": 0, "a": "x"}, {"y": 1, "a": 'q"\n'}]
+    reading = Reading("examples", label_column="y", columns=("y:label", "a:categorical"))
+    of_csv = examples_of(written(tmp_path, "csv", rows), reading, scratch_of, blocks)
+    assert of_csv == examples_of(written(tmp_path, "jsonl", rows), reading, scratch_of)
+    assert [label for label, _ in of_csv] == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
