@@ -157,15 +157,7 @@ def first_line_of(data: bytes) -> bytes:
 
 
 def read_head(path: str, scratch: Scratch) -> bytes:
-    """The beginning of a file, to the end of `first_line_of` it.
-
-    It tells how lines are to be read, whichever block they are in.
-
-    Raises
-    ------
-    DataError
-        The file is missing or unreadable, or has a line of more than 1 GiB.
-    """
+    """The beginning of a file, to the end of `first_line_of` it: how its lines are to be read."""
     try:
         with scratch.open(path) as file:
             data = b""

@@ -65,22 +65,7 @@ class NameColumns:
     valued: bool = False
 
     def read(self, data: bytes, path: str, start: int, head: bytes) -> Columns:
-        """The columns of some lines; empty lines are ignored.
-
-        Parameters
-        ----------
-        data : bytes
-        path : str
-        start : int
-            Where they begin in their file.
-        head : bytes
-            The beginning of the file, with its first line at least (`blocks.read_head`).
-
-        Raises
-        ------
-        DataError
-            A line has other columns than the first one; names file and line.
-        """
+        """The columns of lines from byte `start` on of a file that begins with `head`."""
         line = first_line_of(head)
         format = format_of_rows(line, self._fits, tuple(CELLS))
         cells, _ = first_row(line, *CELLS[format])

@@ -108,26 +108,14 @@ class TableFile(ABC):
         """These columns of some rows at a time, as far as there are such columns; once."""
 
     def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """Examples of all rows; once.
-
-        Raises
-        ------
-        DataError
-            A value does not fit the kind of its column.
-        """
+        """Examples of all rows; once."""
         first = 1
         for batch in self.batches([c.name for c in columns if c.kind is not Kind.IGNORE]):
             yield piece_of(batch, columns, first, self.path)
             first += batch.rows
 
     def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
-        """Examples of all rows, and their labels as the table has them; once.
-
-        Raises
-        ------
-        DataError
-            A value does not fit the kind of its column.
-        """
+        """Examples of all rows, and their labels as the table has them; once."""
         names = [column.name for column in features]
         first = 1
         for batch in self.batches([*names, label] if label else names):
@@ -229,13 +217,7 @@ class JsonLines(TableFile):
         }
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As lists of values.
-
-        Raises
-        ------
-        DataError
-            A line has a name that is not among the known ones.
-        """
+        """As lists of values; refuses names that are not among the known ones."""
         first = 1
         for rows in self._batches():
             for number, row in enumerate(rows, first):
