@@ -97,7 +97,7 @@ class Side:
         self.members = Membership(self.settings, life, out, *nothing, time.monotonic())
         self.members.rows = Rows()
         services = SimpleNamespace(files=None, reader=None)
-        told = {"fail": _fail, "on_end": lambda now: None, "wall_s": time.time() - time.monotonic()}
+        told = {"fail": _fail, "on_end": lambda now: None}
         self.controller = JobController(self.members, out, services, 60.0, **told, past=past)
         self.controller.job, self.controller.phase = self.job, JobPhase.READY
 

@@ -74,8 +74,7 @@ class NameColumns:
             return Columns([[] for _ in self.expected], np.zeros(0, np.float32))
         if not self._fits(width):
             raise DataError(
-                f"{path}: expected {self._shape}, got {width} columns in the first line, "
-                f"{line[:80].decode('utf-8', 'replace')!r}"
+                f"{path}: expected {self._shape}, got {width} columns in the first line"
             )
         columns = [Column(f"name of {one}", Kind.TEXT) for one in self.expected]
         if width > names:

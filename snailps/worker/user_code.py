@@ -42,10 +42,11 @@ def named(model: Worker, method: str, block: Block | None = None) -> Iterator[No
             raise
         where = ""
         if block is not None:
-            which = f"{block.path}, bytes {block.start:,} to {block.stop:,}"
+            where = f" on block {block.number}"
             if block.part >= 0:
-                which = f"part {block.part} of {block.parts} in chunk {block.chunk}"
-            where = f" on block {block.number} ({which})"
+                where += f" (part {block.part} of {block.parts} in chunk {block.chunk})"
+            elif block.path:
+                where += f" ({block.path}, bytes {block.start:,} to {block.stop:,})"
         raise ClusterError(
             f"{type(model).__name__}.{method} failed{where}: {type(error).__name__}: "
             f"{words_of(error)}{place_of(error)}"

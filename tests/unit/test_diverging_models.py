@@ -50,18 +50,14 @@ def summary_of(cls, settings, data):
     """What the survey of `data` makes."""
     if cls in (Linear, FactorizationMachine, Net):
         return b""
-    if cls in (Classifier, WordVectors):
+    if cls is WordVectors:
         counter = WordCounter()
         counter.count(data)
-        if cls is WordVectors:
-            return Vocabulary.from_counter(counter, 1).to_bytes()
-        found = counter.dump()
-    else:
-        part = cls(settings).survey_part()
-        part.add(block_of(data))
-        found = part.take()
+        return Vocabulary.from_counter(counter, 1).to_bytes()
+    part = cls(settings).survey_part()
+    part.add(block_of(data))
     surveyor = cls.surveyor(settings)
-    surveyor.add(found)
+    surveyor.add(part.take())
     return surveyor.result()
 
 

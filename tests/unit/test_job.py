@@ -5,16 +5,17 @@ import re
 import pytest
 from cases import each
 from cluster_models import COUNTER, write_numbers
+from connected import block_of
 from idx_files import write_pictures
 from master_parts import TimedJob
 
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
-from snailps.data._text import WordCounter
 from snailps.errors import ClusterError, ConfigError, DataError, ProtocolError
 from snailps.master.job.job import Job, block_seed
 from snailps.master.job.metrics import RATE_WINDOW_S
 from snailps.master.job.survey import SurveyMerge
+from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
 from snailps.transport import messages
 
@@ -360,13 +361,12 @@ def surveyed(make, tmp_path, **settings):
     (tmp_path / "words.txt").write_bytes(b" ".join(words))
     job = make(input=str(tmp_path / "words.txt"), **SURVEYED, **settings)
     job.begin_pass("survey")
-    counter = WordCounter()
-    counter.count((tmp_path / "words.txt").read_bytes())
+    part = WordPart()
+    part.add(block_of((tmp_path / "words.txt").read_bytes()))
     size = job.ledger.size
     for at in range(size):
         assert job.lease(7).number == at
-        part = counter if at == 0 else WordCounter()
-        job.done(messages.Done("survey", at, 1, 1.0, {}, part.dump()), 7)
+        job.done(messages.Done("survey", at, 1, 1.0, {}, part.take()), 7)
     job.end_pass()
     job.end_survey()
     job.begin_pass("train")
