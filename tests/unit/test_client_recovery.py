@@ -431,7 +431,8 @@ class Pairs:
     """Connections that say nothing: what a client keeps open while it asks nothing."""
 
     def __init__(self, failover_s):
-        self.far, self.refusals, self.came = [], 0, threading.Semaphore(0)
+        self.far, self.copies = [], []
+        self.refusals, self.came = 0, threading.Semaphore(0)
         self.client = Client(
             self.connect, ["server 1"], np.zeros(4, np.uint32), 1, 1, 1,
             timeout_s=LIMIT_S, failover_s=failover_s,
@@ -445,6 +446,7 @@ class Pairs:
             raise ConnectionRefusedError("down")
         near, far = socket.socketpair()
         near.setblocking(False)
+        self.copies.append(near.dup())  # as a fork of this process has it
         self.far.append(far)
         self.came.release()
         return near.detach()
@@ -457,14 +459,33 @@ class Pairs:
 
     def close(self):
         self.client.close()
-        for far in self.far:
-            far.close()
+        for sock in [*self.far, *self.copies]:
+            sock.close()
 
 
 def test_client_that_asks_nothing_outlives_any_number_of_cuts():
     pairs = Pairs(failover_s=0.0)
     try:
         assert [pairs.lose() for _ in range(12)] == [True] * 12
+    finally:
+        pairs.close()
+
+
+def test_lost_connection_of_which_a_fork_has_a_copy_is_closed_and_watched_no_more():
+    pairs = Pairs(failover_s=0.0)
+    try:
+        pairs.far[0].send(bytes(64))  # no frame: the client ends the connection
+        assert pairs.came.acquire(timeout=LIMIT_S)
+        pairs.far[0].settimeout(LIMIT_S)
+        assert pairs.far[0].recv(1) == b""
+        lost, present = (f"ino:{os.fstat(copy.fileno()).st_ino:x} " for copy in pairs.copies)
+        watched = ""
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - that of the folder itself goes
+            with contextlib.suppress(FileNotFoundError):
+                if "eventpoll" in os.readlink(f"/proc/self/fd/{name}"):  # noqa: PTH115
+                    watched += Path(f"/proc/self/fdinfo/{name}").read_text()
+        assert lost not in watched  # else the client's thread would never sleep again
+        assert present in watched
     finally:
         pairs.close()
 

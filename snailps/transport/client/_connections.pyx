@@ -31,7 +31,7 @@ from snailps.abi._wire_types cimport WireOps
 from snailps.transport._frame cimport KIND_PULL
 from snailps.transport._posix cimport (
     CLOCK_MONOTONIC, EFD_CLOEXEC, EFD_NONBLOCK, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT,
-    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, SHUT_RDWR, c_close, c_read, c_write, epoll_create1,
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, SHUT_RDWR, c_close, c_read, c_write, epoll_create1,
     epoll_ctl, epoll_event, epoll_wait, eventfd, load_flag, now_s, pthread_cond_broadcast,
     pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_timedwait,
     pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t,
@@ -426,6 +426,9 @@ cdef void _link_down(Core *core, Link *link) noexcept nogil:
     cdef uint32_t pause_ms = 0
     cdef uint32_t i
     cdef double now = now_s()
+    # Closing alone would leave it open, and watched, where a fork of this process has a copy of it.
+    epoll_ctl(core.epoll_fd, EPOLL_CTL_DEL, link.fd, NULL)
+    shutdown(link.fd, SHUT_RDWR)
     c_close(link.fd)
     link.inp.start = link.inp.end = 0
     link.out.start = link.out.end = 0
