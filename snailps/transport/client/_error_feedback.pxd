@@ -18,7 +18,7 @@ cdef struct OwingSlot:
 
 cdef struct Owings:                 # of all tables of a client
     Owing *first
-    uint64_t bytes                  # of rows
+    uint64_t bytes                  # of rows, with their index
     uint64_t bytes_max
     uint64_t uses
 
