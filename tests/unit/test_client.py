@@ -306,6 +306,16 @@ def test_flush_does_not_repeat_an_error_that_was_told(shard):
     client.flush()
 
 
+def test_flush_tells_once_of_a_push_whose_caller_had_given_up(shard):
+    client = shard.client(epoch=2, timeout_s=0.05)  # its requests park
+    with pytest.raises(WaitTimeout):
+        client.push(8, u64([1]), np.ones((1, 4), np.float32))
+    shard.take_route(2)
+    with pytest.raises(RemoteError, match="no table 8"):
+        client.flush(LIMIT_S)
+    client.flush(LIMIT_S)
+
+
 def test_error_of_a_push_that_nobody_waited_for_stays_until_flush(shard):
     client = shard.client()
     client.push_async(8, u64([1]), np.ones((1, 4), np.float32))

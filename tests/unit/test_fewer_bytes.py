@@ -86,6 +86,16 @@ def test_repeated_keys_of_a_narrow_merged_push_are_summed_before_rounding():
         assert pull(client, u64([7, 8]), 2).tolist() == [[7, 2050], [3, 0]]  # 2048 + 1 alone: 2048
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+def test_merged_push_whose_sums_float16_cannot_hold_arrives_whole(feedback):
+    with Shards(1) as one:
+        one.add_table(1, 2, ADD, ZEROS)
+        client = one.client()
+        values = np.full((3, 2), 40_000, np.float32)  # each fits, and two of them do not
+        push(client, u64([7, 8, 7]), values, "float16", merge=True, feedback=feedback)
+        assert pull(client, u64([7, 8]), 2).tolist() == [[80_000] * 2, [40_000] * 2]
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_feedback_sends_later_what_rounding_took(cut):
     with Shards(1) as one:
@@ -118,6 +128,9 @@ def test_feedback_of_more_keys_than_an_index_begins_with_is_kept_by_key():
         assert np.abs(pull(client, keys, 2) - 4 * values).max() < 1 / 127
 
 
+RESIDUE = 8 + 32  # bytes: two floats, and their place in the index
+
+
 def pushes_thirds(client, table, n=300):
     """What float16 rounds, of so many keys with two floats."""
     third = np.full((n, 2), 1 / 3, np.float32)
@@ -127,16 +140,16 @@ def pushes_thirds(client, table, n=300):
 def test_feedback_of_many_tables_is_within_one_limit_and_the_present_ones_is_kept():
     with Shards(1) as one:
         client = one.client()
-        client.residue_bytes_max = 2 * 300 * 8
+        client.residue_bytes_max = 2 * 300 * RESIDUE
         for table in range(1, 9):
             one.add_table(table, 2, ADD, ZEROS)
             pushes_thirds(client, table)
             pushes_thirds(client, table)
-            assert client.residue_bytes == min(table, 2) * 300 * 8
+            assert client.residue_bytes == min(table, 2) * 300 * RESIDUE
         keys = np.arange(300, dtype=np.uint64)
         assert np.abs(pull(client, keys, 2, table=8) - 2 / 3).max() < 1e-4
         pushes_thirds(client, 8, n=1000)  # more than the limit: it begins anew
-        assert 0 < client.residue_bytes <= 2 * 300 * 8
+        assert 0 < client.residue_bytes <= 2 * 300 * RESIDUE
 
 
 def test_feedback_of_a_job_that_has_ended_is_freed():
@@ -144,12 +157,12 @@ def test_feedback_of_a_job_that_has_ended_is_freed():
         one.add_table(1, 2, ADD, ZEROS)
         client = one.client()
         pushes_thirds(client, 1)
-        assert client.residue_bytes == 300 * 8
+        assert client.residue_bytes == 300 * RESIDUE
         client.drop_residues()
         pull(client, u64([1]), 2)  # what is served next begins with that
         assert client.residue_bytes == 0
         pushes_thirds(client, 1)
-        assert client.residue_bytes == 300 * 8
+        assert client.residue_bytes == 300 * RESIDUE
 
 
 def test_narrow_rows_through_a_python_method_are_rounded_too():

@@ -103,6 +103,19 @@ def test_small_gradients_survive_float16():
         assert np.allclose(rows, dz, rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("wire", [name for name in WIRE_TYPES if name != "float32"])
+def test_gradient_of_subnormals_alone_is_pushed_narrow(wire):
+    with Shards(1) as cluster:
+        cluster.add_table(1, 2, ADD, ZEROS)
+        client = cluster.client()
+        forward = client.forward_async(1, np.array([0, 1]), np.array([5], np.uint64), None, 2)
+        forward.wait()
+        dz = np.array([[1e-40, 0]], np.float32)
+        client.backward_async(forward, dz, WIRE_TYPES[wire]).wait()
+        rows = client.pull(1, np.array([5], np.uint64), np.empty((1, 2), np.float32))
+        assert np.allclose(rows, dz, rtol=1e-2, atol=0)
+
+
 def test_rows_never_pushed_count_as_first_value_and_stay_unborn():
     with Shards(2) as cluster:
         cluster.add_table(1, 8, SGD, UNIFORM, 0.1, 5, 0.1)

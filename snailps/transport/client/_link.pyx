@@ -25,7 +25,7 @@ from snailps.transport.client._product_batch cimport (
     write_forward,
 )
 from snailps.transport.client._request cimport (
-    EVERY_SHARD, KIND_RAW, NO_KEY, Request, Sent, add_row, request_refused, waits_for_clock,
+    EVERY_SHARD, KIND_RAW, Request, Sent, request_refused, sum_of, waits_for_clock,
 )
 
 cdef enum:
@@ -297,14 +297,6 @@ cdef char *_write_keys(char *to, const Request *r, const Part *part, uint32_t gr
     return to + <size_t>part.count * 8
 
 
-cdef void _add_repeats(const Request *r, uint32_t i, float *value) noexcept nogil:
-    """Adds what other places hold for the key at `i` of a merged push, in their order."""
-    cdef uint32_t place = r.later[r.order[i]]
-    while place != NO_KEY:
-        add_row(value, <const float *>(r.rows + place * r.row_stride), r.dim)
-        place = r.later[place]
-
-
 cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char *to) noexcept nogil:
     """Writes the values of a push part; False = no memory."""
     cdef uint32_t last = part.start + part.count
@@ -318,11 +310,10 @@ cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char 
     for i in range(part.start, last):
         if i + AHEAD < r.n:             # beyond this part, too: the next one follows at once
             fetch_row(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim, FETCH_AT_CLIENT)
-        value = <const float *>(r.rows + r.order[i] * r.row_stride)
         if r.later != NULL:
-            memcpy(r.sum, value, <size_t>r.dim * 4)
-            _add_repeats(r, i, r.sum)
-            value = r.sum
+            value = sum_of(r, i)
+        else:
+            value = <const float *>(r.rows + r.order[i] * r.row_stride)
         if r.owing != NULL:
             if i + 2 * AHEAD < r.n:
                 owing_fetch_index(r.owing, r.keys[i + 2 * AHEAD])

@@ -12,7 +12,6 @@ cdef class Pending:
     cdef readonly object rows
     cdef object keys                # keeps a raw body, or the numbers of a pull, alive
     cdef bint waits                 # only the waiting caller holds it
-    cdef bint told                  # its failure was raised to a caller
     cdef bint abandoned             # no caller waits for it any more
     cdef bint awaited               # a caller has waited for it
     cdef double begun_s

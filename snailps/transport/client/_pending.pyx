@@ -25,7 +25,7 @@ from snailps.errors import ConnectionLost, MisuseError, NotFinite, SnailError, W
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
-from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
+from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps, is_wire, wire_row_bytes
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SEAL,
     OPTION_LR_SCALE, OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
@@ -35,11 +35,12 @@ from snailps.transport.client._error_feedback cimport owing_of
 from snailps.transport.client._link cimport Core
 from snailps.transport.client._product_batch cimport SORT_TOO_LONG, product_new, sort_entries
 from snailps.transport.client._request cimport (
-    EVERY_SHARD, KIND_RAW, NO_SLAB, Request, merge_keys, request_changes, request_free, request_new,
-    sort_keys, waits_for_clock,
+    EVERY_SHARD, KIND_RAW, NO_KEY, NO_SLAB, Request, merge_keys, request_changes, request_free,
+    request_new, sort_keys, sum_of, waits_for_clock,
 )
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
+SCALE_LOG2_MIN = -126           # its inverse is a float32, too
 STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
 cdef object UINT64 = np.dtype(np.uint64)    # which nearly all such arrays have: looked at by address
 cdef object FLOAT32 = np.dtype(np.float32)
@@ -112,7 +113,6 @@ cdef class Pending:
                 raise WaitTimeout(f"{self.what()} waited {limit_s:g} s for {lacking}: "
                                   "is that server alive, and is its port open from here?")
         if self.request.failed:
-            self.told = True
             self.requests.settle(self)
             raise self._error()
         self.requests.settle(self)
@@ -206,6 +206,7 @@ cdef class PendingRequests:
             except WaitTimeout:
                 raise
             except SnailError as error:     # of a pull: its own wait raises it
+                self.live.pop(pending, None)    # also where the caller that alone held it gave up
                 if first is None and request_changes(pending.request):
                     first = error
         if first is not None:
@@ -366,12 +367,28 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
                 failed = sort_keys(&core.order, r, <const uint64_t *>wanted.buf)
                 if merge and not failed:
                     failed = merge_keys(r)
+                if r.later != NULL and not failed and not _sums_fit(core.wire, r):
+                    r.wire = WIRE_FLOAT32
+                    r.row_bytes = 4 * r.dim
+                    r.owing = NULL
     finally:
         PyBuffer_Release(&wanted)
     if failed:
         raise MemoryError
     requests.send(pending)
     return pending
+
+
+cdef bint _sums_fit(const WireOps *wire, const Request *r) noexcept nogil:
+    """Whether the sums of a merged push may travel in its wire type, as the values that make them may."""
+    cdef uint32_t i
+    if r.wire == WIRE_FLOAT32:
+        return True
+    for i in range(r.n):
+        if r.later[r.order[i]] != <uint32_t>NO_KEY \
+                and wire.fitting[r.wire](<const char *>sum_of(r, i), 4 * <uint64_t>r.dim, 1, r.dim) < r.dim:
+            return False
+    return True
 
 
 cdef int _check_finite(PendingRequests requests, const Request *r, const uint64_t *keys) except -1:
@@ -528,7 +545,7 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
     if wire != WIRE_FLOAT32 and gradient.size:
         most = float(np.max(np.abs(gradient)))
         if 0 < most < np.inf:
-            scale = 2.0 ** np.floor(np.log2(most))
+            scale = 2.0 ** max(np.floor(np.log2(most)), SCALE_LOG2_MIN)
             gradient = gradient * np.float32(1 / scale)
     pending = Pending.__new__(Pending)
     r = _product(requests, pending, KIND_BACKWARD, f.table, f.product.examples, 0, f.dim, wire)

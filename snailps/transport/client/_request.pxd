@@ -6,6 +6,7 @@
 # Knows no connections.  Sorting runs in the caller's thread, before the client's thread sees the
 # request; `done` is the only field that both look at later without the client's lock.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from snailps.transport.client._error_feedback cimport Owing
 
@@ -117,6 +118,19 @@ cdef inline void add_row(float *row, const float *value, uint32_t dim) noexcept 
     cdef uint32_t d
     for d in range(dim):
         row[d] += value[d]
+
+
+cdef inline const float *sum_of(const Request *r, uint32_t i) noexcept nogil:
+    """The sum of what a merged push has for the key at `i`, in its order; good until the next one.
+
+    Inline: a row each.
+    """
+    cdef uint32_t place = r.later[r.order[i]]
+    memcpy(r.sum, r.rows + r.order[i] * r.row_stride, <size_t>r.dim * 4)
+    while place != <uint32_t>NO_KEY:
+        add_row(r.sum, <const float *>(r.rows + place * r.row_stride), r.dim)
+        place = r.later[place]
+    return r.sum
 
 
 # Frees all that is kept.  The caller holds the GIL, or is the pool's last user.
