@@ -1,5 +1,7 @@
 """store._store: the rows of one shard, known answers and what is refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, make_store, marks_of, some_keys
@@ -236,3 +238,19 @@ def test_store_refuses_values_that_are_not_finite_unless_declared_otherwise():
         assert change(8)
     with pytest.raises(ConfigError, match="exists with"):
         store.add_table(8, 4, twin.ADD, ZEROS, 0.5, 7, ())
+
+
+def test_memory_of_many_regions_is_few_maps_of_the_process():
+    """A process may have 65,530 of them, and a large shard has more regions."""
+
+    def maps():
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    store = ShardStore(64, kernels.row_ops())
+    store.own(range(64))
+    store.add_table(1, 1 << 19, 0, ZEROS, 0.0, 1, ())
+    before = maps()
+    for key in range(40):  # of 2 MiB each, for which no region of the usual size has room
+        store.push(1, 1, key + 1, np.array([key], np.uint64), np.ones((1, 1 << 19), np.float32))
+    assert store.bytes > 80 << 20
+    assert maps() - before < 20

@@ -113,10 +113,12 @@ cdef Region *_region_map(uint64_t length, bint huge) noexcept nogil:
     cdef Region *region
     if raw == <char *>-1:
         return NULL
-    head = (HUGE_BYTES - <uintptr_t>raw % HUGE_BYTES) % HUGE_BYTES
-    if head:
-        munmap(raw, head)
-    munmap(raw + head + length, HUGE_BYTES - head)
+    # What is too much goes from the lower end where it can: the system hands out room downwards, so
+    # regions become neighbours, which it counts as one of the 65,530 maps that a process may have.
+    head = HUGE_BYTES - <uintptr_t>raw % HUGE_BYTES
+    munmap(raw, head)
+    if head < HUGE_BYTES:
+        munmap(raw + head + length, HUGE_BYTES - head)
     if huge:
         want_huge_pages(raw + head, length)
     region = <Region *>(raw + head)
