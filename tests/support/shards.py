@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 import time
+from pathlib import Path
 
 import numpy as np
 from blocking_shard import BlockingShard
@@ -244,3 +245,8 @@ def u64(keys):
 
 def pull(client, keys, dim, table=1):
     return client.pull_async(table, keys, np.full((len(keys), dim), np.nan, np.float32)).wait()
+
+
+def resident_bytes():
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

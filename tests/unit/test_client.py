@@ -1,6 +1,5 @@
 """The fan-out client against real shards: sums, arrays, callers, and pulls corrected later."""
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, pull, u64
+from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, pull, resident_bytes, u64
 
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.store.route import fragment_of
@@ -564,10 +563,6 @@ def test_clock_that_is_asked_for_ahead_is_told_once_a_caller_waits_for_it(shard,
     with pytest.raises(WaitTimeout):
         reach.wait(0.01)
     assert [what for what, _, _ in client.waits()] == ["reach of clock 9"]
-
-
-def resident_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_memory_of_large_requests_goes_back_when_nothing_is_asked_for(shard):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from products import batch
 from replicas import Counting, Relay, Replicas, assert_equal, dump
-from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ROWWISE, ZEROS
+from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ROWWISE, ZEROS, resident_bytes
 
 from snailps import kernels
 from snailps.api.tables import Table
@@ -453,6 +453,27 @@ def test_repetition_of_a_push_that_waits_waits_too(cluster):
     go_on.set()
     pushed.wait()
     assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 1)
+
+
+def test_memory_of_a_backlog_goes_back_once_the_standby_has_it():
+    with Replicas() as cluster:
+        cluster.add_table(1, 16_000, ADD, ZEROS)
+        _, go_on = hung(cluster)
+        client, keys = cluster.client(), np.arange(64, dtype=np.uint64)
+        values = np.ones((64, 16_000), np.float32)
+        pushes = [client.push_async(1, keys, values)]
+        cluster.until("pushes", lambda n: n >= 64)  # a row a part: all rows are there
+        before = resident_bytes()
+        pushes += [client.push_async(1, keys, values) for _ in range(15)]  # 4 MiB each
+        cluster.until("pushes", lambda n: n >= 64 * len(pushes))
+        go_on.set()
+        for push in pushes:
+            push.wait()
+        cluster.settle()
+        until = time.monotonic() + LIMIT_S
+        while resident_bytes() - before > 24 << 20 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert resident_bytes() - before <= 24 << 20
 
 
 def test_async_backlog_is_bounded_by_replies_that_wait():

@@ -31,7 +31,7 @@ from snailps.transport.loop._fault_injection cimport (
 from snailps.transport.loop._handler cimport OUTCOME_PARK, Reply
 from snailps.transport.loop._replication_stream cimport (
     STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, Held, Stream, held_forget, held_put, held_take,
-    order_is_there, stream_break, stream_close, stream_has, stream_is_seeded, stream_limit,
+    order_is_there, stream_break, stream_close, stream_cool, stream_has, stream_is_seeded, stream_limit,
     stream_listen, stream_lose, stream_may_seed, stream_open, stream_probe, stream_rest_ms,
     stream_take, stream_waiting,
 )
@@ -600,6 +600,7 @@ cdef void _turn_stream(Loop *loop) noexcept nogil:
     if s.state != STREAM_LOST:
         stream_probe(s, loop.now)
         blocked = _send_stream(loop)
+        stream_cool(s)
         if stream_waiting(s) and not blocked:
             loop.seeding = True             # its turn is over, and there is more
         if blocked != s.blocked:

@@ -14,6 +14,7 @@ cdef enum:
     STREAM_BYTES_MAX = 128 << 20    # that the socket has not taken: more pushes wait for it
     SEED_BYTES = 1 << 20            # of seeding, in the output at a time; or one fragment
     STREAM_WHY_BYTES = 4200
+    STREAM_WARM = 8 << 20           # bytes of the output that are kept when it is empty
 
 cdef enum StreamState:
     STREAM_NONE = 0
@@ -81,6 +82,9 @@ cdef char *stream_append(Stream *s, uint8_t kind, uint32_t table, uint32_t epoch
                          uint64_t incarnation, uint64_t body_bytes) noexcept nogil
 # Takes back what was appended since so much was waiting, with this frame the last.
 cdef void stream_take_back(Stream *s, size_t waiting, uint64_t sent) noexcept nogil
+
+# Gives the memory of a backlog back once it has gone out.
+cdef void stream_cool(Stream *s) noexcept nogil
 
 # --- the pace of seeding
 

@@ -60,6 +60,11 @@ cdef void stream_take_back(Stream *s, size_t waiting, uint64_t sent) noexcept no
         s.sent = sent
 
 
+cdef void stream_cool(Stream *s) noexcept nogil:
+    if stream_waiting(s) == 0 and s.out.cap > <size_t>STREAM_WARM:
+        buffer_free(&s.out)
+
+
 # --- the pace of seeding --------------------------------------------------------------------------
 
 cdef bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil:
@@ -251,7 +256,7 @@ cdef void stream_open(Stream *s, bint sync, bint paced, double now) noexcept nog
 
 cdef void stream_close(Stream *s) noexcept nogil:
     s.begun = False
-    s.out.start = s.out.end = 0
+    buffer_free(&s.out)
 
 
 cdef bint stream_lose(Stream *s) noexcept nogil:
