@@ -1,6 +1,7 @@
 """Checkpoints on disk: sections, files of shards, manifests and folders; every kind of damage."""
 
 import errno
+import fcntl
 import json
 import os
 import struct
@@ -569,6 +570,17 @@ def test_folder_that_another_master_has_refuses_and_names_it(folder):
     folder.release()
     other.take()
     other.release()
+
+
+def test_folder_on_a_disk_without_locks_says_so_and_names_no_other_master(tmp_path, monkeypatch):
+    def flock(file, how):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
+    with pytest.raises(CheckpointError, match=r"lock: cannot be written, Function not implemented"):
+        CheckpointFolder(tmp_path).take()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_manifest_on_a_full_disk_leaves_the_last_good_one(folder, monkeypatch):

@@ -24,16 +24,19 @@ def take_folder(path: Path) -> int:
     FolderTaken
         Another process has it.
     OSError
-        It cannot be made or written.
+        It cannot be made, written or locked.
     """
     path.mkdir(parents=True, exist_ok=True)
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
         os.close(lock)
         raise FolderTaken(owner or "unnamed") from None
+    except OSError:  # a file system without locks
+        os.close(lock)
+        raise
     try:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
