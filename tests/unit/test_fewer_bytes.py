@@ -96,6 +96,15 @@ def test_merged_push_whose_sums_float16_cannot_hold_arrives_whole(feedback):
         assert pull(client, u64([7, 8]), 2).tolist() == [[80_000] * 2, [40_000] * 2]
 
 
+def test_merged_push_of_large_values_whose_sums_float16_can_hold_stays_narrow():
+    with Shards(1) as one:
+        one.add_table(1, 2, ADD, ZEROS)
+        client = one.client()
+        values = np.array([[40_000, 1], [40_000, 1], [-60_000, 1]], np.float32)
+        push(client, u64([7, 7, 7]), values + np.float32(1), "float16", merge=True, feedback=False)
+        assert pull(client, u64([7]), 2).tolist() == [[20_000, 6]]  # 20,003, rounded to 16
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_feedback_sends_later_what_rounding_took(cut):
     with Shards(1) as one:
