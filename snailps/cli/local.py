@@ -54,7 +54,7 @@ from snailps.config import (
 )
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError, SnailError, WaitTimeout
 from snailps.kernels import cores
-from snailps.local.launcher import OWN_ERROR, Launcher, MasterEnded, labelled
+from snailps.local.launcher import OWN_ERROR, Launcher, MasterEnded, labelled, signal_name
 from snailps.node.limits import END_S
 from snailps.node.status import Status
 from snailps.node.usage import peak_rss_mb
@@ -295,7 +295,7 @@ def run_local(
             when = "and ended by force" if launcher.address else "while starting"
             typer.echo(f"snailps: interrupted {when}; nothing was saved", err=True)
             return EXIT_INTERRUPTED
-        how = f"was killed by {signal.Signals(-code).name}" if code else "does not end"
+        how = f"was killed by {signal_name(-code)}" if code else "does not end"
         raise ClusterError(
             f"the master {how}, so the job has ended: if it had checkpoints, the same command "
             "continues from the newest. If memory was short, the kernel's log says so"

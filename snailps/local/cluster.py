@@ -15,6 +15,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -331,12 +332,28 @@ class _KeptLauncher(Launcher):
     """A launcher whose processes end with this one, not with the thread that asked for them."""
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """As `Launcher.start`."""
-        _keeper.call(lambda: Launcher.start(self, give_up))
+        """As `Launcher.start`; whatever ends the wait, Ctrl-C too, gives the start up."""
+        _in_keeper(lambda stop: Launcher.start(self, lambda: stop() or give_up()))
 
     def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
         """As `Launcher.restart`."""
-        return _keeper.call(lambda: Launcher.restart(self, index, why, give_up))
+        return _in_keeper(
+            lambda stop: Launcher.restart(self, index, why, lambda: stop() or give_up())
+        )
+
+
+def _in_keeper(do: Callable[[Callable[[], bool]], T]) -> T:
+    """What `do` returns in the thread that keeps processes; when this ends, it starts no more.
+
+    Else processes would appear behind the back of a caller who ends those that there are.
+    """
+    stopped = threading.Event()
+    try:
+        return _keeper.call(lambda: do(stopped.is_set))
+    except BaseException:
+        stopped.set()
+        _keeper.call(lambda: None)  # comes behind `do`
+        raise
 
 
 def _start(
@@ -366,15 +383,19 @@ def _start(
         on_line=write,
     )
     launcher.lines.may_hold = log is None
-    made = None
+    made = driver = None
+    limit_s = master.master_time_out + master.init_timeout + MARGIN_S
+    until = time.monotonic() + limit_s
     try:
-        launcher.start()
+        launcher.start(lambda: time.monotonic() > until)
+        if not launcher.address:
+            raise ClusterError(f"the master has not begun to listen within {limit_s:.0f} s")
         at = RawConfig.from_mapping({"master_addr": launcher.address}, caller)
         driver = Driver(raw.merged(at).build(ClusterSettings, also_known=_ROLES))
         driver.join()
         made = Cluster(launcher, driver)
         _all.add(made)
-        made.wait_for_start(master.master_time_out + master.init_timeout + MARGIN_S)
+        made.wait_for_start(limit_s)
     except BaseException:
         if made is not None:
             made.close()
@@ -382,6 +403,8 @@ def _start(
             if launcher.children:
                 launcher.interrupt()
             launcher.end(5.0)
+            if driver is not None:
+                driver.close()
         raise
     return made
 

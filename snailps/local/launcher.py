@@ -334,7 +334,7 @@ class Launcher:
             self._deaths[index] = deaths + 1
             why = f"has exited with code {code}"
             if code < 0:
-                why = f"was ended by {signal.Signals(-code).name}"
+                why = f"was ended by {signal_name(-code)}"
             if deaths < self._restarts_max:
                 all_run &= self.restart(index, why, give_up)
                 continue
@@ -426,8 +426,8 @@ class Launcher:
         return {process.pid for process in nodes if process.poll() is not None}
 
     def poll(self) -> int | None:
-        """Exit code of the master, None while it runs."""
-        return self.children[0].process.poll()
+        """Exit code of the master, None while it runs and if none could be started."""
+        return self.children[0].process.poll() if self.children else None
 
     def check(self) -> None:
         """Checks whether a server or worker failed to start.
@@ -598,9 +598,17 @@ def labelled(name: str, text: str) -> str:
     return text if text.startswith((f"{name} ", f"{name}:")) else f"{name}: {text}"
 
 
+def signal_name(number: int) -> str:
+    """What to call a signal: real-time ones have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _ended_by(code: int) -> str:
     """What a negative exit code means."""
-    name = signal.Signals(-code).name
+    name = signal_name(-code)
     return f"was ended by {name}{', maybe as memory is short' if name == 'SIGKILL' else ''}"
 
 
@@ -634,7 +642,12 @@ def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
     """Waits until one has ended, up to `limit_s` seconds; Popen.wait would poll every 50 ms."""
     if process.poll() is not None:
         return
-    ended = os.pidfd_open(process.pid)
+    try:
+        ended = os.pidfd_open(process.pid)
+    except OSError:  # no descriptor is left, or the kernel has no such call
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(limit_s)
+        return
     try:
         _readable(ended, limit_s)
     finally:

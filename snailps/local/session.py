@@ -715,12 +715,14 @@ def _end(launcher: Launcher | None, driver: Driver) -> None:
     """Ends the processes that this one has started, and leaves the cluster."""
     if not driver.is_ours:
         return
-    if launcher is not None:
-        with contextlib.suppress(SnailError):
-            driver.shut_down()
-    driver.close()
-    if launcher is not None:
-        launcher.end()
+    try:
+        if launcher is not None:
+            with contextlib.suppress(SnailError):
+                driver.shut_down()
+        driver.close()
+    finally:  # whatever interrupts: `close` is called once
+        if launcher is not None:
+            launcher.end()
 
 
 def _end_unused(launcher: Launcher | None, driver: Driver) -> None:

@@ -1,0 +1,104 @@
+"""Processes of a session: started and ended whatever interrupts the one who waits."""
+
+import errno
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from snailps.errors import ClusterError
+from snailps.local import cluster, launcher, session
+from snailps.local.launcher import Child, Launcher
+
+LIMIT_S = 10.0
+
+
+def made(kind=Launcher):
+    return kind(None, [], servers=1, workers=1, session=True)
+
+
+def test_start_of_a_session_interrupted_is_given_up_before_the_caller_goes_on(monkeypatch):
+    ended = []
+
+    def start(self, give_up):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        until = time.monotonic() + LIMIT_S
+        while not give_up() and time.monotonic() < until:
+            threading.Event().wait(0.001)
+        ended.append(give_up())
+
+    monkeypatch.setattr(Launcher, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        made(cluster._KeptLauncher).start()
+    assert ended == [True]
+
+
+def test_start_of_a_master_that_never_listens_ends_by_its_limit(monkeypatch):
+    def start(self, give_up):
+        assert give_up()
+
+    monkeypatch.setattr(Launcher, "start", start)
+    monkeypatch.setattr(cluster, "MARGIN_S", -1e9)
+    with pytest.raises(ClusterError, match="has not begun to listen"):
+        cluster.cluster()
+
+
+class Driver:
+    """A driver whose cluster is being closed while Ctrl-C comes."""
+
+    is_ours, closed = True, False
+
+    def shut_down(self):
+        raise KeyboardInterrupt
+
+    def close(self):
+        self.closed = True
+
+
+def test_close_interrupted_ends_the_processes_nevertheless(monkeypatch):
+    ended, one = [], made()
+    monkeypatch.setattr(one, "end", lambda: ended.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        session._end(one, Driver())
+    assert ended == [True]
+
+
+def no_descriptor(pid):
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+class Process:
+    """A child that ends when it is asked to."""
+
+    stderr = stdout = returncode = None
+    pid = 1
+
+    def poll(self):
+        return self.returncode
+
+    def wait(self, limit_s=None):
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("child", limit_s)
+
+    def terminate(self):
+        self.returncode = -signal.SIGTERM
+
+
+def test_end_without_a_descriptor_left_ends_all_children(monkeypatch):
+    one = made()
+    one.children = [Child(role, Process()) for role in ("master", "server")]
+    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    one.end(0.01)
+    assert [child.process.returncode for child in one.children] == [-signal.SIGTERM] * 2
+
+
+def test_poll_of_a_launcher_whose_master_could_not_be_started_is_none():
+    assert made().poll() is None
+
+
+def test_signal_name_of_a_real_time_signal_is_its_number():
+    assert launcher.signal_name(signal.SIGKILL) == "SIGKILL"
+    assert launcher.signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"
