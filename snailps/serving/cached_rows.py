@@ -61,7 +61,15 @@ class ReaderStats:
 
 
 class RowSource(Protocol):
-    """Where rows come from."""
+    """Where rows come from.
+
+    Attributes
+    ----------
+    table : Table
+        Of the present life.
+    """
+
+    table: Table
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
         """Writes rows of different keys; which have come, and why the others have not.
@@ -78,7 +86,6 @@ class CachedRows:
 
     Parameters
     ----------
-    table : Table
     source : RowSource
     cache_bytes : int
     max_age_s : float or None
@@ -91,7 +98,6 @@ class CachedRows:
 
     def __init__(
         self,
-        table: Table,
         source: RowSource,
         *,
         cache_bytes: int,
@@ -100,10 +106,10 @@ class CachedRows:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_options(cache_bytes, max_age_s, unreachable)
-        self.table, self._source = table, source
+        self._source, self.table = source, source.table
         self._max_age_s, self._unreachable, self._clock = max_age_s, unreachable, clock
-        self._cache = RowCache(table.dim, cache_bytes)
-        self._first = FirstValues(table) if unreachable == "first" else None
+        self._cache = RowCache(self.table.dim, cache_bytes)
+        self._first = FirstValues(self.table) if unreachable == "first" else None
         self._lock = threading.Lock()
         self._begun_s = clock()
         self._life, self._floor = source.life(), 1
@@ -118,6 +124,9 @@ class CachedRows:
         with self._lock:
             life = self._source.life()
             if life != self._life:
+                if self._first is not None and self._source.table != self.table:
+                    self._first = FirstValues(self._source.table)
+                self.table = self._source.table
                 self._life, self._floor = life, now + 1
             oldest = self._floor
             if self._max_age_s is not None:
@@ -153,13 +162,14 @@ class CachedRows:
         left = lacking[~answered]
         new = left[states[left] == NOT_THERE]
         assert why is not None
-        if self._unreachable == "error" or (len(new) and self._first is None):
+        first = self._first
+        if self._unreachable == "error" or (len(new) and first is None):
             raise why
         with self._lock:
             self._stale += len(left) - len(new)
             self._firsts += len(new)
-        if len(new) and self._first is not None:
-            rows[new] = self._first.pull(keys[new])
+        if len(new) and first is not None:
+            rows[new] = first.pull(keys[new])
 
     def _room(self, n: int, out: Rows | None) -> Rows:
         if out is None:

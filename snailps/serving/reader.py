@@ -27,6 +27,7 @@ from snailps.errors import (
     RemoteError,
     SnailError,
     WaitTimeout,
+    explain,
 )
 from snailps.local.cluster import CONNECT_S, driver_settings
 from snailps.local.driver import Driver
@@ -101,9 +102,8 @@ def reader(
     )  # fmt: skip
     try:
         rows = CachedRows(
-            source.table, source,
-            cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable,
-        )  # fmt: skip
+            source, cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable
+        )
     except BaseException:
         source.close()
         raise
@@ -116,16 +116,16 @@ class TableReader:
     Usable as a context manager, which closes it.  Thread-safe: threads share cache and connections.
     A process that forks makes its readers afterwards.
 
-    Attributes
-    ----------
-    table : Table
-        The declaration.
     """
 
     def __init__(self, rows: CachedRows, source: ClusterRows) -> None:
         self._rows, self._source = rows, source
-        self.table: Table = rows.table
         self._finalizer = weakref.finalize(self, source.close)
+
+    @property
+    def table(self) -> Table:
+        """The declaration, of the cluster that was joined last."""
+        return self._source.table
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else "not connected"
@@ -248,6 +248,7 @@ class ClusterRows:
         self._closed = threading.Event()
         self._lost = threading.Event()
         self._life = 0
+        self._why = ""  # it could not join again
         self._left_alone: dict[int, float] = {}  # shard -> until when
         driver, number, self.table = self._join()
         self._joined = driver, number  # one object, so that a lookup takes both of one life
@@ -318,7 +319,8 @@ class ClusterRows:
     def _why_lost(self) -> ClusterError:
         driver, _ = self._joined
         why = driver.verdict.text if driver.ended.is_set() else "its connections were lost"
-        return ClusterError(f"the cluster at {self._address} is out of reach: {why}")
+        again = f"; joining again: {self._why}" if self._why else ""
+        return ClusterError(f"the cluster at {self._address} is out of reach: {why}{again}")
 
     def _wait_joined(self, until: float) -> bool:
         """Whether the cluster is joined again by then; only a patient lookup waits."""
@@ -373,7 +375,7 @@ class ClusterRows:
             raise ConfigError(
                 f"table {table.name!r} has rows of {table.dim} now, it had {self.table.dim}"
             )
-        self._joined = driver, number
+        self._joined, self.table, self._why = (driver, number), table, ""
         self._life += 1
         self._left_alone.clear()
         self._lost.clear()
@@ -398,6 +400,7 @@ def _keep(
             return
         try:
             rows.renew()
-        except SnailError:
+        except Exception as error:  # also for want of descriptors or threads
+            rows._why = explain(error)
             closed.wait(AGAIN_S)
         del rows

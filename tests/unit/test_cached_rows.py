@@ -7,7 +7,9 @@ import pytest
 
 from snailps import Table, kernels
 from snailps.errors import ConfigError, MisuseError, WaitTimeout
+from snailps.serving import reader
 from snailps.serving.cached_rows import CachedRows
+from snailps.serving.first_values import FirstValues
 from snailps.store._store import ShardStore
 
 TABLE = Table("w", 3, init="uniform", scale=0.5, seed=11)
@@ -15,6 +17,8 @@ TABLE = Table("w", 3, init="uniform", scale=0.5, seed=11)
 
 class Source:
     """A source whose rows state key and version; some of its keys may be out of reach."""
+
+    table = TABLE
 
     def __init__(self):
         self.asked, self.lost, self.version, self.lives = [], lambda keys: keys < 0, 0, 0
@@ -56,7 +60,7 @@ def clock():
 def make(source, clock):
     def made(unreachable="error", max_age_s=10.0, cache_bytes=1 << 16):
         return CachedRows(
-            TABLE, source, cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable,
+            source, cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable,
             clock=clock,
         )  # fmt: skip
 
@@ -255,3 +259,36 @@ def test_threads_get_the_rows_of_their_own_keys(make, source):
         thread.join(30)
     assert not wrong
     assert rows.stats().keys == 4 * 60 * 40
+
+
+def test_first_values_of_another_cluster_are_those_of_its_own_table(make, source):
+    rows = make("first")
+    source.lost = lambda keys: keys >= 0
+    before = rows.pull([4])
+    source.table = Table("w", 3, init="uniform", scale=0.5, seed=12)
+    source.lives += 1
+    assert rows.pull([4]).tolist() == FirstValues(source.table).pull(np.uint64([4])).tolist()
+    assert rows.pull([4]).tolist() != before.tolist()
+
+
+def test_reader_that_cannot_join_for_want_of_a_thread_tries_again(monkeypatch):
+    closed, lost, errors = threading.Event(), threading.Event(), []
+
+    class Rows:
+        """What a reader's thread renews."""
+
+        _why = ""
+        left = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
+
+        def renew(self):
+            errors.append(self._why)
+            if self.left:
+                raise self.left.pop(0)
+            closed.set()
+
+    monkeypatch.setattr(reader, "AGAIN_S", 0.0)
+    lost.set()
+    one = Rows()
+    reader._keep(lambda: one, lost, closed)
+    assert errors[0] == "" and len(errors) == 3
+    assert all(errors[1:])
