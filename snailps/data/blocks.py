@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NoReturn
 
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
@@ -364,24 +364,40 @@ def _files_of(text: str) -> list[str]:
             raise DataError(f"expected files in the folder {text}, found none (hidden ones apart)")
         return files
     if os.path.lexists(path):
-        return [str(path.absolute())]
+        return [_absolute(path)]
     if not glob.has_magic(text):
         raise DataError(
             f"input not found: {text} does not exist (seen from {Path.cwd()}). "
             "Correct the path, or mount its folder here"
         )
     found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns)
-    files = [str(Path(name).absolute()) for name in found if not Path(name).is_dir()]
+    files = [_absolute(Path(name)) for name in found if not Path(name).is_dir()]
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files
 
 
+def _absolute(path: Path) -> str:
+    """One name for a file, also where it is reached by way of another folder's ``..``."""
+    return str(path.resolve() if ".." in path.parts else path.absolute())
+
+
 def _files_below(folder: str) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
+    """Files of a folder and of those below it, linked ones too; no folder twice."""
+    seen: set[tuple[int, int]] = set()
+
+    def refuse(error: OSError) -> NoReturn:
         raise DataError(f"cannot list the folder {error.filename}: {error.strerror}") from error
 
-    for where, folders, names in os.walk(Path(folder).absolute(), onerror=refuse):
+    for where, folders, names in os.walk(_absolute(Path(folder)), onerror=refuse, followlinks=True):
+        try:
+            found = os.stat(where)
+        except OSError as error:
+            refuse(error)
+        if (place := (found.st_dev, found.st_ino)) in seen:
+            folders.clear()
+            continue
+        seen.add(place)
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         for name in sorted(names):
             if not is_hidden(name):

@@ -18,6 +18,7 @@ from snailps.data.blocks import (
     Source,
     cut,
     expand,
+    files_of,
     first_line_of,
     open_parts,
     read_block,
@@ -350,3 +351,25 @@ def test_read_of_a_part_of_a_file_that_became_shorter_refuses(folder, scratch):
         assert parts.read(0) == b"1 2:1\n" * 3
         with pytest.raises(DataError, match=r"shrinks\.txt became shorter.*54 bytes, got 40"):
             parts.read(2)
+
+
+def test_files_of_a_folder_with_linked_folders_come_once_each(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "x.txt").write_text("a b")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "y.txt").write_text("c")
+    (folder / "linked").symlink_to(tmp_path / "real")
+    (folder / "linked again").symlink_to(tmp_path / "real")
+    (folder / "round").symlink_to(folder)
+    assert files_of([str(folder)]) == [
+        str(folder / "y.txt"), str(folder / "linked" / "x.txt")
+    ]  # fmt: skip
+
+
+def test_files_of_one_file_by_two_ways_is_there_once(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "y.txt").write_text("c")
+    names = ["in/y.txt", "in/../in/y.txt", "in/../in", "in/../in/*.txt"]
+    found = files_of([str(tmp_path / "in" / "y.txt"), *(f"{tmp_path}/{name}" for name in names)])
+    assert found == [str(tmp_path / "in" / "y.txt")]
