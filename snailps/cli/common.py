@@ -230,6 +230,12 @@ def tell_name(name: str) -> None:
         os.write(2, f"{NAME_MARK}{name}\n".encode())  # at once: other threads write there, too
 
 
+def show_prints() -> None:
+    """What a model prints is there at once, also in a log."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
 def run_node(
     cls: type[S],
     make: Callable[[S, RawConfig], Server | WorkerProcess],
@@ -247,8 +253,7 @@ def run_node(
     config, sets, address_fd
         Options of the command.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a model prints, into a log, too
+    show_prints()
     raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
     log_as_told(raw, _ROLES[cls], stdout=True)
     node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)

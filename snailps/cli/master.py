@@ -30,6 +30,7 @@ from snailps.cli.common import (
     log_as_told,
     read_config,
     role_settings,
+    show_prints,
     tensorboard_override,
 )
 from snailps.cli.json_lines import EVENTS
@@ -90,6 +91,8 @@ def command(
     flags = flag_overrides(fresh=fresh, overwrite=overwrite)
     files = [*json_log_override(json_log), *tensorboard_override(tensorboard)]
     overrides = [*(sets or []), *files, *flags]
+    if session:
+        show_prints()
     raw = read_config(config, overrides)
     log_as_told(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)

@@ -159,7 +159,7 @@ class Lines:
             if self._held is not None:
                 self._held.append((name, line))
                 return
-        self._show(name, line)
+        self._tell(name, line)
 
     def hold(self) -> None:
         """Holds the newest lines from now on; those that are held are dropped."""
@@ -176,6 +176,14 @@ class Lines:
         with self._lock:
             held, self._held = self._held, None
         for name, line in held or ():
+            self._tell(name, line)
+
+    def _tell(self, name: str, line: str) -> None:
+        """Shows a line; where that fails, as in a log that is closed, the others are read on.
+
+        Else a process would wait, in the middle of its work, until its line is read.
+        """
+        with contextlib.suppress(Exception):
             self._show(name, line)
 
 
@@ -514,11 +522,12 @@ class Launcher:
         for pair in [*self._overrides, *overrides]:
             words += ["--set", pair]
         words += options
+        tells = role == "master" and not self._session  # its figures, on standard output
 
         def begin() -> None:
             _die_with_parent()
             keep_thread_on(cpus)
-            if role != "master":  # what a model prints is a line of its process
+            if not tells:  # what a model prints is a line of its process
                 os.dup2(2, 1)
             if self._main is not None:
                 become(self._main, words, [kept])
@@ -528,7 +537,7 @@ class Launcher:
         process = subprocess.Popen(
             [sys.executable, "-m", "snailps", *words],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if role == "master" else None,
+            stdout=subprocess.PIPE if tells else None,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",

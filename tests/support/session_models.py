@@ -107,6 +107,11 @@ class Prints(Lines):
         print("lines:", figures["units"])
         return figures
 
+    @classmethod
+    def check(cls, settings):
+        super().check(settings)
+        print("checked in the master")
+
 
 class SpoilsItsProcess(Lines):
     """Fails in a process that could not begin anew as it is by then."""

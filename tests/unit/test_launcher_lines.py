@@ -58,3 +58,16 @@ def test_lines_with_a_log_are_never_held(lines, shown):
     lines.drop()
     lines.take("worker 1", "b")
     assert shown == [("worker 1", "a"), ("worker 1", "b")]
+
+
+def test_lines_that_cannot_be_shown_are_taken_nevertheless():
+    def show(name, line):
+        raise ValueError("I/O operation on closed file.")
+
+    lines = Lines(show)
+    lines.take("worker 1", "a")
+    lines.may_hold = True
+    lines.hold()
+    lines.take("worker 1", "b")
+    lines.release()
+    lines.take("worker 1", "c")
