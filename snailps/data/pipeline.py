@@ -190,11 +190,16 @@ def stage_name(stage: Runs) -> str:
 def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threading.Event) -> None:
     """Runs a stage: items in, items out round-robin, at the end its outcome to all successors."""
     given = 0
+    before: _End | None = None  # a failure in front of this stage, which may not notice it
 
     def items() -> Iterator[Any]:
         """The stage's input; laps are passed on to its successors."""
+        nonlocal before
         taken = laps = 0
         for item in _items(into, stop) if into is not None else iter(()):
+            if isinstance(item, _End):
+                before = item
+                raise _Failed
             if not isinstance(item, Lap):
                 taken += 1
                 yield item
@@ -218,14 +223,12 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
                 _put(outs[given % len(outs)], item, stop)
                 given += 1
             end = _End()
-        except _Failed as failed:
-            end = failed.end
         except _Closed:
             raise
         except BaseException as error:  # SystemExit, too: the successors wait for an outcome
             end = _End(stage_name(stage), error, traceback.format_exc())
         for out in outs:
-            _put(out, end, stop)
+            _put(out, before or end, stop)
     except _Closed:
         pass
 
@@ -233,12 +236,9 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
 class _Failed(Exception):
     """A stage in front of this one failed."""
 
-    def __init__(self, end: _End) -> None:
-        super().__init__()
-        self.end = end
-
 
 def _items(into: _Queue, stop: threading.Event) -> Iterator[Any]:
+    """What comes out of a queue; the last item only if it is an error's `_End`."""
     while True:
         try:
             item = into.get(timeout=POLL_S)
@@ -248,7 +248,7 @@ def _items(into: _Queue, stop: threading.Event) -> Iterator[Any]:
             continue
         if isinstance(item, _End):
             if item.error is not None:
-                raise _Failed(item)
+                yield item
             return
         yield item
 

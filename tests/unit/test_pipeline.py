@@ -152,3 +152,23 @@ def test_pipeline_take_given_up_returns():
 def test_pipeline_without_stages_takers_or_room_refuses(stages, takers, bound):
     with pytest.raises(MisuseError, match="at least one stage"):
         Pipeline(stages, takers, bound)
+
+
+def test_error_that_a_later_stage_swallows_reaches_the_takers():
+    def source(_):
+        yield 1
+        raise OSError("the disk is gone")
+
+    def careless(items):
+        while True:
+            try:
+                yield next(items)
+            except StopIteration:
+                return
+            except Exception:
+                continue
+
+    with Pipeline([source, careless]) as running:
+        assert running.take() == 1
+        with pytest.raises(DataError, match="the disk is gone"):
+            running.take()
