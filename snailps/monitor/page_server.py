@@ -199,8 +199,8 @@ class PageServer:
                 text = "no such run" if wanted else "no run"
                 return _json({"state": "none", "why": text})
             watcher = self.watch(run)
-        after = int(query["after"]) if query.get("after", "").isdecimal() else 0
-        body = watcher.picture(after, HOLD_S)
+        after = query.get("after", "")[:18]
+        body = watcher.picture(int(after) if after.isdecimal() else 0, HOLD_S)
         return HTTPStatus.OK, "application/json", body
 
 

@@ -460,3 +460,9 @@ def test_pictures_are_read_by_many_threads(control):
             assert not thread.is_alive()
     finally:
         one.close()
+
+
+def test_number_of_a_picture_of_thousands_of_digits_is_answered(page, monkeypatch):
+    monkeypatch.setattr("snailps.monitor.page_server.HOLD_S", 0.0)
+    code, kind, _ = page.answer("/api/run", {"run": RUN.name, "after": "9" * 5000})
+    assert (code, kind) == (200, "application/json")
