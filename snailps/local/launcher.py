@@ -54,7 +54,7 @@ HELD_MAX = 1000
 LAST_MAX, LAST_CHARS = 3, 500
 """How many of its newest lines are kept of a process, and how much of each."""
 READ_S = 5.0
-"""How long reading the last lines of a process that has ended may take, seconds."""
+"""How long reading the last lines of processes that have ended may take, seconds."""
 
 
 def _die_with_parent() -> None:
@@ -125,13 +125,16 @@ class Child:
             return "the master"
         return self.given_name or f"{self.role} (process {self.process.pid})"
 
-    def end_reading(self) -> None:
-        """Reads what it has left in its pipes, once it has ended, and closes them."""
+    def end_reading(self, until: float) -> None:
+        """Reads what it has left in its pipes, once it has ended, up to then, monotonic seconds.
+
+        A process that a model has started may have them open for as long as it runs.
+        """
         process = self.process
         for thread, stream in ((self.reader, process.stderr), (self.taker, process.stdout)):
-            if thread is not None:
-                thread.join(READ_S)
-            if stream is not None:
+            if thread is not None:  # which closes it: here that would wait for its end
+                thread.join(max(0.0, until - time.monotonic()))
+            elif stream is not None:
                 stream.close()
 
 
@@ -383,7 +386,7 @@ class Launcher:
                 return False
             self.children[index] = self.children.pop()
             self.children[index].again = True
-            dead.end_reading()
+            dead.end_reading(time.monotonic() + READ_S)
             self._listen(self.children[index])
             if index == 0:
                 return bool(self._hear_address(pipe, give_up))
@@ -500,7 +503,9 @@ class Launcher:
             if child.process.poll() is None:
                 child.process.kill()
                 child.process.wait()
-            child.end_reading()
+        until = time.monotonic() + READ_S
+        for child in self.children:
+            child.end_reading(until)
         self._tell_held()
 
     def output(self) -> str:
@@ -560,23 +565,28 @@ class Launcher:
             child.taker.start()
 
     def _read(self, child: Child, stream: IO[str]) -> None:
-        for line in stream:
-            line, named, name = line.rstrip("\n").partition(NAME_MARK)
-            if named:
-                child.given_name = name
-                if not line:
-                    continue
-            text = _as_text(line)
-            child.last.append(text[:LAST_CHARS])
-            child.failed = child.failed or text.startswith(OWN_ERROR)
-            if child.failed and child.role != "master":
-                child.held.append(text)
-            elif not child.silent:
-                self._on_line(child.name, text)
+        with stream:
+            for line in stream:
+                self._take_line(child, line)
+
+    def _take_line(self, child: Child, line: str) -> None:
+        line, named, name = line.rstrip("\n").partition(NAME_MARK)
+        if named:
+            child.given_name = name
+            if not line:
+                return
+        text = _as_text(line)
+        child.last.append(text[:LAST_CHARS])
+        child.failed = child.failed or text.startswith(OWN_ERROR)
+        if child.failed and child.role != "master":
+            child.held.append(text)
+        elif not child.silent:
+            self._on_line(child.name, text)
 
     def _take(self, stream: IO[str]) -> None:
         """Reads the master's output as it comes: a full pipe (64 KiB) would block the master."""
-        self._output = stream.read()
+        with stream:
+            self._output = stream.read()
 
     def _tell_held(self) -> None:
         """Shows the first node's error if the master has not reported why the job ended.

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -21,15 +22,25 @@ def made(kind=Launcher):
 
 
 def test_start_of_a_session_interrupted_is_given_up_before_the_caller_goes_on(monkeypatch):
-    ended = []
+    begun, interrupts, ended = threading.Event(), [KeyboardInterrupt()], []
+
+    class Interrupted(Future):
+        """A result for which the first wait is interrupted."""
+
+        def result(self, timeout=None):
+            if interrupts:
+                assert begun.wait(LIMIT_S)
+                raise interrupts.pop()
+            return super().result(timeout)
 
     def start(self, give_up):
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        begun.set()
         until = time.monotonic() + LIMIT_S
         while not give_up() and time.monotonic() < until:
             threading.Event().wait(0.001)
         ended.append(give_up())
 
+    monkeypatch.setattr(cluster, "Future", Interrupted)
     monkeypatch.setattr(Launcher, "start", start)
     with pytest.raises(KeyboardInterrupt):
         made(cluster._KeptLauncher).start()
@@ -102,3 +113,21 @@ def test_poll_of_a_launcher_whose_master_could_not_be_started_is_none():
 def test_signal_name_of_a_real_time_signal_is_its_number():
     assert launcher.signal_name(signal.SIGKILL) == "SIGKILL"
     assert launcher.signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"
+
+
+def test_end_reading_of_a_pipe_that_another_process_has_open_does_not_wait_for_it():
+    read, write = os.pipe()
+    child, shown = Child("worker", Process()), []
+    child.process.stderr = os.fdopen(read, "r")
+    one = Launcher(None, [], servers=1, workers=1, on_line=lambda name, line: shown.append(line))
+    one._listen(child)
+    ending = threading.Thread(target=child.end_reading, args=(0.0,), daemon=True)
+    ending.start()
+    ending.join(LIMIT_S)
+    is_over = not ending.is_alive()
+    os.write(write, b"late\n")
+    os.close(write)
+    child.reader.join(LIMIT_S)
+    assert is_over
+    assert shown == ["late"]
+    assert child.process.stderr.closed
