@@ -391,7 +391,7 @@ def _files_below(folder: str) -> Iterator[str]:
 
     for where, folders, names in os.walk(_absolute(Path(folder)), onerror=refuse, followlinks=True):
         try:
-            found = os.stat(where)
+            found = Path(where).stat()
         except OSError as error:
             refuse(error)
         if (place := (found.st_dev, found.st_ino)) in seen:

@@ -14,6 +14,9 @@ import numpy as np
 
 from snailps.node.status import Status
 
+POINTS_MAX = 1 << 14
+"""More than so many are thinned: a training may last for days."""
+
 
 class History:
     """What was told of one job."""
@@ -22,16 +25,21 @@ class History:
         self._shares: list[float] = []
         self._seconds: list[float] = []
         self._units: list[float] = []
+        self._gap = 0.0  # of the progress, between two
 
     def add(self, status: Status) -> None:
         """Takes a status of the training; others are not looked at."""
         if status["phase"] != "training":
             return
-        if self._shares and status["progress"] <= self._shares[-1]:
+        if self._shares and status["progress"] <= self._shares[-1] + self._gap:
             return
         self._shares.append(status["progress"])
         self._seconds.append(status["elapsed_s"])
         self._units.append(status["units"])
+        if len(self._shares) > POINTS_MAX:
+            for points in (self._shares, self._seconds, self._units):
+                del points[1::2]
+            self._gap = 0.9 * (self._shares[-1] - self._shares[0]) / (len(self._shares) - 1)
 
     def of(self, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The epochs, or rounds, of the finished job."""

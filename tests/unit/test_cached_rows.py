@@ -273,22 +273,23 @@ def test_first_values_of_another_cluster_are_those_of_its_own_table(make, source
 
 def test_reader_that_cannot_join_for_want_of_a_thread_tries_again(monkeypatch):
     closed, lost, errors = threading.Event(), threading.Event(), []
+    left = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
 
     class Rows:
         """What a reader's thread renews."""
 
         _why = ""
-        left = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
 
         def renew(self):
             errors.append(self._why)
-            if self.left:
-                raise self.left.pop(0)
+            if left:
+                raise left.pop(0)
             closed.set()
 
     monkeypatch.setattr(reader, "AGAIN_S", 0.0)
     lost.set()
     one = Rows()
     reader._keep(lambda: one, lost, closed)
-    assert errors[0] == "" and len(errors) == 3
+    assert errors[0] == ""
+    assert len(errors) == 3
     assert all(errors[1:])
