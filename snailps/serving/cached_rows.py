@@ -120,7 +120,7 @@ class CachedRows:
         wanted = self.table.keys(keys)
         rows = self._room(len(wanted), out)
         # A row is as old as the request for it, not as the answer.
-        now = 1 + int((self._clock() - self._begun_s) / TICK_S)
+        now = self._now()
         with self._lock:
             life = self._source.life()
             if life != self._life:
@@ -138,6 +138,9 @@ class CachedRows:
         if fresh < len(wanted):
             self._fetch(wanted, states, rows, now, life)
         return rows
+
+    def _now(self) -> int:
+        return 1 + int((self._clock() - self._begun_s) / TICK_S)
 
     def _fetch(
         self, keys: Keys, states: NDArray[np.uint8], rows: Rows, now: int, life: int
@@ -183,9 +186,10 @@ class CachedRows:
         return out
 
     def clear(self) -> None:
-        """Forgets all rows of the cache."""
+        """Forgets all rows of the cache; those that are on their way count as old."""
         with self._lock:
             self._cache.clear()
+            self._floor = self._now() + 1
 
     def stats(self) -> ReaderStats:
         """Counts since the start."""

@@ -28,7 +28,9 @@ M = TypeVar("M", bound="embedding.TableModule")
 class RowsByKey(Protocol):
     """A table that can be read: `SavedTable`, `TableReader`."""
 
-    table: Table
+    @property
+    def table(self) -> Table:
+        """Its declaration."""
 
     def pull(self, keys: Keys, out: RowArray | None = None) -> RowArray:
         """Rows of `keys`, in `out` if given."""

@@ -261,6 +261,27 @@ def test_threads_get_the_rows_of_their_own_keys(make, source):
     assert rows.stats().keys == 4 * 60 * 40
 
 
+def test_rows_on_their_way_when_the_cache_is_cleared_are_asked_for_again(
+    make, source, clock, monkeypatch
+):
+    rows = make(max_age_s=None)
+    pull = source.pull
+
+    def answered_before(keys, found):
+        answer = pull(keys, found)
+        source.version = 1
+        rows.clear()
+        return answer
+
+    monkeypatch.setattr(source, "pull", answered_before)
+    assert rows.pull([5])[0, 1] == 0
+    monkeypatch.setattr(source, "pull", pull)
+    clock.now += 1.0
+    assert rows.pull([5])[0, 1] == 1
+    assert rows.pull([5])[0, 1] == 1
+    assert source.asked == [[5], [5]]
+
+
 def test_first_values_of_another_cluster_are_those_of_its_own_table(make, source):
     rows = make("first")
     source.lost = lambda keys: keys >= 0
