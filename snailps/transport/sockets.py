@@ -174,7 +174,7 @@ def dial(
     while True:
         left = limit_s - (time.monotonic() - begin)
         try:
-            sock = socket.create_connection(address, timeout=max(0.1, min(left, 5.0)))
+            sock = _connected(address, max(0.1, min(left, 5.0)))
         except OSError as error:
             reason = error.strerror or str(error)
             if left <= 0 or give_up():
@@ -223,6 +223,22 @@ def dial(
                 ) from None
             raise
         return sock
+
+
+def _connected(address: Address, limit_s: float) -> socket.socket:
+    """A connection to another socket.
+
+    Where nothing listens at a port of this machine that the system also gives to those who
+    connect, it may connect one to itself: that would hear itself, and keep the port from its owner.
+    """
+    sock = socket.create_connection(address, timeout=limit_s)
+    try:
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def set_options(sock: socket.socket) -> None:

@@ -1,5 +1,7 @@
 """Finding a server: `dial`, `listen`, and how addresses are shown."""
 
+import socket
+
 import pytest
 from control_master import LIMIT_S, Master
 from processes import free_port
@@ -82,3 +84,16 @@ def test_show_puts_brackets_round_ipv6():
 
 def test_route_host_of_loopback_is_loopback():
     assert route_host(("127.0.0.1", 9)) == "127.0.0.1"
+
+
+def test_dial_that_meets_itself_is_refused_and_tried_again(monkeypatch):
+    def meet_itself(address, timeout):
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        sock.settimeout(timeout)
+        sock.connect(sock.getsockname())
+        return sock
+
+    monkeypatch.setattr(sockets.socket, "create_connection", meet_itself)
+    with pytest.raises(WaitTimeout, match="refused"):
+        dial(("127.0.0.1", 40000), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.1)
