@@ -64,6 +64,9 @@ class Block:
         others.
     settled : tuple of int
         These visiting parts, ascending.
+    first : bool
+        Whether no block of this training was leased before, to any worker, nor in a run that this
+        one continues: servers have only the rows that the job began with.
     visits : Visits
         Of a tenancy: lends the visiting parts.
     open_parts : callable
@@ -95,6 +98,7 @@ class Block:
     visiting: int = 0
     had: int = 0
     settled: tuple[int, ...] = ()
+    first: bool = False
     visits: Visits = field(default_factory=NoVisits)
     open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
     head: Callable[[], bytes] = bytes

@@ -620,6 +620,7 @@ class WorkerProcess(Node):
             visiting=lease.visiting,
             had=len(lease.had),
             settled=tuple(lease.had),
+            first=lease.first,
             visits=visits,
             open_parts=lambda part_bytes: open_parts(
                 lease.path, lease.start, lease.stop, part_bytes, scratch

@@ -39,7 +39,7 @@ def connected(model_class, shards=1):
             model.finish()
 
 
-def block_of(data, number=0, progress=(0.0, 0.5)):
+def block_of(data, number=0, progress=(0.0, 0.5), first=None):
     """A block of its own text, elsewhere in the file than blocks of other numbers."""
     data, start = data if isinstance(data, bytes) else data.encode(), number * BLOCK_BYTES_MAX
     return Block(
@@ -52,11 +52,12 @@ def block_of(data, number=0, progress=(0.0, 0.5)):
         progress,
         lambda: data,
         head=lambda: data,
+        first=number == 0 and progress[0] == 0 if first is None else first,
     )
 
 
-def train(model, data, number=0, progress=(0.0, 0.5)):
+def train(model, data, number=0, progress=(0.0, 0.5), first=None):
     """Trains a block, once it is prepared; its figures."""
-    block = block_of(data, number, progress)
+    block = block_of(data, number, progress, first)
     block.prepared = model.prepare(block)
     return model.train(block)

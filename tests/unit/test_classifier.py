@@ -161,10 +161,11 @@ def test_train_of_several_workers_on_copies_exchanges_label_rows(make, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("continue_from", "progress"), [("", (0.25, 0.75)), ("model.bin", (0.0, 0.5))]
+    ("continue_from", "progress", "first"),
+    [("", (0.25, 0.75), False), ("", (0.0, 0.5), False), ("model.bin", (0.0, 0.5), True)],
 )
 def test_train_at_an_only_worker_whose_servers_may_have_rows_pulls_them(
-    make, monkeypatch, continue_from, progress
+    make, monkeypatch, continue_from, progress, first
 ):
     model = make()
     model.settings = replace(model.settings, continue_from=continue_from)
@@ -176,7 +177,7 @@ def test_train_at_an_only_worker_whose_servers_may_have_rows_pulls_them(
         return pull(self, table, *given, **named)
 
     monkeypatch.setattr(Classifier, "pull_async", noted)
-    train(model, TEXT, progress=progress)
+    train(model, TEXT, progress=progress, first=first)
     model.finish()
     assert asked == ["input", "output"] * 2  # to be trained, and as they were when they are pushed
 

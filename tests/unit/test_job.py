@@ -143,6 +143,7 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(make, clock):
     assert [(lease.start, lease.stop) for lease in leases] == [(0, 280), (280, 560), (560, 840)]
     assert [lease.seed for lease in leases] == [block_seed(5, number) for number in range(3)]
     assert leases[1].progress == [0.05, 0.1]
+    assert [lease.first for lease in leases] == [True, False, False]
     assert (job.metrics.loss, job.metrics.lr) == (None, None)
     clock.now_s += 4
     assert job.done(done(0, loss=50.0, examples=100.0, lr=0.5), node=7)
@@ -159,6 +160,15 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(make, clock):
     clock.now_s += 2
     assert job.done(done(2), node=7)
     assert job.rate() == done(2).units / 2
+
+
+def test_job_whose_first_block_comes_back_says_that_others_may_have_pushed(make):
+    job = make()
+    job.begin_pass("train")
+    assert job.lease(node=7).first
+    job.ledger.retire(7)
+    again = job.lease(node=8)
+    assert (again.number, again.progress[0], again.first) == (0, 0.0, False)
 
 
 def test_job_at_its_end_has_figures(make, clock):

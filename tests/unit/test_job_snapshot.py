@@ -119,6 +119,7 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
     leases = [again.lease(node=1) for _ in range(4)]
     assert [lease.number for lease in leases] == [2, 4, 5, 6]
     assert leases[0].start == 560
+    assert not leases[0].first
     for lease in leases:
         again.done(done(lease.number, loss=1.0, examples=100.0), 1)
     again.end_pass()

@@ -202,10 +202,19 @@ def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, pr
 
 
 @pytest.mark.parametrize(
-    ("begin", "model_file", "workers", "pulls"),
-    [(0.0, "", 1, False), (0.5, "", 1, True), (0.0, "before.npz", 1, True), (0.0, "", 2, True)],
+    ("begin", "first", "model_file", "workers", "pulls"),
+    [
+        (0.0, True, "", 1, False),
+        (0.1, True, "", 1, False),  # where time is limited
+        (0.0, False, "", 1, True),  # the first block, given back by another worker
+        (0.5, False, "", 1, True),
+        (0.0, True, "before.npz", 1, True),
+        (0.0, True, "", 2, True),
+    ],
 )
-def test_new_rows_are_pulled_only_if_servers_may_have_some(make, begin, model_file, workers, pulls):
+def test_new_rows_are_pulled_only_if_servers_may_have_some(
+    make, begin, first, model_file, workers, pulls
+):
     model = make(LinearSettings(continue_from=model_file), workers=workers)
     pulled, pull_async = [], model.pull_async
 
@@ -214,7 +223,7 @@ def test_new_rows_are_pulled_only_if_servers_may_have_some(make, begin, model_fi
         return pull_async(table, keys, *given, **named)
 
     model.pull_async = noted
-    block = block_of(planted(50, 1), 0, (begin, 0.6))
+    block = block_of(planted(50, 1), 0, (begin, 0.6), first)
     block.prepared = model.prepare(block)
     model.train(block)
     assert len(set(pulled)) == (FEATURES + 1 if pulls else 0)

@@ -148,6 +148,7 @@ class Job:
         self.summary: bytes | None = None
         self.pass_ = ""
         self.ledger: Ledger | None = None
+        self._is_fresh = False  # nothing of the training has been leased
         self._at_round: tuple[int, list[list[float]]] = (0, [])
         self._start: messages.Start | None = None
         self._summary_message: tuple[bytes, Encoded] | None = None
@@ -212,6 +213,7 @@ class Job:
         """
         self.pass_ = name
         train = name == "train"
+        self._is_fresh = train and snapshot is None
         if snapshot is not None:
             self._take_input(snapshot)
             rotation = rotation or rotation_of(snapshot.figures.get("rotation"))
@@ -548,6 +550,7 @@ class Job:
         entry = self.ledger.take_back(node) if back else self.ledger.take(node)
         if entry is None:
             return None
+        first, self._is_fresh = self._is_fresh, False
         return messages.Leased(
             entry.number,
             entry.block.path,
@@ -567,6 +570,7 @@ class Job:
             entry.parts,
             entry.visiting,
             list(entry.had),
+            first,
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
