@@ -116,8 +116,9 @@ class RowExchange:
         """Their counts."""
 
     def intervals(
-        self, motion: Motion, places: Ids, *, workers: int, drift: float, steps_min: float
-    ) -> tuple[Doubles, Doubles]:
+        self, motion: Motion, places: Ids, *,
+        workers: int, drift: float, steps_min: float, now: float,
+    ) -> tuple[Doubles, Doubles]:  # fmt: skip
         """Examples between two exchanges of rows that were counted, and when the last one was.
 
         An interval is as long as the steps of all workers take to reach `drift`, and as

@@ -45,7 +45,7 @@ QUIET_MAX = C_QUIET_MAX
 
 cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
     uint32_t key[2]
-    float last                  # exchange, in examples
+    uint32_t last               # exchange, in examples modulo 2^32: differences are right
     float rest                  # steps that were not pushed
 
 
@@ -71,6 +71,11 @@ cdef class Motion:
         self.lr, self.l1, self.l2, self.beta = lr, l1, l2, beta
         self.parts = 3 if method == ACCESS_FTRL else 2 if method == ACCESS_ADAGRAD else 1
         self.ftrl = ftrl_of(lr, l1, l2, beta)
+
+
+cdef inline uint32_t ticks(double now) noexcept nogil:
+    """Examples modulo 2^32: a float of 10^9 is right to 64, as many as hot rows take."""
+    return <uint32_t><uint64_t>now
 
 
 # ---- a row -------------------------------------------------------------------------------------
@@ -240,7 +245,7 @@ cdef class RowExchange:
         with nogil:
             for i in range(n):
                 of, base, row = self.record(places[i]), self.base(places[i]), &self.rows[places[i], 0]
-                of.last, of.rest = <float>now, 0
+                of.last, of.rest = ticks(now), 0
                 memcpy(of.key, &keys[i], sizeof(uint64_t))
                 from_ = &packed[i, 0]
                 if self.has_bases:
@@ -344,7 +349,7 @@ cdef class RowExchange:
         return np.asarray(self.counts)[np.asarray(places)] / np.float32(self.weight)
 
     def intervals(self, Motion motion not None, const int32_t[::1] places not None, *, int workers,
-                  float drift, float steps_min):
+                  float drift, float steps_min, double now):
         cdef Py_ssize_t i, n = places.shape[0]
         cdef float factor, step
         self.check(places, -1, 0, motion)
@@ -362,7 +367,7 @@ cdef class RowExchange:
                                &factor)
                 step = max(steps_min, drift / max(step * workers, <float>1e-9))
                 intervals[i] = step * per_count / self.counts[places[i]]
-                last[i] = self.record(places[i]).last
+                last[i] = now - <uint32_t>(ticks(now) - self.record(places[i]).last)
         return interval_array, last_array
 
     # ---- exchange ------------------------------------------------------------------------------
@@ -402,12 +407,12 @@ cdef class RowExchange:
                 if workers > 1:
                     count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
                     held = self.share(motion, row, base, delta, workers, min(count, <float>1),
-                                      max(<float>(count * (now - of.last)), <float>1), of, &own[0],
+                                      max(count * <uint32_t>(ticks(now) - of.last), <float>1), of, &own[0],
                                       &given[given_num, 0] if giving else NULL)
                     if held < 1 and giving:
                         given_at[given_num] = <int32_t>i
                         given_num += 1
-                of.last = <float>now
+                of.last = ticks(now)
                 self.quiet[places[i]] |= PUSHED
                 for j in range(self.width):
                     base[j] += delta[j]

@@ -504,7 +504,12 @@ class SharedRows:
             top = np.argpartition(known.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
             hot = hot[np.sort(top)]
         interval, last = known.intervals(
-            self.motion, hot, workers=self.workers, drift=self._drift, steps_min=self._steps_min
+            self.motion,
+            hot,
+            workers=self.workers,
+            drift=self._drift,
+            steps_min=self._steps_min,
+            now=self._now,
         )
         if self._growth < np.inf:
             at_least = self._steps_min * known.examples / known.counted(hot)

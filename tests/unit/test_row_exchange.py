@@ -139,9 +139,9 @@ def test_interval_is_drift_of_all_workers_or_least_own_steps():
     _, kept, motion = kept_rows()
     kept.count(np.repeat(EVERY[:3], (100, 10, 1)), 100, 0.75)
     np.testing.assert_array_equal(kept.frequent(4, 5.0), [0, 1])
-    intervals, last = kept.intervals(motion, EVERY[:2], workers=4, drift=2.0, steps_min=3)
+    intervals, last = kept.intervals(motion, EVERY[:2], workers=4, drift=2.0, steps_min=3, now=0.0)
     np.testing.assert_allclose(intervals, [5, 50], rtol=1e-5)
-    intervals, _ = kept.intervals(motion, EVERY[:2], workers=4, drift=0.1, steps_min=3)
+    intervals, _ = kept.intervals(motion, EVERY[:2], workers=4, drift=0.1, steps_min=3, now=0.0)
     np.testing.assert_allclose(intervals, [3, 30], rtol=1e-5)
     np.testing.assert_array_equal(last, [0, 0])
 
@@ -171,6 +171,21 @@ def test_steps_of_adagrad_at_many_workers_add_up_to_those_of_one(steps, own):
     assert 8 * deltas[0, 0] == pytest.approx(2 * np.sqrt(8 * steps), rel=0.06)
     assert deltas[0, 1] == steps
     np.testing.assert_allclose(rows, deltas, rtol=1e-4)  # nothing is left to be pushed
+
+
+@pytest.mark.parametrize("before", [0, 10**9 + 35, (1 << 32) - 20, 10**10 + 606])
+def test_share_of_a_delta_is_the_same_after_so_many_examples(before):
+    rows = np.zeros((1, 1), np.float32)
+    kept, motion = RowExchange(rows, 1, 1), Motion(1, 1, outputs=1, far=10.0)
+    motion.a_step = 0.05
+    kept.load(EVERY[:1], KEYS[:1], rows.copy(), before)
+    kept.count(np.zeros(100, np.int32), 100, 0.75)
+    rows += 1
+    keys, deltas = np.zeros(1, np.uint64), np.zeros((1, 1), np.float32)
+    kept.send(motion, EVERY[:1], keys, deltas, workers=8, now=before + 50, giving=False)
+    assert deltas[0, 0] == pytest.approx(0.1388349, rel=1e-5)  # of 50 steps
+    wanted = {"workers": 8, "drift": 3.0, "steps_min": 4, "now": before + 70}
+    assert kept.intervals(motion, EVERY[:1], **wanted)[1] == before + 50
 
 
 def sent(kept, motion, places):
@@ -280,7 +295,7 @@ def test_places_out_of_range_and_arrays_that_do_not_fit_are_refused(places, widt
 def test_motion_of_other_rows_is_refused():
     _, kept, _ = kept_rows()
     with pytest.raises(ValueError, match="the motion is of 3 parts of 1"):
-        kept.intervals(Motion(4, 1, far=1.0), EVERY[:1], workers=2, drift=1.0, steps_min=1)
+        kept.intervals(Motion(4, 1, far=1.0), EVERY[:1], workers=2, drift=1.0, steps_min=1, now=0.0)
     with pytest.raises(ValueError, match="method must be"):
         Motion(3, 1, far=1.0)
 
