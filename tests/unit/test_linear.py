@@ -343,6 +343,12 @@ def test_model_of_block_without_examples_counts_nothing(make):
     assert train(model, "# nothing\n\n") == {"units": 0.0, "lr": 0.1, "bad_lines": 0.0}
 
 
+def test_model_of_several_workers_without_bias_counts_examples_without_features(make):
+    model = make(LinearSettings(format="libsvm", bias=False), workers=2)
+    assert train(model, "1\n0\n")["units"] == 2  # there is no row yet
+    assert train(model, "1\n0 3:1\n", 1)["loss"] == pytest.approx(2 * np.log(2))
+
+
 def test_model_with_class_weights_leans_to_the_heavy_class(make):
     text = planted(600, 2)
     found = []

@@ -491,7 +491,7 @@ class SparseWorker(Worker):
             loss, weight = self._train_batches(batches, rows, rates)
             shared.exchange(units)
         elif units:
-            bias = batches[0].bias
+            bias = slice(max(0, batches[0].bias), batches[0].bias + 1)  # its row, or none
             moved = np.zeros(rows.shape[1], np.float32)  # of the bias, by this worker
             seen = None if self._bias_mean is None else self._bias_mean * np.float32(units)
             set_step(shared.motion, self.shares.step_of(batches, seen, rates[0]))
@@ -506,14 +506,14 @@ class SparseWorker(Worker):
                         rates[0] + (rates[1] - rates[0]) * at[0],
                         rates[0] + (rates[1] - rates[0]) * at[1],
                     )
-                    moved -= rows[bias]
+                    moved -= rows[bias].sum(0)
                     of_span = self._train_span(batch, rows, (first, last), span_rates)
-                    moved += rows[bias]
+                    moved += rows[bias].sum(0)
                     loss, weight = loss + of_span[0], weight + of_span[1]
                     shared.exchange(last - first)
                     first = last
                 done += len(batch)
-            if bias >= 0:
+            if bias.stop:
                 layout = self.sgd.layout
                 parts = moved.reshape(layout.parts, layout.stride)[:, : layout.dim]
                 self._bias_mean = parts.ravel() / np.float32(units)
