@@ -440,6 +440,16 @@ def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later
     assert (ended, clocks) == (6, 8)
 
 
+def test_job_in_rounds_tells_a_newcomer_of_as_many_workers_as_there_are_parts(make):
+    job = make(worker_class="clock_models:Mean", input="")
+    assert job.start_message(3).workers == 3
+    job.begin_pass("train", [4, 5, 6])
+    for lost in (4, 5):
+        job.ledger.retire(lost)
+    job.ledger.join(7)
+    assert job.start_message(2).workers == 3  # its index may be up to 2
+
+
 def test_job_in_bsp_merges_a_survey_in_the_order_of_blocks(make, tmp_path):
     for order in (1, -1):
         job = make(worker_class="cluster_models:Surveyed", consistency="bsp")

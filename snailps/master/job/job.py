@@ -183,8 +183,12 @@ class Job:
         return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6
 
     def workers_told(self, workers: int) -> int:
-        """Workers as models count them: in bsp all that a result depends on are micro-batches."""
-        return self.settings.micro_batches if self.clocked and not self.rounds else workers
+        """Workers as models count them: in bsp all that a result depends on are micro-batches,
+        and in rounds the parts of a round.
+        """
+        if self.clocked and not self.rounds:
+            return self.settings.micro_batches
+        return workers if self.ledger is None else self.ledger.workers_told(workers)
 
     def start_message(self, workers: int) -> messages.Start:
         """What workers are told; one message for as many workers, made once."""

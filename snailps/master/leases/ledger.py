@@ -363,6 +363,10 @@ class Ledger:
             return Wait((MASTER,), "merge the survey")
         return wait
 
+    def workers_told(self, workers: int) -> int:
+        """How many workers a model counts, of so many that are here."""
+        return workers
+
     def clock_of(self, node: int) -> int | None:
         """The clock of a worker; None without clocks."""
         return None

@@ -148,6 +148,10 @@ class RoundLedger(Ledger):
             if not (self.begun or self._waiting):
                 self._begin()
 
+    def workers_told(self, workers: int) -> int:
+        """As many as there are indices: a worker that comes later takes over the data of one."""
+        return self._width
+
     def _fill(self) -> None:
         """Gives free indices to workers that wait for one, in the order in which they joined."""
         free = sorted(set(range(self._width)) - set(self._index.values()))
