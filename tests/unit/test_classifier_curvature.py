@@ -57,6 +57,18 @@ def test_steps_on_one_label_are_the_second_derivative_of_the_loss():
     assert curvature.steps(1.0, outputs, 0)[0] == pytest.approx(expected, rel=1e-3)
 
 
+def test_lines_without_features_in_front_of_more_label_rows_are_passed_over():
+    rng = np.random.default_rng(2)
+    inputs, few, more = rows_of(rng, 1), rows_of(rng, 2), rows_of(rng, 5)
+    curvature = measured("ns", inputs, few, [0, 1], [0], [0, 1])
+    ptr = np.array([0] * (LINES + 2) + [1])
+    curvature.begin(np.arange(5, dtype=np.int32), len(ptr) - 1, 5)
+    curvature.begin_span(more)
+    curvature.measure(inputs, more, ptr, np.zeros(1, np.int32))
+    alone = measured("ns", inputs, more, [0, 1], [0], np.repeat(np.arange(5), 2))
+    assert curvature.steps(1.0, more, 0)[1] == pytest.approx(alone.steps(1.0, more, 0)[1])
+
+
 def test_label_rows_at_zero_are_not_steep_for_words():
     inputs, outputs = rows_of(np.random.default_rng(2), 5), np.zeros((3, STRIDE), np.float32)
     curvature = measured("softmax", inputs, outputs, [0, 3, 5], np.arange(5))

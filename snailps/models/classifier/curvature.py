@@ -82,16 +82,15 @@ class Curvature:
             float32 (n, stride): rows as trained.
         ptr, features : numpy.ndarray
             int64, int32: line i has the features ``features[ptr[i]:ptr[i + 1]]``, rows of
-            `inputs`.  The first `LINES` are taken.
+            `inputs`.  The first `LINES` that have any are taken.
         """
         self._next = self._lines * (1 + 1 / AGAIN)
-        ptr = ptr[: LINES + 1]
-        lengths = np.diff(ptr)
-        some = lengths > 0
-        if not some.any():
+        lines = np.flatnonzero(np.diff(ptr))[:LINES]
+        if len(lines) == 0:
             return
-        rows = inputs[features[ptr[0] : ptr[-1]], : self._dim]
-        hidden = np.add.reduceat(rows, ptr[:-1][some] - ptr[0]) / lengths[some, None]
+        begins, ends = ptr[lines], ptr[lines + 1]
+        rows = inputs[features[begins[0] : ends[-1]], : self._dim]
+        hidden = np.add.reduceat(rows, begins - begins[0]) / (ends - begins)[:, None]
         scores = hidden @ outputs[:, : self._dim].T
         with np.errstate(over="ignore", invalid="ignore"):  # rows that diverge: the loss tells
             if self._loss == "softmax":
