@@ -34,7 +34,7 @@ from snailps.models.word_vectors import (
 from snailps.models.word_vectors.cbow import CbowTenancy
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.input_exchange import InputExchange
-from snailps.models.word_vectors.rotation import SkipGramTenancy
+from snailps.models.word_vectors.rotation import SkipGramTenancy, words_between
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
@@ -247,6 +247,11 @@ def test_numbers_of_a_slice_that_float32_has_not_are_exact() -> None:
     for at, words in enumerate([(1 << 24) + 1, (1 << 30) - 1, (1 << 20) - 1]):
         shared_text.put_slice(made[0], at, 0, ids, words)
         assert shared_text.get_chunk(made[0], at, 1)[1] == words
+
+
+def test_words_of_the_visits_of_a_huge_tenancy_are_its_words() -> None:
+    words, pairs = 3 << 31, np.array([0, 1 << 33, 3 << 33], np.int64)
+    assert [words_between(words, pairs, part) for part in (0, 1)] == [1 << 31, 2 << 31]
 
 
 def test_parts_are_lent_to_one_tenancy_at_a_time() -> None:

@@ -82,7 +82,8 @@ class Parts:
 
 def words_between(words: int, ends: NDArray[np.int64], part: int) -> int:
     """The share of so many words that lies between two of these ends."""
-    before, after = (int(words * end / max(1, ends[-1])) for end in ends[part : part + 2])
+    whole = max(1, int(ends[-1]))
+    before, after = (words * end // whole for end in ends[part : part + 2].tolist())
     return after - before
 
 
