@@ -1,9 +1,17 @@
 """models.classifier.curvature: how steep the loss is in word rows and in label rows."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from snailps.models.classifier.curvature import LINES, OF_LABELS, STEP_MAX, Curvature
+from snailps.models.classifier.curvature import (
+    FEATURES_MAX,
+    LINES,
+    OF_LABELS,
+    STEP_MAX,
+    Curvature,
+)
 
 DIM, STRIDE = 4, 8
 
@@ -67,6 +75,21 @@ def test_lines_without_features_in_front_of_more_label_rows_are_passed_over():
     curvature.measure(inputs, more, ptr, np.zeros(1, np.int32))
     alone = measured("ns", inputs, more, [0, 1], [0], np.repeat(np.arange(5), 2))
     assert curvature.steps(1.0, more, 0)[1] == pytest.approx(alone.steps(1.0, more, 0)[1])
+
+
+def test_line_as_long_as_a_book_is_measured_at_its_beginning():
+    rng = np.random.default_rng(3)
+    inputs, outputs = rows_of(rng, 2), rows_of(rng, 2)
+    features = np.repeat(np.arange(2), (FEATURES_MAX, 10 * FEATURES_MAX))
+    tracemalloc.start()
+    found = measured("ova", inputs, outputs, [0, len(features)], features)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    beginning = measured("ova", inputs, outputs, [0, 1], features[:1])
+    np.testing.assert_allclose(
+        found.steps(1.0, outputs, 0), beginning.steps(1.0, outputs, 0), rtol=1e-4
+    )
+    assert most < 4 * len(features) + 16 * FEATURES_MAX * STRIDE
 
 
 def test_label_rows_at_zero_are_not_steep_for_words():

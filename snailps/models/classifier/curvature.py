@@ -17,6 +17,8 @@ from snailps.models.local_sgd import Floats
 
 LINES = 16
 """Lines that are measured at a time: a tenth of a millisecond of memory moves."""
+FEATURES_MAX = 4096
+"""Features of such a line, the first ones: their rows are copied, and a line may be a book."""
 AGAIN = 8
 """Part of the lines so far after which it is measured again, besides in each block."""
 OF_LABELS = 0.3
@@ -82,15 +84,14 @@ class Curvature:
             float32 (n, stride): rows as trained.
         ptr, features : numpy.ndarray
             int64, int32: line i has the features ``features[ptr[i]:ptr[i + 1]]``, rows of
-            `inputs`.  The first `LINES` that have any are taken.
+            `inputs`.  The first `LINES` that have any are taken, of each `FEATURES_MAX`.
         """
         self._next = self._lines * (1 + 1 / AGAIN)
         lines = np.flatnonzero(np.diff(ptr))[:LINES]
         if len(lines) == 0:
             return
-        begins, ends = ptr[lines], ptr[lines + 1]
-        rows = inputs[features[begins[0] : ends[-1]], : self._dim]
-        hidden = np.add.reduceat(rows, begins - begins[0]) / (ends - begins)[:, None]
+        bags = [features[ptr[line] : ptr[line + 1]][:FEATURES_MAX] for line in lines.tolist()]
+        hidden = np.stack([inputs[bag, : self._dim].mean(0, np.float64) for bag in bags])
         scores = hidden @ outputs[:, : self._dim].T
         with np.errstate(over="ignore", invalid="ignore"):  # rows that diverge: the loss tells
             if self._loss == "softmax":
