@@ -116,7 +116,7 @@ def loss_after(model, workers, share=True):
             model.train(rows, batch)
             delta = (rows - now)[:, model.packed]
             if share and workers > 1:
-                step = shares.step(batch, delta, s.lr)
+                step = shares.step(batch, rows, delta, s.lr)
                 shares.scale(step, rows, delta, shares.counts(batch, len(rows)))
             total += delta
         now[:, model.packed] += total
@@ -143,6 +143,20 @@ def test_workers_at_once_without_shares_go_too_far(rows, method):
     assert not loss_after(rows(method), 4, share=False) < shared + 0.3
 
 
+@pytest.mark.parametrize("method", ["adagrad", "ftrl"])
+def test_step_is_known_where_sums_of_squares_are_too_large_to_grow(method):
+    model = LinearRows(method)
+    shares = Shares(model.settings, 4, "logistic", 1, 1, 1, model.eps)
+    batch = batch_of(*clicks(200, 3))
+    steps = []
+    for squares in (1, 1 << 25):
+        model.start[:, -1] = squares
+        rows = model.start.copy()
+        model.train(rows, batch)
+        steps.append(shares.step(batch, rows, rows - model.start, 0.1).together)
+    assert steps[1] == pytest.approx(steps[0], rel=0.5)
+
+
 def test_row_that_one_example_has_is_pushed_whole():
     model = LinearRows("adagrad")
     shares = Shares(model.settings, 4, "logistic", 1, 1, 1, model.eps)
@@ -152,7 +166,7 @@ def test_row_that_one_example_has_is_pushed_whole():
     model.train(rows, batch)
     delta = rows - model.start
     pushed = delta.copy()
-    shares.scale(shares.step(batch, delta, 0.1), rows, pushed, count)
+    shares.scale(shares.step(batch, rows, delta, 0.1), rows, pushed, count)
     assert (count[:, 0] == 1).sum() > 100
     np.testing.assert_array_equal(pushed[count[:, 0] == 1], delta[count[:, 0] == 1])
     np.testing.assert_array_equal(pushed[:, 1], delta[:, 1])  # state adds up

@@ -360,6 +360,22 @@ def test_model_with_class_weights_leans_to_the_heavy_class(make):
     assert found[1] > found[0] + 0.3
 
 
+@pytest.mark.parametrize("method", ["adagrad", "ftrl"])
+def test_several_workers_know_how_far_steps_go_after_very_many_examples(make, method):
+    model = make(LinearSettings(optimizer=method), workers=8)
+    train(model, planted(200, 0), 0)
+    train(model, planted(200, 1), 1)
+    measured = model.shared_rows.motion.a_step
+    keys = np.array([BIAS_KEY], np.uint64)
+    others = np.zeros((1, 3 if method == "ftrl" else 2), np.float32)
+    others[0, -1] = 1 << 25  # one more is lost beside it
+    model.push(TABLE, keys, others, state=True)
+    for number in range(2, 6):
+        train(model, planted(200, number), number)
+    assert model.shared_rows.motion.a_step == pytest.approx(measured, rel=0.5)
+    push_all(model)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_differences_of_copies_of_one_of_several_workers_are_no_larger(make, method):
     rows = []

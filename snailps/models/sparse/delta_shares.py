@@ -24,6 +24,11 @@ CURVATURE = 0.2
 """Curvature of an example's log loss: P(yes) P(no) for typical predictions."""
 
 
+SQUARES_MAX = 1 << 21
+"""Sum of squared gradients, float32, up to which it grows by those of single examples: by 2^24 it
+stands still, after some 10^8 examples of which a fifth is yes."""
+
+
 class Step(NamedTuple):
     """How far one example moves its own score to its optimum.
 
@@ -79,10 +84,14 @@ class Shares:
             count[batch.bias] = len(batch)
         return count[:, None]
 
-    def step(self, batch: Batch, delta: Floats, rate: float) -> Step:
-        """The mean step of a batch's examples; `delta`: changes of its rows."""
-        seen = delta[batch.bias] if batch.bias >= 0 else None
-        return self.step_of([batch], seen, rate)
+    def step(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> Step:
+        """The mean step of a batch's examples; `rows`, `delta`: as trained, and their changes."""
+        seen = batch.bias >= 0 and self.counts_steps(rows[batch.bias])
+        return self.step_of([batch], delta[batch.bias] if seen else None, rate)
+
+    def counts_steps(self, bias_row: Floats) -> bool:
+        """Whether steps show in the squares of the bias's row, as trained."""
+        return float(bias_row[-self.stride :][: self.outputs].max()) <= SQUARES_MAX
 
     def step_of(self, batches: Sequence[Batch], bias_delta: Floats | None, rate: float) -> Step:
         """The mean step of some batches' examples.

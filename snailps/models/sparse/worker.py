@@ -471,7 +471,7 @@ class SparseWorker(Worker):
         loss, weight = self._train_batches([batch], rows, rates)
 
         def share(_table: str, trained: tuple[Floats, ...], deltas: Floats) -> None:
-            step = self.shares.step(batch, deltas, rates[0])
+            step = self.shares.step(batch, trained[0], deltas, rates[0])
             counts = self.shares.counts(batch, len(deltas))
             self.sgd.in_threads(partial(self.shares.scale, step), *trained, deltas, counts)
 
@@ -506,14 +506,14 @@ class SparseWorker(Worker):
                         rates[0] + (rates[1] - rates[0]) * at[0],
                         rates[0] + (rates[1] - rates[0]) * at[1],
                     )
-                    moved -= rows[bias].sum(0)
+                    before = rows[bias].copy()
                     of_span = self._train_span(batch, rows, (first, last), span_rates)
-                    moved += rows[bias].sum(0)
+                    moved += (rows[bias] - before).sum(0)
                     loss, weight = loss + of_span[0], weight + of_span[1]
                     shared.exchange(last - first)
                     first = last
                 done += len(batch)
-            if bias.stop:
+            if bias.stop and self.shares.counts_steps(rows[bias][0]):  # else as it was before
                 layout = self.sgd.layout
                 parts = moved.reshape(layout.parts, layout.stride)[:, : layout.dim]
                 self._bias_mean = parts.ravel() / np.float32(units)
