@@ -83,7 +83,7 @@ class Parts:
 def words_between(words: int, ends: NDArray[np.int64], part: int) -> int:
     """The share of so many words that lies between two of these ends."""
     whole = max(1, int(ends[-1]))
-    before, after = (words * end // whole for end in ends[part : part + 2].tolist())
+    before, after = (words * int(end) // whole for end in ends[part : part + 2])
     return after - before
 
 
