@@ -70,6 +70,18 @@ def test_every_pair_of_every_piece_is_trained_once(piece_tokens: int) -> None:
     assert sum(one["units"] for one in figures) == len(ALL.split()) + ALL.count(b"\n")
 
 
+@pytest.mark.parametrize("shares", [(0.0, 0.001), (1.0, 1.0), (0.0, 1.0)])
+def test_pieces_are_as_many_whatever_the_time_leaves_of_the_training(
+    monkeypatch: pytest.MonkeyPatch, shares: tuple[float, float]
+) -> None:
+    monkeypatch.setattr(sole_part, "piece_tokens", lambda settings: 100)
+    (worker,) = workers_of(replace(SMALL, epochs=1000))
+    (block,) = blocks_of_chunk([worker], CHUNKS[0], shares=shares)
+    ids = shared_text.count_ids(worker, 0, 3)
+    assert worker._sole._pieces_of_visit(block) == -(-ids // 200)  # type: ignore[union-attr]
+    assert len(worker.prepare(block).content[0]) < ids // 4  # type: ignore[union-attr,index]
+
+
 @pytest.mark.usefixtures("piece_tokens")
 @KINDS
 def test_rows_are_pulled_at_first_and_pulled_and_pushed_once_a_chunk(model: str, maxn: int) -> None:

@@ -77,8 +77,7 @@ def get_chunk(
 
     With `parts`, one of so many consecutive shares, equal by ids to one: reads only its rows.
     """
-    heads = worker.pull(TEXT, np.concatenate([_keys(chunk, at, 0, 1) for at in range(slices)]))
-    counts = heads[:, :4:2].astype(np.int64) * _COUNT_BASE + heads[:, 1:4:2].astype(np.int64)
+    counts = _counts(worker, chunk, slices)
     total, words = counts.sum(0).tolist()
     first, last = (total * at // parts for at in (part, part + 1))
     ends = counts[:, 0].cumsum()
@@ -101,6 +100,17 @@ def get_chunk(
             row += len(own)
             filled += size
     return found, words * (part + 1) // parts - words * part // parts
+
+
+def count_ids(worker: Worker, chunk: int, slices: int) -> int:
+    """How many ids a chunk has."""
+    return int(_counts(worker, chunk, slices)[:, 0].sum())
+
+
+def _counts(worker: Worker, chunk: int, slices: int) -> NDArray[np.int64]:
+    """Ids and words of each slice, int64 (slices, 2)."""
+    heads = worker.pull(TEXT, np.concatenate([_keys(chunk, at, 0, 1) for at in range(slices)]))
+    return heads[:, :4:2].astype(np.int64) * _COUNT_BASE + heads[:, 1:4:2].astype(np.int64)
 
 
 def _keys(chunk: int, slice_: int, first: int, count: int) -> Keys:

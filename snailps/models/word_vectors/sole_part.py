@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -172,8 +173,7 @@ class SoleTrainer(ABC, Generic[T]):
         vocabulary = model.vocabulary
         self._noise_sums = vocabulary.noise(NOISE_POWER).cumsum()
         self._logit = model.noise_logit(slice(None))
-        kept = vocabulary.keep_probability(model.settings.sample)
-        self._kept = float(vocabulary.counts @ kept)  # words of an epoch
+        self._pieces: dict[int, int] = {}  # of a visit, by chunk
         self._tables: tuple[KeptTable, KeptTable] | None = None  # input, output
         self._chunk = -1  # whose deltas were the last to be pushed
         self._opening: Future[tuple[KeptTable, KeptTable]] | None = None
@@ -285,10 +285,14 @@ class SoleTrainer(ABC, Generic[T]):
         return Bags.of(ptr, rows, len(keys)), keys
 
     def _pieces_of_visit(self, block: Block) -> int:
-        """So many that each has `piece_tokens` at most, if the text is as elsewhere."""
-        begin, end = block.progress
-        kept = self._kept * self._model.settings.epochs * (end - begin)
-        return max(1, ceil(kept / block.visiting / piece_tokens(self._model.settings)))
+        """So many that each has `piece_tokens` at most: the progress may be one of time."""
+        found = self._pieces.get(block.chunk, 0)
+        if not found:
+            ids = shared_text.count_ids(self._model, block.chunk, block.slices)
+            found = max(1, ceil(ids / block.visiting / piece_tokens(self._model.settings)))
+            # The chunk before may still train.
+            self._pieces = {block.chunk: found, **dict(islice(self._pieces.items(), 1))}
+        return found
 
     def _lent(self, block: Block) -> Iterator[Piece[T]]:
         """The pieces of one visit after the other."""
