@@ -463,10 +463,13 @@ class SharedRows:
     def _take_bases(self) -> None:
         """Another worker has come: pushes all deltas; what the servers then have are the bases.
 
-        What the other one has pushed to these rows before that is lost.
+        What the other one has pushed to these rows before that is lost.  The rows stay those of
+        this round: blocks that use them again in it do not name them.
         """
+        touched = self._touched
         self._send_round(answers=False)
         self._settle()
+        self._touched = touched
         self._kept.exchange.keep_bases(self._kept.used)
 
     def saw(

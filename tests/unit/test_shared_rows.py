@@ -520,6 +520,21 @@ def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks,
     np.testing.assert_allclose(worker.rows([1, 2, 4]), expected[[1, 2, 4]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("makes", [False, True])
+def test_second_worker_that_joins_in_a_round_leaves_its_later_blocks_their_deltas(makes):
+    store = Store()
+    expected = store.rows.copy()
+    worker = Worker(store, pulls_bases=True, round_blocks=3, makes=makes)
+    worker.train(worker.ask([1, 2]), 1)
+    worker.client.workers = worker.shared.workers = 2
+    for ids in ([2, 3], [4]):
+        worker.train(worker.ask(ids), 1)
+    assert not worker.shared.owes
+    worker.client.serve(len(worker.client.queue))
+    expected[[1, 2, 3, 4]] += [[1], [2], [1], [1]]
+    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
+
+
 def test_room_is_of_the_number_of_workers_when_rows_begin_anew(monkeypatch):
     several, alone = 4 * (16 + DIM) + shared_rows.KEY_BYTES, 4 * 16 + shared_rows.KEY_BYTES
     monkeypatch.setattr(shared_rows, "CACHE_BYTES", 3 * several)
