@@ -18,7 +18,7 @@ import io
 import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -26,8 +26,8 @@ from typing import IO, Any, BinaryIO, cast
 from snailps.errors import ConfigError, DataError
 
 STEP_BYTES = 1 << 20
-ZSTD_STEP_BYTES = 1 << 11
-"""Packed bytes that are unpacked together: 2 KiB of Zstandard have 64 MiB in them at most."""
+PACKED_STEP_BYTES = 1 << 11
+"""Packed bytes that are unpacked together: 2 KiB have 64 MiB in them at most."""
 PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 """Ending of a name, in small letters -> the program that unpacks it."""
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
@@ -247,13 +247,14 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
     if packing == ".gz":
         return cast(BinaryIO, _Closing(gzip.GzipFile(fileobj=file), file))
     if packing == ".bz2":
-        return cast(BinaryIO, _Closing(bz2.BZ2File(file), file))
-    if packing == ".xz":
-        return cast(BinaryIO, _Closing(lzma.LZMAFile(file), file))
-    if packing == ".zst":
-        zstandard = library("zstandard", "data", f"reading {path}")
-        return cast(BinaryIO, io.BufferedReader(_ZstdReader(file, zstandard), STEP_BYTES))
-    return cast(BinaryIO, file)
+        content = _content(file, bz2.BZ2Decompressor)
+    elif packing == ".xz":
+        content = _content(file, lzma.LZMADecompressor, padding=4)
+    elif packing == ".zst":
+        content = _zstd_content(file, library("zstandard", "data", f"reading {path}"))
+    else:
+        return cast(BinaryIO, file)
+    return cast(BinaryIO, _Closing(_Pieces(content), file))
 
 
 class _Closing(io.BufferedReader):
@@ -271,19 +272,47 @@ class _Closing(io.BufferedReader):
             self._packed.close()
 
 
-class _ZstdReader(io.RawIOBase):
-    """The content of Zstandard frames, one after another.
+def _content(
+    packed: IO[bytes], begin: Callable[[], Any], *, padding: int = 0
+) -> Iterator[bytes | memoryview]:
+    """The content of streams, one after another; what follows one and is none is an error.
 
-    zstandard's own reader takes a file that was cut off for one that ends there.
+    The libraries' own readers take a file that was cut off, or whose next stream is damaged, for
+    one that ends there.  Behind a stream may be a multiple of `padding` zeros.
     """
+    data = packed.read(PACKED_STEP_BYTES)
+    while True:
+        stream = begin()
+        while not stream.eof:
+            if not data:
+                raise EOFError("the file ends within a stream")
+            yield stream.decompress(data)
+            data = b"" if stream.eof else packed.read(PACKED_STEP_BYTES)
+        data = stream.unused_data or packed.read(PACKED_STEP_BYTES)
+        zeros = 0
+        while padding and data.startswith(b"\0"):
+            zeros += len(data) - len(data := data.lstrip(b"\0"))
+            data = data or packed.read(PACKED_STEP_BYTES)
+        if padding and zeros % padding:
+            raise EOFError(f"{zeros} zeros follow a stream, no multiple of {padding}")
+        if not data:
+            return
 
-    def __init__(self, packed: IO[bytes], zstandard: Any) -> None:
+
+def _zstd_content(packed: IO[bytes], zstandard: Any) -> Iterator[bytes | memoryview]:
+    decompressor = zstandard.ZstdDecompressor()
+    try:
+        yield from _content(packed, decompressor.decompressobj)
+    except zstandard.ZstdError as error:
+        raise OSError(str(error)) from None
+
+
+class _Pieces(io.RawIOBase):
+    """A file to read, of pieces that an iterator gives."""
+
+    def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
         super().__init__()
-        self._packed, self._error = packed, zstandard.ZstdError
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None
-        self._rest = b""  # packed, behind the frame that ended
-        self._out = memoryview(b"")
+        self._pieces, self._left = pieces, memoryview(b"")
 
     def readable(self) -> bool:
         """True."""
@@ -291,31 +320,12 @@ class _ZstdReader(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         """The next bytes; 0 at the end."""
-        while not self._out:
-            packed = self._rest or self._packed.read(ZSTD_STEP_BYTES)
-            self._rest = b""
-            if not packed:
-                if self._frame is not None:
-                    raise EOFError("the file ends within a frame")
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
                 return 0
-            self._unpack(packed)
-        size = min(len(buffer), len(self._out))
-        buffer[:size] = self._out[:size]
-        self._out = self._out[size:]
+            self._left = memoryview(piece)
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
         return size
-
-    def _unpack(self, packed: bytes) -> None:
-        try:
-            if self._frame is None:
-                self._frame = self._decompressor.decompressobj()
-            self._out = memoryview(self._frame.decompress(packed))
-        except self._error as error:
-            raise OSError(str(error)) from None
-        if self._frame.eof:
-            self._rest = self._frame.unused_data
-            self._frame = None
-
-    def close(self) -> None:
-        """Closes the packed file, too."""
-        self._packed.close()
-        super().close()

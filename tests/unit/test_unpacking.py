@@ -98,6 +98,51 @@ def test_damaged_packed_file_is_data_error_that_names_the_program(tmp_path, endi
         list(pieces_of(str(path)))
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("damage", ["header", "garbage", "short garbage", "cut"])
+@pytest.mark.parametrize("behind", [1, 3])
+def test_pieces_of_streams_one_of_which_is_damaged_is_data_error(tmp_path, ending, damage, behind):
+    streams = [pack(ending, b"line %d\n" % number * 400) for number in range(3)]
+    before, rest = b"".join(streams[:behind]), b"".join(streams[behind:]) or streams[0]
+    path = tmp_path / f"text{ending}"
+    tail = {
+        "header": bytes([rest[0] ^ 1]) + rest[1:],
+        "garbage": b"not a stream" * 400,
+        "short garbage": rest[:1],
+        "cut": rest[:-1],
+    }
+    path.write_bytes(before + tail[damage])
+    with pytest.raises(DataError, match=rf"cannot unpack .*text\{ending}: "):
+        list(pieces_of(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("ending", "zeros", "is_allowed"),
+    [
+        (".gz", 1, True), (".gz", 5000, True), (".xz", 4, True), (".xz", 1 << 13, True),
+        (".xz", 3, False), (".bz2", 4, False), (".zst", 4, False),
+    ],
+)  # fmt: skip
+def test_pieces_of_streams_with_zeros_between_them_follows_the_format(
+    tmp_path, ending, zeros, is_allowed
+):
+    path = tmp_path / f"text{ending}"
+    for tail, content in ((b"", b"one"), (pack(ending, b"two"), b"onetwo")):
+        path.write_bytes(pack(ending, b"one") + bytes(zeros) + tail)
+        if is_allowed:
+            assert b"".join(pieces_of(str(path))) == content
+            continue
+        with pytest.raises(DataError, match="cannot unpack"):
+            list(pieces_of(str(path)))
+
+
+def test_pieces_of_zstandard_passes_over_frames_without_content(tmp_path):
+    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"meta"
+    path = tmp_path / "text.zst"
+    path.write_bytes(skipped + pack(".zst", b"one") + skipped + pack(".zst", b"two") + skipped)
+    assert b"".join(pieces_of(str(path))) == b"onetwo"
+
+
 def test_missing_file_is_data_error(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*none\.xz: No such file"):
         list(pieces_of(str(tmp_path / "none.xz")))
