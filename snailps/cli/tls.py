@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from snailps.data.atomic import publish
 from snailps.errors import ConfigError, SnailError
 from snailps.transport.security.tls import CA, CA_KEY, CERTIFICATE, KEY
 
@@ -102,8 +103,8 @@ def _make_ca(folder: Path) -> None:
             "-days", DAYS, "-out", certificate,
         )  # fmt: skip
         certificate.chmod(0o644)
-        key.rename(folder / CA_KEY)
-        certificate.rename(folder / CA)
+        publish(key, folder / CA_KEY)
+        publish(certificate, folder / CA)
 
 
 def _make_node(folder: Path, name: str) -> Path:
@@ -122,7 +123,8 @@ def _make_node(folder: Path, name: str) -> Path:
         shutil.copyfile(folder / CA, made / CA)
         for public in (CA, CERTIFICATE):
             (made / public).chmod(0o644)
-        return made.rename(folder / name)
+        publish(made, folder / name)
+        return folder / name
 
 
 def _new_key(path: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.atomic import Unfinished
 from snailps.data.feature_rows import RowsSource
 from snailps.data.matrix_file import (
     KEY_LIMIT,
@@ -124,13 +124,13 @@ def write_matrix(
         with contextlib.ExitStack() as stack:
 
             def make(name: str) -> _PlainFile:
-                file = _PlainFile(Path(path), name)
+                file = _PlainFile(Path(os.path.realpath(path)), name)
                 stack.callback(file.close)
                 return file
 
             file = make("part")
             header = _write(file, make, source, content, on_progress)
-            file.path.replace(path)
+            file.publish()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
     return Written(str(path), header.size, header.rows, header.nonzeros, source.name)
@@ -228,32 +228,25 @@ class FileWriter(Protocol):
         """Removes it."""
 
 
-class _PlainFile:
-    """A file beside the one that is to be, gone when it is closed unless it was renamed."""
+class _PlainFile(Unfinished):
+    """The file that is to be, or a part of it."""
 
-    def __init__(self, beside: Path, name: str) -> None:
-        hidden = f".{beside.name[:100]}.{secrets.token_hex(8)}.{name}"
-        self.path = beside.with_name(hidden)
-        self._file = self.path.open("x+b", buffering=0)
+    def __init__(self, target: Path, name: str) -> None:
+        super().__init__(target, name, os.O_RDWR)
 
     def write(self, data: bytes) -> None:
         """Appends."""
         view = memoryview(data)
         while view:
-            view = view[self._file.write(view) :]
+            view = view[os.write(self.descriptor, view) :]
 
     def grow(self, size: int) -> None:
         """Makes it so long."""
-        self._file.truncate(size)
+        os.ftruncate(self.descriptor, size)
 
     def fileno(self) -> int:
         """Its descriptor."""
-        return self._file.fileno()
-
-    def close(self) -> None:
-        """Closes and removes it."""
-        self._file.close()
-        self.path.unlink(missing_ok=True)
+        return self.descriptor
 
 
 def _write(

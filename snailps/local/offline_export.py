@@ -34,7 +34,7 @@ from snailps.store.checkpoint._sections import put_section
 from snailps.store.checkpoint.folder import open_checkpoint, read_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import ShardFile
-from snailps.vectors.atomic import write_error
+from snailps.data.atomic import write_error
 from snailps.vectors.row_sorter import RowSorter
 
 _SCAN_ROWS = 16_384

@@ -9,7 +9,6 @@ no markup can begin, and text in a list for readers without scripts.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
 import logging
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from snailps._version import __version__
+from snailps.data.atomic import atomic_file
+from snailps.errors import ModelWriteError
 from snailps.monitor.page_server import SCRIPTS, static
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series
@@ -56,14 +57,11 @@ def write_report(output: str, story: Story, written: str) -> str:
     `written`: date and time, for its last line.  A report is never a reason for a run to fail.
     """
     path = Path(f"{output}{SUFFIX}")
-    draft = path.with_name(path.name + ".part")
     try:
-        draft.write_bytes(render(story, machine(), written))
-        draft.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        log.warning("cannot write the report %s: %s; the model is complete", path, error.strerror)
+        with atomic_file(path) as file:
+            file.write(render(story, machine(), written))
+    except ModelWriteError as error:
+        log.warning("cannot write the report: %s; the model is complete", error)
         return ""
     return str(path)
 

@@ -22,6 +22,7 @@ from snailps.api.block import Block
 from snailps.api.results import Results, write_tables
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, setting
+from snailps.data.atomic import atomic_file
 from snailps.errors import MisuseError
 from snailps.torch.dense import DenseParameters
 from snailps.torch.embedding import TableModule
@@ -248,5 +249,6 @@ class Worker(api.Worker):
         output = results.settings.output
         write_tables(Path(f"{output}.npz"), results)
         net = cls.trained(results)
-        torch.save({name: one.clone() for name, one in net.state_dict().items()}, f"{output}.pt")
+        with atomic_file(f"{output}.pt") as file:
+            torch.save({name: one.clone() for name, one in net.state_dict().items()}, file)
         return {"files": [f"{output}.npz", f"{output}.pt"]}

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
-from snailps.vectors.atomic import atomic_file, human_bytes
+from snailps.data.atomic import atomic_file, human_bytes
 from snailps.vectors.quantised import KeptGrams, QuantisedRows, read_quantised
 
 MAGIC = 793712314

@@ -35,7 +35,7 @@ from snailps.data.array_archives import DAMAGED, member_of, values_of
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, ModelFileError
 from snailps.kernels import cores
-from snailps.vectors.atomic import atomic_file, free_bytes, human_bytes
+from snailps.data.atomic import atomic_file, free_bytes, human_bytes
 from snailps.vectors.fasttext_bin import (
     MAGIC,
     BinModel,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from snailps.data.array_archives import DAMAGED, arrays_of
 from snailps.errors import ModelFileError
-from snailps.vectors.atomic import atomic_file
+from snailps.data.atomic import atomic_file
 
 
 class NpzWriter:

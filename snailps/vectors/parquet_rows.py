@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.vectors.atomic import atomic_file
+from snailps.data.atomic import atomic_file
 from snailps.vectors.extras import optional_module
 
 GROUP_ROWS_MAX = 1 << 20

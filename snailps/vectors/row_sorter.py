@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from snailps.vectors.atomic import write_error
+from snailps.data.atomic import write_error
 
 RUN_BYTES = 48 << 20
 """Bytes of rows that are sorted in memory; a smaller table needs no disk."""

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import MisuseError
-from snailps.vectors.atomic import atomic_file
+from snailps.data.atomic import atomic_file
 
 _TYPES = {"U64": np.dtype("<u8"), "F32": np.dtype("<f4")}
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}

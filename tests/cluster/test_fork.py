@@ -1,5 +1,6 @@
 """Children that are copies of a process: words, descriptors, signals and ends are their own."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import threading
 
 import pytest
 
+from snailps.data import atomic
+from snailps.data.atomic import atomic_file
 from snailps.local.fork import may_fork
 
 SCRIPT = """
@@ -69,3 +72,26 @@ def test_may_fork_with_a_second_thread_says_no():
     assert not may_fork()
     done.set()
     thread.join()
+
+
+def end_in_child(path):
+    """A forked child that leaves an export, as ``sys.exit`` does, and what it does at exit."""
+    try:
+        with atomic_file(path) as file:
+            file.write(b"all of it")
+            if (child := os.fork()) == 0:
+                raise SystemExit
+            assert os.waitpid(child, 0)[1] == 0
+            if (child := os.fork()) == 0:
+                atomic._remove_unfinished()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    except SystemExit:
+        os._exit(0)
+
+
+def test_unfinished_file_stays_when_a_forked_child_ends(tmp_path):
+    path = tmp_path / "m"
+    end_in_child(path)
+    assert path.read_bytes() == b"all of it"
+    assert list(tmp_path.iterdir()) == [path]

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-from pathlib import Path
 
 import pytest
 from statuses import HOSTILE, status
@@ -101,12 +100,13 @@ def test_report_that_cannot_be_written_is_told_and_harms_nothing(tmp_path, caplo
 
 
 def test_report_that_does_not_fit_leaves_no_half_file(tmp_path, caplog, monkeypatch):
-    def half(path, data):
-        with open(path, "wb") as file:
-            file.write(data[:100])
+    pwrite = os.pwrite
+
+    def half(file, data, at):
+        pwrite(file, data[:100], at)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_bytes", half)
+    monkeypatch.setattr(os, "pwrite", half)
     assert write_report(str(tmp_path / "x"), story(), "today") == ""
     assert "cannot write the report" in caplog.text
     assert list(tmp_path.iterdir()) == []

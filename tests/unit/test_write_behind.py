@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from snailps.errors import ModelFileError
-from snailps.vectors import write_behind
-from snailps.vectors.atomic import atomic_file
-from snailps.vectors.write_behind import WriteBehind
+from snailps.data import write_behind
+from snailps.data.atomic import atomic_file
+from snailps.data.write_behind import WriteBehind
 
 PIECE = 8192
 

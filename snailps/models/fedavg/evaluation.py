@@ -29,7 +29,7 @@ from snailps.models.fedavg import settings as files
 from snailps.models.fedavg.network import Network, plain_output
 from snailps.models.fedavg.plotting import read_history
 from snailps.models.fedavg.settings import FedAvgSettings
-from snailps.vectors.atomic import atomic_file
+from snailps.data.atomic import atomic_file
 
 Floats = NDArray[np.float32]
 _TOGETHER = 64

@@ -21,7 +21,7 @@ from snailps.data.scratch import Scratch
 from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
 from snailps.errors import DataError
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
-from snailps.vectors.atomic import atomic_file
+from snailps.data.atomic import atomic_file
 
 
 def files_of(*, cfg: bool) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Atomic files: a file appears complete or not at all.
 
-    chunks of bytes -> WriteBehind -> hidden file beside the target -> fsync -> rename over it
+    chunks of bytes -> WriteBehind -> Unfinished, hidden beside the target -> publish: fsync, rename
 
-A reader never gets a partial model, and an old model survives a failed export.  Must not know what
-is in the file.
+A reader never gets a partial model, and an old model survives a failed export.  A file that
+replaces another one has its owner, group and mode.  Must not know what is in the file.
 """
 
 from __future__ import annotations
@@ -13,27 +13,106 @@ import errno
 import io
 import itertools
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from snailps.errors import ModelWriteError
-from snailps.vectors.write_behind import WriteBehind
+from snailps.data.write_behind import WriteBehind
 
 # Large enough that the small writes of a dictionary or of text lines cost no call each; matrix
 # chunks above it are not copied here.
 _BUFFER_BYTES = 1 << 20
 _serial = itertools.count()
-_unfinished: set[Path] = set()
-"""Temporary files to remove at exit: daemon threads may be writing them."""
+_unfinished: set[Unfinished] = set()
+"""To remove at exit: daemon threads may be writing them."""
+_ACL = "system.posix_acl_access"
 
 
 @atexit.register
 def _remove_unfinished() -> None:
-    for path in list(_unfinished):
+    for file in list(_unfinished):
+        file.remove()
+
+
+class Unfinished:
+    """A new file of this process, hidden beside the one that it becomes or a part of which it is.
+
+    `close` removes it unless it was published.  All raise OSError.
+    """
+
+    def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
+        self.target, self._process, self._is_published = target, os.getpid(), False
+        hidden = f".{target.name[:100]}.{os.getpid()}.{next(_serial)}.{part}"
+        self.path = target.with_name(hidden)
+        try:
+            old = target.stat()
+        except OSError:
+            old = None
+        # Less the umask: what a plain open() would give, unlike tempfile's 0o600.
+        mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
+        flags |= os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.descriptor = os.open(self.path, flags, mode)
+        _unfinished.add(self)
+        if old is not None:
+            _take_owner(self.descriptor, target, old)
+
+    def publish(self) -> None:
+        """Puts it in the place of the target, on the disk; raises OSError."""
+        publish(self.path, self.target)
+        self._is_published = True
+
+    def remove(self) -> None:
+        """Removes it unless it was published; a forked child leaves its parent's file alone."""
+        if not self._is_published and os.getpid() == self._process:
+            with suppress(OSError):
+                self.path.unlink()
+
+    def close(self) -> None:
+        """Removes and closes it; more calls do nothing."""
+        if self in _unfinished:
+            _unfinished.discard(self)
+            self.remove()
+            os.close(self.descriptor)
+
+
+def publish(path: Path, target: Path) -> None:
+    """Renames a complete file, or a folder of files, which then outlives a crash of the machine.
+
+    Raises
+    ------
+    OSError
+        `path` is as it was.
+    """
+    for one in [*path.iterdir(), path] if path.is_dir() else [path]:
+        descriptor = os.open(one, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    path.replace(target)
+    _sync_folder(target.parent)
+
+
+def _take_owner(descriptor: int, target: Path, old: os.stat_result) -> None:
+    """Gives a new file the owner, group and access list of another one, as far as that is allowed.
+
+    Who had no access to the old one has none to the new one.
+    """
+    new = os.fstat(descriptor)
+    if new.st_uid != old.st_uid:
         with suppress(OSError):
-            path.unlink()
+            os.fchown(descriptor, old.st_uid, -1)
+    try:
+        if new.st_gid != old.st_gid:
+            os.fchown(descriptor, -1, old.st_gid)
+        with suppress(OSError):  # there is none
+            found = os.getxattr(target, _ACL)
+            os.setxattr(descriptor, _ACL, found)
+    except OSError:
+        os.fchmod(descriptor, stat.S_IMODE(new.st_mode) & ~0o070)
 
 
 @contextmanager
@@ -67,33 +146,28 @@ def atomic_file(
     """
     target = Path(os.path.realpath(path))
     _check_target(target, bytes_needed)
-    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.{next(_serial)}.part")
     try:
-        # 0o666 less the umask: what a plain open() would give, unlike tempfile's 0o600.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        unfinished = Unfinished(target)
     except OSError as error:
         raise write_error(target, error, bytes_needed) from error
-    _unfinished.add(temporary)
     # Only errors of this file are translated: an OSError that the producer of the data raises (a
     # lost connection, say) passes through unchanged.
-    raw = WriteBehind(temporary, descriptor, lambda error: write_error(target, error, bytes_needed))
-    try:
-        with raw:
-            file = io.BufferedWriter(raw, _BUFFER_BYTES)
-            yield file
-            file.flush()
-            raw.sync()
+    with (
+        closing(unfinished),
+        WriteBehind(
+            unfinished.path,
+            os.dup(unfinished.descriptor),
+            lambda error: write_error(target, error, bytes_needed),
+        ) as raw,
+    ):
+        file = io.BufferedWriter(raw, _BUFFER_BYTES)
+        yield file
+        file.flush()
+        raw.sync()
         try:
-            temporary.replace(target)
+            unfinished.publish()
         except OSError as error:
             raise write_error(target, error, bytes_needed) from error
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    finally:
-        _unfinished.discard(temporary)
-    _sync_folder(target.parent)
 
 
 def human_bytes(count: int) -> str:
