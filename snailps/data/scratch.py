@@ -5,12 +5,13 @@
     Scratch.new_file -> ScratchFile: written and used by this process, removed when it ends
 
 All processes of a user on a host share a folder.  A copy is named after its origin's real path,
-size and time, and after what is made of a table; it is written once under the folder's lock and
-appears by an atomic rename, so a copy that exists is complete.  A process that uses a copy holds a
-shared lock on it, which the kernel releases when the process ends, however it ends.  A copy without
-a lock is therefore unused, and `clean` removes exactly these.  A process's own file is locked
-likewise, from its first moment on.  How files are unpacked, `unpacking` knows; how tables are read,
-the `tables` of the job.  No blocks, no text here.
+size and time, or after what tells a version of a URL, and after what is made of a table; it is
+written once, under a lock of its own, and published when it is complete.  A process that uses a copy
+holds a shared lock on it, which the kernel releases when the process ends, however it ends.  A copy
+without a lock is therefore unused, and `clean` removes exactly these.  Files of a process and locks
+are locked likewise.  Who has locked a file and finds that it has no name any more was late: it was
+removed as unused in between.  How files are unpacked, `unpacking` knows; how tables are read, the
+`tables` of the job.  No blocks, no text here.
 """
 
 from __future__ import annotations
@@ -26,24 +27,52 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
+from snailps.data.atomic import publish
 from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
-from snailps.data.unpacking import identity_of, is_packed, is_url, open_content, pieces_of
+from snailps.data.unpacking import is_packed, is_url, open_content, pieces_of, version_of
 from snailps.errors import DataError, WaitTimeout
 
 LOCK_POLL_S = 0.05
 LOOK_BYTES = 64 << 20
 """After so many more bytes of a process's own file the limit is compared again."""
 # Only files that look like ours are ever counted or removed.
-_OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|part|spool)")
+_OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|lock|part|spool)")
 
 
 def default_folder() -> Path:
-    """The scratch folder of this user on this host."""
-    return Path(tempfile.gettempdir()) / f"snailps-{os.getuid()}"
+    """The scratch folder of this user on this host; another name if that is taken by others."""
+    temporary, uid = Path(tempfile.gettempdir()), os.getuid()
+    usual = temporary / f"snailps-{uid}"
+    try:
+        if _is_ours(usual.lstat()):
+            return usual
+    except OSError:
+        return usual
+    # Others cannot make a folder of this user, so one that is found is as good as a new one.
+    if not (found := _own_folders(temporary, f"snailps-{uid}-")):
+        with suppress(OSError):
+            tempfile.mkdtemp(prefix=f"snailps-{uid}-", dir=temporary)
+        found = _own_folders(temporary, f"snailps-{uid}-")
+    return min(found, default=usual)
+
+
+def _own_folders(parent: Path, prefix: str) -> list[Path]:
+    with suppress(OSError):
+        return [
+            Path(entry.path)
+            for entry in os.scandir(parent)
+            if entry.name.startswith(prefix) and _is_ours(entry.stat(follow_symlinks=False))
+        ]
+    return []
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """Whether it is a folder in which this user alone can write."""
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def open_input(path: str) -> BinaryIO:
@@ -120,6 +149,20 @@ class ScratchFile:
         """Its descriptor, which stays its own."""
         return self._descriptor
 
+    def publish(self, copy: Path) -> int:
+        """Makes it a copy that stays when it is closed; a descriptor with the lock on that.
+
+        Raises
+        ------
+        DataError
+            The disk does not allow it.
+        """
+        try:
+            publish(self.path, copy)
+            return os.dup(self._descriptor)
+        except OSError as error:
+            raise DataError(f"cannot write {copy}: {error.strerror}") from error
+
     def close(self) -> None:
         """Removes the file; more calls, and those of a forked child, do nothing."""
         if self._descriptor < 0 or os.getpid() != self._owner:
@@ -173,7 +216,7 @@ class Scratch:
         Limit on all copies in the folder, other jobs' included, in bytes.  0: half of the space
         that the disk would have without them.
     wait_s : float
-        How long to wait for another process that is unpacking, in seconds.
+        How long to wait for another process that makes the same copy, in seconds.
     tables : Tables, optional
         What is made of tables; None: they are files as any other.
 
@@ -195,7 +238,8 @@ class Scratch:
         self.bytes_max = bytes_max
         self.wait_s = wait_s
         self.tables = tables
-        self._held: dict[str, tuple[Path, int]] = {}  # origin -> its copy, and our lock on it
+        self._held: dict[str, tuple[Path, int, str]] = {}  # origin -> copy, lock on it, version
+        self._expected: dict[str, str] = {}
         self._copies: dict[str, DriverCopy] = {}
         self._mutex = threading.Lock()
         self._closing = threading.Event()  # set while `close` waits for its turn
@@ -220,12 +264,12 @@ class Scratch:
         Raises
         ------
         DataError
-            The file is missing, unreadable or damaged, its content does not fit the limit or the
-            disk, or the folder is not this user's.
+            The file is missing, unreadable or damaged, of another version than is expected, its
+            content does not fit the limit or the disk, or the folder is not this user's.
         ConfigError
             A library for such files is not installed.
         WaitTimeout
-            Another process has been unpacking for longer than `wait_s`.
+            Another process has been making this copy for longer than `wait_s`.
         """
         if is_driver_file(path):
             copy = self._copy_of(path)
@@ -237,7 +281,26 @@ class Scratch:
         with self._mutex:
             if path not in self._held:
                 self._held[path] = self._find_or_make(path, is_table)
-            return self._held[path][0]
+            copy, _, version = self._held[path]
+            self._compare(path, version)
+            return copy
+
+    def version(self, path: str) -> str:
+        """What tells the version of an origin that has its copy here; empty: there is no copy."""
+        with self._mutex:
+            return self._held[path][2] if path in self._held else ""
+
+    def expect(self, path: str, version: str) -> None:
+        """Refuses another version of an origin than this one, which another host has."""
+        if version:
+            self._expected[path] = version
+
+    def _compare(self, path: str, version: str) -> None:
+        if self._expected.get(path, version) != version:
+            raise DataError(
+                f"{path} is not the version of which the job was made: it has changed since, or "
+                "hosts see different files. Do not change the input during a job"
+            )
 
     @property
     def reads_text(self) -> bool:
@@ -281,27 +344,10 @@ class Scratch:
         ------
         DataError
             The folder is not this user's, or cannot be written to.
-        WaitTimeout
-            Another process has been unpacking for longer than `wait_s`.
         """
-        with self._locked(purpose, self.wait_s):
-            self._remove_unused(suffix=".spool")
-            return self._made(purpose, lambda: self._locked(purpose, self.wait_s))
-
-    def _made(
-        self, purpose: str, locked: Callable[[], AbstractContextManager[None]]
-    ) -> ScratchFile:
-        """An empty file; the folder's lock is held now, and by `locked` whenever files are removed.
-
-        So it is locked before another process can look for files without a lock.
-        """
-        path = self.folder / f"{secrets.token_hex(16)}.spool"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            descriptor = os.open(path, flags, 0o600)
-        except OSError as error:
-            raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        self._make_folder()
+        self._remove_unused(suffix=".spool")
+        path, descriptor = self._new_locked()
         allowed = -1
 
         def reserve(path: Path, size: int) -> None:
@@ -311,18 +357,31 @@ class Scratch:
             limit = self._limit()
             allowed = limit - self._used(but=path)
             if size > allowed:
-                with locked():
-                    self._remove_unused()
+                self._remove_unused()
                 allowed = limit - self._used(but=path)
             if size > allowed:
                 raise DataError(
-                    f"{purpose} needs more than {size:,} bytes in {self.folder}: "
+                    f"{self.folder}: {purpose} needs more than {size:,} bytes, "
                     f"{self._left(allowed, limit)}"
                 )
             # The others' files may grow: looked at again, now and then.
             allowed = min(allowed, size + LOOK_BYTES)
 
         return ScratchFile(path, descriptor, reserve)
+
+    def _new_locked(self) -> tuple[Path, int]:
+        """An empty file, and a descriptor with a shared lock on it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        while True:
+            path = self.folder / f"{secrets.token_hex(16)}.spool"
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except OSError as error:
+                raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if _has_name(descriptor):
+                return path, descriptor
+            os.close(descriptor)
 
     def close(self) -> None:
         """Lets go of all copies.  They stay for the next job, or until `clean`.
@@ -332,7 +391,7 @@ class Scratch:
         self._closing.set()
         with self._mutex:
             self._closing.clear()
-            for _, lock in self._held.values():
+            for _, lock, _ in self._held.values():
                 os.close(lock)
             self._held.clear()
             for copy in self._copies.values():
@@ -340,93 +399,65 @@ class Scratch:
             self._copies.clear()
 
     def clean(self) -> int:
-        """Removes the copies that no living process uses; returns how many bytes that freed.
-
-        While another process unpacks it does nothing: that job will clean up when it ends.
-        """
+        """Removes the copies that no living process uses; returns how many bytes that freed."""
         if not self.folder.exists():
             return 0
-        with suppress(WaitTimeout), self._locked("cleaning up", 0.0):
-            return self._remove_unused()
-        return 0
+        self._make_folder()
+        return self._remove_unused()
 
-    def _find_or_make(self, path: str, is_table: bool) -> tuple[Path, int]:
-        if is_url(path):
-            identity = identity_of(path)
-        else:
-            try:
-                real = Path(path).resolve(strict=True)
-                found = real.stat()
-            except OSError as error:
-                raise DataError(f"cannot open {path}: {error.strerror or error}") from error
-            identity = f"{real}\0{found.st_size}\0{found.st_mtime_ns}"
+    def _find_or_make(self, path: str, is_table: bool) -> tuple[Path, int, str]:
+        found = _version_of(path)
+        name, version = found
+        if version:
+            self._compare(path, version)
+        elif is_url(path):  # nothing tells whether it has changed
+            name += f"\0{secrets.token_hex(16)}"
+        purpose = f"{'reading' if is_table else 'unpacking'} {path}"
         if is_table:
             assert self.tables is not None
-            identity += f"\0{self.tables.identity}"
-        name = hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
-        copy = self.folder / f"{name}.copy"
-        with self._locked(f"{'reading' if is_table else 'unpacking'} {path}", self.wait_s):
-            lock = _hold(copy)
-            if lock is None:
-                if is_table:
-                    self._read_table(path, copy)
-                else:
-                    self._unpack(path, copy)
+            name += f"\0{self.tables.identity}"
+        digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
+        copy = self.folder / f"{digest}.copy"
+        self._make_folder()
+        lock = _hold(copy)
+        if lock is None:
+            with self._locked(copy.with_suffix(".lock"), purpose):
                 lock = _hold(copy)
-            if lock is None:
-                raise DataError(f"{copy} vanished while it was being made; is the folder in use?")
-        return copy, lock
+                if lock is None:
+                    lock = self._make(path, is_table, copy, found)
+        return copy, lock, version or str(os.fstat(lock).st_size)
 
-    def _read_table(self, path: str, copy: Path) -> None:
-        """Writes what is made of a table beside its place, then renames it, with the lock held."""
-        assert self.tables is not None
+    def _make(self, path: str, is_table: bool, copy: Path, expected: tuple[str, str]) -> int:
+        """Writes a copy, whose lock for that is held; a descriptor with the lock of its users."""
         with ExitStack() as stack:
 
             def make(purpose: str) -> ScratchFile:
-                file = self._made(f"reading {path} ({purpose})", nullcontext)
+                file = self.new_file(purpose)
                 stack.callback(file.close)
                 return file
 
-            file = make("what is read")
-            self.tables.write(path, file, make, self._check_open)
-            file.path.rename(copy)
+            if is_table:
+                assert self.tables is not None
+                file = make(f"reading {path}")
+                self.tables.write(
+                    path, file, lambda part: make(f"reading {path} ({part})"), self._check_open
+                )
+            else:
+                file = make("its content")
+                self._unpack(path, file)
+            if _version_of(path) != expected:
+                raise DataError(f"{path} was changed while it was read here. Run the job again")
+            return file.publish(copy)
 
-    def _unpack(self, path: str, copy: Path) -> None:
-        """Writes the copy beside its place, then renames it.  The folder's lock is held."""
-        limit = self._limit()
-        allowed = limit - self._used()
-        part = copy.with_suffix(".part")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with suppress(FileNotFoundError):
-                part.unlink()  # left by a process that died; only the lock's holder writes one
-            descriptor = os.open(part, flags, 0o600)
-        except OSError as error:
-            raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
-        try:
-            with os.fdopen(descriptor, "wb") as target:
-                written = 0
-                for chunk in pieces_of(path):
-                    self._check_open()
-                    written += len(chunk)
-                    if written > allowed:
-                        self._remove_unused(but=part)
-                        allowed = limit - self._used(but=part)
-                    if written > allowed:
-                        raise self._too_large(path, written, allowed, limit)
-                    try:
-                        target.write(chunk)
-                        target.flush()
-                    except OSError as error:
-                        free = shutil.disk_usage(self.folder).free
-                        raise DataError(
-                            f"cannot unpack {path} into {self.folder} ({free:,} bytes free): "
-                            f"{error.strerror}. Make room, or choose another scratch folder"
-                        ) from error
-            part.rename(copy)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    def _unpack(self, path: str, file: ScratchFile) -> None:
+        for piece in pieces_of(path):
+            self._check_open()
+            try:
+                file.write(piece)
+            except DataError as error:
+                raise DataError(
+                    f"cannot unpack {path}: {error}, or unpack the file yourself and name the result"
+                ) from error
 
     def _check_open(self) -> None:
         if self._closing.is_set():
@@ -434,12 +465,6 @@ class Scratch:
 
     def _limit(self) -> int:
         return self.bytes_max or (shutil.disk_usage(self.folder).free + self._used()) // 2
-
-    def _too_large(self, path: str, needed: int, allowed: int, limit: int) -> DataError:
-        return DataError(
-            f"cannot unpack {path} into {self.folder}: it needs more than {needed:,} bytes, "
-            f"{self._left(allowed, limit)}, or unpack the file yourself and name the result"
-        )
 
     def _left(self, allowed: int, limit: int) -> str:
         """How much may be used, where that follows from, and what gives more."""
@@ -460,13 +485,12 @@ class Scratch:
                     yield Path(entry.path), found.st_size
 
     def _used(self, but: Path | None = None) -> int:
-        return sum(size for path, size in self._own_files() if path != but)
+        return sum(
+            size for path, size in self._own_files() if path != but and path.suffix != ".lock"
+        )
 
     def _remove_unused(self, but: Path | None = None, suffix: str = "") -> int:
-        """Removes files that are not locked; with the folder's lock held, none is meanwhile.
-
-        A file that is closed by its owner may go at any time: that takes no lock.
-        """
+        """Removes files that are not locked."""
         freed = 0
         for path, size in self._own_files():
             if path == but or not path.name.endswith(suffix):
@@ -477,8 +501,9 @@ class Scratch:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-                freed += size
+                if _has_name(descriptor):  # else another file may have that name by now
+                    path.unlink()
+                    freed += size
             except (BlockingIOError, FileNotFoundError):
                 pass
             finally:
@@ -499,25 +524,31 @@ class Scratch:
             )
 
     @contextmanager
-    def _locked(self, purpose: str, wait_s: float) -> Iterator[None]:
-        """Holds the folder's lock, in which its holder writes its name."""
-        self._make_folder()
+    def _locked(self, path: Path, purpose: str) -> Iterator[None]:
+        """Holds the lock of a copy that is made, in which its holder writes its name."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            descriptor = os.open(self.folder / "lock", flags, 0o600)
-        except OSError as error:
-            raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
-        try:
-            self._wait_for(descriptor, wait_s)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, os.fsencode(f"process {os.getpid()}, {purpose}"), 0)
-            yield
-        finally:
-            os.close(descriptor)
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except OSError as error:
+                raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
+            try:
+                self._wait_for(descriptor, purpose, deadline)
+                if not _has_name(descriptor):
+                    continue
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, os.fsencode(f"process {os.getpid()}, {purpose}"), 0)
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+            finally:
+                os.close(descriptor)
 
-    def _wait_for(self, descriptor: int, wait_s: float) -> None:
+    def _wait_for(self, descriptor: int, purpose: str, deadline: float) -> None:
         # flock itself has no time limit.
-        deadline = time.monotonic() + wait_s
         while True:
             self._check_open()
             try:
@@ -527,8 +558,8 @@ class Scratch:
                 if time.monotonic() >= deadline:
                     holder = os.pread(descriptor, 4096, 0).decode(errors="replace")
                     raise WaitTimeout(
-                        f"waited {wait_s:g} s for {self.folder}, which is held by "
-                        f"{holder or 'an unknown process'}. Let it finish, or end it"
+                        f"{purpose} waited {self.wait_s:g} s for a copy in {self.folder}, which is "
+                        f"held by {holder or 'an unknown process'}. Let it finish, or end it"
                     ) from None
                 time.sleep(LOCK_POLL_S)
 
@@ -589,6 +620,27 @@ def release_whole(path: str) -> None:
     _whole.release(path)
 
 
+def _version_of(path: str) -> tuple[str, str]:
+    """What names a version of a file or URL on this host, and what tells it on every host.
+
+    The latter is empty of a file, which hosts may have got at different times, and of a URL whose
+    server tells nothing.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    if is_url(path):
+        version = version_of(path)
+        return f"{path}\0{version}", version
+    try:
+        real = Path(path).resolve(strict=True)
+        found = real.stat()
+    except OSError as error:
+        raise DataError(f"cannot open {path}: {error.strerror or error}") from error
+    return f"{real}\0{found.st_size}\0{found.st_mtime_ns}", ""
+
+
 def _hold(copy: Path) -> int | None:
     """A descriptor with a shared lock on a finished copy, None if there is none."""
     try:
@@ -596,4 +648,12 @@ def _hold(copy: Path) -> int | None:
     except FileNotFoundError:
         return None
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
+    if _has_name(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _has_name(descriptor: int) -> bool:
+    """Whether a file that is locked now was not removed before."""
+    return os.fstat(descriptor).st_nlink > 0

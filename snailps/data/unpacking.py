@@ -13,6 +13,7 @@ from __future__ import annotations
 import bz2
 import glob
 import gzip
+import hashlib
 import importlib
 import io
 import lzma
@@ -32,6 +33,12 @@ PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 """Ending of a name, in small letters -> the program that unpacks it."""
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
 """What reading a damaged file raises, beside OSError."""
+_MARKS = (
+    "etag", "lastmodified", "contentmd5", "digest", "md5hash", "md5", "crc32c", "checksum", "sha",
+    "blobid", "versionid", "generation", "updated", "mtime", "modified", "modify",
+    "modificationtime", "created",
+)  # fmt: skip
+"""What file systems of fsspec tell of a version, in letters and digits; never times of reading."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _ALWAYS_FILES = ("http://", "https://")
 """Of these a URL is one file: a page may link others, and a question mark begins its query."""
@@ -156,8 +163,8 @@ def told(path: str) -> Iterator[None]:
         raise _of_url(path, error) from error
 
 
-def identity_of(url: str) -> str:
-    """What tells a version of a URL's content from another one, as its server knows it.
+def version_of(url: str) -> str:
+    """What tells a version of a URL's content from another one, on every host; empty: nothing does.
 
     Raises
     ------
@@ -165,7 +172,14 @@ def identity_of(url: str) -> str:
     """
     system, path = _system_of(url)
     with told(url):
-        return f"{url}\0{system.ukey(path)}"
+        found = {_bare(name): value for name, value in system.info(path).items()}
+    marks = [f"{name}={found[name]}" for name in _MARKS if found.get(name)]
+    text = "\0".join([f"{found.get('size')}", *marks])
+    return hashlib.sha256(text.encode()).hexdigest()[:32] if marks else ""
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def is_hidden(name: str) -> bool:
@@ -221,6 +235,7 @@ def _system_of(url: str) -> tuple[Any, str]:
         ) from None
     except ValueError as error:  # an unknown protocol
         raise DataError(f"cannot read {url}: {error}") from None
+    system.invalidate_cache()  # a process that lives long asks again
     return system, str(path)
 
 

@@ -595,6 +595,7 @@ class WorkerProcess(Node):
         def read() -> bytes:
             return read_block(lease.path, lease.start, lease.stop, unit=model.unit, scratch=scratch)
 
+        scratch.expect(lease.path, lease.version)
         visits: Visits = NoVisits()
         if lease.part >= 0:
             visits = TenancyVisits(lease.number, self._ask, self.control.note, self._stand)

@@ -249,7 +249,7 @@ def test_cluster_with_folder_glob_and_packed_file_reads_all(tmp_path, job):
         assert codes == [0, 0, 0, 0], master.stderr
     assert_counted(tmp_path / "out.npz", times=2, lines=62 * ROWS + 2 * LINES)
     assert "64 files" in master.stderr
-    assert {path.name for path in (tmp_path / "scratch").iterdir()} == {"lock"}
+    assert {path.name for path in (tmp_path / "scratch").iterdir()} == set()
 
 
 def test_cluster_with_packed_file_and_no_scratch_settings_reads_it(tmp_path, job):

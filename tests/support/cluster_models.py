@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -72,6 +73,13 @@ class Counter(Worker):
             block is None or block.number == self.settings.fails_on
         ):
             raise ValueError("planted failure")
+
+
+class OfChangedInput(Counter):
+    """Its input, a URL, changes before a worker reads it."""
+
+    def setup(self):
+        urlopen(f"{self.settings.input[0]}?change", timeout=60).close()
 
 
 class Signalling(Counter):

@@ -44,7 +44,7 @@ def packed(tmp_path) -> str:
 
 
 def copies(scratch) -> list[str]:
-    return sorted(path.name for path in scratch.folder.iterdir() if path.name != "lock")
+    return sorted(path.name for path in scratch.folder.iterdir())
 
 
 def test_local_plain_file_is_itself_and_makes_no_folder(make, tmp_path):
@@ -135,21 +135,11 @@ def test_local_without_room_removes_what_nobody_uses(make, packed, tmp_path):
 
 
 def test_local_full_disk_is_data_error_naming_the_folder(make, packed, monkeypatch):
-    class Full:
-        def __init__(self, descriptor, mode):
-            self.descriptor = descriptor
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            os.close(self.descriptor)
-
-        def write(self, _):
-            raise OSError(28, "No space left on device")
+    def full(*_):
+        raise OSError(28, "No space left on device")
 
     scratch = make()
-    monkeypatch.setattr(module.os, "fdopen", Full)
+    monkeypatch.setattr(module.os, "write", full)
     with pytest.raises(DataError, match=r"cannot unpack .*scratch .*No space left"):
         scratch.local(packed)
     assert copies(scratch) == []
@@ -191,16 +181,85 @@ def test_clean_passes_over_files_that_their_owners_close_meanwhile(make, packed,
     assert copies(other) == [used.name]
 
 
-def test_local_while_other_unpacks_too_long_says_who(make, packed):
-    scratch = make(wait_s=0.0)
-    scratch.folder.mkdir()
-    with (scratch.folder / "lock").open("w") as holder:
+@pytest.fixture
+def held(make, packed):
+    """The lock of a copy that another process makes."""
+    scratch = make()
+    copy = scratch.local(packed)
+    scratch.close()
+    copy.unlink()
+    with copy.with_suffix(".lock").open("w") as holder:
         holder.write("process 42, unpacking big.gz")
         holder.flush()
         fcntl.flock(holder, fcntl.LOCK_EX)
-        with pytest.raises(WaitTimeout, match=r"held by process 42, unpacking big\.gz"):
-            scratch.local(packed)
+        yield holder
+
+
+def test_local_while_other_unpacks_too_long_says_who(make, packed, held):
+    scratch = make(wait_s=0.0)
+    with pytest.raises(WaitTimeout, match=r"held by process 42, unpacking big\.gz"):
+        scratch.local(packed)
+    held.close()
     assert scratch.local(packed).read_bytes() == TEXT
+
+
+def test_other_files_while_a_copy_is_made_do_not_wait(make, held, tmp_path):
+    other = tmp_path / "other.gz"
+    other.write_bytes(gzip.compress(b"another text"))
+    scratch = make(wait_s=0.0)
+    assert scratch.local(str(other)).read_bytes() == b"another text"
+    file = scratch.new_file("a fit on data in memory")
+    file.write(b"rows")
+    file.close()
+    assert scratch.clean() == 0
+
+
+def test_local_whose_lock_was_removed_before_it_was_taken_locks_anew(make, packed, monkeypatch):
+    flock, late = fcntl.flock, []
+
+    def removed(descriptor, how):
+        for path in [] if late else make().folder.glob("*.lock"):
+            late.append(path)
+            path.unlink()
+        return flock(descriptor, how)
+
+    monkeypatch.setattr(module.fcntl, "flock", removed)
+    assert make().local(packed).read_bytes() == TEXT
+    assert len(late) == 1
+
+
+def test_new_file_that_was_removed_before_it_was_locked_is_another(make, monkeypatch):
+    flock, late = fcntl.flock, []
+
+    def removed(descriptor, how):
+        for path in [] if late else make().folder.glob("*.spool"):
+            late.append(path)
+            path.unlink()
+        return flock(descriptor, how)
+
+    monkeypatch.setattr(module.fcntl, "flock", removed)
+    file = make().new_file("a file")
+    assert file.path.exists()
+    assert file.path != late[0]
+    file.close()
+
+
+def test_local_copy_is_on_the_disk_before_it_has_its_name(make, packed, monkeypatch):
+    steps = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor):
+        steps.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    def replaced(path, target):
+        steps.append(target.suffix)
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    make().local(packed)
+    assert steps[:2] == [len(TEXT), ".copy"]
 
 
 def test_local_folder_of_another_is_refused(make, packed, monkeypatch):
@@ -222,6 +281,43 @@ def test_local_folder_that_is_a_link_is_refused(make, packed, tmp_path):
 def test_default_folder_names_the_user():
     assert default_folder().name == f"snailps-{os.getuid()}"
     assert Scratch("", 1).folder == default_folder()
+
+
+@pytest.fixture
+def usual(tmp_path, monkeypatch):
+    """The place of this user's folder, in an empty folder for temporary files."""
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"snailps-{os.getuid()}"
+
+
+@pytest.mark.parametrize("taken", ["by another", "by a file", "by a link", "for others to write"])
+def test_default_folder_whose_name_is_taken_is_another_one_of_this_user(usual, packed, taken):
+    if taken == "by a file":
+        usual.write_bytes(b"")
+    elif taken == "by a link":
+        usual.symlink_to(usual.parent)
+    else:
+        usual.mkdir()
+        usual.chmod(0o777)
+        decoy = usual.with_name(f"{usual.name}-00000000")
+        decoy.mkdir()
+        decoy.chmod(0o777)
+    if taken == "by another":
+        if os.getuid() != 0:
+            pytest.skip("gives folders to others")
+        for path in (usual, decoy):
+            path.chmod(0o755)
+            os.chown(path, 4242, -1)
+    first, second = Scratch("", 1 << 20), Scratch("", 1 << 20)
+    copy = first.local(packed)
+    assert second.local(packed) == copy
+    assert copy.read_bytes() == TEXT
+    assert first.folder.parent == usual.parent
+    assert first.folder.name.startswith(f"{usual.name}-")
+    assert first.folder.stat().st_uid == os.getuid()
+    assert first.folder.stat().st_mode & 0o077 == 0
+    first.close()
+    second.close()
 
 
 def test_whole_file_is_copied_once_and_goes_when_it_is_released(tmp_path, monkeypatch):

@@ -183,7 +183,7 @@ def test_spool_text_what_is_no_text_is_refused(folder, data, options, why):
     with pytest.raises(DataError, match=why):
         spool_text(data, folder, **options)
     found = Path(folder).iterdir() if Path(folder).exists() else []
-    assert [path.name for path in found if path.name != "lock"] == []
+    assert [path.name for path in found] == []
 
 
 def test_spool_text_blank_words_are_left_out(spooled):
@@ -249,13 +249,13 @@ def test_spool_text_error_of_the_generator_reaches_the_caller_and_leaves_no_file
 
     with pytest.raises(KeyError, match="mine"):
         spool_text(broken(), folder)
-    assert [path.name for path in Path(folder).iterdir()] == ["lock"]
+    assert [path.name for path in Path(folder).iterdir()] == []
 
 
 def test_spool_text_more_than_the_limit_is_refused(folder):
     with pytest.raises(DataError, match=r"writing a generator needs more than [\d,]+ bytes"):
         spool_text(("x" * 99 for _ in range(30_000)), folder, bytes_max=1 << 21)
-    assert [path.name for path in Path(folder).iterdir()] == ["lock"]
+    assert [path.name for path in Path(folder).iterdir()] == []
 
 
 def test_spooled_is_kept_while_it_is_used_and_counts_for_others(folder):

@@ -15,12 +15,12 @@ from snailps.data.scratch import Scratch
 from snailps.data.unpacking import (
     bare_name,
     files_of_url,
-    identity_of,
     is_url,
     library,
     open_content,
     packing_of,
     pieces_of,
+    version_of,
 )
 from snailps.errors import ConfigError, DataError
 
@@ -176,7 +176,7 @@ class Buckets:
     """A file system of fsspec's, of a few files in memory."""
 
     def __init__(self, files):
-        self.files, self.opened, self.options = files, 0, {}
+        self.files, self.opened, self.options, self.has_marks = files, 0, {}, True
 
     def isfile(self, path):
         return path in self.files
@@ -195,8 +195,12 @@ class Buckets:
     def unstrip_protocol(self, name):
         return f"toy://{name}"
 
-    def ukey(self, path):
-        return f"{len(self.files[path])}"
+    def invalidate_cache(self):
+        self.listed = {}
+
+    def info(self, path):
+        marks = {"ETag": str(hash(self.files[path]))} if self.has_marks else {}
+        return {"name": path, "size": len(self.files[path]), "type": "file", **marks}
 
     def open(self, path, mode, **options):
         assert mode == "rb"
@@ -266,9 +270,70 @@ def test_missing_url_is_said_to_be_missing(buckets, monkeypatch):
 
 
 def test_changed_url_is_another_version(buckets):
-    before = identity_of("toy://b/a.txt")
+    before = version_of("toy://b/a.txt")
     buckets.files["b/a.txt"] = b"changed"
-    assert identity_of("toy://b/a.txt") != before
+    assert version_of("toy://b/a.txt") not in (before, "")
+
+
+def test_version_of_url_is_the_same_when_only_its_time_of_reading_changes(buckets, monkeypatch):
+    times = iter(range(9))
+    info = buckets.info
+    monkeypatch.setattr(buckets, "info", lambda path: info(path) | {"time": next(times)})
+    assert version_of("toy://b/a.txt") == version_of("toy://b/a.txt")
+
+
+def test_version_of_url_whose_server_tells_nothing_is_empty(buckets):
+    buckets.has_marks = False
+    assert version_of("toy://b/a.txt") == ""
+
+
+def test_copy_of_changed_url_is_made_anew(buckets, tmp_path):
+    for has_marks in (True, False):
+        buckets.has_marks = has_marks
+        for content in (b"of day one", b"of day two"):
+            buckets.files["b/a.txt"] = content
+            scratch = Scratch(str(tmp_path / "scratch"), 0)
+            assert scratch.local("toy://b/a.txt").read_bytes() == content
+            scratch.close()
+
+
+def test_copy_of_url_that_changes_while_it_is_read_is_refused(buckets, scratch, monkeypatch):
+    opened = buckets.open
+
+    def changing(path, *arguments, **options):
+        file = opened(path, *arguments, **options)
+        buckets.files[path] = b"changed"
+        return file
+
+    monkeypatch.setattr(buckets, "open", changing)
+    with pytest.raises(DataError, match=r"toy://b/a\.txt was changed while it was read"):
+        scratch.local("toy://b/a.txt")
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+def test_copy_of_url_of_another_version_than_the_masters_is_refused(
+    buckets, scratch, tmp_path, has_marks
+):
+    buckets.has_marks = has_marks
+    there = Scratch(str(tmp_path / "there"), 0)
+    there.local("toy://b/a.txt")
+    buckets.files["b/a.txt"] += b"more"
+    scratch.expect("toy://b/a.txt", there.version("toy://b/a.txt"))
+    with pytest.raises(DataError, match="not the version of which the job was made"):
+        scratch.local("toy://b/a.txt")
+    there.close()
+
+
+def test_copy_of_packed_file_of_another_length_than_the_masters_is_refused(scratch, tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(TEXT))
+    there = Scratch(str(tmp_path / "there"), 0)
+    there.local(str(path))
+    scratch.expect(str(path), there.version(str(path)))
+    path.write_bytes(gzip.compress(TEXT[1:]))
+    with pytest.raises(DataError, match="not the version of which the job was made"):
+        scratch.local(str(path))
+    there.close()
 
 
 def test_error_of_a_protocols_library_is_data_error(buckets):

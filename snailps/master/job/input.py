@@ -37,6 +37,7 @@ class JobInput:
             settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
         )
         self._sources: list[Source] = []
+        self._versions: dict[str, str] = {}
         self.total_bytes = 0
         self.blocks: list[Block] = []
         self.block_bytes = 0
@@ -58,6 +59,7 @@ class JobInput:
         """
         settings = self._settings
         self._sources = expand(settings.input, self._scratch)
+        self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
         self.total_bytes = sum(source.bytes for source in self._sources)
         size = settings.block_bytes or self._cls.block_bytes(
             settings, self.total_bytes, workers_told
@@ -82,6 +84,10 @@ class JobInput:
     def take(self, blocks: list[Block], block_bytes: int) -> None:
         """Takes the blocks that an earlier life of the job had."""
         self.blocks, self.block_bytes = blocks, block_bytes
+
+    def version(self, path: str) -> str:
+        """What tells the version of a file that was cut; empty of one that is read as it is."""
+        return self._versions.get(path, "")
 
     def read(self, block: Block, unit: str) -> bytes:
         """Bytes of a block, in a unit; or the head of its file (`HEAD`).

@@ -575,6 +575,7 @@ class Job:
             entry.visiting,
             list(entry.had),
             first,
+            self.input.version(entry.block.path),
         )
 
     def check_fetch(self, number: int, unit: str) -> None:

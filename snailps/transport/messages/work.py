@@ -181,6 +181,7 @@ class Leased(Message):
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
     the fields from `clock` on are those of `api.block.Block`; `had`: visiting parts of a tenancy
     whose visits others have settled.  `first`: nothing of the training was leased before.
+    `version`: tells that of which the master has a copy.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
@@ -202,6 +203,7 @@ class Leased(Message):
     visiting: Part = 0
     had: Annotated[list[Any], ListOf(PART, PARTS_MAX)] = field(default_factory=list)
     first: Bool = False
+    version: Text = ""
 
     def check(self) -> None:
         """A block comes with both shares, a tenancy with its parts."""
