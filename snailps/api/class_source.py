@@ -175,13 +175,14 @@ class _Collector:
         if isinstance(value, types.ModuleType):
             self._prelude[name] = f"import {value.__name__} as {name}"
             return
-        home = getattr(value, "__module__", None)
-        if isinstance(value, (type, types.FunctionType)) and home == self._module:
-            self._define(name, inspect.unwrap(value), asked_in)
+        home, own = getattr(value, "__module__", None), getattr(value, "__name__", name)
+        bare = inspect.unwrap(value) if callable(value) else value
+        is_defined = isinstance(bare, (type, types.FunctionType)) and bare.__module__ == self._module
+        if is_defined and (bare is value or own == name):  # a decorator stands at the definition
+            self._define(name, bare, asked_in)
             return
-        own = getattr(value, "__name__", name)
-        for attribute in (own, name):
-            if home in sys.modules and getattr(sys.modules[home], attribute, None) is value:
+        for attribute in (own, name) if home in sys.modules and home != self._module else ():
+            if getattr(sys.modules[home], attribute, None) is value:
                 self._prelude[name] = f"from {home} import {attribute} as {name}"
                 return
         text = _literal(value)

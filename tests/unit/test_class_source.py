@@ -154,6 +154,31 @@ def test_names_that_hide_builtins_travel(notebook):
     assert "import len" not in text
 
 
+def test_helper_with_a_decorator_travels_with_it(notebook):
+    notebook.run(FIRST)
+    notebook.run(
+        "import functools\ncalls = []\n\n"
+        "@functools.lru_cache(maxsize=None)\ndef vocabulary():\n"
+        "    calls.append(1)\n    return len(calls)\n"
+    )
+    body = "class Mine(Worker):\n    def train(self, block):\n        return vocabulary()"
+    other = travelled(notebook.run(body)["Mine"])
+    assert [other.train(None, None) for _ in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("value", ["Held()", "functools.lru_cache(Held)", "doubled(one)"])
+def test_value_that_the_notebook_made_of_its_own_is_refused_by_its_kind(notebook, value):
+    notebook.run(FIRST)
+    notebook.run(
+        "import functools\nclass Held:\n    pass\n\ndef one():\n    return 1\n\n"
+        "def doubled(function):\n"
+        "    return functools.wraps(function)(lambda: 2 * function())\n"
+    )
+    body = f"held = {value}\nclass Mine(Worker):\n    def train(self, block):\n        return held"
+    with pytest.raises(ConfigError, match="uses held, which is a .* does not travel"):
+        source_of(notebook.run(body)["Mine"])
+
+
 def test_value_of_a_corpus_is_refused_before_its_text_is_made(notebook):
     notebook.run(FIRST)
     cell = "corpus = [['word'] * 1000] * 1000\nclass Mine(Worker):\n    def train(self, block):\n"
