@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import os
+import resource
 import socket
 import threading
 
@@ -221,6 +222,52 @@ def test_server_holds_back_what_is_over_the_limit(served, monkeypatch):
         reader.join(10)
     assert sorted(found) == sorted([TEXT[i : i + 5000] for i in range(0, 25000, 5000)] * 3)
     assert max(most) < 2 * 5000  # one piece at a time
+
+
+@pytest.fixture
+def no_descriptors():
+    """Opens files until this process can open no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY)]
+
+    def take():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 64, hard))
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                held.append(os.dup(held[0]))
+
+    yield take
+    for descriptor in held:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_server_in_a_process_that_can_open_no_more_files_goes_on(served, no_descriptors):
+    remote = opened(served.path)
+    remote.read(0, 1)
+    no_descriptors()
+    assert remote.read(5, 50) == TEXT[5:50]
+    assert served.server.is_alive
+    remote.close()
+
+
+def test_server_whose_file_is_removed_while_it_is_read_closes_it_behind_that(served, monkeypatch):
+    pread, seen = os.pread, []
+
+    def removing(descriptor, count, at):
+        if threading.current_thread().name == "snailps-files":
+            served.server.remove(served.number)
+            seen.append(descriptor)
+        return pread(descriptor, count, at)
+
+    monkeypatch.setattr(module.os, "pread", removing)
+    remote = opened(served.path)
+    assert remote.read(0, 10) == TEXT[:10]
+    with pytest.raises(DataError, match="serves it no longer"):
+        remote.read(0, 10)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(seen[0])
+    remote.close()
 
 
 def test_settings_that_name_a_drivers_file_are_its_own(served):

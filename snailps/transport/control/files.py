@@ -65,6 +65,8 @@ class FileServer:
     def __init__(self, listener: Listener, trust: Trust = OPEN) -> None:
         self._files: dict[str, tuple[int, int]] = {}  # number -> descriptor, bytes
         self.address: Address = listener.getsockname()[:2]
+        self._read = -1
+        """Descriptor of the file that is read; of one that is removed meanwhile, no longer."""
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Peer, messages.ReadFile, Reply]] = deque()
         self._closing = threading.Event()
@@ -106,8 +108,10 @@ class FileServer:
         """Serves a file no longer; more calls do nothing."""
         with self._lock:
             descriptor, _ = self._files.pop(number, (-1, 0))
-        if descriptor >= 0:
-            os.close(descriptor)
+            if descriptor == self._read:
+                self._read = -1  # the thread that reads closes it
+            elif descriptor >= 0:
+                os.close(descriptor)
 
     def close(self) -> None:
         """Ends the thread and closes all connections and files.
@@ -158,13 +162,16 @@ class FileServer:
                 )
             if not message.start <= message.stop <= size:
                 return DataError(f"expected bytes of 0 to {size:,}, got {message.stop:,}")
-            descriptor = os.dup(descriptor)  # `remove` does not wait for the disk
+            self._read = descriptor  # `remove` does not wait for the disk
         try:
             data = os.pread(descriptor, message.stop - message.start, message.start)
         except OSError as error:
             return DataError(f"cannot read the data: {error.strerror}")
         finally:
-            os.close(descriptor)
+            with self._lock:
+                if self._read != descriptor:  # it was removed meanwhile
+                    os.close(descriptor)
+                self._read = -1
         if len(data) < message.stop - message.start:
             return DataError("the file with the data became shorter")
         return messages.Content(data)
