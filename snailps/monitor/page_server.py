@@ -13,6 +13,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from http import HTTPStatus
@@ -29,13 +30,15 @@ from snailps.monitor.watcher import Ending, Run, Watcher
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32
-"""Connections at a time; one more is closed."""
+"""Connections at a time; for one more, the one goes that has been asking nothing for longest."""
 WATCHERS_MAX = 16
 """Runs that are watched at a time; the longest not looked at makes room."""
 HOLD_S = 8.0
 """How long a request waits for a newer picture."""
 SILENT_S = 15.0
-"""A connection that says nothing for so long is closed."""
+"""A connection is closed that has not asked for anything, or not to the end, for so long."""
+MAKE_ROOM_S = 1.0
+"""How long one more connection waits for the end of another."""
 FORGET_S = 60.0
 """A run that was not looked at for so long is watched no more."""
 SCRIPTS = ("curves.js", "cluster.js", "words.js", "page.js")
@@ -225,6 +228,9 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, page: PageServer) -> None:
         self.page = page
         self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._asking: dict[Any, float] = {}
+        """Connections without a whole request -> since when; the longest first."""
+        self._lock = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
@@ -238,8 +244,10 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            is_full = not self._hang_up(1)
+            if is_full or not self._room.acquire(timeout=MAKE_ROOM_S):
+                self.shutdown_request(request)
+                return
         try:
             super().process_request(request, client_address)
         except BaseException:
@@ -250,7 +258,35 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._room.release()
+
+    def will_ask(self, request: Any) -> None:
+        """Counts from now on how long a connection takes for its next request."""
+        with self._lock:
+            self._asking[request] = time.monotonic()
+
+    def has_asked(self, request: Any) -> bool:
+        """Its request is there, or its end; False if it took too long."""
+        with self._lock:
+            return self._asking.pop(request, None) is not None
+
+    def service_actions(self) -> None:
+        """Ends connections that take too long; called now and then."""
+        limit = time.monotonic() - SILENT_S
+        with self._lock:
+            late = sum(since < limit for since in self._asking.values())
+        self._hang_up(late)
+
+    def _hang_up(self, count: int) -> int:
+        """Ends the first connections that have not asked, at most so many; their threads close them."""
+        with self._lock:
+            first = list(self._asking)[:count]
+            for request in first:
+                del self._asking[request]
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+        return len(first)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request of %s failed", client_address, exc_info=True)
@@ -262,6 +298,17 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = SILENT_S
     server: _Server
+
+    def handle_one_request(self) -> None:
+        self.server.will_ask(self.connection)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        is_right = super().parse_request()
+        if self.server.has_asked(self.connection):
+            return is_right
+        self.close_connection = True
+        return False
 
     def do_GET(self) -> None:
         self._respond(with_body=True)

@@ -1,14 +1,18 @@
 """The live page without a browser: pictures, curves, who may read, HTTP, questions asked."""
 
+import contextlib
 import http.client
 import itertools
 import json
+import socket
 import threading
+import time
 
 import pytest
 from statuses import HOSTILE, status
 
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, RemoteError
+from snailps.monitor import page_server
 from snailps.monitor import watcher as watcher_module
 from snailps.monitor.access import Access, check_token, host_of, is_loopback, new_token
 from snailps.monitor.page_server import CONNECTIONS_MAX, SCRIPTS, PageServer, static
@@ -388,19 +392,65 @@ def test_port_in_use_is_told(page):
         PageServer("127.0.0.1", page.port, list)
 
 
-def test_connections_are_bounded(page):
+@pytest.fixture
+def strangers(page):
+    """As many connections as there may be, of which each has begun a request."""
+    held = [
+        socket.create_connection(("127.0.0.1", page.port), LIMIT_S) for _ in range(CONNECTIONS_MAX)
+    ]
+    for one in held:
+        one.sendall(b"GET / HTTP/1.1\r\nX: ")
+    yield held
+    for one in held:
+        one.close()
+
+
+def test_page_while_strangers_hold_all_connections_takes_that_of_the_first(page, strangers):
+    assert get(page, "/")[0] == 200
+    assert strangers[0].recv(1) == b""
+    strangers[-1].sendall(b"\r\nHost: 127.0.0.1:%d\r\n\r\n" % page.port)
+    assert strangers[-1].recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_connections_that_are_answered_are_bounded(page, monkeypatch):
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def answer(path, query):
+        begun.release()
+        go_on.wait(LIMIT_S)
+        return 200, "text/plain", b"late"
+
+    monkeypatch.setattr(page, "answer", answer)
     held = []
     try:
         for _ in range(CONNECTIONS_MAX):
             connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
             connection.request("GET", "/icon.svg")
-            connection.getresponse().read()
             held.append(connection)
+            assert begun.acquire(timeout=LIMIT_S)
         with pytest.raises(ConnectionError):
             get(page, "/")
+        go_on.set()
+        assert {connection.getresponse().read() for connection in held} == {b"late"}
     finally:
+        go_on.set()
         for connection in held:
             connection.close()
+
+
+def test_request_that_comes_byte_by_byte_is_ended_as_a_whole(page, monkeypatch):
+    monkeypatch.setattr(page_server, "SILENT_S", 0.2)
+    end = time.monotonic() + LIMIT_S
+    with socket.create_connection(("127.0.0.1", page.port), LIMIT_S) as one:
+        one.settimeout(0.01)
+        one.sendall(b"GET / HTTP/1.1\r\nX: ")
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < end:
+                one.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    if not one.recv(1):
+                        break
+    assert time.monotonic() < end
 
 
 # --- questions to the master ---------------------------------------------------------------------
