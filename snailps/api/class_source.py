@@ -175,10 +175,10 @@ class _Collector:
         if isinstance(value, types.ModuleType):
             self._prelude[name] = f"import {value.__name__} as {name}"
             return
-        home, own = getattr(value, "__module__", None), getattr(value, "__name__", name)
+        home, own = str(getattr(value, "__module__", "")), getattr(value, "__name__", name)
         bare = inspect.unwrap(value) if callable(value) else value
-        is_defined = isinstance(bare, (type, types.FunctionType)) and bare.__module__ == self._module
-        if is_defined and (bare is value or own == name):  # a decorator stands at the definition
+        is_own = isinstance(bare, (type, types.FunctionType)) and bare.__module__ == self._module
+        if is_own and (bare is value or own == name):  # a decorator stands at the definition
             self._define(name, bare, asked_in)
             return
         for attribute in (own, name) if home in sys.modules and home != self._module else ():

@@ -19,8 +19,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from snailps.errors import ModelWriteError
 from snailps.data.write_behind import WriteBehind
+from snailps.errors import ModelWriteError
 
 # Large enough that the small writes of a dictionary or of text lines cost no call each; matrix
 # chunks above it are not copied here.

@@ -6,12 +6,12 @@
 
 All processes of a user on a host share a folder.  A copy is named after its origin's real path,
 size and time, or after what tells a version of a URL, and after what is made of a table; it is
-written once, under a lock of its own, and published when it is complete.  A process that uses a copy
-holds a shared lock on it, which the kernel releases when the process ends, however it ends.  A copy
-without a lock is therefore unused, and `clean` removes exactly these.  Files of a process and locks
-are locked likewise.  Who has locked a file and finds that it has no name any more was late: it was
-removed as unused in between.  How files are unpacked, `unpacking` knows; how tables are read, the
-`tables` of the job.  No blocks, no text here.
+written once, under a lock of its own, and published when it is complete.  A process that uses a
+copy holds a shared lock on it, which the kernel releases when the process ends, however it ends.  A
+copy without a lock is therefore unused, and `clean` removes exactly these.  Files of a process and
+locks are locked likewise.  A file that has no name any more when it is locked was removed as unused
+in between.  How files are unpacked, `unpacking` knows; how tables are read, the `tables` of the
+job.  No blocks, no text here.
 """
 
 from __future__ import annotations
@@ -281,9 +281,9 @@ class Scratch:
         with self._mutex:
             if path not in self._held:
                 self._held[path] = self._find_or_make(path, is_table)
-            copy, _, version = self._held[path]
+            found, _, version = self._held[path]
             self._compare(path, version)
-            return copy
+            return found
 
     def version(self, path: str) -> str:
         """What tells the version of an origin that has its copy here; empty: there is no copy."""
@@ -456,7 +456,8 @@ class Scratch:
                 file.write(piece)
             except DataError as error:
                 raise DataError(
-                    f"cannot unpack {path}: {error}, or unpack the file yourself and name the result"
+                    f"cannot unpack {path}: {error}, or unpack the file yourself and name the "
+                    "result"
                 ) from error
 
     def _check_open(self) -> None:

@@ -279,7 +279,7 @@ class _Server(ThreadingHTTPServer):
         self._hang_up(late)
 
     def _hang_up(self, count: int) -> int:
-        """Ends the first connections that have not asked, at most so many; their threads close them."""
+        """Ends up to so many of the connections that have not asked; their threads close them."""
         with self._lock:
             first = list(self._asking)[:count]
             for request in first:

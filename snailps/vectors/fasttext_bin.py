@@ -20,9 +20,9 @@ from typing import IO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data.atomic import atomic_file, human_bytes
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
-from snailps.data.atomic import atomic_file, human_bytes
 from snailps.vectors.quantised import KeptGrams, QuantisedRows, read_quantised
 
 MAGIC = 793712314

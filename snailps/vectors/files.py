@@ -32,10 +32,10 @@ import numpy.typing as npt
 
 from snailps.data._float_text import read_word_lines, word_lines
 from snailps.data.array_archives import DAMAGED, member_of, values_of
+from snailps.data.atomic import atomic_file, free_bytes, human_bytes
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, ModelFileError
 from snailps.kernels import cores
-from snailps.data.atomic import atomic_file, free_bytes, human_bytes
 from snailps.vectors.fasttext_bin import (
     MAGIC,
     BinModel,

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from snailps.data.array_archives import DAMAGED, arrays_of
-from snailps.errors import ModelFileError
 from snailps.data.atomic import atomic_file
+from snailps.errors import ModelFileError
 
 
 class NpzWriter:

@@ -23,8 +23,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.errors import MisuseError
 from snailps.data.atomic import atomic_file
+from snailps.errors import MisuseError
 
 _TYPES = {"U64": np.dtype("<u8"), "F32": np.dtype("<f4")}
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}

@@ -18,7 +18,7 @@ VERSIONS = [f"{number}\n".encode() * LINES for number in range(4)]
 
 
 class Origin(ThreadingHTTPServer):
-    """A server of one file whose content is the first of its versions; with ``?change`` the next."""
+    """A server of one file, which has the next of its versions from ``?change`` on."""
 
     daemon_threads = True
 
@@ -87,9 +87,7 @@ def test_copy_of_page_is_made_anew_on_each_host_when_the_page_changes(origin, tm
 
 
 @pytest.mark.parametrize("origin", ["ETag"], indirect=True)
-def test_job_whose_input_changes_before_workers_read_it_trains_on_what_was_listed(
-    origin, tmp_path
-):
+def test_job_whose_input_changes_before_workers_read_it_trains_on_what_was_listed(origin, tmp_path):
     """For two jobs, of which the second reads anew; each changes its input in `setup`."""
     for number in (0, 1):
         folder = tmp_path / f"job{number}"

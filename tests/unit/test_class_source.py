@@ -175,7 +175,7 @@ def test_value_that_the_notebook_made_of_its_own_is_refused_by_its_kind(notebook
         "    return functools.wraps(function)(lambda: 2 * function())\n"
     )
     body = f"held = {value}\nclass Mine(Worker):\n    def train(self, block):\n        return held"
-    with pytest.raises(ConfigError, match="uses held, which is a .* does not travel"):
+    with pytest.raises(ConfigError, match=r"uses held, which is a .* does not travel"):
         source_of(notebook.run(body)["Mine"])
 
 

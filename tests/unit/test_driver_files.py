@@ -1,5 +1,6 @@
 """Files that a Python process has alone: served in pieces, copied on demand, refused in words."""
 
+import contextlib
 import gzip
 import itertools
 import os
@@ -232,7 +233,7 @@ def no_descriptors():
 
     def take():
         resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 64, hard))
-        with pytest.raises(OSError, match="Too many open files"):
+        with contextlib.suppress(OSError):
             while True:
                 held.append(os.dup(held[0]))
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from snailps.errors import ModelFileError
 from snailps.data.atomic import atomic_file, human_bytes
+from snailps.errors import ModelFileError
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.files import load, write_npz, write_vec
 

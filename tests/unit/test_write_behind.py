@@ -7,10 +7,10 @@ import os
 import numpy as np
 import pytest
 
-from snailps.errors import ModelFileError
 from snailps.data import write_behind
 from snailps.data.atomic import atomic_file
 from snailps.data.write_behind import WriteBehind
+from snailps.errors import ModelFileError
 
 PIECE = 8192
 

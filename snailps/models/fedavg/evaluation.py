@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.worker import Results
 from snailps.data._float_text import rows_as_text
+from snailps.data.atomic import atomic_file
 from snailps.kernels import cores
 from snailps.models.fedavg import settings as files
 from snailps.models.fedavg.network import Network, plain_output
 from snailps.models.fedavg.plotting import read_history
 from snailps.models.fedavg.settings import FedAvgSettings
-from snailps.data.atomic import atomic_file
 
 Floats = NDArray[np.float32]
 _TOGETHER = 64

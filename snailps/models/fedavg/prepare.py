@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from snailps.data._text import WordCounter
+from snailps.data.atomic import atomic_file
 from snailps.data.blocks import expand
 from snailps.data.scratch import Scratch
 from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
 from snailps.errors import DataError
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
-from snailps.data.atomic import atomic_file
 
 
 def files_of(*, cfg: bool) -> tuple[str, ...]:

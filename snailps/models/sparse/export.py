@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import load_class
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
+from snailps.data.atomic import atomic_file
 from snailps.errors import ModelFileError, SnailError
 from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
-from snailps.data.atomic import atomic_file
 from snailps.vectors.npz import about, npz_file, read_arrays, settings_of, write_arrays
 from snailps.vectors.row_sorter import RowSorter
 
