@@ -17,7 +17,7 @@ from snailps.cli.common import ConfigOption, SetOption, known_classes, read_conf
 from snailps.cli.status import DIAL_S, ask, trust_for
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import ConfigError, SnailError, WaitTimeout
-from snailps.node.run_registry import Run, RunRegistry
+from snailps.node.run_registry import Run, RunRegistry, trust_at
 from snailps.transport import messages
 from snailps.transport.control import Trust, visit
 
@@ -58,7 +58,7 @@ def drain_command(
             address, trust = run.address, trust_for(run, raw)
     drain(
         address,
-        Trust.of(settings) if trust is None else trust,
+        trust_at(address, settings) if trust is None else trust,
         server,
         limit_s,
         on_wait=lambda text: typer.echo(text, err=True),

@@ -60,15 +60,18 @@ def flag_overrides(**flags: bool) -> list[str]:
     return [f"{name}=true" for name, given in flags.items() if given]
 
 
-def _address_override(descriptor: int) -> list[str]:
-    """Reads the master's address from a descriptor; ends the process at end of file without one."""
+def _told(descriptor: int) -> tuple[list[str], bytes]:
+    """Reads the master's address, as the ``--set`` of it, and the cluster's secret from a launcher.
+
+    Ends the process at end of file without them.
+    """
     if descriptor < 0:
-        return []
+        return [], b""
     with os.fdopen(descriptor) as pipe:
-        address = pipe.read()
+        address, _, secret = pipe.read().partition(" ")
     if not address:  # the parent has given up and reports why
         raise typer.Exit(EXIT_STOPPED)
-    return [f"master_addr={address}"]
+    return [f"master_addr={address}"], secret.encode()
 
 
 def json_log_override(path: Path | None) -> list[str]:
@@ -238,7 +241,7 @@ def show_prints() -> None:
 
 def run_node(
     cls: type[S],
-    make: Callable[[S, RawConfig], Server | WorkerProcess],
+    make: Callable[[S, RawConfig, bytes], Server | WorkerProcess],
     config: Path | None,
     sets: list[str] | None,
     address_fd: int,
@@ -249,14 +252,15 @@ def run_node(
     ----------
     cls : settings class
     make : callable
-        ``make(settings, raw)``: the process.
+        ``make(settings, raw, secret)``: the process.
     config, sets, address_fd
         Options of the command.
     """
     show_prints()
-    raw = read_config(config, [*(sets or []), *_address_override(address_fd)])
+    address, secret = _told(address_fd)
+    raw = read_config(config, [*(sets or []), *address])
     log_as_told(raw, _ROLES[cls], stdout=True)
-    node = make(role_settings(raw, cls, launched=address_fd >= 0), raw)
+    node = make(role_settings(raw, cls, launched=address_fd >= 0), raw, secret)
     if address_fd >= 0:
         hide_told()
         node.on_named = tell_name

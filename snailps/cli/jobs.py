@@ -79,7 +79,7 @@ def status_or_reason(run: Run, registry: RunRegistry) -> tuple[Status | None, st
 
 
 def trust_of(run: Run) -> Trust:
-    """How to connect to a run's master: with the files that it was started with.
+    """How to connect to a run's master: with its own secret, or the files it was started with.
 
     Raises
     ------
@@ -89,6 +89,8 @@ def trust_of(run: Run) -> Trust:
     from snailps.config import ClusterSettings
     from snailps.transport.security.trust import VARIABLE, Trust
 
+    if run.secret:
+        return Trust(run.secret.encode())
     if run.secured and not (run.secret_file or run.tls or os.environ.get(VARIABLE)):
         raise ConfigError(
             f"run {run.number} asks for a secret that was not given as a file: set {VARIABLE}, "

@@ -194,7 +194,6 @@ def run_local(
             lines.put(labelled(name, line))
 
     master = raw.build(MasterSettings, also_known=known_classes(raw))
-    trust = Trust.of(master)
     launcher = Launcher(
         config,
         [*local, *overrides],
@@ -205,6 +204,7 @@ def run_local(
         called=command_line(sys.argv[1:]),
         on_line=relay,
     )
+    trust = Trust.of(master, secret=launcher.secret)
     terminal = is_live(sys.stderr)
     entry = raw.explicit("worker_class", JobSettings)
     assert entry is not None

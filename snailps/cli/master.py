@@ -80,6 +80,7 @@ def command(
     ] = False,
     with_driver: Annotated[bool, typer.Option("--ends-with-driver", hidden=True)] = False,
     called: Annotated[str, typer.Option("--called", hidden=True)] = "",
+    secret_fd: Annotated[int, typer.Option("--secret-fd", hidden=True)] = -1,
 ) -> None:
     """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
 
@@ -100,6 +101,10 @@ def command(
         hide_told()
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
     source_key = secrets.token_hex(16) if with_driver else ""
+    secret = b""
+    if secret_fd >= 0:
+        with os.fdopen(secret_fd, "rb") as pipe:
+            secret = pipe.read()
     progress = None
     if ready_fd < 0:  # else a launcher asks for the status and shows it
         from snailps.cli.progress import Progress
@@ -116,7 +121,8 @@ def command(
             run = run_of(settings, master.job, config, command, show(reachable_here(host, port)))
             launcher = os.getppid() if called else 0
             begun.append(run)
-            registration.begin(replace(run, life=f"{master.life:x}", launcher=launcher))
+            own = secret.decode() if master.trust.secret == secret else ""
+            registration.begin(replace(run, life=f"{master.life:x}", launcher=launcher, secret=own))
         if ui:
             pages.append(PageProcess(show(reachable_here(host, port)), settings))
             pages[0].tell(lambda text: typer.echo(text, err=True))
@@ -141,6 +147,7 @@ def command(
         session=session,
         lasting=session and not with_driver,
         source_key=source_key,
+        secret=secret,
         any_port=ready_fd >= 0,
         on_listening=listening,
         on_status=None if progress is None else draw,

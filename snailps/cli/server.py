@@ -16,4 +16,10 @@ def command(
 
     For example: snailps server --set master_addr=node1:16831
     """
-    run_node(ServerSettings, lambda settings, raw: Server(settings), config, sets, address_fd)
+    run_node(
+        ServerSettings,
+        lambda settings, raw, secret: Server(settings, secret),
+        config,
+        sets,
+        address_fd,
+    )

@@ -27,7 +27,7 @@ from snailps.cli.options import (
 )
 from snailps.config import ClusterSettings, RawConfig, parse_addr
 from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
-from snailps.node.run_registry import Run, RunRegistry, birth_of
+from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
 
 if TYPE_CHECKING:
     from snailps.node.status import Status
@@ -85,7 +85,7 @@ def command(
     ):
         address = name
     if address:
-        trust = _trust(connection_settings(raw))
+        trust = trust_at(address, connection_settings(raw))
         if watch:
             watch_master(address, interval_s, trust, as_json=as_json)
         _show(ask(address, trust=trust), as_json=as_json, tables=verbose)
@@ -308,16 +308,10 @@ def _repeat(
         time.sleep(max(0.0, interval_s - (time.monotonic() - begin)))
 
 
-def _trust(settings: ClusterSettings) -> Trust:
-    from snailps.transport.security.trust import Trust
-
-    return Trust.of(settings)
-
-
 def trust_for(run: Run, raw: RawConfig) -> Trust:
     """How to connect to a run: as the user says, else with the files it was started with."""
     if any(raw.explicit(key, ClusterSettings) for key in _CREDENTIALS):
-        return _trust(connection_settings(raw))
+        return trust_at(run.address, connection_settings(raw))
     from snailps.cli.jobs import trust_of
 
     return trust_of(run)
@@ -329,7 +323,8 @@ def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoR
     host, port = parse_addr(settings.master_addr, "master_addr")
     with contextlib.suppress(OSError):  # another user's, or one in a container
         socket.create_connection((host, port), PROBE_S).close()
-        _show(ask(settings.master_addr, trust=_trust(connection_settings(raw))), as_json=as_json)
+        trust = trust_at(settings.master_addr, connection_settings(raw))
+        _show(ask(settings.master_addr, trust=trust), as_json=as_json)
         raise typer.Exit()
     last = registry.last()
     typer.echo("no job of yours runs on this machine", err=as_json)

@@ -22,11 +22,11 @@ from snailps.cli.options import (
 )
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import EXIT_FAILED, ClusterError, SnailError
-from snailps.monitor.access import is_loopback, new_token
+from snailps.monitor.access import new_token
 from snailps.monitor.page_server import PageServer
 from snailps.monitor.watcher import Ending, Run
 from snailps.node import run_registry
-from snailps.node.run_registry import RunRegistry
+from snailps.node.run_registry import RunRegistry, trust_at
 from snailps.transport.control import Trust
 
 LISTEN = "127.0.0.1:8087"
@@ -51,17 +51,15 @@ def command(
     ] = LISTEN,
     token: Annotated[
         str,
-        typer.Option(
-            help="What readers must know; drawn where other machines can read.", metavar="TOKEN"
-        ),
+        typer.Option(help="What readers must know, instead of one that is drawn.", metavar="TOKEN"),
     ] = "",
 ) -> None:
     """Serves a page that shows runs live: cluster, curves, faults, settings, log.
 
     Open the address that it prints. It finds your jobs on this machine, and those that begin later;
-    one on another machine: --set master_addr=HOST:PORT. Other machines can read the page only if
-    --listen names an address that they reach, and with the token in the printed address. Ctrl-C
-    ends it, and no job.
+    one on another machine: --set master_addr=HOST:PORT. Other users can read the page only with the
+    token in the printed address, and other machines only if --listen names an address that they
+    reach. Ctrl-C ends it, and no job.
 
     For example: snailps ui
     """
@@ -69,11 +67,9 @@ def command(
     runs = Runs(RunRegistry(), name)
     if name is None and (config is not None or raw.explicit("master_addr", ClusterSettings)):
         settings = connection_settings(raw)
-        runs = Given(RunRegistry(), settings.master_addr, Trust.of(settings))
+        runs = Given(RunRegistry(), settings.master_addr, trust_at(settings.master_addr, settings))
     host, port = parse_addr(listen, "--listen", port_optional=True)
-    if not token and (runs.is_secret or not is_loopback(host)):
-        token = new_token()
-    runs.shows_secret = bool(token)
+    token = token or new_token()  # other users of this machine reach a loopback address, too
     over = threading.Event()
 
     def end(number: int, frame: types.FrameType | None) -> None:
@@ -102,30 +98,16 @@ class Runs:
     registry : RunRegistry
     name : str, optional
         A number, or an output.
-
-    Attributes
-    ----------
-    shows_secret : bool
-        The page asks for a token, so that runs with a secret are shown, too.
     """
-
-    shows_secret = False
 
     def __init__(self, registry: RunRegistry, name: str | None = None) -> None:
         self._registry = registry
         self._number = None if name is None else find(name, registry.runs()).number
 
-    @property
-    def is_secret(self) -> bool:
-        """Whether what it shows is not for all users of this machine."""
-        return any(run.secured for run in self._registered())
-
     def runs(self) -> list[Run]:
         """What the page can show, the newest first."""
         found = []
         for run in reversed(self._registered()):
-            if run.secured and not self.shows_secret:
-                continue
             try:
                 trust = trust_of(run)
             except SnailError:  # its secret is not readable: the others are shown
@@ -161,11 +143,6 @@ class Given(Runs):
         super().__init__(registry)
         self._given = Run("run", address, trust)
         self._since = {run.number for run in registry.runs() if run.ended}
-
-    @property
-    def is_secret(self) -> bool:
-        """Whether its master asks for a secret."""
-        return bool(self._given.trust.secret or self._given.trust.tls)
 
     def runs(self) -> list[Run]:
         """That one."""

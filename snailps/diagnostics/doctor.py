@@ -31,6 +31,7 @@ from snailps.node import checks
 from snailps.node.checks import Finding
 from snailps.node.probe_service import PROBE_BYTES, ProbeService, facts_of_host
 from snailps.node.process import advertised, open_listener, raise_descriptors
+from snailps.node.run_registry import trust_at
 from snailps.transport import messages
 from snailps.transport.control import Address, ControlClient, ControlServer, listen, show, visit
 from snailps.transport.handshake import Role
@@ -165,7 +166,7 @@ class Doctor:
         if not any(one.level == "error" for one in name):
             self.add(*checks.check_interface(settings))
         try:
-            self._trust = Trust.of(settings)
+            self._trust = trust_at(settings.master_addr, settings)
         except ConfigError as error:
             self.add(Finding("error", "tls" if settings.tls else "secret", str(error)))
         shards = effective_shard_num(self._server, cores())[0]

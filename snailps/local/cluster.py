@@ -391,7 +391,8 @@ def _start(
         if not launcher.address:
             raise ClusterError(f"the master has not begun to listen within {limit_s:.0f} s")
         at = RawConfig.from_mapping({"master_addr": launcher.address}, caller)
-        driver = Driver(raw.merged(at).build(ClusterSettings, also_known=_ROLES))
+        own_settings = raw.merged(at).build(ClusterSettings, also_known=_ROLES)
+        driver = Driver(own_settings, launcher.secret)
         driver.join()
         made = Cluster(launcher, driver)
         _all.add(made)

@@ -41,10 +41,12 @@ class Driver(Node):
     ----------
     settings : ClusterSettings
         `ListenerSettings` if it is to serve files.
+    secret : bytes
+        As of `Node`.
     """
 
-    def __init__(self, settings: ClusterSettings) -> None:
-        super().__init__(Role.DRIVER, settings)
+    def __init__(self, settings: ClusterSettings, secret: bytes = b"") -> None:
+        super().__init__(Role.DRIVER, settings, secret)
         self._client: Client | None = None
         self._follower = RouteFollower(self._connect, self._use)
         self._wire_choice: WireChoice | None = None

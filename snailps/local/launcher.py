@@ -3,8 +3,8 @@
     .conf file, key=value -> Launcher.start -> master, servers, workers -> lines of standard error
 
 Owns the children: none outlives this process, however it ends.  Must not send them messages: it
-uses their exit codes and lines only.  All start at once; servers and workers read the master's
-address from a pipe.
+uses their exit codes and lines only.  All start at once; each reads the cluster's secret from a pipe,
+servers and workers after the master's address.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import gc
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -244,6 +245,7 @@ class Launcher:
         self._main, self._on_line = main, self.lines.take
         self.children: list[Child] = []
         self.address = ""
+        self.secret = secrets.token_hex(32).encode()
         self.source_key = ""
         self._output = ""
         self._interrupted = False
@@ -292,11 +294,15 @@ class Launcher:
             f"expected_servers={self._servers}",
         ]
         ready, ready_write = _pipe(pipes)
-        options = ["--ready-fd", str(ready_write.fileno())]
+        secret, secret_write = _pipe(pipes)
+        secret_write.write(self.secret)
+        secret_write.close()
+        options = ["--ready-fd", str(ready_write.fileno()), "--secret-fd", str(secret.fileno())]
         options += ["--session", "--ends-with-driver"] if self._session else ["--json"]
         options += ["--called", self._called] if self._called else []
-        self._spawn("master", [*size, *own], options, ready_write.fileno())
+        self._spawn("master", [*size, *own], options, [ready_write.fileno(), secret.fileno()])
         ready_write.close()
+        secret.close()
         return ready
 
     def _spawn_node(
@@ -306,7 +312,7 @@ class Launcher:
         address, address_write = _pipe(pipes)
         # The master takes source from us alone, by its key.
         own = ["accept_source=true"] if role == "worker" and self._session else []
-        self._spawn(role, own, ["--address-fd", str(address.fileno())], address.fileno(), cpus)
+        self._spawn(role, own, ["--address-fd", str(address.fileno())], [address.fileno()], cpus)
         address.close()
         return address_write
 
@@ -320,7 +326,8 @@ class Launcher:
 
     def _tell_address(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has ended
-            pipe.write(self.address.encode())
+            if self.address:
+                pipe.write(self.address.encode() + b" " + self.secret)
             pipe.close()
 
     def restart_killed(
@@ -517,10 +524,10 @@ class Launcher:
         role: str,
         overrides: Sequence[str],
         options: Sequence[str],
-        kept: int,
+        kept: Sequence[int],
         cpus: frozenset[int] = ANYWHERE,
     ) -> None:
-        """Starts a child whose lines are not read yet; descriptor `kept` is open in it."""
+        """Starts a child whose lines are not read yet; descriptors `kept` are open in it."""
         words = [role]
         if self._config is not None:
             words += ["-c", self._config]
@@ -535,7 +542,7 @@ class Launcher:
             if not tells:  # what a model prints is a line of its process
                 os.dup2(2, 1)
             if self._main is not None:
-                become(self._main, words, [kept])
+                become(self._main, words, kept)
 
         if self._main is not None:
             sys.stdout.flush()  # the fork would write it once more
@@ -547,7 +554,7 @@ class Launcher:
             text=True,
             errors="replace",
             preexec_fn=begin,
-            pass_fds=(kept,),
+            pass_fds=kept,
             restore_signals=self._main is None,
         )
         self.children.append(Child(role, process, cpus))

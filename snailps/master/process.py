@@ -147,6 +147,8 @@ class Master:
         A `listen_addr` without a port means any free one, not that of `master_addr`.
     source_key : str
         Who says it may send the source of a class, whatever `accept_source` says.
+    secret : bytes
+        Of the cluster, made by its launcher: used where the settings name none.
     on_listening : callable
         Told the address once it listens.
     on_status : callable
@@ -165,11 +167,12 @@ class Master:
         lasting: bool = False,
         any_port: bool = False,
         source_key: str = "",
+        secret: bytes = b"",
         on_listening: Callable[[str, int], None] = lambda host, port: None,
         on_status: Callable[[Status], None] | None = None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
-        self._trust = Trust.of(settings)
+        self.trust = Trust.of(settings, secret=secret)
         self._session, self._lasting, self._any_port = session, lasting, any_port
         self._source_key = source_key
         self._on_listening, self._on_status = on_listening, on_status
@@ -211,7 +214,7 @@ class Master:
         host, port = parse_addr(address, "listen_addr", port_optional=True)
         if port == 0 and not self._any_port:
             port = parse_addr(self._settings.master_addr, "master_addr")[1]
-        listener = listen(host, port, self._trust)
+        listener = listen(host, port, self.trust)
         try:
             with _beginning():
                 took_over = self._open(listener, job)
@@ -303,7 +306,7 @@ class Master:
                 life = past.facts[0].data["life"]
         if job is not None:
             check_results(job, past)
-        self._reader = ModelReader(settings.request_timeout, self._trust, life)
+        self._reader = ModelReader(settings.request_timeout, self.trust, life)
         self.core = MasterCore(
             settings,
             _Services(
@@ -334,11 +337,11 @@ class Master:
             self._reader.follow(self.core.members.route)
         self._heartbeats = HeartbeatThread(settings.heartbeat_interval)
         self._heartbeats.start()
-        read_driver_files(Role.MASTER, self._trust, settings.request_timeout)
+        read_driver_files(Role.MASTER, self.trust, settings.request_timeout)
         self._server = ControlServer(
             listener,
             role=Role.MASTER,
-            trust=self._trust,
+            trust=self.trust,
             job=life,
             on_message=self._on_message,
             on_lost=self._on_lost,
@@ -386,7 +389,7 @@ class Master:
         self._json_log.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
-        self._trust.close()
+        self.trust.close()
         self._log_tail.close()
 
     # --- the loop ------------------------------------------------------------------------------

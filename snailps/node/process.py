@@ -42,6 +42,7 @@ from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
 from snailps.node.metric_samples import of_process
 from snailps.node.metrics import Sample
+from snailps.node.run_registry import trust_at
 from snailps.node.status import EVENT_TOLD
 from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
@@ -183,12 +184,19 @@ class _ChildSignals:
 
 
 class Node:
-    """A process that belongs to a master."""
+    """A process that belongs to a master.
 
-    def __init__(self, role: Role, settings: ClusterSettings) -> None:
+    `secret`: of the cluster that its launcher made.
+    """
+
+    def __init__(self, role: Role, settings: ClusterSettings, secret: bytes = b"") -> None:
         self.role = role
         self.settings = settings
-        self.trust = Trust.of(settings)
+        self.trust = (
+            Trust.of(settings, secret=secret)
+            if secret
+            else trust_at(settings.master_addr, settings)
+        )
         self.ended = threading.Event()
         self.welcome: messages.Welcome | None = None
         self._end: End | None = None

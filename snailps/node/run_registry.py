@@ -7,7 +7,8 @@ the one for temporary files.  A run's file stays after its end as a record; the 
 A process is told from a later one with the same number by its start time, so the file of a killed
 master is known as such.  Files appear and change by renaming; there are no locks.
 
-A run never fails for want of its file.  No secret is in it.  Must not know sockets or messages.
+A run never fails for want of its file, which has mode 600: while the run goes on, it has the secret
+of a cluster that a launcher of this machine started.  Must not know sockets or messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from snailps.config import ClusterSettings
+    from snailps.transport.security.trust import Trust
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +70,9 @@ class Run:
     config, secret_file, tls : str
         Absolute paths of these files, as far as they are given.
     secured : bool
-        The master asks for a secret or a certificate.
+        The master asks for a secret or a certificate that the user has given.
+    secret : str
+        The one that its launcher made; empty where the user has given another.
     journal, checkpoints : str
         Folders from which a lost run continues.
     launcher, launcher_born : int
@@ -96,6 +103,7 @@ class Run:
     secret_file: str = ""
     tls: str = ""
     secured: bool = False
+    secret: str = field(default="", repr=False)
     journal: str = ""
     checkpoints: str = ""
     launcher: int = 0
@@ -229,7 +237,7 @@ class RunRegistry:
         last: Mapping[str, Any] | None = None,
     ) -> Run:
         """Replaces a running run's file by the record of its end; a session's is removed."""
-        done = replace(run, ended=self._clock(), code=code, verdict=verdict)
+        done = replace(run, ended=self._clock(), code=code, verdict=verdict, secret="")
         done = replace(done, figures=_plain(figures), last=_plain(last or {}))
         if run.is_session:
             self.forget(run)
@@ -275,6 +283,11 @@ class RunRegistry:
         """The run that ended last, or was killed; None without one."""
         over = [run for run in self.runs() if self.state(run) != "running" and not run.is_session]
         return max(over, key=lambda run: run.ended or run.started, default=None)
+
+    def secret_at(self, address: str) -> bytes:
+        """The secret of the run that goes on at an address of this machine; empty for none."""
+        runs = [run for run in self.going_on() if run.secret]
+        return next((run.secret for run in runs if _is_at(run.address, address)), "").encode()
 
     def restarts(self, run: Run) -> bool:
         """Whether the master was killed, and the process lives that starts it again."""
@@ -364,6 +377,33 @@ class Registration:
             with _debugged():
                 if self._run is not None and not self._registry.is_written(self._run):
                     self._registry.write(self._run)
+
+
+def trust_at(address: str, settings: ClusterSettings) -> Trust:
+    """How to connect to a master: by the settings, else with the secret of this user's run there.
+
+    Raises
+    ------
+    ConfigError
+        As of `Trust.of`.
+    """
+    from snailps.transport.security.trust import Trust
+
+    trust = Trust.of(settings)
+    if trust.secret or trust.tls is not None:
+        return trust
+    return replace(trust, secret=RunRegistry().secret_at(address))
+
+
+def _is_at(address: str, other: str) -> bool:
+    """Whether both are one address, or name one port of this machine alone."""
+    from snailps.config import parse_addr
+    from snailps.transport.security.trust import is_loopback
+
+    here, there = (parse_addr(one, "address") for one in (address, other))
+    return here[1] == there[1] and (
+        here[0] == there[0] or (is_loopback(here[0]) and is_loopback(there[0]))
+    )
 
 
 @contextlib.contextmanager

@@ -61,8 +61,8 @@ END_S = 0.5
 class Server(Node):
     """One server process."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        super().__init__(Role.SERVER, settings)
+    def __init__(self, settings: ServerSettings, secret: bytes = b"") -> None:
+        super().__init__(Role.SERVER, settings, secret)
         self._server_settings = settings
         self._numa_nodes = numa_nodes()
         self._listeners: dict[int, Listener] = {}  # of no shard yet, by index of the endpoint

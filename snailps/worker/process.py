@@ -89,10 +89,12 @@ class WorkerProcess(Node):
     settings : WorkerSettings
     raw : RawConfig
         This process's own settings, compared with those of the job that the master sends.
+    secret : bytes
+        As of `Node`.
     """
 
-    def __init__(self, settings: WorkerSettings, raw: RawConfig) -> None:
-        super().__init__(Role.WORKER, settings)
+    def __init__(self, settings: WorkerSettings, raw: RawConfig, secret: bytes = b"") -> None:
+        super().__init__(Role.WORKER, settings, secret)
         self._raw = raw
         self._threads = settings.threads or cores()
         self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()

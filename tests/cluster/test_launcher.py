@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,7 @@ def listen():
         ready.write("127.0.0.1:1\\n")
 if sys.argv[1] != "master":
     with os.fdopen(int(sys.argv[sys.argv.index("--address-fd") + 1])) as told:
-        address = told.read() or sys.exit(3)
+        address, secret = (told.read() or sys.exit(3)).split()
 exec(open(sys.argv[1] + ".py").read())
 """
 BLOCK = "say('here'); signal.pause()\n"
@@ -109,6 +110,29 @@ def test_launcher_tells_every_node_the_address_of_the_master(make):
     cluster.launcher.end()
     assert cluster.launcher.address == "127.0.0.1:1"
     assert sorted(cluster.lines) == [("server", "127.0.0.1:1"), ("worker", "127.0.0.1:1")]
+
+
+def test_launcher_hands_its_secret_to_every_process_and_shows_it_in_no_command_line(make):
+    listens = (
+        "secret = os.read(int(sys.argv[sys.argv.index('--secret-fd') + 1]), 999).decode()\n"
+        "say(f'knows {secret}'); listen()\n"
+    )
+    says = "say(f'knows {secret}')\n" + BLOCK
+    cluster = make(revives=True, master=listens + BLOCK, server=says, worker=says)
+    cluster.launcher.start()
+    secret = cluster.launcher.secret.decode()
+    assert len(secret) == 64
+    for role in ("master", "server", "worker"):
+        cluster.wait_line(role, f"knows {secret}")
+    kill(cluster, 0)
+    assert cluster.launcher.restart_killed([0])
+    processes = [child.process for child in cluster.launcher.children]
+    shown = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in processes]
+    cluster.launcher.interrupt()
+    cluster.launcher.end()
+    assert cluster.lines.count(("master", f"knows {secret}")) == 2
+    assert "--secret-fd" in shown[0]
+    assert secret not in "".join(shown)
 
 
 def test_launcher_calls_a_node_by_the_name_that_it_tells_and_shows_no_such_line(make):

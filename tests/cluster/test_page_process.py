@@ -66,12 +66,13 @@ def test_page_of_local_is_there_with_the_run_and_gone_behind_it(tmp_path, job, g
     run = Process("local", [*SNAILPS, "local", "-c", "job.conf", "--ui"], cwd=tmp_path)
     try:
         url = run.wait_line("live page: http://127").rpartition(" ")[2]
-        assert "?" not in url  # this machine's own page needs no token
+        token = token_of(url)  # this machine has other users
         gate.meet()
-        assert roles_of(url) == ["server", "worker"]
+        assert read(url, "api/run")[0] == 401
+        assert roles_of(url, token) == ["server", "worker"]
         gate.open()
         assert run.wait() == 0, run.stderr
-        assert read(url, "") == (0, "")
+        assert read(url, "", token) == (0, "")
     finally:
         run.close()
 

@@ -121,6 +121,22 @@ def test_launcher_that_lives_starts_a_killed_master_again(machine):
     assert "was killed, unfinished" in jobs.ended_lines(run, registry)[0]
 
 
+def test_secret_of_a_run_is_known_by_its_address_until_its_end_and_in_a_private_file(machine):
+    run = machine.begin(10, address="127.0.0.1:5000", secret="made up here")
+    machine.begin(11, address="127.0.0.1:5001")
+    registry, path = machine.registry(), machine.places[0] / "1.json"
+    for host in ("127.0.0.1", "localhost", "[::1]"):
+        assert registry.secret_at(f"{host}:5000") == b"made up here"
+        assert registry.secret_at(f"{host}:5001") == b""
+    assert registry.secret_at("10.0.0.1:5000") == b""
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert "made up here" not in repr(run)
+    assert "made up here" not in json.dumps(jobs.record_of(run, registry, None))
+    registry.end(run, 0, "", {})
+    assert "made up here" not in path.read_text()
+    assert registry.secret_at("127.0.0.1:5000") == b""
+
+
 def test_second_folder_serves_where_the_first_cannot_be_made(machine, tmp_path):
     machine.places[0] = tmp_path / "missing" / "runtime"
     run = machine.begin(10)

@@ -1,6 +1,7 @@
 """The shared secret: where it comes from, who is kept out, and where it must not be seen."""
 
 import os
+from functools import partial
 
 import pytest
 
@@ -38,6 +39,17 @@ def test_trust_of_the_environment_may_agree_with_the_file(tmp_path):
     assert trust_of(around, secret_file=secret_file(tmp_path)).secret == SECRET.encode()
     with pytest.raises(ConfigError, match="two secrets"):
         trust_of({"SNAILPS_SECRET": "x" * 20}, secret_file=secret_file(tmp_path))
+
+
+def test_trust_of_a_launched_process_has_the_launchers_secret_unless_the_user_says_otherwise(
+    tmp_path,
+):
+    launched = partial(Trust.of, secret=b"of the launcher")
+    assert launched(ClusterSettings(), {}).secret == b"of the launcher"
+    assert launched(ClusterSettings(insecure=True), {}).secret == b""
+    assert launched(ClusterSettings(), {"SNAILPS_SECRET": SECRET}).secret == SECRET.encode()
+    settings = ClusterSettings(secret_file=secret_file(tmp_path))
+    assert launched(settings, {}).secret == SECRET.encode()
 
 
 def test_trust_without_any_secret_has_none():

@@ -1,6 +1,6 @@
 """What the processes of a cluster have and strangers do not: the shared secret, certificates.
 
-    settings, SNAILPS_SECRET -> Trust.of -> handshakes; whether an address may be listened on
+    settings, SNAILPS_SECRET, a launcher's secret -> Trust.of -> handshakes; where to listen
 
 It owns reading the secret and keeping it out of sight.  It knows no connection.
 """
@@ -44,8 +44,21 @@ class Trust:
     tls: Tls | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, settings: ClusterSettings, environ: Mapping[str, str] | None = None) -> Trust:
+    def of(
+        cls,
+        settings: ClusterSettings,
+        environ: Mapping[str, str] | None = None,
+        *,
+        secret: bytes = b"",
+    ) -> Trust:
         """Reads what the settings name.
+
+        Parameters
+        ----------
+        settings : ClusterSettings
+        environ : mapping, optional
+        secret : bytes
+            Of a cluster that a launcher started: used where the user has set nothing of the kind.
 
         Raises
         ------
@@ -62,6 +75,8 @@ class Trust:
         if told:
             _check(told, f"environment {VARIABLE}")
         tls = Tls(settings.tls) if settings.tls else None
+        if tls is None and not settings.insecure:
+            kept = kept or secret
         return cls(told or kept, settings.insecure, tls)
 
     def close(self) -> None:
