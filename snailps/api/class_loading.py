@@ -2,6 +2,8 @@
 
 Every process imports them itself: only the name is sent.  A process that outlives a job imports
 edited modules again, so that a job uses the source as it is when the job begins.
+
+A class that a file names, and not the user, is not loaded before `admit` has passed its module.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -60,24 +62,9 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
             f"{where}: a class defined in a script or a notebook cell exists in that process only; "
             "put it into a file (mymodel.py) and name it mymodel:" + class_name
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = _current(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name and not module_name.startswith(f"{error.name}."):
-            raise ConfigError(
-                f"{where}: importing {module_name} fails: {error}{place_of(error)}. Install what "
-                "it imports, on every machine, or correct that line"
-            ) from None
-        raise ConfigError(
-            f"{where}: {error} on this machine. Start the process in the folder that holds "
-            f"{module_name.split('.')[0]!r}, name that folder in PYTHONPATH, or pip install it "
-            "on every machine"
-        ) from None
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where}: importing {module_name} fails: {explain(error)}") from error
+    if module_name not in sys.modules and not module_name.startswith("snailps."):
+        search_here()
+    module = _imported(module_name, where)
     cls = getattr(module, class_name, None)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         have = sorted(
@@ -92,9 +79,63 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     return cls
 
 
+def admit(path: str, where: str, modules: Collection[str]) -> None:
+    """Imports the module of ``package.module:Class`` in a file, if it is one of `modules`.
+
+    The file may be a stranger's: `modules` are the caller's; models of snailps need no name.  The
+    current folder is not searched for them, unless Python does so anyway.
+
+    Raises
+    ------
+    ConfigError
+        It is none of them, or cannot be imported.
+    """
+    name = path.partition(":")[0]
+    known = name.startswith("snailps.models.")
+    if not known and name not in ([modules] if isinstance(modules, str) else modules):
+        raise ConfigError(
+            f"{where}: {path} is a class of your own, and a file imports no module by itself: "
+            f"if you trust that code, name it: open_checkpoint(..., modules=[{name!r}]), or "
+            f"--allow-module {name}"
+        )
+    _imported(name, f"{where}: {path}")
+
+
+def search_here() -> None:
+    """Has imports find modules in the current folder, first of all."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
 def inherit() -> None:
     """Call this in a forked process: its inherited modules may differ from the files by now."""
     _inherited.update(sys.modules.keys() - _stamps.keys())
+
+
+def _imported(module_name: str, where: str) -> ModuleType:
+    """The module as its source is now.
+
+    Raises
+    ------
+    ConfigError
+        Says how to make it importable.
+    """
+    try:
+        return _current(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name and not module_name.startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{where}: importing {module_name} fails: {error}{place_of(error)}. Install what "
+                "it imports, on every machine, or correct that line"
+            ) from None
+        raise ConfigError(
+            f"{where}: {error} on this machine. Start the process in the folder that holds "
+            f"{module_name.split('.')[0]!r}, name that folder in PYTHONPATH, or pip install it "
+            "on every machine"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where}: importing {module_name} fails: {explain(error)}") from error
 
 
 def _current(name: str) -> ModuleType:

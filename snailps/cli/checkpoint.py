@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from snailps.api.class_loading import search_here
 from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import Cell, is_live, print_json, print_rows
@@ -98,6 +99,14 @@ def export_(
     state: Annotated[
         bool, typer.Option("--state", help="Of the tables, the optimiser's state too.", metavar="")
     ] = False,
+    allow_module: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of your own classes that the checkpoint names, import those of this module; "
+            "repeat for several.",
+            metavar="NAME",
+        ),
+    ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Writes the model's files from a checkpoint, as the training writes them at its end.
@@ -119,15 +128,20 @@ def export_(
         if one.state == "damaged":
             instead = f"checkpoint {good[-1].number} is written instead"
             typer.echo(f"checkpoint {one.number} is damaged, {instead}: {one.why}", err=True)
+    if allow_module:  # code that the user has named, which may be in this folder, as for training
+        search_here()
+    modules = allow_module or ()
     with shown(ExportProgress()) as progress:
         if tables or format:
             kind: Format = (format or TableFormat.NPZ).value
             files = export_tables(
-                CheckpointSource(good[-1].path), output, kind,
+                CheckpointSource(good[-1].path, modules), output, kind,
                 tables=table, state=state, overwrite=overwrite, progress=progress,
             )  # fmt: skip
         else:
-            files = export(good[-1].path, output, overwrite=overwrite, progress=progress)
+            files = export(
+                good[-1].path, output, overwrite=overwrite, progress=progress, modules=modules
+            )
     for file in files:
         typer.echo(file)
     typer.echo(f"wrote {sizes_text(sizes_of(files))}", err=True)

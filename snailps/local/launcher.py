@@ -3,8 +3,8 @@
     .conf file, key=value -> Launcher.start -> master, servers, workers -> lines of standard error
 
 Owns the children: none outlives this process, however it ends.  Must not send them messages: it
-uses their exit codes and lines only.  All start at once; each reads the cluster's secret from a pipe,
-servers and workers after the master's address.
+uses their exit codes and lines only.  All start at once; each reads the cluster's secret from a
+pipe, servers and workers after the master's address.
 """
 
 from __future__ import annotations

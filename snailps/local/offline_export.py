@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.access_method import AccessMethod, load_method
+from snailps.api.class_loading import admit
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import Keys, Rows, Table
@@ -195,7 +196,16 @@ class StoredTables:
         raise MisuseError("products with a table need a running cluster, not a checkpoint")
 
 
-def open_results(path: Path, settings: JobSettings) -> Results:
+def _tables_of(path: Path, manifest: Manifest, modules: Collection[str]) -> dict[int, Table]:
+    """The tables by number; a class of Python that one names is of `modules`."""
+    tables = {item["number"]: Table.from_dict(item["table"]) for item in manifest.tables}
+    for table in tables.values():
+        if table.in_python:
+            admit(table.access, f"{path}: table {table.name!r}", modules)
+    return tables
+
+
+def open_results(path: Path, settings: JobSettings, modules: Collection[str] = ()) -> Results:
     """The tables of a checkpoint, as the master would have them at the end of a training.
 
     Parameters
@@ -204,6 +214,8 @@ def open_results(path: Path, settings: JobSettings) -> Results:
         Folder of the checkpoint.
     settings : JobSettings
         Settings of the export.
+    modules : collection of str
+        That it may import, as of `snailps.open_checkpoint`.
 
     Raises
     ------
@@ -211,7 +223,7 @@ def open_results(path: Path, settings: JobSettings) -> Results:
         It is damaged.
     """
     manifest, files = open_checkpoint(path)
-    tables = {item["number"]: Table.from_dict(item["table"]) for item in manifest.tables}
+    tables = _tables_of(path, manifest, modules)
     scratch = Path(settings.output).absolute().parent
     position = unpack(read_course(path, manifest))
     return Results(
@@ -232,6 +244,8 @@ class CheckpointSource:
     ----------
     path : Path
         Its folder.
+    modules : collection of str
+        That it may import, as of `snailps.open_checkpoint`.
 
     Raises
     ------
@@ -239,9 +253,9 @@ class CheckpointSource:
         It is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, modules: Collection[str] = ()) -> None:
         manifest, files = open_checkpoint(path)
-        declared = {item["number"]: Table.from_dict(item["table"]) for item in manifest.tables}
+        declared = _tables_of(path, manifest, modules)
         self.tables: Mapping[str, Table] = {t.name: t for t in declared.values()}
         self._numbers = {table.name: number for number, table in declared.items()}
         self._frag_num = manifest.frag_num
@@ -267,7 +281,9 @@ class CheckpointSource:
             yield keys, rows
 
 
-def settings_of_checkpoint(path: Path, manifest: Manifest, output: str) -> tuple[Any, JobSettings]:
+def settings_of_checkpoint(
+    path: Path, manifest: Manifest, output: str, modules: Collection[str] = ()
+) -> tuple[Any, JobSettings]:
     """The model's class and its settings, with another output.
 
     Raises
@@ -280,15 +296,21 @@ def settings_of_checkpoint(path: Path, manifest: Manifest, output: str) -> tuple
         values = dict(manifest.job["settings"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path}: its manifest names no job") from None
+    admit(worker_class, str(path), modules)
     cls = load_class(worker_class, str(path))
     raw = RawConfig.from_mapping({**values, "output": output}, str(path))
     return cls, raw.build(cls.Settings)
 
 
 def export(
-    path: Path, output: str, *, overwrite: bool = False, progress: ExportProgress | None = None
+    path: Path,
+    output: str,
+    *,
+    overwrite: bool = False,
+    progress: ExportProgress | None = None,
+    modules: Collection[str] = (),
 ) -> list[str]:
-    """Writes the files that the job writes at its end.
+    """Writes the files that the job writes at its end; `modules` as of `snailps.open_checkpoint`.
 
     Returns
     -------
@@ -303,10 +325,10 @@ def export(
         The checkpoint is damaged, or the model's class or its files cannot be made.
     """
     manifest, _ = open_checkpoint(path)
-    cls, settings = settings_of_checkpoint(path, manifest, output)
+    cls, settings = settings_of_checkpoint(path, manifest, output, modules)
     if not overwrite:
         refuse_existing(cls.result_files(settings), unfinished=False)
-    results = open_results(path, settings)
+    results = open_results(path, settings, modules)
     results.exporting = progress or results.exporting
     try:
         figures = cls.export(results)

@@ -265,6 +265,9 @@ class CheckpointController:
                 f"{found.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
                 "another checkpoint_dir, or begin anew with --fresh"
             )
+        tables = [Table.from_dict(item["table"]) for item in found.manifest.tables]
+        there = [table for _, table in [*self._members.table_registry.tables.values()]]
+        job.check_methods(tables, found.path, there)
 
     # --- the loop ----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from snailps.api.tables import Table
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, MasterSettings, to_mapping
 from snailps.config.output import refuse_existing, refuse_folders
 from snailps.errors import ConfigError
@@ -92,6 +93,8 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
             f"{journal.path} is the journal of another job, which has not ended: "
             f"{'; '.join(differ[:3])}. Start it with its own settings, or begin anew with --fresh"
         )
+    tables = [Table.from_dict(fact.data["table"]) for fact in facts if fact.kind == "table"]
+    job.check_methods(tables, str(journal.path))
     base, arrays = journal.check(facts)
     log.warning("taking over a run that has not ended: %s", journal.path)
     return Past(facts, str(journal.path), base, arrays)

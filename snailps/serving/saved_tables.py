@@ -11,13 +11,14 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.access_method import load_method
+from snailps.api.class_loading import admit
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
 from snailps.errors import CheckpointError, DataError, MisuseError
 from snailps.serving.first_values import FirstValues
@@ -31,7 +32,9 @@ from snailps.store.checkpoint.shard_file import ShardFile
 PIECE_ROWS = 16_384
 
 
-def open_checkpoint(path: str | os.PathLike[str], *, verify: bool = True) -> SavedTables:
+def open_checkpoint(
+    path: str | os.PathLike[str], *, verify: bool = True, modules: Collection[str] = ()
+) -> SavedTables:
     """Opens a checkpoint to read its rows by key.
 
     Parameters
@@ -40,6 +43,9 @@ def open_checkpoint(path: str | os.PathLike[str], *, verify: bool = True) -> Sav
         The folder of a checkpoint, or one of checkpoints, whose newest good one is taken.
     verify : bool
         Compare every byte of a table's fragments with the checksums when the table is first used.
+    modules : collection of str
+        Modules of access methods in Python that its tables may use.  A checkpoint is data: it
+        imports none that is not named here, and none from the current folder.
 
     Returns
     -------
@@ -57,7 +63,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, verify: bool = True) -> Sav
     >>> saved = snailps.open_checkpoint("out/ads.checkpoints")  # doctest: +SKIP
     >>> saved["users"].pull([17, 4])  # doctest: +SKIP
     """
-    return SavedTables(newest_of(Path(path)), verify=verify)
+    return SavedTables(newest_of(Path(path)), verify=verify, modules=modules)
 
 
 def newest_of(path: Path) -> Path:
@@ -97,8 +103,8 @@ class SavedTables(Mapping[str, "SavedTable"]):
         Of the training, 0 to 1.
     """
 
-    def __init__(self, path: Path, *, verify: bool = True) -> None:
-        self.path, self._verify = path, verify
+    def __init__(self, path: Path, *, verify: bool = True, modules: Collection[str] = ()) -> None:
+        self.path, self._verify, self._modules = path, verify, modules
         manifest, self._files = open_files(path)
         self.saved_at = manifest.saved_at
         self.progress = float(manifest.job.get("progress", 0.0))
@@ -129,10 +135,14 @@ class SavedTables(Mapping[str, "SavedTable"]):
             There is none of that name.
         CheckpointError
             A part of it is damaged.
+        ConfigError
+            It needs a class of a module that was not named, or cannot be imported.
         """
         number, table = self._declared[name]
         with self._lock:
             if name not in self._opened:
+                if table.in_python:
+                    admit(table.access, f"{self.path}: table {name!r}", self._modules)
                 if self._mapped is None:
                     self._mapped = [_map(file) for file in self._files]
                 floats = table.dim + table.state_floats

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from snailps import AccessMethod
+from snailps import AccessMethod, Table, Worker
 
 
 class Momentum(AccessMethod):
@@ -85,3 +85,10 @@ class Wide(AccessMethod):
 
 class Silent(AccessMethod):
     pass
+
+
+class Model(Worker):
+    """A model with a table of `Momentum`."""
+
+    def tables(self):
+        return [Table("w", 2, access="python_methods:Momentum", lr=0.1)]

@@ -331,7 +331,7 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
     job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
     settings = {k: v for k, v in there.items() if k not in ("sources", "frag_num")}
     manifest = SimpleNamespace(
-        job=_identity(job) | settings, frag_num=there.get("frag_num", 64)
+        job=_identity(job) | settings, frag_num=there.get("frag_num", 64), tables=()
     )  # fmt: skip
     snapshot = SimpleNamespace(sources=there.get("sources", job.input.sources))
     opened = Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
@@ -339,6 +339,27 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
         world.controller.check_opened(job, opened)
         return
     with pytest.raises(ConfigError, match=rf"checkpoint-1 is a .* of another job: {words}.*fresh"):
+        world.controller.check_opened(job, opened)
+
+
+@each("access", ["python_methods:Plain", "python_methods:Momentum"])
+def test_checkpoint_whose_tables_name_a_class_is_used_only_if_the_job_declares_it(
+    world, tmp_path, access
+):
+    """The class is looked up by its name alone: nothing is imported here."""
+    write_numbers(tmp_path / "in.txt", 100)
+    raw = {"worker_class": "python_methods:Model", "input": str(tmp_path / "in.txt")}
+    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
+    manifest = SimpleNamespace(
+        job=_identity(job), frag_num=64,
+        tables=[{"number": 1, "table": Table("w", 2, access=access, lr=0.1).to_dict()}],
+    )  # fmt: skip
+    snapshot = SimpleNamespace(sources=job.input.sources)
+    opened = Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
+    if access == "python_methods:Momentum":
+        world.controller.check_opened(job, opened)
+        return
+    with pytest.raises(ConfigError, match=rf"table 'w' has the access method {access}, which this"):
         world.controller.check_opened(job, opened)
 
 

@@ -51,7 +51,7 @@ class Running:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert listens.wait(LIMIT_S)
-        self.driver = visit(self.address, LIMIT_S, self.master._trust)
+        self.driver = visit(self.address, LIMIT_S, self.master.trust)
         self.driver.call(messages.Register("driver", "test", 1, 1), LIMIT_S)
 
     def _run(self):

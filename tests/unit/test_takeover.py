@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from snailps.api.tables import Table
 from snailps.api.worker import load_class
 from snailps.config import RawConfig
 from snailps.config.output import refuse_existing
@@ -103,7 +104,7 @@ def shard():
         yield listener
 
 
-def left_by(its, folder, shard, **life):
+def left_by(its, folder, shard, tables=(), **life):
     """A journal of a run whose shard still listens; its folder."""
     first = life_of(7, its, 16, 0.0)
     first.data.update(life)
@@ -112,7 +113,11 @@ def left_by(its, folder, shard, **life):
     route = Route.build(1, [ShardAddress(1, *shard.getsockname()[:2])], 16)
     journal = Journal(folder)
     assert not journal.take()
-    journal.begin([first, Fact("route", {"route": route.to_dict()})])
+    facts = [
+        Fact("table", {"number": number, "table": table.to_dict(), "of_job": True})
+        for number, table in enumerate(tables, 1)
+    ]
+    journal.begin([first, *facts, Fact("route", {"route": route.to_dict()})])
     journal.close()
     return folder
 
@@ -138,3 +143,13 @@ def test_run_of_this_version_is_taken_over(tmp_path, shard):
     its = job(tmp_path)
     folder = left_by(its, tmp_path / "journal", shard)
     assert read_again(its, folder).facts[0].data["life"] == 7
+
+
+def test_run_whose_tables_name_a_class_is_taken_over_only_if_the_job_declares_it(tmp_path, shard):
+    its = job(tmp_path, worker_class="python_methods:Model")
+    own = Table("w", 2, access="python_methods:Momentum", lr=0.1)
+    folder = left_by(its, tmp_path / "own", shard, [own])
+    assert read_again(its, folder).facts[0].data["life"] == 7
+    folder = left_by(its, tmp_path / "other", shard, [own, Table("x", 2, access="evil:Any")])
+    with pytest.raises(ConfigError, match="other: table 'x' has the access method evil:Any, which"):
+        read_again(its, folder)

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.rotation import VISITING_PER_PART, Rotation
+from snailps.api.tables import Table
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output, check_room, sizes_text
 from snailps.data.blocks import HEAD
-from snailps.errors import ClusterError, ConfigError, ProtocolError
+from snailps.errors import ClusterError, ConfigError, ProtocolError, explain
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.settings import job_settings, without_effect
@@ -177,6 +178,39 @@ class Job:
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
         self.input.find(max(1, workers), self.workers_told(max(1, workers)))
+
+    def check_methods(
+        self, tables: Iterable[Table], where: str, known: Iterable[Table] = ()
+    ) -> None:
+        """Refuses tables of a file with classes that neither the model nor `known` tables declare.
+
+        Servers import what a table names, and the file may be a stranger's.
+
+        Raises
+        ------
+        ConfigError
+            One has such a class, or the model cannot say what it declares.
+        """
+        wanted = [table for table in tables if table.in_python]
+        if not wanted:
+            return
+        try:
+            declared = [
+                one for one in self.cls(self.settings, 1).tables() if isinstance(one, Table)
+            ]
+        except (Exception, SystemExit) as error:
+            raise ConfigError(
+                f"{where} has tables of access methods in Python, and {self.cls.__name__}.tables() "
+                f"fails: {explain(error)}"
+            ) from error
+        ours = {table.access for table in [*declared, *known]}
+        for table in wanted:
+            if table.access not in ours:
+                raise ConfigError(
+                    f"{where}: table {table.name!r} has the access method {table.access}, which "
+                    "this job does not declare: a file imports no module by itself. Begin anew "
+                    "with --fresh, or declare it"
+                )
 
     def describe(self) -> tuple[str, int, float]:
         """Class, number of files, megabytes: for a log line."""
