@@ -87,8 +87,9 @@ class ClusterSettings(Settings):
         "",
         help=(
             "File with the secret that all processes of a cluster share, readable by its owner "
-            "and at most its group; the variable `SNAILPS_SECRET` may hold it instead. Empty: no "
-            "secret, and this process listens only where other machines cannot reach it "
+            "and at most its group; the variable `SNAILPS_SECRET` may hold it instead. Empty: the "
+            "one that snailps makes for processes that it starts on one machine; those that you "
+            "start yourself have none, and listen only where other machines cannot reach them "
             "(docs/security.md)."
         ),
         when="As soon as the cluster has more than one machine.",

@@ -19,6 +19,7 @@ from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.vectors import read_header
 
 LINES, ROWS = 1000, 50
+OWN = ("--allow-module", "cluster_models")
 
 
 def snailps(*words, cwd):
@@ -100,7 +101,11 @@ def test_verify_of_good_ones_ends_with_0_and_of_a_damaged_row_with_1(saved, tmp_
 
 def test_export_writes_the_model_as_it_was(trained, tmp_path):
     folder = trained / "out.checkpoints"
-    code, lines, error = snailps("checkpoint", "export", folder, "--output", "early", cwd=tmp_path)
+    words = ("checkpoint", "export", folder, "--output", "early")
+    code, lines, error = snailps(*words, cwd=tmp_path)
+    assert (code, lines) == (2, [])
+    assert "cluster_models:Counter is a class of your own" in error
+    code, lines, error = snailps(*words, *OWN, cwd=tmp_path)
     assert (code, lines) == (0, ["early.npz"]), error
     with np.load(tmp_path / "early.npz") as tables:
         assert tables["counts.keys"].tolist() == list(range(ROWS))
@@ -110,7 +115,8 @@ def test_export_writes_the_model_as_it_was(trained, tmp_path):
 def test_export_past_a_damaged_one_says_which_is_written(saved, tmp_path):
     first, second = saved.found()
     (second.path / "manifest.json").write_text("{}")
-    code, lines, error = snailps("checkpoint", "export", saved.path, "--output", "a", cwd=tmp_path)
+    words = ("checkpoint", "export", saved.path, "--output", "a", *OWN)
+    code, lines, error = snailps(*words, cwd=tmp_path)
     assert (code, lines) == (0, ["a.npz"]), error
     said = f"checkpoint {second.number} is damaged, checkpoint {first.number} is written instead: "
     assert error.startswith(said)
@@ -175,6 +181,7 @@ def test_export_of_word_vectors_gives_their_files(tmp_path):
         gate.open()
         assert cluster.codes() == [0, 0, 0], master.stderr
     words = ("checkpoint", "export", "out.checkpoints", "--output", "early")
+    words = (*words, "--allow-module", "clock_models")
     code, lines, error = snailps(*words, cwd=tmp_path)
     assert (code, sorted(lines)) == (0, ["early.bin", "early.vec"]), error
     early, late = ((tmp_path / f"{name}.vec").read_text().split("\n") for name in ("early", "out"))
