@@ -37,6 +37,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 from snailps.cli.status import ask
 from snailps.errors import SnailError
 from snailps.local.launcher import Launcher
+from snailps.transport.security.trust import Trust
 
 DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 LIMIT_S = 600.0
@@ -111,7 +112,7 @@ def kill_one(launcher: Launcher) -> None:
     """SIGKILL for the last worker, in the middle of the training."""
     while launcher.poll() is None:
         try:
-            status = ask(launcher.address)
+            status = ask(launcher.address, trust=Trust(launcher.secret))
         except SnailError:
             continue
         if status["phase"] == "training" and status["progress"] >= KILLED_AT:

@@ -17,6 +17,7 @@ from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
 from test_failures import WRONG, assert_one_sentence
 
+from snailps.cli.jobs import trust_of
 from snailps.cli.status import ask
 from snailps.node.run_registry import RunRegistry
 from snailps.store.checkpoint.folder import CheckpointFolder
@@ -458,9 +459,9 @@ def await_redundancy(local, lost=0):
     while not (ours := [run for run in RunRegistry().runs() if run.launcher == local.pid]):
         assert time.monotonic() < until, local.stderr
         time.sleep(0.01)
-    address = ours[0].address
+    address, trust = ours[0].address, trust_of(ours[0])
     while True:
-        status = ask(address, LIMIT_S)
+        status = ask(address, LIMIT_S, trust)
         pids = {node["pid"] for node in status["nodes"] if node["state"] not in ("gone", "lost")}
         if lost not in pids and all(shard["state"] == "ready" for shard in status["shards"]):
             return
