@@ -28,8 +28,9 @@ from words import ROOT, fail, machine, pythonpath, say
 sys.path.insert(0, str(ROOT))
 
 from snailps.cli.status import Line
+from snailps.config import ClusterSettings
 from snailps.errors import SnailError
-from snailps.transport.security.trust import OPEN
+from snailps.node.run_registry import trust_at
 
 SAMPLE_S = 0.1
 WIDTHS = {"logistic": 1, "fm": 17, "sparse_net": 50}
@@ -115,7 +116,7 @@ class Watcher:
             if not self.address:
                 continue
             try:
-                line = line or Line(self.address, 60.0, OPEN)
+                line = line or Line(self.address, 60.0, trust_at(self.address, ClusterSettings()))
                 begin = time.monotonic()
                 phase = line.ask()["phase"]
             except SnailError:

@@ -279,6 +279,7 @@ class NoLauncher:
     given: ClassVar[list[str]] = []
     children = ()
     address = ""
+    secret = b""
 
     def __init__(self, config, overrides, **options):
         self.given[:] = overrides
