@@ -181,7 +181,7 @@ class Master:
         self._events: deque[Event] = deque()
         self._is_feeding = False
         self._peers: dict[int, Peer] = {}
-        self._replies: dict[int, Reply] = {}  # by call
+        self._replies: dict[int, tuple[int, Reply]] = {}  # by call: who asked, and how to answer
         self._calls: dict[int, set[int]] = {}  # not answered yet, by peer
         self._next = 1
         self._works = Works(self._wake)
@@ -514,7 +514,7 @@ class Master:
         if reply is not None:
             call = self._next
             self._next += 1
-            self._replies[call] = reply
+            self._replies[call] = number, reply
             self._calls[number].add(call)
         self._feed(events.Received(number, message, call, peer.address))
 
@@ -585,8 +585,10 @@ class Master:
         self._feed(events.Answered(order, answer))
 
     def _answer(self, effect: effects.Answering) -> None:
-        reply = self._replies.pop(effect.call, None)
-        if reply is not None:
+        asked = self._replies.pop(effect.call, None)
+        if asked is not None:
+            peer, reply = asked
+            self._calls[peer].discard(effect.call)
             reply(effect.answer)
 
     def _close_peer(self, effect: effects.Close) -> None:

@@ -329,3 +329,12 @@ def test_newcomer_that_fails_in_a_job_that_was_submitted_while_it_joined_goes_al
         made.driver.close()
         server.message(messages.Stop)
     made.close()
+
+
+def test_master_that_has_answered_calls_keeps_nothing_of_them(running):
+    """Each block is two calls of its worker: over days they are very many."""
+    for _ in range(3):
+        running.status()
+        running.driver.call(messages.Ask("history"), LIMIT_S)
+    assert not any(list(running.master._calls.values()))
+    assert not running.master._replies
