@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
+from snailps.api.rotation import Rotation
 from snailps.master.leases import service as lease_service
 from snailps.node import process
 from snailps.store.checkpoint import folder as checkpoints
@@ -150,6 +151,14 @@ class Together(Surveyed):
 
     def survey_part(self):
         return Lines(self)
+
+
+class Rotating(Counter):
+    """Trains by rotation; for masters alone, as it trains nothing."""
+
+    @classmethod
+    def rotation(cls, settings, total_bytes, workers, summary):
+        return Rotation(2, 2)
 
 
 class Lines:

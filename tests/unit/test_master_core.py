@@ -329,6 +329,92 @@ def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_settled(
     assert state_of(comes_back(world, make_job()), number) is BlockState.SETTLED
 
 
+def torn(world, kind):
+    """Facts of this kind, and those behind the first of them, were lost with the machine."""
+    kinds = [getattr(effect, "kind", "") for effect in world.effects]
+    del world.effects[kinds.index(kind) :]
+
+
+@pytest.mark.parametrize("told", ["held", "told", "unsettled"])
+def test_clocks_that_the_journal_has_lost_are_not_set_again_where_a_worker_has_trained(
+    make_job, told
+):
+    """What shards have staged of the first clock would be dropped, and never come again."""
+    before = World(make_job(consistency="bsp", micro_batches="2"))
+    _, first, _ = before.forms()
+    number = before.ask(first, m.Lease("train")).number
+    torn(before, "clocks")
+    done = m.Done("train", number, 5, 0.1, {"loss": 1.0, "examples": 1.0}).result()
+    what = {"held": [["train", number]], "told": [done], "unsettled": [number]}
+    world = comes_back(before, make_job(consistency="bsp", micro_batches="2"), **{told: what[told]})
+    assert not [e for e in world.effects if isinstance(getattr(e, "message", None), m.SetClock)]
+    assert world.trains(3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"consistency": "ssp", "staleness": "1"},
+        {"consistency": "bsp", "micro_batches": "2"},
+        {"worker_class": "cluster_models:Rotating"},
+    ],
+)
+def test_worker_whose_loss_the_journal_has_in_part_keeps_nothing_of_the_training(
+    make_job, settings
+):
+    """Its blocks were its own: no other would ever get them."""
+    before = World(make_job(**settings))
+    _, _, lost = before.forms()
+    while (lease := before.ask(lost, m.Lease("train"))).slice >= 0:  # until it has a tenancy
+        before.ask(lost, m.Done("train", lease.number, 5, 0.1, {}))
+    before.handle(events.Gone(lost, "connection closed"))
+    torn(before, "retire")
+    assert "gone" in [fact.kind for fact in before.facts()]
+    world = takes_over(before, make_job(**settings))
+    rejoin(world, 1, 1, "server", standbys=[])
+    said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}
+    rejoin(world, 2, 2, "worker", **said)
+    world.tick(times=4)
+    assert world.core.told_phase == "training"
+    while trains_any(world, 2):
+        pass
+    assert world.core.job_controller.job.ledger.over
+
+
+def trains_any(world, peer):
+    """A worker trains a block, or a tenancy with all that it borrows."""
+    lease = world.ask(peer, m.Lease("train"))
+    if lease is None or lease.number < 0:
+        return False
+    while lease.part >= 0:
+        borrowed = world.ask(peer, m.Borrow(lease.number))
+        if borrowed.part < 0:
+            break
+        world.note(peer, m.GiveBack(lease.number, borrowed.part, 5, 0.1, {}, True))
+    world.ask(peer, m.Done("train", lease.number, 5, 0.1, {"loss": 1.0, "examples": 1.0}))
+    world.note(peer, m.Settled([lease.number]))
+    return True
+
+
+def test_worker_whose_start_the_journal_has_lost_gets_blocks_of_its_own(make_job):
+    settings = {"consistency": "ssp", "staleness": "1"}
+    before = World(make_job(**settings))
+    before.forms()
+    late = before.join("worker")
+    before.tick()
+    number = before.ask(late, m.Lease("train")).number
+    before.effects = [e for e in before.effects if getattr(e, "data", {}) != {"node": late}]
+    world = takes_over(before, make_job(**settings))
+    rejoin(world, 1, 1, "server", standbys=[])
+    said = {"told": [], "unsettled": [], "finished": None, "started": True}
+    rejoin(world, 2, 2, "worker", held=[], **said)
+    rejoin(world, 3, 3, "worker", held=[], **said)
+    rejoin(world, 4, 4, "worker", held=[["train", number]], **said)
+    world.tick(times=4)
+    world.ask(4, m.Done("train", number, 5, 0.1, {"loss": 1.0, "examples": 1.0}))
+    assert world.ask(4, m.Lease("train")).number >= 0
+
+
 def elapsed(world):
     return world.core.job_controller.job.elapsed_s(world.now)
 

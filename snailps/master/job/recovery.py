@@ -158,15 +158,28 @@ class JobRecovery:
             else:
                 clocks_set = clocks_set or fact.kind == "clocks"
                 _replay(job, fact, now)
+        assert job.ledger is not None
+        for number in self._members.gone:  # the journal may end between the loss and its "retire"
+            job.ledger.retire(number)
         controller.expiry.resume(ticks, now)
         controller.leases.clocks_noted = clocks_set
-        if job.clocked and not clocks_set:
+        if job.clocked and not (clocks_set or self._has_leased()):
             controller.set_clock(job, base.clock, now)
         if closing and controller.round is not None:
             controller.round.close(closing, now)
         elif looks_at >= 0 and controller.round is not None:
             controller.round.look(looks_at, now)
         self._fence(job, now)
+
+    def _has_leased(self) -> bool:
+        """Whether a worker has had a block of the training: the clocks were set before that."""
+        states = [member.resume_state for member in self._members.nodes("worker")]
+        return any(
+            state.get("told")
+            or state.get("unsettled")
+            or any(pass_ == "train" for pass_, _ in state.get("held", ()))
+            for state in states
+        )
 
     def _early(self, controller: JobController, job: Job, why: str, size: int, now: float) -> None:
         """The training was to end early."""

@@ -302,6 +302,9 @@ class LeaseService:
             )
             return
         ledger, visits = job.ledger, []
+        if job.pass_ == "train":  # the journal may have lost that it was told the job
+            self._out.note("join", {"node": node})
+            ledger.join(node)
         if isinstance(ledger, RotationLedger):
             visits = resume_state.get("visits", [])
             for visited in visits:  # the journal has it, if its machine lives
