@@ -795,6 +795,26 @@ def test_job_that_is_given_up_while_its_class_is_loaded_never_begins(
     assert world.ask(other, m.Submit(make_job.values)) == m.Submitted(1)
 
 
+def test_job_that_is_given_up_while_its_input_is_found_takes_no_folder_of_checkpoints(make_job):
+    """Its successor has its own by then, and would write into that of another job."""
+    world = World(session=True)
+    world.forms()
+    driver, opened = world.join("driver"), []
+    world.services.files.open = lambda settings, resumes: opened.append(settings.checkpoint_dir)
+    world.slow = True
+    world.call(driver, m.Submit({**make_job.values, "checkpoint_dir": "first"}))
+    world.handle(events.WorkDone(world.works[0].number, world.works.pop(0).run()))
+    assert world.core.told_phase == "preparing"
+    finds_input = world.works.pop(0)
+    world.ask(driver, m.Cancel())
+    world.tick()
+    world.slow = False
+    submitted = world.ask(driver, m.Submit({**make_job.values, "checkpoint_dir": "second"}))
+    assert isinstance(submitted, m.Submitted)
+    finds_input.run()
+    assert opened == ["second"]
+
+
 def exporting_session(make_job, tmp_path, **more):
     """A session whose job is exported just now; its driver and its workers."""
     world = World(session=True, lasting=True)

@@ -184,6 +184,9 @@ class JobController:
     def _find(self, job: Job, workers: int) -> Opened | None:
         """Beside the loop: the input, and the checkpoints that are there."""
         job.prepare(workers)
+        if self.job is not job:  # given up meanwhile: the folder may be the next job's by now
+            job.close()
+            return None
         opened = self._services.files.open(job.settings, resumes=not self.recovery.begun)
         self.checkpoints.check_opened(job, opened)
         restores = opened is not None and bool(opened.candidates)
