@@ -14,6 +14,7 @@ from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError, ConfigError, DataError, ProtocolError
 from snailps.master.job.job import Job, block_seed
 from snailps.master.job.metrics import RATE_WINDOW_S
+from snailps.master.job.snapshot import pack, unpack
 from snailps.master.job.survey import SurveyMerge
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
@@ -448,6 +449,28 @@ def test_job_in_rounds_tells_a_newcomer_of_as_many_workers_as_there_are_parts(ma
         job.ledger.retire(lost)
     job.ledger.join(7)
     assert job.start_message(2).workers == 3  # its index may be up to 2
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_job_in_bsp_goes_on_from_any_checkpoint_to_the_same_end(make, steps):
+    """Also from those of the two steps behind the one that reached the target."""
+
+    def train(job, until):
+        while not job.ledger.over and job.ledger.open_clock < until:
+            number = job.lease(1).number
+            assert job.done(done(number, loss=80.0 - 4 * number, examples=50.0), 1)
+            if not job.ledger.closed and job.limit_reached():
+                job.end_early(job.limit_reached())
+
+    settings = {"consistency": "bsp", "micro_batches": "2", "target_loss": "1.17"}
+    job, again = make(**settings), make(**settings)
+    job.begin_pass("train", [1])
+    train(job, steps)
+    again.begin_pass("train", [1], unpack(pack(job.snapshot(clock=steps))))
+    if again.limit_reached():
+        again.end_early(again.limit_reached())
+    train(again, 99)
+    assert (again.ledger.open_clock, again.ended_by) == (8, "target_loss")
 
 
 def test_job_in_bsp_merges_a_survey_in_the_order_of_blocks(make, tmp_path):

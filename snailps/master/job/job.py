@@ -442,9 +442,13 @@ class Job:
         if "rotation" in figures:
             self.metrics.resume(figures["rotation"]["metrics"])
         elif not self.rounds:
-            numbers = self.ledger.records.done()
-            epochs = self.ledger.epochs_of(numbers)
-            self.metrics.count_all(epochs, self.ledger.records.known()[numbers])
+            numbers, records = self.ledger.records.done(), self.ledger.records
+            # One by one where one of the last steps may have reached the target.
+            last = (CLOCKS_AHEAD + 1) * self.settings.micro_batches if self.clocked else 0
+            first = numbers[: max(0, len(numbers) - last)]
+            self.metrics.count_all(self.ledger.epochs_of(first), records.known()[first])
+            for number in numbers[len(first) :].tolist():
+                self._count(number, records.result(number))
 
     def adopt(self, snapshot: JobSnapshot) -> None:
         """Takes over what an earlier master had surveyed."""
