@@ -21,7 +21,7 @@ from snailps.transport import messages
 from tests.sim import faults, invariants
 from tests.sim.checkpoints import FOLDER, History, Watched
 from tests.sim.disk import Disk
-from tests.sim.jobs import JobPlan, JobRun, draw_plan
+from tests.sim.jobs import JobPlan, JobRun, draw_end, draw_plan
 from tests.sim.master import Master
 from tests.sim.memory_disk import MemoryDisk, View
 from tests.sim.model import TABLE, SimModel
@@ -155,7 +155,7 @@ class Cluster:
         if self.session:
             self.scenario = s = replace(s, checkpoint_s=0.0, checkpoint_pushes=0, restarts=0)
         else:
-            self.plans = [draw_plan(seed, plain, s.think_s)]
+            self.plans = [draw_end(seed, draw_plan(seed, plain, s.think_s))]
         self.jobs = [JobRun(self.plans[0])]
         self.prefetch, self.pulls_ahead, self.keys_max = s.prefetch, s.pulls_ahead, s.keys_max
         self.frag_num = s.frag_num

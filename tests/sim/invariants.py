@@ -134,12 +134,17 @@ def blocks_trained(cluster):
     """A job that ended well had every block trained: each was reported by a worker that held it."""
     for job in results(cluster):
         plan, reported = job.plan, job.books.reported
-        numbers = range(0 if plan.rounds else job.blocks * plan.epochs)
-        if job.tenants:
-            numbers = expected_numbers(job)
+        if cluster.interrupted:
+            continue
+        least = plan.least(job.blocks)
+        numbers = expected_numbers(job) if job.tenants else range(least)
         missing = [number for number in numbers if number not in reported]
-        if missing and not cluster.interrupted:
+        if plan.target and not plan.clocked:  # whichever come first
+            missing = [] if len(reported) >= least else missing
+        if missing:
             yield f"blocks {missing[:5]} were never reported"
+        if plan.target and plan.clocked and max(reported) >= least:
+            yield f"block {max(reported)} is trained, behind the end of the training at {least}"
 
 
 def bits_equal(cluster):

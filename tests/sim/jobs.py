@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+from snailps.master.job.metrics import RECENT_BLOCKS
+from snailps.master.leases import CLOCKS_AHEAD
 from tests.sim.model import Books, blocks_of, expected_round
 from tests.sim.staleness import Staleness
 
@@ -40,6 +42,12 @@ class JobPlan:
     most_parts: int = 1
     settles: float = 0.0
     """In a rotation: how often a visit is settled."""
+    target: bool = False
+    """The training ends once it has enough losses, all of which are alike."""
+    limit_s: float = 0.0
+    """... or after so long."""
+    own: bool = False
+    """Without a bound on how far workers may be apart, each has blocks of its own."""
 
     @property
     def clocked(self):
@@ -79,7 +87,26 @@ class JobPlan:
             values["staleness"] = str(self.staleness)
         if self.consistency == "bsp":
             values["micro_batches"] = str(self.micro_batches)
+        if self.target:
+            values["target_loss"] = "1.0"
+        if self.limit_s:
+            values["max_seconds"] = str(self.limit_s)
+        if self.own:
+            values["assign"] = "own"
         return values
+
+    def least(self, blocks):
+        """The entries that are trained whatever happens; in `bsp` no others are."""
+        entries = blocks * self.epochs
+        if self.rounds or self.limit_s:
+            return 0
+        if not self.target:
+            return entries
+        enough = min(RECENT_BLOCKS, blocks)
+        if self.consistency != "bsp":
+            return min(enough, entries)
+        clock = -(-enough // self.micro_batches) - 1
+        return min(entries, (clock + 1 + CLOCKS_AHEAD) * self.micro_batches)
 
     def write_input(self, folder):
         """Makes the file that its blocks are cut from."""
@@ -100,6 +127,17 @@ def draw_plan(seed, plain, think_s):
         merges = plain.consistency != "bsp" and random.Random(f"merges {seed}").random() < 0.6
         plain = replace(plain, survey=rng.choice((1, 1, 2)), merges_survey=merges)
     return draw_rotation(seed, draw_table(rng, plain))
+
+
+def draw_end(seed, plan):
+    """The same plan, which may end early, or give each worker blocks of its own."""
+    rng = random.Random(f"early {seed}")
+    if plan.rounds or plan.chunks or plan.expires or rng.random() > 0.15:
+        return plan
+    own = plan.consistency == "async" and rng.random() < 0.5
+    kind = rng.choice(("target", "limit", "neither" if own else "target"))
+    limit_s = round(rng.uniform(0.3, 3.0), 2) if kind == "limit" else 0.0
+    return replace(plan, target=kind == "target", limit_s=limit_s, own=own)
 
 
 def draw_rotation(seed, plan):

@@ -473,6 +473,20 @@ def test_job_in_bsp_goes_on_from_any_checkpoint_to_the_same_end(make, steps):
     assert (again.ledger.open_clock, again.ended_by) == (8, "target_loss")
 
 
+def test_job_in_bsp_leases_nothing_behind_its_end_before_the_limit_is_looked_at(make):
+    """A step that all slots of are pushed is applied: the result would depend on the moment."""
+    job = make(consistency="bsp", micro_batches="1", target_loss="1.17")
+    job.begin_pass("train", [1])
+    numbers = []
+    while (lease := job.lease(1)) is not None:
+        numbers.append(lease.number)
+        assert job.done(done(lease.number, loss=80.0 - 4 * lease.number, examples=50.0), 1)
+    # The mean of the twelve first blocks is 58 / 50.
+    assert numbers == [*range(14)]
+    assert job.ledger.over
+    assert job.figures({})["ended_by"] == "target_loss"
+
+
 def test_job_in_bsp_merges_a_survey_in_the_order_of_blocks(make, tmp_path):
     for order in (1, -1):
         job = make(worker_class="cluster_models:Surveyed", consistency="bsp")

@@ -736,6 +736,8 @@ class Job:
             micro_batches = self.settings.micro_batches
             if (number + 1) % micro_batches == 0 and self._low_enough():
                 self._reached_in = number // micro_batches
+                # At once: before `limit_reached` is asked, workers that wait are answered.
+                self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
 
     def counted(self, node: int, now: float) -> int:
         """A worker has surveyed what it has leased, and keeps the part; how many blocks are new."""
@@ -833,7 +835,8 @@ class Job:
         assert self.ledger is not None
         if self.rounds:
             return "rounds"
-        return "max_steps" if self.ledger.size < whole else "epochs"
+        early = "target_loss" if self.has_reached_target else "max_steps"
+        return early if self.ledger.size < whole else "epochs"
 
     def _clock_figures(self) -> dict[str, Any]:
         """Figures of one kind of ledger."""

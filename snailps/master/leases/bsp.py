@@ -223,6 +223,10 @@ class BspLedger(Ledger):
     def end_after(self, clock: int) -> None:
         """Ends the training with a clock, behind which nothing has been leased."""
         self._ended = True
+        self.lease_until(clock)
+
+    def lease_until(self, clock: int) -> None:
+        """Leases nothing behind a clock, behind which nothing has been leased."""
         self._size = min(self._size, (clock + 1) * self.micro_batches)
         self._missing = None
         self._free = {at: free for at, free in self._free.items() if at <= clock}
