@@ -1,11 +1,13 @@
 """The book of leases: every entry is done exactly once, whatever happens in between."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data.blocks import Block
-from snailps.master.job.expiry import oldest_kept
+from snailps.master.job.expiry import TICKS, ExpiryClock, oldest_kept
 from snailps.master.leases.ledger import Ledger
 
 NODES = 3
@@ -137,3 +139,19 @@ def test_ledger_when_closed_gives_nothing_and_is_over_when_leases_end():
 )
 def test_oldest_kept_counts_from_when_the_clock_moved_on(ticks, oldest):
     assert oldest_kept(ticks) == oldest
+
+
+def test_clock_of_a_long_training_keeps_few_ticks_and_deletes_the_same_rows():
+    orders = []
+    rows = SimpleNamespace(expiring=False, expire=lambda *order: orders.append(order[:2]))
+    clock = ExpiryClock(SimpleNamespace(rows=rows, out=SimpleNamespace(note=lambda *_: None)))
+    job, all_ = SimpleNamespace(expires=TICKS, metrics=SimpleNamespace(units=0)), [0]
+    for step in range(1, 300):
+        job.metrics.units += 1 + step % 3  # some ticks are left out
+        all_.append(job.metrics.units)
+        clock.step(job, 0.0)
+        assert orders[-1] == (all_[-1], oldest_kept(all_))
+        assert len(clock.ticks) <= TICKS + 2
+    other = ExpiryClock(clock._members)
+    other.resume(all_, 0.0)
+    assert other.ticks == clock.ticks

@@ -49,7 +49,7 @@ class ExpiryClock:
         """Continues with the ticks of an earlier life of the job."""
         self.ticks = ticks
         if ticks[-1]:
-            self._members.rows.expire(ticks[-1], oldest_kept(ticks), now)
+            self._expire(now)
 
     def step(self, job: Job, now: float) -> None:
         """Moves the clock on, and has the servers delete what no push touched for so long."""
@@ -57,4 +57,10 @@ class ExpiryClock:
         if tick > self.ticks[-1] and not self._members.rows.expiring:
             self._members.out.note("tick", {"tick": tick})
             self.ticks.append(tick)
-            self._members.rows.expire(tick, oldest_kept(self.ticks), now)
+            self._expire(now)
+
+    def _expire(self, now: float) -> None:
+        """Has the servers delete rows, and forgets the ticks that decide nothing any more."""
+        oldest = oldest_kept(self.ticks)
+        self._members.rows.expire(self.ticks[-1], oldest, now)
+        self.ticks = [tick for tick in self.ticks if tick >= oldest - 1]
