@@ -63,7 +63,9 @@ class _Affair:
     moved : int
         Bytes that the servers have written or read, as last told.
     since : float
-        When that changed, or the present step began.
+        When that changed, or the present step began; without the time that this process stood still.
+    looked : float
+        When `stalls` was asked last; 0: not in this step.
     work : int
         What is done beside the loop, 0: nothing.
     """
@@ -73,16 +75,21 @@ class _Affair:
     broadcast: Broadcast | None = None
     moved: int = -1
     since: float = 0.0
+    looked: float = 0.0
     late: bool = False
     work: int = 0
 
     def enter(self, now: float) -> None:
         """Another step begins."""
         self.moved, self.since, self.late, self.broadcast = -1, now, False, None
+        self.looked = 0.0
 
     def stalls(self, now: float) -> str:
         """Why it is to be given up; empty: it makes progress."""
-        broadcast = self.broadcast
+        broadcast, away_s = self.broadcast, now - (self.looked or now)
+        self.looked = now
+        if away_s > STALL_S / 2:  # the master was stopped, and the servers perhaps with it
+            self.since += away_s
         if broadcast is None:
             if self.work or now - self.since <= STALL_S:
                 return ""

@@ -104,10 +104,11 @@ class World:
                 found.append(entry.number)
         return found
 
-    def step(self, seconds):
-        self.now += seconds
-        self.controller.step(self.now)
-        self.out.do_works(self.now)
+    def step(self, seconds, times=1):
+        for _ in range(times):
+            self.now += seconds
+            self.controller.step(self.now)
+            self.out.do_works(self.now)
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"a checkpoint waits for server 2: not a byte in {LATE_S + 1:.0f} s"
     ]
-    world.step(STALL_S)
+    world.step(STALL_S / 3, times=3)
     assert "waited for server 2: not a byte in" in caplog.text
     assert world.files.done == [("drop", 4)]
 
@@ -254,7 +255,7 @@ def given_up(world, why):
         world.saved(2, text="no space")
     elif why == "stalled":
         world.step(0.1)
-        world.step(STALL_S + 1)
+        world.step(STALL_S / 3, times=4)
     else:
         world.controller.abandon("the job has failed")
 
@@ -403,6 +404,18 @@ def test_restore_tells_how_much_of_the_files_is_read_and_how_long_the_rest_takes
         one.stats = {"saved_bytes": read}
     share, text, left_s = world.controller.restored(world.now + 3)
     assert (share, text, left_s) == (0.25, "reading checkpoint 8, 2 of 8 MB", pytest.approx(9.0))
+
+
+def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
+    """Ctrl-Z in a terminal stops all of a cluster on one machine."""
+    world.controller._candidates = [candidate(8)]
+    world.controller.restore(world.now)
+    world.step(1.0)
+    world.step(3600.0)
+    world.step(1.0, times=int(STALL_S) - 2)
+    assert not world.failed
+    world.step(1.0, times=3)
+    assert "no checkpoint could be used" in world.failed[0]
 
 
 def test_no_checkpoint_that_can_be_loaded_is_the_end(world):
