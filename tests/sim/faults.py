@@ -276,7 +276,7 @@ class Faults:
         )
 
     def _may_lose_worker(self):
-        """The job waits for another one, but for a moment between two of its phases."""
+        """The job waits for another one; in rounds some are there before they begin."""
         core = self._core()
         if self._wild:
             return True

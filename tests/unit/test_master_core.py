@@ -208,6 +208,27 @@ def test_job_without_a_worker_ends_where_none_comes(make_job, leaves):
     assert "within 10 s" in world.core.verdict
 
 
+def test_job_whose_last_worker_is_lost_while_its_survey_is_merged_waits_for_another(make_job):
+    world = World(make_job(worker_class="cluster_models:Surveyed"))
+    _, *workers = world.forms()
+    world.handle(events.Gone(workers[1], "killed"))
+    while (lease := world.ask(workers[0], m.Lease("survey"))).number >= 0:
+        world.ask(workers[0], m.Done("survey", lease.number, 5, 0.1, {}, b"."))
+    world.slow = True
+    world.tick()  # the end of the survey is under way
+    world.handle(events.Gone(workers[0], "killed"))
+    assert world.core.phase is ClusterPhase.FORMED
+    world.slow = False
+    world.work()
+    world.tick()
+    other = world.join("worker")
+    world.tick()
+    assert world.sent(other, m.Start)
+    while world.trains(other):
+        pass
+    assert world.core.job_controller.job.ledger.over
+
+
 def test_shard_without_a_standby_is_not_behind(make_job):
     world = World(make_job())
     world.forms()

@@ -276,7 +276,7 @@ class JobController:
             return
         restored = self.checkpoints.continued_from
         try:
-            rotation = job.plan_rotation(len(nodes), snapshot)
+            rotation = job.plan_rotation(max(1, len(nodes)), snapshot)  # one comes, if none is here
         except SnailError as error:
             self._fail(str(error), error.exit_code)
             return
@@ -466,10 +466,10 @@ class JobController:
 
     @property
     def can_wait(self) -> bool:
-        """Whether the job is where it can wait for a worker: not between two of its phases."""
-        if self.phase in (JobPhase.PREPARING, JobPhase.READY, JobPhase.EXPORTING):
-            return True
-        return self.phase in (JobPhase.SURVEY, JobPhase.TRAINING) and not self._side
+        """Whether there is a job that can wait for a worker: in rounds some must be there first."""
+        before = self.phase in (JobPhase.RESTORING, JobPhase.SURVEY, JobPhase.LOADING)
+        needs_workers = before and self.job is not None and self.job.rounds > 0
+        return self.phase not in (JobPhase.IDLE, JobPhase.STOPPING) and not needs_workers
 
     @property
     def in_haste(self) -> bool:
