@@ -163,8 +163,10 @@ def _bits_equal(job):
         slots, number = job.books.slots, job.plan.micro_batches
         if job.plan.limit_s:  # of the last step slots may lack, if no worker was left
             last = max(clock for clock, _ in slots) if slots else 0
-            whole = {(last, slot) for slot in range(number)} <= slots.keys() and all(
-                slots[last, slot][0] in job.books.reported for slot in range(number)
+            there = range(min(number, job.blocks * job.plan.epochs - last * number))
+            whole = all(
+                (last, slot) in slots and slots[last, slot][0] in job.books.reported
+                for slot in there
             )
             slots = {at: what for at, what in slots.items() if whole or at[0] < last}
         expected = expected_rows(slots, number)

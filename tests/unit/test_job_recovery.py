@@ -101,6 +101,16 @@ def test_part_of_a_round_that_is_past_or_closed_is_void():
     assert book.claim(3, 1)
 
 
+def test_part_of_a_round_that_the_journal_has_lost_counts_when_it_is_trained_again():
+    book = RoundLedger(3, NODES)
+    assert not book.claim(3, 1)  # of the next round: the worker knows more than the journal
+    for node in NODES:
+        assert book.done(book.take(node).number, node)
+    book.advance()
+    assert book.take(1).number == 3
+    assert book.done(3, 1)
+
+
 def test_part_of_a_worker_that_left_meanwhile_counts_in_a_replay():
     """Leases are not in the journal: of a part that was leased before, `done` alone tells."""
     living, replayed = (RoundLedger(3, NODES) for _ in range(2))

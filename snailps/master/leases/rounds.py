@@ -84,6 +84,7 @@ class RoundLedger(Ledger):
             return None
         self._waiting.remove(index)
         number = self.round * self._width + index
+        self._voided.discard(number)  # it may be void for a journal that had lost this round
         self._lease(number, node)
         return self.entry(number)
 
