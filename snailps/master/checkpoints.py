@@ -63,7 +63,7 @@ class _Affair:
     moved : int
         Bytes that the servers have written or read, as last told.
     since : float
-        When that changed, or the present step began; without the time that this process stood still.
+        When that changed, or the present step began; later by what this process stood still since.
     looked : float
         When `stalls` was asked last; 0: not in this step.
     work : int

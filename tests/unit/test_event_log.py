@@ -224,3 +224,10 @@ def test_ask_history_and_settings_are_answered_at_once():
     history = world.ask(99, m.Ask("history")).data
     assert history == {"at_s": [], "units": [], "units_per_s": [], "loss": []}
     assert world.ask(99, m.Ask("settings")).data == {"settings": []}
+
+
+def test_history_of_a_master_whose_clock_was_set_back_goes_on():
+    history, point = RunHistory(), {"at": 5000.0, "job": 1, "units": 7, "rate": 1.0, "loss": None}
+    history.restore([Fact(POINT, point)], 1400.0)  # an hour earlier than the point
+    assert history.note(1, 1.0, 9, 1.0, None)
+    assert history.told()["at_s"] == [0.0, 1.0]

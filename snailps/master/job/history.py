@@ -70,7 +70,8 @@ class RunHistory:
         """
         for fact in facts:
             if fact.kind == POINT:
-                at_s, point = float(fact.data["at"]) - begun_s, fact.data
+                # The clock may have been set back since: what follows must not wait for it.
+                at_s, point = min(0.0, float(fact.data["at"]) - begun_s), fact.data
                 self.note(
                     point["job"], at_s, point["units"], point["rate"], point["loss"], last=True
                 )
