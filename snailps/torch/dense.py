@@ -13,6 +13,10 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +26,10 @@ from torch import nn
 
 from snailps.api.tables import Rows as RowArray
 from snailps.api.tables import Table, Tensor
-from snailps.errors import ConfigError, MisuseError, WaitTimeout
+from snailps.errors import ConfigError, MisuseError, NotFinite, WaitTimeout
 from snailps.local.session import Cluster
+from snailps.torch.backward import BackwardPass, tensors_in, this_pass
+from snailps.torch.exchange import check_finite
 from snailps.torch.rows import Rows, current
 from snailps.torch.server_vector import Buffers, ServerVector
 from snailps.transport.client._client import Pending
@@ -35,8 +41,15 @@ LIMIT_S = 60.0
 """How long a rank waits for the others."""
 LOOK_FIRST_S, LOOK_S = 0.001, 0.05
 """Between two looks at the steps of the other ranks, the first ones and the later ones."""
-READY = np.uint64(1 << 32)
-"""Key of the row in a table of steps that says that the first values are there."""
+READY, SHAPES, EDITS = (np.uint64((1 << 32) + i) for i in range(3))
+"""Keys of rows in a table of steps: that the first values are there, and how many; of which shapes;
+a number that changes whenever they do."""
+BASE = 1 << 20
+"""Of the two digits of a count of steps: each is exact as float32."""
+WIDTHS = tuple(1 << power for power in range(4, 10))
+"""Of a row of parameters; not that of `Tensor`, whose rows parameters once shared."""
+ROW_COST = 8
+"""What a row costs beside its floats, in floats."""
 
 
 class DenseParameters(ServerVector):
@@ -60,6 +73,10 @@ class DenseParameters(ServerVector):
     parameters : list of nn.Parameter
     size : int
         How many floats they are.
+
+    Notes
+    -----
+    Each parameter has rows of its own, so that a step leaves those without a gradient alone.
     """
 
     def __init__(
@@ -67,7 +84,8 @@ class DenseParameters(ServerVector):
     ) -> None:
         if optimizer not in OPTIMIZERS:
             raise ConfigError(f"optimizer: expected {' or '.join(OPTIMIZERS)}, got {optimizer!r}")
-        self.parameters = [one for one in module.parameters() if one.requires_grad]
+        self._places = list(trained(module))
+        self.parameters = [owner._parameters[key] for owner, key in self._places]
         if not self.parameters:
             raise MisuseError("the module has no dense parameters that need gradients")
         for one in self.parameters:
@@ -75,45 +93,106 @@ class DenseParameters(ServerVector):
                 raise MisuseError(
                     f"dense parameters: expected float32 in memory, got {one.dtype} on {one.device}"
                 )
-        self.size = sum(one.numel() for one in self.parameters)
+        sizes = [one.numel() for one in self.parameters]
+        self.size = sum(sizes)
         if optimizer == "adagrad":
             options.setdefault("eps", 1e-10)  # as PyTorch's
-        super().__init__(rows, Tensor(name, (self.size,), access=optimizer, lr=lr, **options))
-        self._values = np.zeros_like(self._pulled)
-        self._make_views()
-        self.start = self._values.copy()
+        dim = row_width(sizes)
+        self._starts = np.cumsum([0, *(-(-size // dim) for size in sizes)])
+        table = Tensor(name, (dim,), access=optimizer, lr=lr, **options).table()
+        super().__init__(rows, table, np.arange(self._starts[-1], dtype=np.uint64))
+        self.values = np.zeros_like(self._pulled)
+        self._views = [self._part(self.values, i) for i in range(len(sizes))]
+        for i in range(len(sizes)):
+            self._adopt(i)
+        self.start = self.values.copy()
+        self._set = self.values.copy()
 
-    def _make_views(self) -> None:
-        """The parameters, as parts of one array, which a pull fills at once."""
-        flat, at = torch.from_numpy(self._values).view(-1), 0
-        with torch.no_grad():
-            for one in self.parameters:
-                part = flat[at : at + one.numel()].view(one.shape)
-                part.copy_(one)
-                one.data = part
-                at += one.numel()
+    def _part(self, rows: RowArray, i: int) -> torch.Tensor:
+        """The part of `rows` that is of a parameter, in its shape."""
+        one, flat = self.parameters[i], torch.from_numpy(rows).view(-1)
+        at = int(self._starts[i]) * self.table.dim
+        return flat[at : at + one.numel()].view(one.shape)
+
+    def _adopt(self, i: int) -> None:
+        """Makes a parameter, with its value, a part of the array that a pull fills at once."""
+        one, view = self.parameters[i], self._views[i]
+        view.copy_(one.detach())
+        one.data = view
 
     def set_from(self, steps: RowArray) -> None:
         """Sets the parameters to the first values and what has been added to them."""
-        np.add(self.start, steps, out=self._values)
+        np.add(self.start, steps, out=self.values)
+        self.settle()
 
-    def take_gradient(self) -> RowArray | None:
-        """The gradients, in an array of their own, and none are left; None if there are none."""
-        if all(one.grad is None for one in self.parameters):
+    def settle(self) -> None:
+        """Takes the values for what was set here: later ones are a script's."""
+        np.copyto(self._set, self.values)
+
+    def take_edit(self) -> RowArray | None:
+        """What others have set in the parameters since `settle`, as a difference; None if nothing.
+
+        Raises
+        ------
+        MisuseError
+            A parameter has another shape, or another one is in its place.
+        """
+        for i, (owner, key) in enumerate(self._places):
+            one, view = self.parameters[i], self._views[i]
+            if owner._parameters.get(key, one) is not one or one.shape != view.shape:
+                raise MisuseError(
+                    f"the parameter {key!r} of {type(owner).__name__} was replaced: its values are "
+                    "at the servers. Set its values in place, or close() and sync() again"
+                )
+            if one.data_ptr() != view.data_ptr():
+                self._adopt(i)
+        if np.array_equal(self.values.view(np.uint32), self._set.view(np.uint32)):
             return None
-        rows = np.zeros_like(self._values)
-        flat, at = rows.reshape(-1), 0
-        for one in self.parameters:
-            if one.grad is not None:
-                flat[at : at + one.numel()] = one.grad.detach().numpy().reshape(-1)
-                one.grad = None
-            at += one.numel()
-        return rows
+        edit = self.values - self._set
+        self.settle()
+        return edit
 
-    @property
-    def values(self) -> NDArray[np.float32]:
-        """The parameters, float32 (size,): a view."""
-        return self._values.reshape(-1)[: self.size]
+    def take_gradient(self) -> tuple[RowArray, NDArray[np.bool_]] | None:
+        """The gradients, in an array of their own, and which rows have one; none are left."""
+        rows: RowArray | None = None
+        for i, one in enumerate(self.parameters):
+            if one.grad is not None:
+                if rows is None:
+                    rows, given = np.zeros_like(self.values), np.zeros(len(self.keys), np.bool_)
+                self._part(rows, i).copy_(one.grad.detach())
+                given[self._starts[i] : self._starts[i + 1]] = True
+                one.grad = None
+        return None if rows is None else (rows, given)
+
+    def push_gradient(self, rows: RowArray, given: NDArray[np.bool_]) -> Pending:
+        """Starts a push of the rows that have a gradient."""
+        return self.push(rows) if given.all() else self.push(rows[given], self.keys[given])
+
+    def drop_gradient(self) -> None:
+        """Drops gradients that are not to be pushed."""
+        for one in self.parameters:
+            one.grad = None
+
+
+def trained(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Modules and names of the parameters that have values and need gradients, each once."""
+    seen: set[int] = set()
+    for owner in module.modules():
+        for key, one in owner._parameters.items():
+            if one is not None and one.requires_grad and one.numel() and id(one) not in seen:
+                seen.add(id(one))
+                yield owner, key
+
+
+def row_width(sizes: Sequence[int]) -> int:
+    """Floats of a row with which parameters of such sizes, each in whole rows, travel in least."""
+    return min(WIDTHS, key=lambda dim: sum(-(-size // dim) for size in sizes) * (dim + ROW_COST))
+
+
+def shape_code(module: nn.Module) -> int:
+    """A number of 32 bits of the shapes of the parameters."""
+    shapes = [tuple(owner._parameters[key].shape) for owner, key in trained(module)]
+    return zlib.crc32(repr(shapes).encode())
 
 
 def sync(
@@ -192,17 +271,18 @@ def sync(
     rows = current(cluster)
     if rows.clocked:
         raise MisuseError("a model on workers is kept by snailps.torch.Worker: it needs no sync")
+    ranks = Ranks(rows, name, rank, world, timeout_s)
+    ranks.check_shapes(module)
     dense = DenseParameters(rows, module, name, optimizer, lr, **options)
     buffers = Buffers(rows, module, f"{name}.buffers") if Buffers.has_any(module) else None
-    ranks = Ranks(rows, name, rank, world, timeout_s)
     return Synced(module, dense, buffers, rows, mode, ranks, staleness)
 
 
 class Ranks:
     """The processes that train a module together: their first values, and how far each is.
 
-    Rows of one table: steps and whether it has ended, by rank; and behind them what says that the
-    first values are there, and how many.
+    Rows of one table: of each rank the low digit of its steps, whether it has ended, and the high
+    digit; and behind them what says that the first values are there.
     """
 
     def __init__(self, rows: Rows, name: str, rank: int, world: int, timeout_s: float) -> None:
@@ -212,7 +292,11 @@ class Ranks:
         self._others = np.arange(world, dtype=np.uint64)
         self._known = -1.0
         """Steps of the slowest other rank, when it was last looked at."""
-        self.steps = int(self._read(self._others[rank : rank + 1])[0, 0])
+        row = self._read(self._others[rank : rank + 1])[0].tolist()
+        self._digits = int(row[2]), int(row[0])
+        self.steps = steps_in(row)
+        self._edits = 0.0
+        self._edits_asked: Pending | None = None
 
     def _read(self, keys: NDArray[np.uint64], table: str = "", dim: int = 3) -> RowArray:
         out = np.empty((len(keys), dim), np.float32)
@@ -228,28 +312,81 @@ class Ranks:
         vectors = (dense, *others)
         for one in vectors:
             self._rows.declare(Table(f"{one.table.name}.first", one.table.dim))
-        size = divmod(dense.size, 1 << 16)  # each exact as float32
         if self.rank == 0 and not self._read(ready)[0, 0]:
             # What a process pushed that was killed here is taken back first, exactly.
             for one in vectors:
                 for change in (-self._first_of(one), one.start):
-                    keys, name = one.tensor.keys(), f"{one.table.name}.first"
-                    self._rows.push_async(name, keys, change, 1.0).wait()
-            self._write(READY, 1.0, *size)
+                    name = f"{one.table.name}.first"
+                    self._rows.push_async(name, one.keys, change, 1.0).wait()
+            shapes = np.array([self._shapes, self._ready], np.float32)
+            shapes[0] -= self._read(np.array([SHAPES]))[0]
+            for key, row in zip((SHAPES, READY), shapes, strict=True):
+                self._write(key, *row.tolist())
         self._until(
             lambda: bool(self._read(ready)[0, 0]), lambda: "rank 0 to bring the first values"
         )
-        there = tuple(int(part) for part in self._read(ready)[0, 1:])
-        if there != size:
-            raise MisuseError(
-                f"the servers have {there[0] * 65536 + there[1]:,} parameters under this name, the "
-                f"module has {dense.size:,}: give sync() another name"
-            )
+        self._check()
+        self._edits = float(self._read(np.array([EDITS]))[0, 0])
         for one in vectors:
             one.start = self._first_of(one)
 
+    def check_shapes(self, module: nn.Module) -> None:
+        """Refuses a module that has other parameters than the servers, if these have some.
+
+        Raises
+        ------
+        MisuseError
+        """
+        # Parts of 16 bits: each exact as float32.
+        size = sum(owner._parameters[key].numel() for owner, key in trained(module))
+        self._ready = (1.0, *map(float, divmod(size, 1 << 16)))
+        self._shapes = (0.0, *map(float, divmod(shape_code(module), 1 << 16)))
+        if self._read(np.array([READY]))[0, 0]:
+            self._check()
+
+    def _check(self) -> None:
+        shapes, there = (tuple(row) for row in self._read(np.array([SHAPES, READY])).tolist())
+        if there != self._ready:
+            found, own = (int(row[1]) * 65536 + int(row[2]) for row in (there, self._ready))
+            raise MisuseError(
+                f"the servers have {found:,} parameters under this name, the "
+                f"module has {own:,}: give sync() another name"
+            )
+        if shapes != self._shapes:
+            raise MisuseError(
+                "the servers have parameters of other shapes under this name: give sync() another"
+            )
+
     def _first_of(self, one: ServerVector) -> RowArray:
-        return self._read(one.tensor.keys(), f"{one.table.name}.first", one.table.dim)
+        return self._read(one.keys, f"{one.table.name}.first", one.table.dim)
+
+    def edit(self, dense: DenseParameters, change: RowArray) -> None:
+        """Adds to the first values, for all ranks."""
+        self._rows.push_async(f"{dense.table.name}.first", dense.keys, change, 1.0).wait()
+        edits = float(self._read(np.array([EDITS]))[0, 0])
+        self._write(EDITS, 1.0 if edits < BASE else -edits, 0.0, 0.0)
+
+    def ask(self) -> None:
+        """Starts to ask whether first values have changed."""
+        if self._edits_asked is None:
+            out = np.empty((1, 3), np.float32)
+            keys = np.array([EDITS])
+            self._edits_asked = self._rows.pull_async(self._table, keys, out)
+
+    def refresh(self, dense: DenseParameters) -> None:
+        """Reads the first values again, if they have changed."""
+        self.ask()
+        asked, self._edits_asked = self._edits_asked, None
+        assert asked is not None
+        edits = float(asked.wait()[0, 0])
+        if edits != self._edits:
+            self._edits, dense.start = edits, self._first_of(dense)
+
+    def forget(self) -> None:
+        """Gives up asking."""
+        if self._edits_asked is not None:
+            self._edits_asked.abandon()
+            self._edits_asked = None
 
     def wait_for_slowest(self, staleness: int) -> None:
         """Waits until no other rank is more than `staleness` steps behind this one."""
@@ -259,7 +396,11 @@ class Ranks:
     def _slowest(self) -> float:
         rows = self._read(self._others)
         self._known = min(
-            (float(row[0]) for i, row in enumerate(rows) if i != self.rank and not row[1]),
+            (
+                float(steps_in(row.tolist()))
+                for i, row in enumerate(rows)
+                if i != self.rank and not row[1]
+            ),
             default=float("inf"),
         )
         return self._known
@@ -268,9 +409,9 @@ class Ranks:
         rows = self._read(self._others)
         slow = min(
             (i for i, row in enumerate(rows) if i != self.rank and not row[1]),
-            key=lambda i: rows[i, 0],
+            key=lambda i: steps_in(rows[i].tolist()),
         )
-        return f"rank {slow}, which has made {int(rows[slow, 0])} steps"
+        return f"rank {slow}, which has made {steps_in(rows[slow].tolist())} steps"
 
     def _until(self, done: Any, what: Any) -> None:
         until, pause_s = time.monotonic() + self._timeout_s, LOOK_FIRST_S
@@ -285,7 +426,8 @@ class Ranks:
     def step(self) -> None:
         """Counts a step of this rank."""
         self.steps += 1
-        self._write(self._others[self.rank], 1.0, 0.0, 0.0)
+        (high, low), self._digits = self._digits, divmod(self.steps, BASE)
+        self._write(self._others[self.rank], self._digits[1] - low, 0.0, self._digits[0] - high)
 
     def end(self) -> None:
         """Says that this rank makes no more steps."""
@@ -296,6 +438,26 @@ class Ranks:
         """Says that it makes steps again."""
         if self._read(self._others[self.rank : self.rank + 1])[0, 1]:
             self._write(self._others[self.rank], 0.0, -1.0, 0.0)
+
+
+def steps_in(row: Sequence[float]) -> int:
+    """The steps that a row of a rank says."""
+    return int(row[0]) + BASE * int(row[2])
+
+
+class _Hook:
+    """Calls a method of what keeps a module; nothing in a copy or a pickle of the module."""
+
+    def __init__(self, method: Callable[..., object] | None = None) -> None:
+        self._method = None if method is None else weakref.WeakMethod(method)
+
+    def __reduce__(self) -> Any:
+        return _Hook, ()
+
+    def __call__(self, *arguments: Any) -> None:
+        method = None if self._method is None else self._method()
+        if method is not None:
+            method(*arguments)
 
 
 class Synced:
@@ -322,18 +484,31 @@ class Synced:
         self._buffers = buffers
         self._vectors: list[ServerVector] = [dense] if buffers is None else [dense, buffers]
         self._pushes: list[Pending] = []
-        self._queued = False
+        self._pass: weakref.ref[BackwardPass] | None = None
+        """At whose end gradients are pushed."""
         self._fresh = True  # no gradient was pushed since the last refresh
+        self._seen = False  # the module itself was called since the last step
+        self._loads = False  # `load_state_dict` was called since the last refresh
+        self._warned = False
         ranks.agree(dense, *self._vectors[1:])
         if mode == "ssp":
             ranks.resume()
         self._refresh()
-        self._hooks: list[Any] = [module.register_forward_pre_hook(self._before_forward)]
-        self._hooks += [
-            one.register_post_accumulate_grad_hook(self._after_gradient) for one in dense.parameters
+        join = _Hook(self._join_pass)
+        self._hooks: list[Any] = [
+            module.register_forward_pre_hook(_Hook(self._before_forward)),
+            module.register_forward_hook(_Hook(self._after_forward)),
+            *(one.register_hook(join) for one in dense.parameters),
+            *(
+                one._register_load_state_dict_pre_hook(_Hook(self._before_load))
+                for one in module.modules()
+            ),
         ]
         setattr(module, ATTRIBUTE, self)
-        self._module = module
+        self._module = weakref.ref(module)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of the module is kept by nothing
 
     @property
     def lr(self) -> float:
@@ -344,75 +519,167 @@ class Synced:
     def lr(self, value: float) -> None:
         self.dense.factor = float(value) / self.dense.table.lr
 
+    # --- hooks ------------------------------------------------------------------------------
+
     def _before_forward(self, module: nn.Module, arguments: Any) -> None:
+        if torch.is_grad_enabled():
+            self._seen = True
+        self._drop_failed()
         if self.mode == "bsp":  # they were set by the last step
             return
         if self.mode == "ssp" and module.training:
             self._ranks.wait_for_slowest(self._staleness)
-        if not self._fresh:
-            self._refresh()
-        self._fresh = True
+        self._make_fresh()
 
-    def _refresh(self) -> None:
+    def _after_forward(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        # Else the first gradients may come in a pass within the pass, as of a checkpointed part,
+        # and be pushed at the end of that.
+        for one in tensors_in(output):
+            if one.requires_grad and one.grad_fn is not None:
+                one.register_hook(_Hook(self._join_pass))
+
+    def _join_pass(self, gradient: Any) -> None:
+        if self.held:
+            return
+        self._drop_failed()
+        if self._pass is None:
+            joined = this_pass()
+            joined.refuse_scaled()
+            joined.gathered(_step_all)[self] = True
+            self._pass = weakref.ref(joined)
+
+    def _drop_failed(self) -> None:
+        """Drops what a pass that has failed has left in the parameters."""
+        if self._pass is not None and self._pass() is None:
+            self._pass = None
+            self.dense.drop_gradient()
+
+    def _before_load(self, *arguments: Any) -> None:
+        if not self._loads:  # of parts of the module the hooks of all are called
+            self.pull()
+            self._loads = True
+
+    # --- values -----------------------------------------------------------------------------
+
+    def _make_fresh(self) -> None:
+        if self._loads or not self._fresh:
+            self._keep_edit()
+            self._keep_buffers()
+            self._refresh()
+
+    def _ask(self) -> None:
         with self._rows.corked():
+            self._ranks.ask()
             for one in self._vectors:
                 one.ask()
+
+    def _refresh(self) -> None:
+        self._ask()
+        self._ranks.refresh(self.dense)
         for one in self._vectors:
             one.refresh()
+        self._fresh = True
 
-    def _after_gradient(self, parameter: Any) -> None:
-        if not (self.held or self._queued):
-            self._queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+    def _keep_edit(self) -> None:
+        """Adds what the script has set in the parameters to what the servers have."""
+        change = self.dense.take_edit()
+        if change is not None and self._ranks.rank == 0:
+            self._ranks.edit(self.dense, change)
+        elif change is not None and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"rank {self._ranks.rank} has set parameters that sync() keeps: only what rank 0 "
+                "sets is kept",
+                stacklevel=2,
+            )
 
-    def _after_backward(self) -> None:
-        self._queued = False
-        self.step()
+    def _keep_buffers(self) -> None:
+        if self._buffers is not None:
+            change = self._buffers.take_change()
+            # What all ranks have loaded, or will average, is of rank 0.
+            if change.any() and not (self._ranks.rank and (self._loads or self.mode == "bsp")):
+                self._check(change)
+                self._pushes.append(self._buffers.push(change))
+        self._loads = False
+
+    def _check(self, change: RowArray | None, gradient: RowArray | None = None) -> None:
+        """Refuses NaN and infinite values, and sets all to what the servers have."""
+        try:
+            for one, values in ((self.dense, gradient), (self._buffers, change)):
+                if one is not None and values is not None:
+                    check_finite(one.table, one.keys, values)
+        except NotFinite:
+            self._refresh()
+            raise
+
+    # --- steps ------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Pushes the gradients of the parameters; with ``bsp`` waits for all processes."""
+        self._pass = None
         gradient = self.dense.take_gradient()
         if self.mode == "bsp":
             self._step_together(gradient)
             return
         if gradient is None:
             return
+        self._fresh = False  # whatever becomes of this step
         self.flush()
+        change = None if self._buffers is None else self._buffers.take_change()
+        self._check(change, gradient[0])
         with self._rows.corked():
-            self._pushes.append(self.dense.push(gradient))
-            if self._buffers is not None:
-                self._pushes.append(self._buffers.push(self._buffers.take_change()))
+            self._pushes.append(self.dense.push_gradient(*gradient))
+            if self._buffers is not None and change is not None:
+                self._pushes.append(self._buffers.push(change))
             if self.mode == "async":
-                for one in self._vectors:
-                    one.ask()  # behind the push: it sees that
+                self._ask()  # behind the push: it sees that
         if self.mode == "ssp":
             self.flush()
             self._ranks.step()
-        self._fresh = False
+        seen, self._seen = self._seen, False
+        if not seen:  # then no hook says when the next forward begins
+            if self.mode == "ssp":
+                self._ranks.wait_for_slowest(self._staleness)
+            self._make_fresh()
 
-    def _step_together(self, gradient: RowArray | None) -> None:
-        steps = [np.zeros_like(self.dense.start) if gradient is None else gradient]
-        if self._buffers is not None:
-            steps.append(self._buffers.take_change())
+    def _step_together(self, gradient: tuple[RowArray, NDArray[np.bool_]] | None) -> None:
+        self._keep_edit()
+        self._loads = False
+        if gradient is None:
+            gradient = np.zeros_like(self.dense.start), np.zeros(len(self.dense.keys), np.bool_)
+        rows, given = gradient
+        change = None if self._buffers is None else self._buffers.take_change()
         if self._ranks.world > 1:
-            for step in steps:
+            for step in (rows,) if change is None else (rows, change):
                 flat = torch.from_numpy(step)
                 torch.distributed.all_reduce(flat)
                 flat /= self._ranks.world
+            some = torch.from_numpy(given.view(np.uint8))
+            torch.distributed.all_reduce(some, torch.distributed.ReduceOp.MAX)
+        self._check(change, rows)  # in all ranks alike
         if self._ranks.rank == 0:
-            pushes = [one.push(step) for one, step in zip(self._vectors, steps, strict=True)]
+            pushes = [self.dense.push_gradient(rows, given)] if given.any() else []
+            if self._buffers is not None and change is not None:
+                pushes.append(self._buffers.push(change))
             for push in pushes:
                 push.wait()
             self._refresh()
         if self._ranks.world > 1:
-            torch.distributed.broadcast(torch.from_numpy(self.dense._values), src=0)
+            torch.distributed.broadcast(torch.from_numpy(self.dense.values), src=0)
+            self.dense.settle()
             if self._buffers is not None:
                 torch.distributed.broadcast(torch.from_numpy(self._buffers.values), src=0)
                 self._buffers.write()
 
     def pull(self) -> None:
-        """Sets parameters and buffers to what the servers have now: before an evaluation, say."""
+        """Sets parameters and buffers to what the servers have now: before an evaluation, say.
+
+        What the script has set in them since they were last pulled is pushed first.
+        """
+        self._keep_edit()
+        self._keep_buffers()
         self.flush()
+        self._ranks.forget()
         for one in self._vectors:
             one.forget()
         self._refresh()
@@ -429,10 +696,17 @@ class Synced:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        delattr(self._module, ATTRIBUTE)
+        module = self._module()
+        if module is not None:
+            delattr(module, ATTRIBUTE)
         self.pull()
         if self.mode == "ssp":
             self._ranks.end()
+
+
+def _step_all(synced: dict[Synced, bool]) -> None:
+    for one in synced:
+        one.step()
 
 
 def _has_group() -> bool:

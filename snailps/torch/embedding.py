@@ -9,9 +9,10 @@ Owns the modules and their part in autograd.  Rows are no parameters: `parameter
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
-import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,6 +28,7 @@ from snailps.local.session import Cluster
 from snailps.serving.reader import TableReader
 from snailps.serving.saved_tables import SavedTables
 from snailps.torch._bags import add_to_rows
+from snailps.torch.backward import this_pass
 from snailps.torch.exchange import Exchange, Lookup, corked, push_together
 from snailps.torch.rows import current
 
@@ -50,7 +52,12 @@ class TableModule(nn.Module):
     ----------
     tables : tuple of Table
     exchange : Exchange
+    rows : nn.Parameter
+        Of no values: its `requires_grad` says whether the rows at the servers train.
     """
+
+    rows: nn.Parameter
+    _is_copy = False
 
     def __init__(
         self,
@@ -90,7 +97,17 @@ class TableModule(nn.Module):
         )  # fmt: skip
         self.embedding_dim = dim
         self.exchange = Exchange(rows, self.tables, padding, staleness)
-        self._anchor = torch.zeros((), requires_grad=True)
+        self.rows = nn.Parameter(torch.empty(0))
+
+    def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
+        """A module of the same rows, frozen: of a copy for averages nothing is pushed."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update({name: copy.deepcopy(it, memo) for name, it in vars(self).items()})
+        if copied.rows is not None:
+            copied.rows.requires_grad_(False)
+            copied._is_copy = True
+        return copied
 
     @classmethod
     def from_checkpoint(
@@ -154,7 +171,30 @@ class TableModule(nn.Module):
 
     @property
     def _trains(self) -> bool:
-        return self.training and torch.is_grad_enabled()
+        if not (self.training and torch.is_grad_enabled()):
+            return False
+        if self._is_copy and not self.rows.requires_grad:
+            self._is_copy = False  # said once
+            warnings.warn(
+                f"a copy of a module reads the rows of {self.tables[0].name!r} and does not train "
+                "them: call requires_grad_(True) if it is to, or eval() if not",
+                stacklevel=5,
+            )
+        return self.rows.requires_grad
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.pop(f"{prefix}rows", None)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if f"{prefix}rows" in missing_keys:
+            missing_keys.remove(f"{prefix}rows")
 
     def extra_repr(self) -> str:
         """For `print`."""
@@ -513,38 +553,15 @@ def prefetch(*calls: Sequence[Any]) -> None:
             module.prefetch(*arguments)
 
 
-class _Steps(threading.local):
-    """Gradients of the backward passes that this thread is in, by PyTorch's number of each."""
-
-    def __init__(self) -> None:
-        self.given: dict[int, dict[Exchange, list[tuple[Lookup, Any]]]] = {}
-
-
-_steps = _Steps()
-
-
 def give(exchange: Exchange, lookup: Lookup, gradient: NDArray[np.float32]) -> None:
     """Takes the gradient of a lookup's rows, within a backward pass: pushed at its end, or held."""
     exchange.given()
+    if not exchange.unscales:
+        this_pass().refuse_scaled()
     if exchange.held is not None:
         exchange.held.append((lookup, gradient))
         return
-    number = torch._C._current_graph_task_id()
-    given = _steps.given.get(number)
-    if given is None:
-        given = _steps.given[number] = {}
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: _end_of_backward(number))
-    given.setdefault(exchange, []).append((lookup, gradient))
-
-
-def _end_of_backward(number: int) -> None:
-    push_together(_steps.given.pop(number))
-
-
-def _forget_failed() -> None:
-    """Outside of all backward passes: what one has left here that did not come to its end."""
-    if _steps.given and torch._C._current_graph_task_id() < 0:
-        _steps.given.clear()
+    this_pass().gathered(push_together).setdefault(exchange, []).append((lookup, gradient))
 
 
 # --- autograd -------------------------------------------------------------------------------------
@@ -610,8 +627,7 @@ def gathered(module: TableModule, lookup: Lookup) -> Tensor:
     """The row of each id."""
     if not module._trains:
         return looked_up(lookup, None, None)
-    _forget_failed()
-    return _Gather.apply(module._anchor, module, lookup, None, None)
+    return _Gather.apply(module.rows, module, lookup, None, None)
 
 
 def bagged(
@@ -623,12 +639,11 @@ def bagged(
 ) -> Tensor:
     """A row for each bag."""
     trains = module._trains
-    if trains:
-        _forget_failed()
-    if mode == "max" or (weights is not None and weights.requires_grad and trains):
+    learnt = weights is not None and weights.requires_grad and torch.is_grad_enabled()
+    if mode == "max" or learnt:
         rows = torch.from_numpy(lookup.rows)
         if trains:
-            rows = _Rows.apply(module._anchor, module, lookup)
+            rows = _Rows.apply(module.rows, module, lookup)
         return F.embedding_bag(
             torch.from_numpy(lookup.places), rows, torch.from_numpy(starts.astype(np.int32)),
             mode=mode, per_sample_weights=weights, padding_idx=lookup.padding_place,
@@ -638,7 +653,7 @@ def bagged(
         factors = mean_factors(lookup, starts)
     if not trains:
         return looked_up(lookup, starts, factors)
-    return _Gather.apply(module._anchor, module, lookup, starts, factors)
+    return _Gather.apply(module.rows, module, lookup, starts, factors)
 
 
 def mean_factors(lookup: Lookup, starts: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -19,11 +19,12 @@ What holds
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from snailps.api.tables import Keys, Table
 from snailps.api.tables import Rows as RowArray
 from snailps.data._key_numbering import number_columns, number_keys
-from snailps.errors import MisuseError
+from snailps.errors import MisuseError, NotFinite
 from snailps.torch._bags import add_to_rows
 from snailps.torch.rows import Rows
 from snailps.transport.client._client import Pending
@@ -203,6 +204,8 @@ class Exchange:
     ----------
     held : list or None
         While a list: gradients wait here for `take_held` instead of being pushed.
+    unscales : bool
+        Whether what takes them undoes the scale of a `GradScaler`.
     factor : float
         Of the step size of the tables' optimiser.
     buffers : RowBuffers
@@ -214,20 +217,34 @@ class Exchange:
         tables: Sequence[Table],
         padding: Sequence[int | None],
         staleness: int = 1,
+        factor: float = 1.0,
     ) -> None:
         if type(staleness) is not int or staleness < 0:
             raise MisuseError(f"staleness: expected 0 or more steps, got {staleness!r}")
         self.rows, self.tables, self.padding = rows, tuple(tables), tuple(padding)
-        self.staleness = staleness
-        self.factor = 1.0
-        self.held: list[tuple[Lookup, RowArray]] | None = None
+        self.staleness, self.factor = staleness, factor
         for table in self.tables:
             rows.declare(table)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.held: list[tuple[Lookup, RowArray]] | None = None
+        self.unscales = False
         self.buffers = RowBuffers()
         self._ahead: deque[Lookup] = deque()
         self._steps: deque[list[Pending]] = deque()  # not acknowledged
         self._pushed = 0
         self._awaited = 0  # forwards whose gradient is still to come
+
+    def __deepcopy__(self, memo: object) -> Exchange:
+        """Another one of the same rows."""
+        copied = object.__new__(Exchange)
+        copied.__dict__.update(self.__dict__)
+        copied._begin()
+        return copied
+
+    def __reduce__(self) -> Any:
+        return Exchange, (self.rows, self.tables, self.padding, self.staleness, self.factor)
 
     def prefetch(self, ids: Ids) -> None:
         """Starts to pull the rows that `look_up` of the same ids will want."""
@@ -304,16 +321,22 @@ class Exchange:
         add_to_rows(np.concatenate(given), lookup.places, rows)
         return [(lookup, rows)]
 
-    def start_push(self, given: list[tuple[Lookup, RowArray]]) -> None:
-        """Pushes what a step has given; the gradients of a row that came twice are summed."""
+    def pushes_of(self, given: list[tuple[Lookup, RowArray]]) -> list[tuple[Table, Keys, RowArray]]:
+        """The pushes of what a step has given; gradients of a row that came twice are summed."""
         self._awaited = 0
-        under_way: list[Pending] = []
-        for lookup, gradient in self._merged(given):
-            for i, part in lookup.slices():
-                table, keys = self.tables[i].name, lookup.keys[i]
-                under_way.append(self.rows.push_async(table, keys, gradient[part], self.factor))
+        return [
+            (self.tables[i], lookup.keys[i], gradient[part])
+            for lookup, gradient in self._merged(given)
+            for i, part in lookup.slices()
+        ]
+
+    def start(self, pushes: Iterable[tuple[Table, Keys, RowArray]]) -> None:
+        """Starts the pushes of a step."""
         self._pushed += 1
+        under_way: list[Pending] = []
         self._steps.append(under_way)
+        for table, keys, values in pushes:
+            under_way.append(self.rows.push_async(table.name, keys, values, self.factor))
         for lookup in self._ahead:
             if lookup.pulled_at < 0:
                 self._pull(lookup)
@@ -367,12 +390,33 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, RowArray]]]) -> No
 
     Raises
     ------
+    NotFinite
+        A gradient has NaN or infinite values: nothing of the step was pushed.
     SnailError
         A push was refused, or the cluster has ended.
     """
-    given = {exchange: each for exchange, each in given.items() if each}
-    with corked(given):
-        for exchange, each in given.items():
-            exchange.start_push(each)
-    for exchange in given:
+    pushes = {exchange: exchange.pushes_of(each) for exchange, each in given.items() if each}
+    for each in pushes.values():
+        for table, keys, values in each:
+            check_finite(table, keys, values)
+    with corked(pushes):
+        for exchange, each in pushes.items():
+            exchange.start(each)
+    for exchange in pushes:
         exchange.settle()
+
+
+def check_finite(table: Table, keys: Keys, values: RowArray) -> None:
+    """Refuses what is to be pushed, before other pushes of its step are sent.
+
+    Raises
+    ------
+    NotFinite
+    """
+    if not table.finite or math.isfinite(values.sum()) or np.isfinite(values).all():
+        return
+    row, column = np.argwhere(~np.isfinite(values))[0].tolist()
+    raise NotFinite(
+        f"table {table.name!r}: expected finite values to push, got {values[row, column]} "
+        f"for key {keys[row]}, column {column}: nothing of this step is pushed"
+    )

@@ -46,9 +46,9 @@ class Optimizer(torch.optim.Optimizer):
         self._targets: list[TableModule | Synced] = []
         groups: list[dict[str, Any]] = []
         for module in model.modules():
-            if isinstance(module, TableModule):
+            if isinstance(module, TableModule) and module.rows is not None:
                 self._targets.append(module)
-                groups.append({"params": [module._anchor], "lr": module.lr})
+                groups.append({"params": [module.rows], "lr": module.lr})
             synced = module.__dict__.get(ATTRIBUTE)
             if isinstance(synced, Synced):
                 self._targets.append(synced)
@@ -60,7 +60,28 @@ class Optimizer(torch.optim.Optimizer):
             if isinstance(target, Synced):
                 target.held = True
             else:
-                target.exchange.held = []
+                target.exchange.held, target.exchange.unscales = [], True
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """A group a module; of an embedding with the gradient that waits for `step`.
+
+        So a `GradScaler` unscales it and looks for infinite values, and what PyTorch offers for
+        the gradients of parameters does for these.
+        """
+        for target, group in zip(self._targets, self._groups, strict=False):
+            if not isinstance(target, Synced):
+                group["params"] = [_parameter_of(target)]
+        return self._groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._groups = groups
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        groups = state.pop("param_groups")
+        super().__setstate__(state)
+        self.param_groups = groups
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Pushes the gradients since the last step.
@@ -97,16 +118,12 @@ class Optimizer(torch.optim.Optimizer):
 
         The norm is that of each different row's summed gradient, as PyTorch's is of dense ones.
         """
-        arrays: list[Any] = []
-        for target in self._targets:
-            if isinstance(target, Synced):
-                arrays += [
-                    one.grad.detach().numpy()
-                    for one in target.dense.parameters
-                    if one.grad is not None
-                ]
-            else:
-                arrays += target.exchange.held_arrays()
+        arrays: list[Any] = [
+            one.grad.detach().numpy()
+            for group in self.param_groups
+            for one in group["params"]
+            if one.grad is not None
+        ]
         total = float(np.sqrt(sum(float(np.vdot(one, one)) for one in arrays)))
         if total > max_norm:
             for one in arrays:
@@ -117,3 +134,14 @@ class Optimizer(torch.optim.Optimizer):
         """Waits until what was pushed is acknowledged."""
         for target in self._targets:
             target.flush()
+
+
+def _parameter_of(module: TableModule) -> nn.Parameter:
+    """A parameter whose gradient is that which the module holds, changed in place with it."""
+    held = module.exchange.held_arrays()
+    if not held:
+        return module.rows
+    values = torch.from_numpy(held[0])
+    parameter = nn.Parameter(values)
+    parameter.grad = values
+    return parameter

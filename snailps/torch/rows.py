@@ -13,14 +13,14 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from snailps.api.tables import Keys, Table
 from snailps.api.tables import Rows as RowArray
 from snailps.api.worker import Worker
 from snailps.errors import ConfigError, MisuseError
 from snailps.local.cluster import default_cluster
-from snailps.local.session import Cluster
+from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable
 from snailps.transport.client._client import Pending
 
@@ -55,10 +55,13 @@ class Rows(Protocol):
 
 
 class _Named:
-    """Counts the names it has given."""
+    """Counts the names it has given; a pickle of it is what is current where it is loaded."""
 
-    def __init__(self) -> None:
-        self._given: dict[str, int] = {}
+    def __init__(self, given: dict[str, int]) -> None:
+        self._given = given
+
+    def __reduce__(self) -> Any:
+        return inside, ()
 
     def name(self, kind: str) -> str:
         """A name for a table that has none, by the order of calls: ``embedding0``."""
@@ -72,7 +75,7 @@ class ClusterRows(_Named):
     clocked = False
 
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__()
+        super().__init__(_names.setdefault(cluster, {}))
         self._cluster = cluster
         self._tables: dict[str, LocalTable] = {}
 
@@ -104,7 +107,7 @@ class WorkerRows(_Named):
     """
 
     def __init__(self, worker: Worker) -> None:
-        super().__init__()
+        super().__init__({})
         self._worker = worker
         self.tables: dict[str, Table] = {}
 
@@ -132,7 +135,10 @@ class WorkerRows(_Named):
 
 
 _bound = threading.local()
-_of_clusters: weakref.WeakKeyDictionary[Cluster, ClusterRows] = weakref.WeakKeyDictionary()
+_names: weakref.WeakKeyDictionary[Cluster, dict[str, int]] = weakref.WeakKeyDictionary()
+"""How many names of each kind a cluster's modules have been given."""
+_of_clusters: weakref.WeakValueDictionary[int, ClusterRows] = weakref.WeakValueDictionary()
+"""By the cluster's `id`.  Modules refer to these, these to their cluster, and nothing back."""
 
 
 @contextlib.contextmanager
@@ -163,7 +169,23 @@ def current(cluster: Cluster | None = None) -> Rows:
             )
         return inside
     cluster = cluster if cluster is not None else default_cluster()
-    found = _of_clusters.get(cluster)
+    found = _of_clusters.get(id(cluster))
     if found is None:
-        found = _of_clusters[cluster] = ClusterRows(cluster)
+        found = _of_clusters[id(cluster)] = ClusterRows(cluster)
     return found
+
+
+def inside() -> Rows:
+    """The rows that a module which is loaded is bound to: no cluster is started for it.
+
+    Raises
+    ------
+    MisuseError
+        Neither in a ``with`` block of a cluster, nor in a job.
+    """
+    if getattr(_bound, "rows", None) is None and within() is None:
+        raise MisuseError(
+            "the rows of a module of snailps.torch are not pickled with it: load it in the `with` "
+            "block of a cluster that has them"
+        )
+    return current()

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from snailps.api.tables import Keys, Table, Tensor
 from snailps.api.tables import Rows as RowArray
-from snailps.api.tables import Tensor
 from snailps.torch.rows import Rows
 from snailps.transport.client._client import Pending
 
+BASE = 1 << 15
+"""Of the digits of a count: of 2^24 / `BASE` processes each may carry at once, exactly."""
 COUNT = "num_batches_tracked"
 """The one integer buffer that is kept: of the normalisations of PyTorch."""
 
@@ -28,12 +31,13 @@ class ServerVector:
     Parameters
     ----------
     rows : Rows
-    tensor : Tensor
+    table : Table
         Declared here.
+    keys : numpy.ndarray
+        uint64 (rows,), from 0.
 
     Attributes
     ----------
-    table : Table
     start : numpy.ndarray
         float32 (rows, floats of a row): the first values.  The servers have what was added to them.
     factor : float
@@ -42,11 +46,11 @@ class ServerVector:
 
     start: RowArray
 
-    def __init__(self, rows: Rows, tensor: Tensor) -> None:
-        self.tensor, self.table = tensor, tensor.table()
+    def __init__(self, rows: Rows, table: Table, keys: Keys) -> None:
+        self.table, self.keys = table, keys
         self.factor = 1.0
-        self._rows, self._keys = rows, tensor.keys()
-        self._pulled: RowArray = np.empty((len(self._keys), self.table.dim), np.float32)
+        self._rows = rows
+        self._pulled: RowArray = np.empty((len(keys), table.dim), np.float32)
         self._pull: Pending | None = None
         rows.declare(self.table)
 
@@ -57,7 +61,7 @@ class ServerVector:
     def ask(self) -> None:
         """Starts a pull, unless one is under way."""
         if self._pull is None:
-            self._pull = self._rows.pull_async(self.table.name, self._keys, self._pulled)
+            self._pull = self._rows.pull_async(self.table.name, self.keys, self._pulled)
 
     def refresh(self) -> None:
         """Sets the values to those at the servers, as of the last `ask`, else of now."""
@@ -73,16 +77,18 @@ class ServerVector:
             self._pull = None
             self._pulled = np.empty_like(self._pulled)  # its answer may still come into the old one
 
-    def push(self, values: RowArray) -> Pending:
-        """Starts a push of values, which must not change any more."""
-        return self._rows.push_async(self.table.name, self._keys, values, self.factor)
+    def push(self, values: RowArray, keys: Keys | None = None) -> Pending:
+        """Starts a push of values, of all rows or of `keys`; they must not change any more."""
+        keys = self.keys if keys is None else keys
+        return self._rows.push_async(self.table.name, keys, values, self.factor)
 
 
 class Buffers(ServerVector):
     """The persistent float buffers of a module, and its counts of batches, as rows of one table.
 
     Running means and variances of BatchNorm, say: what each forward adds to them is pushed as a
-    difference, so they move with the batches of all processes.
+    difference, so they move with the batches of all processes.  A count is two floats, of `BASE`,
+    because sums of float32 are exact up to 2^24 only.
 
     Parameters
     ----------
@@ -100,24 +106,40 @@ class Buffers(ServerVector):
 
     def __init__(self, rows: Rows, module: nn.Module, name: str) -> None:
         self._places = list(_kept(module))
-        size = sum(owner.get_buffer(key).numel() for owner, key in self._places)
-        super().__init__(rows, Tensor(name, (size,)))
-        self.values = self._now()
+        sizes = [owner.get_buffer(key).numel() for owner, key in self._places]
+        counts = [self._is_count(*place) for place in self._places]
+        ends = np.cumsum(sizes)
+        self._low = ends[counts] - 1
+        self._high = np.arange(len(self._low)) + ends[-1]
+        tensor = Tensor(name, (int(ends[-1]) + len(self._low),))
+        super().__init__(rows, tensor.table(), tensor.keys())
+        self.values, self._counts = self._now()
+        flat = self.values.reshape(-1)
+        flat[self._high], flat[self._low] = np.divmod(self._counts, BASE)
         self.start = self.values.copy()
+
+    @staticmethod
+    def _is_count(owner: nn.Module, key: str) -> bool:
+        return not owner.get_buffer(key).is_floating_point()
 
     @staticmethod
     def has_any(module: nn.Module) -> bool:
         """Whether a module has buffers to keep."""
         return any(True for _ in _kept(module))
 
-    def _now(self) -> RowArray:
+    def _now(self) -> tuple[RowArray, NDArray[np.int64]]:
+        """The buffers, but for counts; and these."""
         rows = np.zeros_like(self._pulled)
+        counts: list[int] = []
         flat, at = rows.reshape(-1), 0
         for owner, key in self._places:
             one = owner.get_buffer(key)
-            flat[at : at + one.numel()] = one.detach().numpy().reshape(-1)
+            if self._is_count(owner, key):
+                counts.append(int(one))
+            else:
+                flat[at : at + one.numel()] = one.detach().numpy().reshape(-1)
             at += one.numel()
-        return rows
+        return rows, np.array(counts, np.int64)
 
     def set_from(self, steps: RowArray) -> None:
         """Sets the buffers to the first values and what has been added to them."""
@@ -126,17 +148,37 @@ class Buffers(ServerVector):
 
     def write(self) -> None:
         """Sets the buffers to `values`."""
+        digits = self.values.reshape(-1).astype(np.float64)
+        self._counts = np.rint(digits[self._low] + BASE * digits[self._high]).astype(np.int64)
+        counts = iter(self._counts.tolist())
         flat, at = torch.from_numpy(self.values).view(-1), 0
         for owner, key in self._places:
             one = owner.get_buffer(key)
-            one.data.copy_(flat[at : at + one.numel()].view(one.shape))  # past autograd
+            if self._is_count(owner, key):
+                one.data.fill_(next(counts))
+            else:
+                one.data.copy_(flat[at : at + one.numel()].view(one.shape))  # past autograd
             at += one.numel()
 
-    def take_change(self) -> RowArray:
-        """What forwards have added since the buffers were set, or this was called."""
-        now = self._now()
-        change = now - self.values
-        self.values = now
+    def take_change(self, share: float = 1.0, *, carries: bool = True) -> RowArray:
+        """What forwards have added since the buffers were set, or this was called, times `share`.
+
+        With `carries` it moves what has gathered in a low digit, if that is much: by one at a time,
+        so that processes which do it at once leave a digit that is small, too.
+        """
+        now, counts = self._now()
+        change = (now - self.values) * np.float32(share)
+        flat, added = change.reshape(-1), counts - self._counts
+        high = np.trunc(added / BASE)
+        flat[self._low], flat[self._high] = (added - BASE * high) * share, high * share
+        digits = self.values.reshape(-1)
+        if carries:
+            carry = np.sign(digits[self._low]) * (np.abs(digits[self._low]) >= BASE)
+            flat[self._low] -= BASE * carry
+            flat[self._high] += carry
+        for part in (self._low, self._high):
+            now.reshape(-1)[part] = digits[part] + flat[part]
+        self.values, self._counts = now, counts
         return change
 
 

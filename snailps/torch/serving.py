@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-import torch
 from torch import nn
 
 from snailps.api.tables import Keys, Table
@@ -56,6 +55,9 @@ class ServedRows:
     """Tables that are read alone, in the place of a cluster's (`snailps.torch.rows.Rows`)."""
 
     clocked = False
+
+    def __reduce__(self) -> Any:
+        raise MisuseError("a module that is read only is not pickled: make it where it is used")
 
     def __init__(self, tables: Sequence[RowsByKey]) -> None:
         self._tables = {one.table.name: one for one in tables}
@@ -162,7 +164,7 @@ def served(
     module.tables, module.embedding_dim = declared, declared[0].dim
     padding = [embedding.as_id(padding_idx)] * len(tables)
     module.exchange = Exchange(ServedRows(tables), declared, padding, 0)
-    module._anchor = torch.zeros(())
+    module.rows = None
     module.padding_idx = padding_idx
     if kind is not embedding.Embedding:
         module.mode = embedding.checked_mode(mode or ("sum" if several else "mean"))

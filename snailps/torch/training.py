@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -24,7 +23,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, setting
 from snailps.data.atomic import atomic_file
 from snailps.errors import MisuseError
-from snailps.torch.dense import DenseParameters
+from snailps.torch.dense import DenseParameters, trained
 from snailps.torch.embedding import TableModule
 from snailps.torch.exchange import push_together
 from snailps.torch.rows import WorkerRows, bound
@@ -133,7 +132,7 @@ class Worker(api.Worker):
             self._vectors: list[ServerVector] = []
             self._dense: DenseParameters | None = None
             self._buffers: Buffers | None = None
-            if any(one.requires_grad for one in self.net.parameters()):
+            if any(True for _ in trained(self.net)):
                 self._dense = DenseParameters(
                     rows, self.net, DENSE, settings.dense_optimizer, settings.dense_lr
                 )
@@ -196,7 +195,7 @@ class Worker(api.Worker):
             self._push_rows()
             for module in self._modules:
                 module.exchange.forget_ahead()
-            self._push_vectors(1.0 / block.slots)
+            self._push_vectors(1.0 / block.slots, carries=block.slot == 0)
         return {"units": examples, "examples": examples, "loss": total}
 
     def _ask(self) -> None:
@@ -205,6 +204,11 @@ class Worker(api.Worker):
                 vector.ask()
 
     def _refresh(self) -> None:
+        if self._dense is not None and self._dense.take_edit() is not None:
+            raise MisuseError(
+                f"dense parameters of {type(self).__name__} were set outside of model(): the "
+                "servers have their values, and step them"
+            )
         self._ask()
         for vector in self._vectors:
             vector.refresh()
@@ -214,14 +218,14 @@ class Worker(api.Worker):
         exchanges = [module.exchange for module in self._modules]
         push_together({exchange: exchange.take_held() for exchange in exchanges})
 
-    def _push_vectors(self, share: float) -> None:
+    def _push_vectors(self, share: float, *, carries: bool = True) -> None:
         """Pushes gradients, and `share` of what was added to buffers."""
         gradient = None if self._dense is None else self._dense.take_gradient()
         with self._rows.corked():
             if self._dense is not None and gradient is not None:
-                self._dense.push(gradient)
+                self._dense.push_gradient(*gradient)
             if self._buffers is not None:
-                self._buffers.push(self._buffers.take_change() * np.float32(share))
+                self._buffers.push(self._buffers.take_change(share, carries=carries))
 
     def finish(self) -> None:
         """Waits until all is pushed."""
@@ -234,7 +238,7 @@ class Worker(api.Worker):
         one = cls(results.settings)
         one.tables()
         for vector in one._vectors:
-            vector.set_from(results.pull(vector.table.name, vector.tensor.keys()))
+            vector.set_from(results.pull(vector.table.name, vector.keys))
         return one.net
 
     @classmethod

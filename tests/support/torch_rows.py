@@ -4,6 +4,9 @@ import contextlib
 
 import numpy as np
 
+from snailps.errors import NotFinite
+from snailps.torch.rows import inside
+
 
 class Done:
     """A request that is answered when it is waited for, or at once."""
@@ -20,7 +23,7 @@ class Done:
 
 
 class StoredRows:
-    """Rows of one seed; a push with access sgd makes a step, of others it is recorded alone."""
+    """Rows of one seed, or zeros; a push with access add adds, with others it is a step of SGD."""
 
     clocked = False
 
@@ -29,6 +32,9 @@ class StoredRows:
         self.pulls, self.pushes, self.waited = [], [], 0
         self.corks, self.outer_corks, self._within = 0, 0, 0
 
+    def __reduce__(self):
+        return inside, ()  # as rows of a cluster
+
     def name(self, kind):
         return f"{kind}{len(self.declared)}"
 
@@ -36,6 +42,8 @@ class StoredRows:
         self.declared[table.name] = table
 
     def first(self, table, key):
+        if self.declared[table].init == "zeros":
+            return np.zeros(self.declared[table].dim, np.float32)
         draw = np.random.default_rng([len(table), int(key) >> 32, int(key) & 0xFFFFFFFF])
         return draw.normal(size=self.declared[table].dim).astype(np.float32)
 
@@ -56,8 +64,11 @@ class StoredRows:
 
     def push_async(self, table, keys, values, factor):
         assert len(np.unique(keys)) == len(keys)
+        if not np.isfinite(values).all():
+            raise NotFinite(f"table {table!r}: expected finite values to push")
         self.pushes.append((table, keys.copy(), values.copy(), factor))
-        step = np.float32(self.declared[table].lr * factor)
+        declared = self.declared[table]
+        step = np.float32(-1 if declared.access == "add" else declared.lr * factor)
         for key, value in zip(keys, values, strict=True):
             self.rows[table, int(key)] = self.row(table, key) - step * value
         return Done(self)

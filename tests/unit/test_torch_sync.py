@@ -1,0 +1,403 @@
+"""What `sync` pulls and pushes, whatever is called, set, loaded, copied or failed in between."""
+
+import copy
+import importlib
+import io
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+from torch_rows import StoredRows
+
+from snailps.errors import MisuseError, NotFinite
+from snailps.torch import Embedding, Optimizer, sync
+from snailps.torch.dense import ATTRIBUTE, BASE, row_width
+from snailps.torch.rows import bound
+
+LR = 0.125
+importlib.import_module("torch._dynamo")  # an optimiser would, in three seconds of a test
+
+
+@pytest.fixture
+def store():
+    made = StoredRows()
+    with bound(made):
+        yield made
+
+
+class Net(nn.Module):
+    """Parts, and parameters of its own, that other methods than `forward` use."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.encoder, self.norm, self.decoder = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.scale = nn.Parameter(torch.tensor([0.5]))
+
+    def encode(self, x):
+        return torch.tanh(self.scale * x @ self.encoder.weight.T + self.encoder.bias)
+
+    def loss(self, x):
+        return self.decoder(self.norm(self.encode(x))).square().mean()
+
+    def forward(self, x):
+        return self.decoder(self.norm(self.encode(x)))
+
+
+def batch(step):
+    return torch.randn((6, 3), generator=torch.Generator().manual_seed(step))
+
+
+def by_forward(net, x):
+    return net(x).square().mean()
+
+
+def by_method(net, x):
+    return net.loss(x)
+
+
+def by_parts(net, x):
+    return net.decoder(net.norm(torch.tanh(net.encoder(x)))).square().mean()
+
+
+class Checkpointed(Net):
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            return super().forward(x)
+        hidden = checkpoint(self.encode, x.clone().requires_grad_(), use_reentrant=True)
+        hidden = checkpoint(lambda one: torch.tanh(self.encoder(one[:, :3])), hidden,
+                            use_reentrant=True)  # fmt: skip
+        return checkpoint(self.decoder, hidden, use_reentrant=True)
+
+
+def assert_same(net, own):
+    for name, one in own.state_dict().items():
+        torch.testing.assert_close(net.state_dict()[name], one, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def kept(net, name="net", **options):
+    return sync(net, name, optimizer="sgd", lr=LR, **options)
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "bsp"])
+@pytest.mark.parametrize(
+    ("cls", "loss"),
+    [(Net, by_forward), (Net, by_method), (Net, by_parts), (Checkpointed, by_forward)],
+)
+def test_training_by_any_call_is_that_of_torch(store, cls, loss, mode):
+    net, own = cls(), cls()
+    synced = kept(net, mode=mode)
+    stepper = torch.optim.SGD(own.parameters(), lr=LR)
+    for step in range(6):
+        loss(net, batch(step)).backward()
+        if step == 2:  # an evaluation in between
+            with torch.no_grad():
+                net.eval()(batch(9))
+                net.train()
+        stepper.zero_grad()
+        loss(own, batch(step)).backward()
+        stepper.step()
+    synced.pull()
+    assert_same(net, own)
+    if cls is Checkpointed and mode != "bsp":  # one step a pass, however many are within it
+        assert sum(table == "net" for table, *_ in store.pushes) == 6
+
+
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("loss", [by_forward, by_parts])
+def test_training_goes_on_after_a_backward_that_failed(store, loss):
+    net, own = Net(), Net()
+    synced = kept(net)
+    stepper = torch.optim.SGD(own.parameters(), lr=LR)
+    for step in range(5):
+        x = batch(step).requires_grad_()
+        if step in (1, 3):  # fails when all parameters have their gradients
+            with pytest.raises(RuntimeError, match="broken"):
+                loss(net, Broken.apply(x)).backward()
+            assert net.encoder.weight.grad is not None
+            own.norm.load_state_dict(net.norm.state_dict())
+            continue
+        loss(net, x).backward()
+        stepper.zero_grad()
+        loss(own, x).backward()
+        stepper.step()
+    synced.pull()
+    for one, other in zip(net.parameters(), own.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+# --- what a script sets ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "bsp"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_state_dict_that_is_loaded_is_that_of_the_servers(store, mode, steps):
+    net = Net()
+    synced = kept(net, mode=mode)
+    loaded = copy.deepcopy(Net(seed=7).state_dict())
+    loaded["norm.running_mean"] += 3
+    loaded["norm.num_batches_tracked"] += 1 << 30
+    for step in range(steps):
+        by_forward(net, batch(step)).backward()
+    net.load_state_dict(loaded)
+    synced.pull()
+    assert_state(net, loaded)
+    other = Net(seed=3)
+    kept(other, mode=mode)
+    assert_state(other, loaded)
+    own = Net()
+    own.load_state_dict(loaded)
+    stepper = torch.optim.SGD(own.parameters(), lr=LR)
+    for step in range(2):
+        by_forward(net, batch(step)).backward()
+        stepper.zero_grad()
+        by_forward(own, batch(step)).backward()
+        stepper.step()
+    synced.pull()
+    assert_same(net, own)
+
+
+def assert_state(net, expected):
+    for name, one in net.state_dict().items():
+        torch.testing.assert_close(one, expected[name], rtol=1e-6, atol=1e-6, msg=name)
+
+
+def test_part_that_is_loaded_from_a_state_dict_leaves_the_rest(store):
+    net, own = Net(), Net()
+    synced = kept(net)
+    by_forward(net, batch(0)).backward()
+    net.encoder.load_state_dict(Net(seed=7).encoder.state_dict())
+    synced.pull()
+    torch.testing.assert_close(net.encoder.weight, Net(seed=7).encoder.weight)
+    assert not torch.equal(net.decoder.weight, own.decoder.weight)
+
+
+def clamp(net):
+    net.decoder.weight.data.clamp_(-0.05, 0.05)
+
+
+def replace(net):
+    net.decoder.weight.data = torch.full((1, 4), 0.05)
+
+
+def initialise(net):
+    nn.init.constant_(net.decoder.weight, 0.05)
+
+
+@pytest.mark.parametrize("change", [clamp, replace, initialise])
+@pytest.mark.parametrize("called", ["forward", "method"])
+def test_values_that_a_script_sets_are_added_at_the_servers(store, change, called):
+    net, other = Net(), Net(seed=4)
+    synced, second = kept(net), kept(other)
+    loss = by_forward if called == "forward" else by_method
+    loss(net, batch(0)).backward()
+    synced.pull()
+    change(net)
+    set_to, bias = net.decoder.weight.detach().clone(), net.decoder.bias.detach().clone()
+    loss(net, batch(1)).backward()
+    synced.pull()
+    second.pull()
+    gradient = (set_to - net.decoder.weight.detach()) / LR
+    assert 0 < gradient.abs().max() < 5  # a step from there, and no more
+    assert not torch.equal(net.decoder.bias, bias)
+    torch.testing.assert_close(other.decoder.weight, net.decoder.weight)
+    torch.testing.assert_close(other.scale, net.scale)
+
+
+def test_parameter_in_the_place_of_another_is_refused(store):
+    net = Net()
+    synced = kept(net)
+    net.load_state_dict(Net(seed=7).state_dict(), assign=True)
+    with pytest.raises(MisuseError, match=r"'scale' of Net was replaced: .* close\(\) and sync"):
+        synced.pull()
+
+
+def test_what_another_rank_than_the_first_sets_is_not_kept_and_is_told(store):
+    net, other = Net(), Net()
+    kept(net, world=2, rank=0)
+    synced = kept(other, world=2, rank=1)
+    said = []
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            clamp(other)
+            other.norm.load_state_dict(Net(seed=5).norm.state_dict())
+            synced.pull()
+        said.append([str(one.message) for one in told])
+    assert [len(each) for each in said] == [1, 0]
+    assert "rank 1 has set parameters" in said[0][0]
+    assert_same(other, net)
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("low", [2**24, BASE - 2])
+def test_steps_are_counted_beyond_what_float32_has(store, low):
+    """2^24 in one float is what an earlier version left behind."""
+    net = nn.Linear(2, 1)
+    first = kept(net, mode="ssp", world=2, rank=0, staleness=0)
+    first.close()
+    key = np.array([0], np.uint64)
+    store.push_async("net.steps", key, np.array([[low, 0, 0]], np.float32), 1.0)
+    synced = kept(net, mode="ssp", world=2, rank=0, staleness=5)
+    store.push_async("net.steps", key + 1, np.array([[low, 0, 0]], np.float32), 1.0)
+    for step in range(5):
+        net(torch.ones(1, 2)).sum().backward()
+        assert kept(nn.Linear(2, 1), mode="ssp", world=2)._ranks.steps == low + step + 1
+    assert synced._ranks._slowest() == low
+    assert "rank 1, which has made" in synced._ranks._behind()
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_batches_are_counted_beyond_what_float32_has(store, processes):
+    nets = [nn.Sequential(nn.BatchNorm1d(2)) for _ in range(processes)]
+    for net in nets:
+        net[0].num_batches_tracked += (1 << 24) - 3
+    all_synced = [kept(net) for net in nets]
+    for _ in range(10):
+        for net in nets:
+            net(torch.randn(4, 2)).sum().backward()
+    for net, synced in zip(nets, all_synced, strict=True):
+        synced.pull()
+        assert int(net[0].num_batches_tracked) == (1 << 24) - 3 + 10 * processes
+
+
+def test_counts_of_batches_are_carried_by_several_at_once(store):
+    nets = [nn.Sequential(nn.BatchNorm1d(2)) for _ in range(3)]
+    all_synced = [kept(net) for net in nets]
+    for _ in range(4):
+        for net in nets:
+            net[0].num_batches_tracked += (1 << 15) - 1
+            net(torch.randn(4, 2)).sum().backward()
+    for synced in all_synced:
+        synced.pull()
+    assert int(nets[0][0].num_batches_tracked) == 12 << 15
+    assert abs(store.row("net.buffers", 0)[4]) < 8 * (1 << 15)  # the low digit
+
+
+# --- parameters without a gradient, refused gradients, scaled losses ------------------------------
+
+
+def test_parameters_without_a_gradient_are_not_pushed(store):
+    heads = nn.ModuleList([nn.Linear(3, 5), nn.Linear(3, 2)])
+    synced = kept(heads)
+    store.pushes.clear()
+    heads[1](torch.ones(1, 3)).sum().backward()
+    (table, keys, values, _) = store.pushes[0]
+    of = synced.dense._starts[2]
+    assert (table, keys.min()) == ("net", of)
+    assert len(keys) == synced.dense._starts[-1] - of
+    assert values[0, :6].tolist() == [1.0] * 6
+    before = len(store.pushes)
+    for one in heads.parameters():
+        one.requires_grad_(False)
+    heads[0](torch.ones(1, 3, requires_grad=True)).sum().backward()
+    assert len(store.pushes) == before
+
+
+@pytest.mark.parametrize("sizes", [[1], [16, 16], [1000, 3], [64 * 64, 64] * 9, [10**6, 10**3]])
+def test_width_of_rows_wastes_little(sizes):
+    dim = row_width(sizes)
+    assert 16 <= dim < 1024
+    floats = sum(-(-size // dim) * dim for size in sizes)
+    assert floats <= max(1.1 * sum(sizes), 16 * len(sizes) * 2)
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "bsp"])
+@pytest.mark.parametrize("in_buffers", [False, True])
+def test_step_that_is_not_finite_is_refused_and_the_next_goes_on(store, mode, in_buffers):
+    net, own = Net(), Net()
+    synced = kept(net, mode=mode)
+    stepper = torch.optim.SGD(own.parameters(), lr=LR)
+    for step in range(3):
+        if step == 1:
+            factors = (float("nan"), 1.0) if in_buffers else (1.0, float("inf"))
+            loss = by_forward(net.train(in_buffers), batch(step) * factors[0]) * factors[1]
+            with pytest.raises(NotFinite, match="nothing of this step is pushed"):
+                loss.backward()
+            net.train()
+            continue
+        by_forward(net, batch(step)).backward()
+        stepper.zero_grad()
+        by_forward(own, batch(step)).backward()
+        stepper.step()
+    synced.pull()
+    assert_same(net, own)
+
+
+def test_scaled_loss_needs_an_optimizer(store):
+    net, own = Net(), Net()
+    kept(net)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    with pytest.raises(MisuseError, match="scaled by a GradScaler"):
+        scaler.scale(by_forward(net.eval(), batch(0))).backward()
+    net.train()
+    stepper = Optimizer(net)
+    plain = torch.optim.SGD(own.parameters(), lr=LR)
+    for step in range(3):
+        stepper.zero_grad()
+        scaler.scale(by_forward(net, batch(step))).backward()
+        scaler.step(stepper)
+        scaler.update()
+        plain.zero_grad()
+        by_forward(own, batch(step)).backward()
+        plain.step()
+    getattr(net, ATTRIBUTE).pull()
+    for one, other in zip(net.parameters(), own.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def test_copy_and_pickle_of_a_synced_module_are_kept_by_nothing(store):
+    net = Net()
+    synced = kept(net)
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    copies = [copy.deepcopy(net), torch.load(file, weights_only=False), AveragedModel(net).module]
+    pushes = len(store.pushes)
+    for one in copies:
+        assert_same(one, net)
+        by_forward(one, batch(0)).backward()
+        assert one.decoder.weight.grad is not None
+        one.load_state_dict(Net(seed=7).state_dict())
+    assert len(store.pushes) == pushes
+    by_forward(net, batch(0)).backward()
+    synced.pull()
+    assert not torch.equal(net.decoder.weight, Net().decoder.weight)
+    again = kept(copies[0], "again")  # and can be kept anew
+    again.close()
+
+
+def test_module_of_another_shape_of_the_same_size_is_refused(store):
+    kept(nn.Linear(3, 4, bias=False))
+    with pytest.raises(MisuseError, match="parameters of other shapes"):
+        kept(nn.Linear(4, 3, bias=False))
+
+
+def test_embeddings_within_are_no_dense_parameters(store):
+    model = nn.Sequential(Embedding(3, "rows", optimizer="sgd", lr=LR), nn.Linear(3, 1))
+    synced = kept(model)
+    assert synced.dense.size == 4
+    model(torch.tensor([5])).sum().backward()
+    assert sorted({table for table, *_ in store.pushes}) == [
+        "net", "net.first", "net.steps", "rows",
+    ]  # fmt: skip
