@@ -365,6 +365,7 @@ class Ranks:
         self._rows.push_async(f"{dense.table.name}.first", dense.keys, change, 1.0).wait()
         edits = float(self._read(np.array([EDITS]))[0, 0])
         self._write(EDITS, 1.0 if edits < BASE else -edits, 0.0, 0.0)
+        self.forget()  # the answer would be of before
 
     def ask(self) -> None:
         """Starts to ask whether first values have changed."""
@@ -600,6 +601,7 @@ class Synced:
             if change.any() and not (self._ranks.rank and (self._loads or self.mode == "bsp")):
                 self._check(change)
                 self._pushes.append(self._buffers.push(change))
+                self._buffers.forget()  # a pull that was asked for before lacks it
         self._loads = False
 
     def _check(self, change: RowArray | None, gradient: RowArray | None = None) -> None:

@@ -1,7 +1,11 @@
 """Dense parameters at the servers: steps as PyTorch's, several ranks, schedules, clipping."""
 
+import gc
 import os
 import signal
+import time
+import weakref
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +68,80 @@ def test_parameters_after_some_steps_are_those_of_torch(cluster, name, mode):
     for one, other in zip(ours.parameters(), own.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     assert not torch.allclose(ours[0].weight, small()[0].weight, atol=1e-3)
+
+
+class Heads(nn.Module):
+    """A body, and two heads of which a step has one, or a part of one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.body, self.heads = nn.Linear(6, 5), nn.ModuleList(nn.Linear(5, 2) for _ in range(2))
+
+    def forward(self, x, head):
+        return self.heads[head](self.body(x)) if head < 2 else self.body(x)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("mode", ["async", "bsp"])
+def test_parameters_without_a_gradient_are_left_alone_as_torch_does(cluster, name, mode):
+    made, options = OPTIMIZERS[name]
+    ours, own = Heads(), Heads()
+    kept = sync(
+        ours, f"heads-{name}-{mode}", mode=mode, optimizer=name, lr=options["lr"], cluster=cluster
+    )
+    stepper = made(own.parameters(), **options)
+    for step in range(20):
+        x, _ = batch(step)
+        for module in (ours, own):
+            module.heads[0].bias.requires_grad_(step % 3 > 0)
+            (module(x, (0, 0, 1, 2, 0)[step % 5]) - 1).square().mean().backward()
+        stepper.step()
+        stepper.zero_grad()
+    kept.close()
+    for one, other in zip(ours.parameters(), own.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_cluster_ends_with_the_last_module_that_refers_to_it():
+    made = snailps.local_cluster(workers=0)
+    ended = weakref.ref(made)
+    model = nn.Sequential(Embedding(3, "rows", cluster=made), nn.Linear(3, 1))
+    sync(model, cluster=made)
+    model(torch.arange(4)).sum().backward()
+    pids = [node["pid"] for node in made.status()["nodes"] if node["role"] == "server"]
+    del made
+    gc.collect()
+    model(torch.arange(4)).sum().backward()  # as long as there is one
+    del model
+    gc.collect()
+    assert ended() is None
+    assert wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), 30)
+
+
+def wait_until(true, limit_s):
+    until = time.monotonic() + limit_s
+    while not true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_model_with_modules_trains_in_distributed_data_parallel(cluster, tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1
+    )
+    try:
+        rows = Embedding(3, "parallel", optimizer="sgd", lr=1.0, init="zeros", cluster=cluster)
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(rows, nn.Linear(3, 1)))
+        for _ in range(3):
+            model(torch.arange(4)).sum().backward()
+        with torch.no_grad():
+            expected = -3 * model.module[1].weight.expand(4, 3)
+            torch.testing.assert_close(rows(torch.arange(4)), expected)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_process_that_begins_again_goes_on_from_what_the_servers_have(cluster):

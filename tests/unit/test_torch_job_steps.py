@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 from torch_rows import StoredRows
 
+from snailps.errors import MisuseError
 from snailps.torch import Embedding, TorchSettings, Worker
 
 BATCHES = [torch.tensor([3, 1, 3]), torch.tensor([2, 7]), torch.tensor([1, 9])]
@@ -69,6 +70,21 @@ class Sums(Worker):
 def train(worker):
     block = SimpleNamespace(seed=1, prepared=list(BATCHES), clock=-1, slots=1)
     return worker.train(block)
+
+
+def test_dense_parameters_that_are_set_outside_of_model_are_refused(settings):
+    worker = Sums(settings)
+    train(worker)
+    worker.net["top"].weight.data.zero_()
+    with pytest.raises(MisuseError, match=r"dense parameters of Sums were set outside of model"):
+        train(worker)
+
+
+def test_frozen_rows_of_a_job_are_not_pushed(settings):
+    worker = Sums(settings)
+    worker.net["rows"].requires_grad_(False)
+    train(worker)
+    assert {table for what, table in worker.store.asked if what == "push"} == {"dense"}
 
 
 @pytest.fixture

@@ -219,6 +219,20 @@ def test_values_that_a_script_sets_are_added_at_the_servers(store, change, calle
     torch.testing.assert_close(other.scale, net.scale)
 
 
+def test_values_that_are_set_after_a_step_are_there_in_the_next_forward(store):
+    net = Net()
+    sync(net, optimizer="sgd", lr=1e-6)
+    for step in range(3):
+        by_forward(net, batch(step)).backward()
+        with torch.no_grad():
+            net.decoder.weight[0, 1] = 5.0 + step
+            net.norm.running_mean[2] = 7.0 + step
+        net.eval()(batch(9))
+        assert net.decoder.weight[0, 1].item() == pytest.approx(5.0 + step, abs=1e-3)
+        assert net.norm.running_mean[2].item() == pytest.approx(7.0 + step, abs=1e-4)
+        net.train()
+
+
 def test_parameter_in_the_place_of_another_is_refused(store):
     net = Net()
     synced = kept(net)
