@@ -104,7 +104,7 @@ def test_parameters_without_a_gradient_are_left_alone_as_torch_does(cluster, nam
 
 
 def test_cluster_ends_with_the_last_module_that_refers_to_it():
-    made = snailps.local_cluster(workers=0)
+    made = snailps.cluster(servers=1, workers=1)
     ended = weakref.ref(made)
     model = nn.Sequential(Embedding(3, "rows", cluster=made), nn.Linear(3, 1))
     sync(model, cluster=made)
