@@ -1,11 +1,14 @@
 """A store of rows within the process, in the place of servers, for tests of torch modules."""
 
 import contextlib
+import importlib
 
 import numpy as np
 
 from snailps.errors import NotFinite
 from snailps.torch.rows import inside
+
+importlib.import_module("torch._dynamo")  # the first optimiser would, in seconds of a test's CPU
 
 
 class Done:

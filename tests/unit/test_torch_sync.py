@@ -1,7 +1,6 @@
 """What `sync` pulls and pushes, whatever is called, set, loaded, copied or failed in between."""
 
 import copy
-import importlib
 import io
 import warnings
 
@@ -21,7 +20,6 @@ from snailps.torch.dense import ATTRIBUTE, BASE, row_width
 from snailps.torch.rows import bound
 
 LR = 0.125
-importlib.import_module("torch._dynamo")  # an optimiser would, in three seconds of a test
 
 
 @pytest.fixture
