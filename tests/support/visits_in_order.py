@@ -1,0 +1,181 @@
+"""Rotating workers of which one runs at a time, in a given order: the same numbers in each run.
+
+The trainers are the real ones.  Each has a thread, which stops before it opens its tenancy, before
+it borrows, and behind each turn of a visit; an order says which of them goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+from unittest.mock import patch
+
+from rotating import MemoryWorker, blocks_of_chunk
+
+from snailps.models.word_vectors import rotation
+from snailps.models.word_vectors.input_exchange import InputExchange
+
+MEETING_S = 120.0
+
+States = Sequence[str]
+"""Of each worker: "new", "turn" (stopped between two), "blocked" (waits for a part), "done"."""
+Order = Callable[[States], Sequence[int]]
+"""Which workers make a step each, one after the other, before it is asked again."""
+
+
+def _live(states: States) -> list[int]:
+    return [at for at, state in enumerate(states) if state != "done"]
+
+
+def in_turns(states: States) -> list[int]:
+    """One tenancy after the other."""
+    return _live(states)[:1]
+
+
+def lockstep(states: States) -> list[int]:
+    """All make a turn each: what as many idle cores do."""
+    return _live(states)
+
+
+def stalled(states: States) -> list[int]:
+    """The last worker opens its tenancy, then stands still until all others need its part."""
+    last = len(states) - 1
+    if states[last] == "new":
+        return [last]
+    going = [at for at in _live(states) if at != last]
+    return going if any(states[at] != "blocked" for at in going) else _live(states)
+
+
+def seeded(seed: int) -> Order:
+    """Any worker's turn, at random."""
+    generator = random.Random(seed)
+    return lambda states: [generator.choice(_live(states))]
+
+
+class _Steps:
+    """A thread that runs only while `advance` waits for it."""
+
+    def __init__(self, work: Callable[[_Steps], Any]) -> None:
+        self.state, self._error = "new", None
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[_Steps], Any]) -> None:
+        assert self._go.acquire(timeout=MEETING_S)
+        try:
+            work(self)
+        except BaseException as error:
+            self._error = error
+        self.state = "done"
+        self._stopped.release()
+
+    def stop(self, state: str) -> None:
+        """Called by the thread: stops until it is to go on."""
+        self.state = state
+        self._stopped.release()
+        assert self._go.acquire(timeout=MEETING_S)
+
+    def advance(self) -> None:
+        """Lets the thread run to its next stop."""
+        if self.state != "done":
+            self._go.release()
+            assert self._stopped.acquire(timeout=MEETING_S)
+        if self._error:
+            raise self._error
+
+
+class _Lazily:
+    """An executor's place: work is done by the thread that asks for its result."""
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> _Lazily:
+        """Remembers the work."""
+        self._work = lambda: function(*args)
+        return self
+
+    def result(self) -> Any:
+        """Does it."""
+        return self._work()
+
+
+class _AtOnce:
+    """An executor's place: work is done when it is submitted."""
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Does the work."""
+        future: Future[Any] = Future()
+        future.set_result(function(*args))
+        return future
+
+
+class _NoWait:
+    """The place of the condition on which a worker waits for a part."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+    def notify_all(self) -> None:
+        """Whoever waits is asked again in any case."""
+
+    def wait(self, _: float) -> bool:
+        """Lets others go on."""
+        _running().stop("blocked")
+        return True
+
+
+_current: list[_Steps] = []
+
+
+def _running() -> _Steps:
+    return _current[-1]
+
+
+def losses_in_order(
+    workers: list[MemoryWorker], texts: list[list[bytes]], order: Order, epochs: int = 1
+) -> list[float]:
+    """Loss of each chunk, all its workers' together, while an order decides who goes on."""
+    total, found = epochs * len(texts), []
+    exchange, borrow = InputExchange.exchange, rotation.RotationTrainer._borrow
+
+    def exchange_and_stop(self: InputExchange, number: int) -> None:
+        exchange(self, number)
+        _running().stop("turn")
+
+    def tenancy(worker: MemoryWorker, block: Any, figures: list[dict[str, float]]) -> Any:
+        def work(steps: _Steps) -> None:
+            block.prepared = worker.prepare(block)
+            trainer = worker._rotating
+            with (
+                patch.object(trainer, "_ahead", _Lazily()),
+                patch.object(trainer, "_behind", _AtOnce()),
+            ):
+                figures.append(dict(worker.train(block)))
+
+        return work
+
+    def opened(self: Any, block: Any, tenancy: Any) -> Any:
+        _running().stop("turn")
+        return borrow(self, block, tenancy)
+
+    with (
+        patch.object(InputExchange, "exchange", exchange_and_stop),
+        patch.object(rotation.RotationTrainer, "_borrow", opened),
+    ):
+        for chunk in range(total):
+            shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)  # not to the end
+            blocks = blocks_of_chunk(workers, texts[chunk % len(texts)], chunk, shares)
+            blocks[0].visits._lent.changed = _NoWait()  # type: ignore[attr-defined]
+            figures: list[dict[str, float]] = []
+            all_steps = [
+                _Steps(tenancy(worker, block, figures))
+                for worker, block in zip(workers, blocks, strict=True)
+            ]
+            while any(steps.state != "done" for steps in all_steps):
+                for at in order([steps.state for steps in all_steps]):
+                    _current[:] = [all_steps[at]]
+                    all_steps[at].advance()
+            examples = sum(one["examples"] for one in figures)
+            found.append(sum(one["loss"] for one in figures) / max(1, examples))
+    return found
