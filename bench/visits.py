@@ -156,7 +156,9 @@ def main() -> None:
                     if alone is None or None in losses:
                         continue
                     cells = [f"{loss:.3f}" for loss in (alone, *losses) if loss is not None]
-                    rows.append(f"| {text}, {model} | {times:g} | {workers} | {' | '.join(cells)} |")
+                    rows.append(
+                        f"| {text}, {model} | {times:g} | {workers} | {' | '.join(cells)} |"
+                    )
                     print(rows[-1], flush=True)
     print(f"{time.monotonic() - began:.0f} s")
     if options.write:
