@@ -59,7 +59,8 @@ class _Steps:
     """A thread that runs only while `advance` waits for it."""
 
     def __init__(self, work: Callable[[_Steps], Any]) -> None:
-        self.state, self._error = "new", None
+        self.state = "new"
+        self._error: BaseException | None = None
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
         self._thread.start()

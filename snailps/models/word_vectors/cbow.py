@@ -205,7 +205,7 @@ class CbowTrainer(RotationTrainer[CbowTenancy]):
 
 
 def gains_of_grams(
-    ptr: NDArray[np.int64], rows: Ints, counts: NDArray[Any], occurrences: NDArray[np.float64]
+    ptr: NDArray[np.int64], rows: Ints, counts: NDArray[Any], occurrences: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How far a row's steps move the hidden vectors of the windows that have it: in whole steps.
 
@@ -219,7 +219,7 @@ def gains_of_grams(
         Bag of each word: its rows.
     counts : int array
         Of each word: windows of which it is the target.
-    occurrences : float64 array
+    occurrences : array
         Of each row: times that it is an input.
 
     Notes
