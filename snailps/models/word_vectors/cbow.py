@@ -39,8 +39,8 @@ learning rate.  Loss of held-out text with 8 workers, rows 50 steps apart: 2.212
 2.216 at 0.1; it matters where rates are high, or a network so slow that rows travel rarely."""
 GRAM_CURVATURE = 0.2
 """The same with rows of n-grams, whose steps count by `gains_of_grams`.  A text of "item0123", 4
-workers, loss at .1 and .2 (one worker .629, .546): .616 and .676 at .05, .609 and .552 at .2; at 1
-.641; prose (one worker 2.017): 1.966 at .05 and at .2, 2.016 at 1."""
+workers, exchanged as words are, loss at .1 and .2 (one worker .629, .546): .616 and .676 at .05,
+.609 and .552 at .2."""
 OCTAVES = 2
 """Rows whose frequencies are within so many factors of two are taken to step together."""
 STEPS_APART_MIN, STEPS_APART_MAX = 100.0, 300.0
