@@ -11,8 +11,8 @@ from __future__ import annotations
 import atexit
 import errno
 import io
-import itertools
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -25,7 +25,6 @@ from snailps.errors import ModelWriteError
 # Large enough that the small writes of a dictionary or of text lines cost no call each; matrix
 # chunks above it are not copied here.
 _BUFFER_BYTES = 1 << 20
-_serial = itertools.count()
 _unfinished: set[Unfinished] = set()
 """To remove at exit: daemon threads may be writing them."""
 _ACL = "system.posix_acl_access"
@@ -45,7 +44,8 @@ class Unfinished:
 
     def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
         self.target, self._process, self._is_published = target, os.getpid(), False
-        hidden = f".{target.name[:100]}.{os.getpid()}.{next(_serial)}.{part}"
+        # By chance: in containers each life of a process has the same number, and leaves may be there.
+        hidden = f".{target.name[:40]}.{secrets.token_hex(8)}.{part}"
         self.path = target.with_name(hidden)
         try:
             old = target.stat()
@@ -61,8 +61,10 @@ class Unfinished:
 
     def publish(self) -> None:
         """Puts it in the place of the target, on the disk; raises OSError."""
-        publish(self.path, self.target)
+        os.fsync(self.descriptor)
+        self.path.replace(self.target)
         self._is_published = True
+        _sync_folder(self.target.parent)
 
     def remove(self) -> None:
         """Removes it unless it was published; a forked child leaves its parent's file alone."""
@@ -145,8 +147,8 @@ def atomic_file(
     removed whatever ends the block, Ctrl-C included.
     """
     target = Path(os.path.realpath(path))
-    _check_target(target, bytes_needed)
     try:
+        _check_target(target, bytes_needed)
         unfinished = Unfinished(target)
     except OSError as error:
         raise write_error(target, error, bytes_needed) from error

@@ -233,10 +233,7 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
             if size < stop:
-                raise DataError(
-                    f"{path} became shorter: expected at least {stop:,} bytes, got {size:,}. "
-                    "Do not change the input during a job"
-                )
+                raise _shorter(path, stop, size)
             file.seek(0)
             if unit == "line" and is_matrix(file.read(HEADER_BYTES)):
                 return read_matrix_block(file, path, start, stop, size)
@@ -246,12 +243,22 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
                 return b""  # the first unit that begins behind `start` begins behind `stop`
             last = _behind_unit(file, end, path, stop - 1, size)
             file.seek(first)
-            return file.read(last - first)
+            data = file.read(last - first)
+            if len(data) < last - first:
+                raise _shorter(path, last, first + len(data))
+            return data
     except OSError as error:
         raise DataError(
             f"cannot read {path} (bytes {start:,} to {stop:,}): {error.strerror or error}. "
             "The input has to stay where it is until the job ends"
         ) from error
+
+
+def _shorter(path: str, expected: int, got: int) -> DataError:
+    return DataError(
+        f"{path} became shorter: expected at least {expected:,} bytes, got {got:,}. "
+        "Do not change the input during a job"
+    )
 
 
 class TextParts:
@@ -280,10 +287,7 @@ class TextParts:
         except OSError as error:
             raise DataError(f"cannot read {self._path}: {error.strerror or error}") from error
         if len(data) < last - first:
-            raise DataError(
-                f"{self._path} became shorter: expected at least {last:,} bytes, got "
-                f"{first + len(data):,}. Do not change the input during a job"
-            )
+            raise _shorter(self._path, last, first + len(data))
         return data
 
     def close(self) -> None:

@@ -378,10 +378,8 @@ class Scratch:
                 descriptor = os.open(path, flags, 0o600)
             except OSError as error:
                 raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if _has_name(descriptor):
+            if _is_held(descriptor, path):
                 return path, descriptor
-            os.close(descriptor)
 
     def close(self) -> None:
         """Lets go of all copies.  They stay for the next job, or until `clean`.
@@ -501,7 +499,7 @@ class Scratch:
             except FileNotFoundError:
                 continue
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
                 if _has_name(descriptor):  # else another file may have that name by now
                     path.unlink()
                     freed += size
@@ -535,7 +533,7 @@ class Scratch:
             except OSError as error:
                 raise DataError(f"cannot write to {self.folder}: {error.strerror}") from error
             try:
-                self._wait_for(descriptor, purpose, deadline)
+                self._wait_for(descriptor, path, purpose, deadline)
                 if not _has_name(descriptor):
                     continue
                 os.ftruncate(descriptor, 0)
@@ -548,12 +546,12 @@ class Scratch:
             finally:
                 os.close(descriptor)
 
-    def _wait_for(self, descriptor: int, purpose: str, deadline: float) -> None:
+    def _wait_for(self, descriptor: int, path: Path, purpose: str, deadline: float) -> None:
         # flock itself has no time limit.
         while True:
             self._check_open()
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
                 return
             except BlockingIOError:
                 if time.monotonic() >= deadline:
@@ -648,11 +646,47 @@ def _hold(copy: Path) -> int | None:
         descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if _has_name(descriptor):
-        return descriptor
-    os.close(descriptor)
-    return None
+    return descriptor if _is_held(descriptor, copy) else None
+
+
+def _is_held(descriptor: int, path: Path) -> bool:
+    """Takes a shared lock; whether the file was not removed before, else it is closed.
+
+    Raises
+    ------
+    DataError
+        There are no locks.
+    """
+    try:
+        _lock(descriptor, fcntl.LOCK_SH, path)
+    except DataError:
+        os.close(descriptor)
+        raise
+    if not _has_name(descriptor):
+        os.close(descriptor)
+        return False
+    return True
+
+
+def _lock(descriptor: int, how: int, path: Path) -> None:
+    """Locks a file.
+
+    Raises
+    ------
+    BlockingIOError
+        `how` is not to wait, and another process has it.
+    DataError
+        There are no locks, as on some network disks.
+    """
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"cannot lock files in {path.parent}: {error.strerror}. Choose another scratch folder, "
+            "on a disk of this machine"
+        ) from error
 
 
 def _has_name(descriptor: int) -> bool:

@@ -260,7 +260,7 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
     """The content of an open file, by the ending of its path; closing it closes the file."""
     packing = packing_of(path)
     if packing == ".gz":
-        return cast(BinaryIO, _Closing(gzip.GzipFile(fileobj=file), file))
+        return cast(BinaryIO, _Closing(_Gzip(fileobj=file), file))
     if packing == ".bz2":
         content = _content(file, bz2.BZ2Decompressor)
     elif packing == ".xz":
@@ -270,6 +270,17 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
     else:
         return cast(BinaryIO, file)
     return cast(BinaryIO, _Closing(_Pieces(content), file))
+
+
+class _Gzip(gzip.GzipFile):
+    """A reader that refuses a file of no bytes, which Python's takes for one without content."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As of GzipFile."""
+        data = super().read(size)
+        if size and not data and self.mtime is None:  # no stream has begun
+            raise EOFError("the file ends within a stream")
+        return data
 
 
 class _Closing(io.BufferedReader):

@@ -286,7 +286,8 @@ class RunRegistry:
 
     def secret_at(self, address: str) -> bytes:
         """The secret of the run that goes on at an address of this machine; empty for none."""
-        runs = [run for run in self.going_on() if run.secret]
+        # A master that runs has the address, and not one that is to be started again.
+        runs = [run for run in [*reversed(self.running()), *self.going_on()] if run.secret]
         return next((run.secret for run in runs if _is_at(run.address, address)), "").encode()
 
     def restarts(self, run: Run) -> bool:

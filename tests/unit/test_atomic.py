@@ -1,5 +1,6 @@
 """data.atomic: files that appear complete, with the rights of those that they replace."""
 
+import itertools
 import os
 import stat
 
@@ -9,6 +10,7 @@ import pytest
 from snailps import write_matrix
 from snailps.data import atomic
 from snailps.data.atomic import Unfinished, atomic_file, publish
+from snailps.errors import ModelFileError
 
 
 def write_model(path):
@@ -109,6 +111,44 @@ def test_file_of_a_link_is_replaced_where_the_link_leads(tmp_path, write):
     write(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_bytes() != b"old"
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_file_is_written_beside_what_a_killed_process_of_the_same_number_has_left(
+    tmp_path, monkeypatch, write
+):
+    """In containers: each life of a process has the same number."""
+    monkeypatch.setattr(atomic, "_serial", itertools.count(), raising=False)
+    monkeypatch.setattr(atomic.Unfinished, "remove", lambda file: None)
+    with pytest.raises(ZeroDivisionError), atomic_file(tmp_path / "m"):
+        raise ZeroDivisionError
+    monkeypatch.undo()
+    monkeypatch.setattr(atomic, "_serial", itertools.count(), raising=False)
+    write(tmp_path / "m")
+    assert (tmp_path / "m").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["\N{CJK UNIFIED IDEOGRAPH-6A21}" * 84, "m" * 250])
+def test_file_of_the_longest_names_is_written(tmp_path, name):
+    write_model(tmp_path / name)
+    assert (tmp_path / name).read_bytes() == b"new"
+
+
+def test_file_of_a_name_that_cannot_be_is_model_error(tmp_path):
+    with pytest.raises(ModelFileError, match="cannot be written, because File name too long"):
+        write_model(tmp_path / ("m" * 256))
+
+
+def test_file_that_its_owner_cannot_read_is_replaced(tmp_path, monkeypatch):
+    def refuse(path, flags, *mode):
+        if str(path).startswith(str(tmp_path)) and not flags & (os.O_WRONLY | os.O_DIRECTORY):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, flags, *mode)
+
+    opened = os.open
+    monkeypatch.setattr(atomic.os, "open", refuse)
+    write_model(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == b"new"
 
 
 def test_publish_of_a_folder_puts_it_and_its_files_in_place(tmp_path):

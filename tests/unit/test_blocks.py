@@ -11,8 +11,10 @@ from cases import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from snailps.data import blocks
 from snailps.data._text import WordCounter
 from snailps.data.blocks import (
+    _behind_unit,
     STEP_BYTES,
     Block,
     Source,
@@ -169,6 +171,19 @@ def test_read_block_shortened_file_is_data_error(folder, scratch):
     path = write(folder / "short.txt", b"few bytes")
     with pytest.raises(DataError, match="became shorter: expected at least 20 bytes, got 9"):
         read_block(path, 10, 20, unit="word", scratch=scratch)
+
+
+def test_read_block_of_a_file_that_shrinks_meanwhile_is_data_error(folder, scratch, monkeypatch):
+    path = write(folder / "short.txt", b"a few words more\n" * 1000)
+
+    def shrinking(*arguments):
+        found = _behind_unit(*arguments)
+        os.truncate(path, 10_000)
+        return found
+
+    monkeypatch.setattr(blocks, "_behind_unit", shrinking)
+    with pytest.raises(DataError, match="became shorter: expected at least 17,000 bytes, got 10,0"):
+        read_block(path, 0, 17_000, unit="line", scratch=scratch)
 
 
 def test_read_block_unit_beyond_limit_is_data_error(folder, scratch, monkeypatch):

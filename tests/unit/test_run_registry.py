@@ -137,6 +137,15 @@ def test_secret_of_a_run_is_known_by_its_address_until_its_end_and_in_a_private_
     assert registry.secret_at("127.0.0.1:5000") == b""
 
 
+def test_secret_of_an_address_is_that_of_the_master_that_runs_there(machine):
+    machine.births[9] = 63
+    machine.begin(10, launcher=9, address="127.0.0.1:5000", secret="of a lost one")
+    del machine.births[10]
+    assert machine.registry().secret_at("127.0.0.1:5000") == b"of a lost one"
+    machine.begin(11, address="127.0.0.1:5000", secret="of its follower")
+    assert machine.registry().secret_at("127.0.0.1:5000") == b"of its follower"
+
+
 def test_second_folder_serves_where_the_first_cannot_be_made(machine, tmp_path):
     machine.places[0] = tmp_path / "missing" / "runtime"
     run = machine.begin(10)

@@ -1,5 +1,6 @@
 """data.scratch: one unpacked copy a host, bounded, locked, removed only when unused."""
 
+import errno
 import fcntl
 import gzip
 import os
@@ -242,6 +243,28 @@ def test_new_file_that_was_removed_before_it_was_locked_is_another(make, monkeyp
     assert file.path.exists()
     assert file.path != late[0]
     file.close()
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_local_on_a_disk_without_locks_is_data_error_and_leaves_no_descriptor(
+    make, packed, monkeypatch, failing
+):
+    flock, calls = fcntl.flock, []
+
+    def refuse(descriptor, how):
+        calls.append(how)
+        if len(calls) == failing:
+            raise OSError(errno.ENOLCK, "No locks available")
+        return flock(descriptor, how)
+
+    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    scratch, before = make(), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DataError, match="cannot lock files in .*scratch: No locks available"):
+        for _ in range(3):
+            scratch.local(packed)
+            scratch.close()
+            scratch.clean()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_local_copy_is_on_the_disk_before_it_has_its_name(make, packed, monkeypatch):

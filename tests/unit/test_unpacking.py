@@ -89,11 +89,12 @@ def test_several_packed_pieces_are_one_content(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("damage", ["cut", "foreign"])
+@pytest.mark.parametrize("damage", ["cut", "cut to nothing", "foreign"])
 def test_damaged_packed_file_is_data_error_that_names_the_program(tmp_path, ending, damage):
     path = tmp_path / f"text{ending}"
     data = pack(ending, bytes(range(256)) * 1000)
-    path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"plain text, not packed")
+    kept = {"cut": data[: len(data) // 2], "cut to nothing": b"", "foreign": b"plain, not packed"}
+    path.write_bytes(kept[damage])
     with pytest.raises(DataError, match=rf"cannot unpack .*text\{ending}: .*`(gzip|bzip2|xz|zstd)"):
         list(pieces_of(str(path)))
 
@@ -114,6 +115,13 @@ def test_pieces_of_streams_one_of_which_is_damaged_is_data_error(tmp_path, endin
     path.write_bytes(before + tail[damage])
     with pytest.raises(DataError, match=rf"cannot unpack .*text\{ending}: "):
         list(pieces_of(str(path)))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_pieces_of_a_stream_without_content_are_none(tmp_path, ending):
+    path = tmp_path / f"text{ending}"
+    path.write_bytes(pack(ending, b""))
+    assert list(pieces_of(str(path))) == []
 
 
 @pytest.mark.parametrize(
