@@ -252,13 +252,23 @@ def set_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
+def receive(sock: socket.socket, count: int, until: float) -> bytes:
+    """Some of the next `count` bytes, up to a time, monotonic seconds; raises OSError."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+    sock.settimeout(left)
+    return sock.recv(count)
+
+
 def _shake(sock: socket.socket, session: ClientSession, limit_s: float) -> None:
+    until = time.monotonic() + limit_s
     sock.settimeout(limit_s)
     decoder = FrameDecoder(HANDSHAKE_BODY_MAX)
     sock.sendall(encode_frame(session.start()))
     while not session.ready:
         # Frame by frame: what comes behind READY (a heartbeat) is for the next owner of the socket.
-        data = sock.recv(decoder.missing_bytes)
+        data = receive(sock, decoder.missing_bytes, until)
         if not data:
             raise ConnectionResetError("closed during the handshake")
         for frame in decoder.feed(data):

@@ -1,15 +1,22 @@
 """Finding a server: `dial`, `listen`, and how addresses are shown."""
 
+import contextlib
 import socket
+import threading
 
 import pytest
 from control_master import LIMIT_S, Master
 from processes import free_port
 
 from snailps.errors import ConnectionLost, WaitTimeout
-from snailps.transport import sockets
+from snailps.transport import messages, sockets
 from snailps.transport.control import dial, listen, route_host, show
-from snailps.transport.handshake import Channel, Role
+from snailps.transport.control.client import ask
+from snailps.transport.frame import Frame, Kind, encode_frame
+from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role
+
+DRIP_S = 0.02
+"""Between two bytes of a peer that is slow: the shortest of its frames takes a second."""
 
 
 def test_dial_of_nobody_says_whom_it_cannot_reach():
@@ -60,6 +67,41 @@ def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
         )  # fmt: skip
     assert "waiting for m at 127.0.0.1" in said[0]
     assert "does not answer: it hangs, or is not a snailps process), " in said[0]
+
+
+@contextlib.contextmanager
+def dripping(connection, data):
+    """Sends a byte now and then, while the block lasts."""
+    over = threading.Event()
+
+    def send():
+        with contextlib.suppress(OSError), connection() as sock:
+            for at in range(len(data)):
+                if over.wait(DRIP_S):
+                    return
+                sock.sendall(data[at : at + 1])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_dial_of_a_server_that_says_a_byte_now_and_then_ends_at_the_limit():
+    hello = encode_frame(Hello(Channel.CONTROL, Role.MASTER, bytes(NONCE_BYTES)).to_frame())
+    with listen("127.0.0.1", 0) as slow, dripping(lambda: slow.accept()[0], hello):
+        with pytest.raises(ConnectionLost, match="accepts connections but does not answer"):
+            dial(slow.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
+
+
+def test_ask_of_a_master_that_answers_a_byte_now_and_then_ends_at_the_limit():
+    ours, theirs = socket.socketpair()
+    answer = encode_frame(Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=1))
+    with ours, dripping(lambda: theirs, answer), pytest.raises(TimeoutError):
+        ask(ours, messages.Drain(1), 0.15)
 
 
 def test_listen_on_a_port_in_use_says_so():

@@ -14,6 +14,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -38,7 +39,7 @@ from snailps.transport.frame import (
 from snailps.transport.handshake import Channel, Role, error_frame, remote_error
 from snailps.transport.security.tls_link import Address
 from snailps.transport.security.trust import Trust
-from snailps.transport.sockets import dial
+from snailps.transport.sockets import dial, receive
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +81,12 @@ def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messa
     OSError
         The connection broke, or there is no answer within `limit_s` seconds.
     """
+    until = time.monotonic() + limit_s
     sock.settimeout(limit_s)
     decoder = FrameDecoder(CONTROL_BODY_MAX)
     sock.sendall(encode_frame(Frame(Kind.CALL, messages.encode(message), request=1), pack=True))
     while True:
-        data = sock.recv(decoder.missing_bytes)
+        data = receive(sock, decoder.missing_bytes, until)
         if not data:
             raise ConnectionResetError("connection closed")
         for frame in decoder.feed(data):
