@@ -263,6 +263,8 @@ class Launcher:
         ------
         MasterEnded
             The master ended before it listened; its own words are already written.
+        ClusterError
+            A process cannot be started here; those that were are among `children`.
         """
         nodes = [("server", ANYWHERE)] * self._servers
         nodes += [("worker", cpus) for cpus in cpus_of_workers(self._workers, numa_nodes())]
@@ -271,10 +273,15 @@ class Launcher:
         if self._main is not None:
             gc.freeze()  # these objects stay: collections here and in the forks skip them
         with contextlib.ExitStack() as pipes:
-            ready = self._spawn_master([], pipes)
-            writers = []
-            for role, cpus in nodes:
-                writers.append(self._spawn_node(role, cpus, pipes))
+            try:
+                ready = self._spawn_master([], pipes)
+                writers = [self._spawn_node(role, cpus, pipes) for role, cpus in nodes]
+            except OSError as error:
+                raise ClusterError(
+                    f"process {len(self.children) + 1} of {len(nodes) + 1} cannot be started: "
+                    f"{error.strerror or error}. Limits of processes, open files (ulimit -u, -n) "
+                    "and memory may say why"
+                ) from error
             for child in self.children:  # threads only after the forks, which need one thread
                 self._listen(child)
             address = self._hear_address(ready, give_up)

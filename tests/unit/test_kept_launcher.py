@@ -57,6 +57,21 @@ def test_start_of_a_master_that_never_listens_ends_by_its_limit(monkeypatch):
         cluster.cluster()
 
 
+def test_start_of_more_processes_than_may_be_is_cluster_error_and_ends_those_there_are(monkeypatch):
+    started = []
+
+    def start(*arguments, **named):
+        if started:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        started.append(Process())
+        return started[0]
+
+    monkeypatch.setattr(launcher.subprocess, "Popen", start)
+    with pytest.raises(ClusterError, match="process 2 of 3 cannot be started: Resource temporar"):
+        cluster.cluster()
+    assert started[0].returncode == -signal.SIGTERM
+
+
 class Driver:
     """A driver whose cluster is being closed while Ctrl-C comes."""
 
@@ -96,6 +111,9 @@ class Process:
 
     def terminate(self):
         self.returncode = -signal.SIGTERM
+
+    def send_signal(self, number):
+        self.terminate()
 
 
 def test_end_without_a_descriptor_left_ends_all_children(monkeypatch):
