@@ -497,8 +497,7 @@ class _Labels:
                 self._parts.append(np.array([TRUTH[one] for one in labels], np.bool_))
                 return
             try:
-                numbers = [float(TRUTH.get(one, one or "nan")) for one in labels]
-                self._parts.append(np.array(numbers, np.float64))
+                self._parts.append(_numbers(labels))
             except ValueError:
                 row = next(at for at, one in enumerate(labels) if one and not _is_number(one))
                 raise DataError(
@@ -531,6 +530,14 @@ def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
     """Numbers as int64 if all are whole, and such that no two whole numbers are one float64."""
     is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) < 1 << 53
     return found.astype(np.int64) if is_whole else found
+
+
+def _numbers(cells: list[str]) -> NDArray[Any]:
+    """Cells of numbers: int64, which keeps whole ones, else float64; ValueError: one is none."""
+    try:
+        return np.array([int(one) for one in cells], np.int64)
+    except (ValueError, OverflowError):
+        return np.array([float(TRUTH.get(one, one or "nan")) for one in cells], np.float64)
 
 
 def _is_number(text: str) -> bool:

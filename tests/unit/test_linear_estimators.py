@@ -195,6 +195,12 @@ def test_classes_that_float64_cannot_tell_apart_are_refused(jobs, tmp_path):
         snailps.LogisticRegression().fit(path)
     ids = [2**53, 2**53 + 1]
     assert snailps.LogisticRegression().fit(X[:2], ids).classes_.tolist() == ids
+    table = tmp_path / "x.csv"
+    table.write_text("a,y\n" + "".join(f"1,{one}\n" for one in ids))
+    assert snailps.LogisticRegression().fit(table, "y").classes_.tolist() == ids
+    table.write_text("a,y\n" + "".join(f"1,{one}\n" for one in [2**63 + 2**12, 2**63 + 2**13]))
+    with pytest.raises(DataError, match="is a float64, which has not each"):
+        snailps.LogisticRegression().fit(table, "y")
 
 
 def test_partial_fit_goes_on_with_weights_and_state(jobs):
