@@ -51,6 +51,8 @@ class Unfinished:
             old = target.stat()
         except OSError:
             old = None
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, and no file")
         # Less the umask: what a plain open() would give, unlike tempfile's 0o600.
         mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
         flags |= os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

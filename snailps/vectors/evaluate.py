@@ -145,6 +145,8 @@ def evaluate_similarity(
     ------
     DataError
         See `similarity_file`.
+    ModelFileError
+        A vector holds NaN or an infinity.
 
     References
     ----------

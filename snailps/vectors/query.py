@@ -259,10 +259,7 @@ class Vectors:
             norms = np.sqrt(np.einsum("ij,ij->i", chunk, chunk))
             if not np.isfinite(norms).all():
                 bad = done + int(np.argmin(np.isfinite(norms)))
-                raise ModelFileError(
-                    f"the vector of {to_text(self._raw[bad])!r} is not finite: the training "
-                    "diverged or the file is damaged; train again with a lower learning rate"
-                )
+                raise _not_finite(to_text(self._raw[bad]))
             norms[norms == 0] = 1
             np.divide(chunk, norms[:, None], out=matrix[done : done + len(chunk)])
             done += len(chunk)
@@ -419,6 +416,13 @@ class Vectors:
     def similarity(self, a: Query, b: Query) -> float:
         """Cosine of two words' vectors (or of vectors), -1 to 1; 0 if one of them is zero.
 
+        Raises
+        ------
+        UnknownWord
+            A word has no vector.
+        ModelFileError
+            A word's vector holds NaN or an infinity.
+
         Examples
         --------
         >>> wv = Vectors(["north", "east", "south"], np.float32([[0, 2], [3, 0], [0, -1]]))
@@ -427,6 +431,9 @@ class Vectors:
         """
         first, second = (vector_of(one, self.vector, self.dim) for one in (a, b))
         norms = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
+        if not np.isfinite(norms):
+            word = b if np.isfinite(np.linalg.norm(first)) else a
+            raise _not_finite(to_text(word) if isinstance(word, bytes) else str(word))
         return float(first @ second) / norms if norms > 0 else 0.0
 
     def doesnt_match(self, words: Iterable[str | bytes]) -> str:
@@ -798,3 +805,11 @@ class Vectors:
         means = np.empty_like(sums)
         means[order] = sums
         return means
+
+
+def _not_finite(word: str) -> ModelFileError:
+    """The error for a word whose vector has NaN or an infinity."""
+    return ModelFileError(
+        f"the vector of {word!r} is not finite: the training diverged or the file is damaged; "
+        "train again with a lower learning rate"
+    )

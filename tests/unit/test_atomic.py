@@ -10,7 +10,7 @@ import pytest
 from snailps import write_matrix
 from snailps.data import atomic
 from snailps.data.atomic import Unfinished, atomic_file, publish
-from snailps.errors import ModelFileError
+from snailps.errors import ModelFileError, SnailError
 
 
 def write_model(path):
@@ -149,6 +149,18 @@ def test_file_that_its_owner_cannot_read_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic.os, "open", refuse)
     write_model(tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_file_of_the_name_of_a_pipe_or_folder_is_refused_and_that_stays(tmp_path, write, make):
+    """As root a device, such as /dev/null, would become a file."""
+    make(tmp_path / "m")
+    kind = stat.S_IFMT((tmp_path / "m").stat().st_mode)
+    with pytest.raises(SnailError, match="cannot (be )?writ.* it is a (folder|device)"):
+        write(tmp_path / "m")
+    assert stat.S_IFMT((tmp_path / "m").stat().st_mode) == kind
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 def test_publish_of_a_folder_puts_it_and_its_files_in_place(tmp_path):

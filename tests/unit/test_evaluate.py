@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snailps.errors import DataError
+from snailps.errors import DataError, ModelFileError
 from snailps.vectors import evaluate
 from snailps.vectors.evaluate import (
     SectionResult,
@@ -72,6 +72,15 @@ def test_evaluate_similarity_counts_what_it_skips(tmp_path):
     path = file_of(tmp_path, "A\tB\t9\na\tc\t8\na\td\t1\na\te\t2\na\tzebra\t5\n")
     result = evaluate_similarity(line_words(), path)
     assert result == SimilarityResult(pytest.approx(0.8), pairs=4, oov=1, skipped=(("a", "zebra"),))
+
+
+@pytest.mark.parametrize("line", ["a odd 1", "odd a 1"])
+def test_evaluate_similarity_of_a_vector_that_is_not_finite_is_model_error(tmp_path, line):
+    path = tmp_path / "pairs.txt"
+    path.write_text(f"a b 2\n{line}\n")
+    vectors = Vectors(["a", "b", "odd"], np.float32([[1, 0], [1, 1], [np.nan, 1]]))
+    with pytest.raises(ModelFileError, match="the vector of 'odd' is not finite"):
+        evaluate_similarity(vectors, path)
 
 
 def test_evaluate_similarity_by_subwords_scores_unknown_words_that_have_some(tmp_path):
