@@ -44,7 +44,7 @@ class Unfinished:
 
     def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
         self.target, self._process, self._is_published = target, os.getpid(), False
-        # By chance: in containers each life of a process has the same number, and leaves may be there.
+        # Not the process's number, which is that of an earlier life in a container.
         hidden = f".{target.name[:40]}.{secrets.token_hex(8)}.{part}"
         self.path = target.with_name(hidden)
         try:

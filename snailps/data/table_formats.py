@@ -267,11 +267,6 @@ class JsonLines(TableFile):
                 continue
             try:
                 row = json.loads(line.decode(*_CODEC))
-                if not isinstance(row, dict):
-                    raise DataError(
-                        f"{self.path}, line {number:,}: expected an object with names, "
-                        f"{{...}}, got {row!r:.60}"
-                    )
             except ValueError as error:
                 raise DataError(f"{self.path}, line {number:,}: no JSON: {error}") from None
             except RecursionError:
@@ -279,6 +274,11 @@ class JsonLines(TableFile):
                     f"{self.path}, line {number:,}: expected an object of numbers and texts, got "
                     "lists or objects nested too deeply: leave such names out"
                 ) from None
+            if not isinstance(row, dict):
+                raise DataError(
+                    f"{self.path}, line {number:,}: expected an object with names, {{...}}, got "
+                    f"{row!r:.60}"
+                )
             yield row
 
 

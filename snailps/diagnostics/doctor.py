@@ -431,7 +431,7 @@ class Doctor:
         return [*found, Finding(level, "way", text, cure)]
 
 
-_FATAL = {"name", "interface", "secret"}
+_FATAL = {"name", "interface", "secret", "tls"}
 """Checks without which no process can be reached."""
 
 

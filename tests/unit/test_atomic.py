@@ -157,7 +157,7 @@ def test_file_of_the_name_of_a_pipe_or_folder_is_refused_and_that_stays(tmp_path
     """As root a device, such as /dev/null, would become a file."""
     make(tmp_path / "m")
     kind = stat.S_IFMT((tmp_path / "m").stat().st_mode)
-    with pytest.raises(SnailError, match="cannot (be )?writ.* it is a (folder|device)"):
+    with pytest.raises(SnailError, match=r"cannot (be )?writ.* it is a (folder|device)"):
         write(tmp_path / "m")
     assert stat.S_IFMT((tmp_path / "m").stat().st_mode) == kind
     assert [path.name for path in tmp_path.iterdir()] == ["m"]

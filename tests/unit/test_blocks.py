@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from snailps.data import blocks
 from snailps.data._text import WordCounter
 from snailps.data.blocks import (
-    _behind_unit,
     STEP_BYTES,
     Block,
     Source,
+    _behind_unit,
     cut,
     expand,
     files_of,

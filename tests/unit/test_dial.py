@@ -92,9 +92,12 @@ def dripping(connection, data):
 
 def test_dial_of_a_server_that_says_a_byte_now_and_then_ends_at_the_limit():
     hello = encode_frame(Hello(Channel.CONTROL, Role.MASTER, bytes(NONCE_BYTES)).to_frame())
-    with listen("127.0.0.1", 0) as slow, dripping(lambda: slow.accept()[0], hello):
-        with pytest.raises(ConnectionLost, match="accepts connections but does not answer"):
-            dial(slow.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
+    with (
+        listen("127.0.0.1", 0) as slow,
+        dripping(lambda: slow.accept()[0], hello),
+        pytest.raises(ConnectionLost, match="accepts connections but does not answer"),
+    ):
+        dial(slow.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
 
 
 def test_ask_of_a_master_that_answers_a_byte_now_and_then_ends_at_the_limit():
