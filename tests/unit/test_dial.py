@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+from functools import partial
 
 import pytest
 from control_master import LIMIT_S, Master
@@ -90,11 +91,16 @@ def dripping(connection, data):
         thread.join()
 
 
+def accepted(listener):
+    listener.settimeout(LIMIT_S)
+    return listener.accept()[0]
+
+
 def test_dial_of_a_server_that_says_a_byte_now_and_then_ends_at_the_limit():
     hello = encode_frame(Hello(Channel.CONTROL, Role.MASTER, bytes(NONCE_BYTES)).to_frame())
     with (
         listen("127.0.0.1", 0) as slow,
-        dripping(lambda: slow.accept()[0], hello),
+        dripping(partial(accepted, slow), hello),
         pytest.raises(ConnectionLost, match="accepts connections but does not answer"),
     ):
         dial(slow.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
