@@ -124,6 +124,11 @@ def test_class_weights_count_labels_below_one_as_class_zero():
     assert found.weights.tolist() == [0.5, 0.5, 2, 3]
 
 
+def test_class_weights_count_labels_above_zero_as_yes():
+    found = read(b"-0.5\n0\n0.25\n1\n", class_weights=[0.5, 2])
+    assert found.weights.tolist() == [0.5, 0.5, 2, 2]
+
+
 def test_class_weights_without_one_for_a_label_refuses():
     with pytest.raises(DataError, match=r"in\.svm: label 2 has no weight"):
         read(b"1\n2\n", class_weights=[1, 1], path="in.svm")

@@ -108,7 +108,8 @@ class BatchReader:
     bias : bool
         Whether every example has the constant feature.
     class_weights : sequence of float
-        By class; labels of 0 or less are class 0.  Empty: 1 for all.
+        By class; labels of 0 or less are class 0, others between classes are of the next one, as
+        above 0 is yes.  Empty: 1 for all.
     admitted : Admitted, optional
         Filter; other features are left out.
     """
@@ -255,7 +256,7 @@ class BatchReader:
         labels = examples.labels
         if len(self._class_weights) == 0:
             return examples.weights
-        classes = np.maximum(labels, 0).astype(np.int64)
+        classes = np.ceil(np.maximum(labels, 0)).astype(np.int64)
         if len(classes) and classes.max() >= len(self._class_weights):
             raise DataError(
                 f"{path}: label {labels.max():g} has no weight: class_weights has "
