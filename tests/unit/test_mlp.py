@@ -11,14 +11,14 @@ from twins.mlp import Optimizer, gradients
 
 from snailps import Tensor, Worker
 from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block
+from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data.array_files import order
 from snailps.data.blocks import Source
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
-from snailps.models.mlp.model import _judged
+from snailps.models.mlp.model import _global_step, _judged
 from snailps.models.mlp.settings import FIRST, adopted
 from snailps.models.parameters import Parameters, Vector
 
@@ -175,6 +175,19 @@ def test_training_takes_the_steps_of_the_plainest_net(settings, method):
     for mine, theirs in zip([*found[0], *found[1]], [*weights, *biases], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=5e-3, atol=2e-4)
     assert arrays["global_step"].tolist() == [14]
+
+
+def test_steps_beyond_what_a_float_counts_are_counted(settings):
+    with Setup(settings()) as net:
+        net.model.push("global_step", [0], [[float(1 << 24)]])
+        blocks = len(net.pieces) * -(-(1 << 20) // len(net.pieces))  # whole epochs
+        for number in range(blocks, blocks + 3):
+            net.train(number)
+        net.client.flush()
+        declared = {one.name: one.table() for one in net.model.tables()}
+        numbers = {name: number for number, name in enumerate(declared, 1)}
+        results = Results(net.settings, b"", {}, net.client, numbers, declared, [])
+        assert _global_step(results) == (1 << 24) + 3
 
 
 def test_first_weights_are_those_of_the_seed_and_no_two_layers_alike(settings):

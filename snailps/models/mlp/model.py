@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Tensor
-from snailps.api.worker import Block, Results, Surveyor, Worker
+from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
 from snailps.data.array_files import Header, Labelled, order, read_header
 from snailps.data.blocks import Source
@@ -27,7 +27,15 @@ from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats
 from snailps.models.mlp import files
-from snailps.models.mlp.settings import FIRST, METHODS, STEP, MlpSettings, adopted, pairs_of
+from snailps.models.mlp.settings import (
+    FIRST,
+    METHODS,
+    STEP,
+    STEP_KEYS,
+    MlpSettings,
+    adopted,
+    pairs_of,
+)
 from snailps.models.packed_tables import NoSurvey, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.sparse import metrics
@@ -36,6 +44,9 @@ BATCHES_MAX = 16
 """Maximum number of batches in a block; a lease costs a message to the master."""
 JUDGED = 2000
 """Test examples evaluated at a time, and as many in each look during the training."""
+BLOCKS_A_KEY = (1 << 24) // BATCHES_MAX
+"""Blocks whose steps are counted in one row: so many that the row is exact."""
+_ONE = np.ones((1, 1), np.float32)
 
 
 @dataclass(slots=True)
@@ -151,7 +162,7 @@ class Mlp(Worker):
         s = self.settings
         self._layers = s.layers
         self._net = Parameters(self, s.tensors)
-        self._steps = Parameters(self, [STEP])
+        self._counted: Pending | None = None  # the last step
         self._scratch = Scratch(s.scratch_dir, s.scratch_bytes)
         pairs = pairs_of(s.input, s.labels, self._scratch)
         self._examples = Labelled(pairs, self._scratch)
@@ -198,17 +209,22 @@ class Mlp(Worker):
             loss, weighed = loss + of_part, weighed + weight
             self._net.push(gradients)
             if block.slot == 0:
-                step = self._steps.blank()
-                step.flat[:] = 1
-                self._steps.push(step)
+                self._count_step(block)
         metrics = {"units": float(len(ready.labels)), "lr": self.settings.lr}
         return {**metrics, "loss": loss, "examples": weighed}
 
     def finish(self) -> None:
         """Waits for the last pushes."""
         self._net.settle()
-        self._steps.settle()
+        if self._counted is not None:
+            self._counted.wait()
         self._scratch.close()
+
+    def _count_step(self, block: Block) -> None:
+        if self._counted is not None:
+            self._counted.wait()
+        key = block.number // BLOCKS_A_KEY % len(STEP_KEYS)
+        self._counted = self.push_async(STEP.name, STEP_KEYS[key : key + 1], _ONE)
 
     def _gradients(
         self,
@@ -270,7 +286,7 @@ def _bytes_of(header: Header, first: int, count: int) -> tuple[int, int]:
 
 
 def _global_step(results: Results) -> int:
-    return int(results.pull(STEP.name, STEP.keys())[0, 0])
+    return int(results.pull(STEP.name, STEP_KEYS).sum(dtype=np.float64))
 
 
 def _look(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:

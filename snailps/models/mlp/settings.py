@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
 from snailps.data.array_files import check_pair, classes_of, labels_of
@@ -24,7 +26,10 @@ METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
 """Weights of the first layer; the others' names are those of `Layers`."""
 STEP = Tensor("global_step", (1,))
-"""Number of steps that the parameters have taken; exact up to 2^24."""
+"""Number of steps that the parameters have taken, those of the first blocks; a row is exact up to
+2^24, so those of later blocks are in others of `STEP_KEYS`."""
+STEP_KEYS = np.arange(1024, dtype=np.uint64)
+"""Rows of `STEP`; their sum is the number of steps."""
 _SEED_FIRST = 1 << 32
 """Added to the seed of the first layer, so that its weights differ: seeds are below."""
 
