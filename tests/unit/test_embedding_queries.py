@@ -150,6 +150,18 @@ def test_estimator_of_names_that_are_no_utf8_scores_lines_by_their_own_rows(lati
     assert estimator.predict(path).tolist() == [0, 1, 2, 3]
 
 
+def test_only_name_of_a_kind_that_is_empty_is_read_again(tmp_path):
+    arrays = {
+        "entities": files.packed_names([b"a", b""]), "entities.rows": np.ones((2, 2), np.float32),
+        "relations": files.packed_names([b""]), "relations.rows": np.ones((1, 2), np.float32),
+    }  # fmt: skip
+    settings = KgeSettings(worker_class=KGE, dim=2, output="x", model="distmult")
+    files.write(str(tmp_path / "empty.npz"), settings, arrays)
+    model = snailps.load(tmp_path / "empty.npz")
+    assert (model.entities, model.relations) == (["a", ""], [""])
+    assert model.score("a", "", "") == 2
+
+
 @pytest.mark.parametrize("whole", [[1, 0], [1], [[1], [0]]])
 @pytest.mark.usefixtures("latin")
 def test_names_that_should_be_whole_numbers_and_are_not_are_refused(tmp_path, whole):

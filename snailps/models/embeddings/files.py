@@ -152,10 +152,13 @@ def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
     return np.frombuffer(b"\n".join(names), np.uint8)
 
 
-def unpacked_names(packed: NDArray[np.uint8]) -> list[str]:
-    """The names of `packed_names`; bytes that are not UTF-8 become lone surrogates."""
+def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[str]:
+    """The names of `packed_names`, those of `rows`; bytes that are not UTF-8 become lone surrogates.
+
+    No bytes are no name where there are no rows, else the one that is empty.
+    """
     text = to_text(packed.tobytes())
-    return text.split("\n") if text else []
+    return text.split("\n") if text or len(rows) else []
 
 
 def write(path: str, settings: JobSettings, arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -188,8 +191,8 @@ def read(
             rows, names = arrays[f"{kind}.rows"], arrays[kind]
             if rows.dtype != np.float32 or rows.ndim != 2 or names.dtype != np.uint8:
                 raise ValueError(f"{kind} {names.dtype}, rows {rows.dtype}{rows.shape}")
-            if len(unpacked_names(names)) != len(rows):
-                raise ValueError(f"{len(unpacked_names(names))} {kind} and {len(rows)} rows")
+            if (known := len(unpacked_names(names, rows))) != len(rows):
+                raise ValueError(f"{known} {kind} and {len(rows)} rows")
     except (KeyError, TypeError, ValueError, SnailError) as error:
         raise ModelFileError(f"{path}: expected the .npz of {what}, got {error}") from None
     return settings, arrays

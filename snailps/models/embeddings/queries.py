@@ -59,8 +59,10 @@ class NamedRows:
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
         self.path, self._settings = str(path), settings
-        self._texts = {kind: files.unpacked_names(arrays[kind]) for kind in self.kinds}
         self._rows: dict[str, Floats] = {kind: arrays[f"{kind}.rows"] for kind in self.kinds}
+        self._texts = {
+            kind: files.unpacked_names(arrays[kind], rows) for kind, rows in self._rows.items()
+        }
         self._places = {
             kind: {name: place for place, name in enumerate(names)}
             for kind, names in self._texts.items()
