@@ -230,6 +230,21 @@ def test_new_rows_are_pulled_only_if_servers_may_have_some(
     push_all(model)
 
 
+def test_new_rows_of_a_subclass_that_sets_rows_itself_are_pulled(make, monkeypatch):
+    monkeypatch.setattr(Linear, "loader", classmethod(lambda cls, settings: lambda results: None))
+    model = make(LinearSettings())
+    pulled, pull_async = [], model.pull_async
+
+    def noted(table, keys, *given, **named):
+        pulled.extend(keys)
+        return pull_async(table, keys, *given, **named)
+
+    model.pull_async = noted
+    train(model, planted(50, 1), 0)
+    assert len(set(pulled)) == FEATURES + 1
+    push_all(model)
+
+
 def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
     make, monkeypatch, tmp_path, scratch
 ):

@@ -285,7 +285,7 @@ class Classifier(TextModel):
         """The batch of a block whose rows are kept ones; it is seen with its places from now on."""
         assert self._shared is not None
         of_input, of_output = self._shared
-        if self._blocks == 0 and (not block.first or self.settings.continue_from):
+        if self._blocks == 0 and not (block.first and self.loader(self.settings) is None):
             for shared in self._shared:
                 shared.begin_known()
         lines = seen.lines

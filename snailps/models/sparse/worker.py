@@ -392,7 +392,7 @@ class SparseWorker(Worker):
 
     def _prepare_kept(self, block: Block, shared: SharedRows) -> Prepared:
         """The same with kept rows; a block that was seen before is neither read nor parsed."""
-        if not self._has_begun and (not block.first or self.settings.continue_from):
+        if not self._has_begun and not (block.first and self.loader(self.settings) is None):
             shared.begin_known()
         self._has_begun = True
         seen = self._seen.find(block, shared.numbering)
