@@ -53,6 +53,12 @@ def test_graph_model_refuses_unknown_names(graph):
         graph.tails("one", "before")
 
 
+def test_graph_model_refuses_a_negative_number_of_answers(graph):
+    assert graph.tails("one", "next", k=0) == []
+    with pytest.raises(DataError, match="k: expected at least 0 answers, got -1"):
+        graph.tails("one", "next", k=-1)
+
+
 @pytest.fixture
 def ratings(tmp_path):
     """Mean 3, biases of a user .5, of items 0 and 1, product 1 with the second item."""

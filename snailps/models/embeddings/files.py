@@ -153,7 +153,7 @@ def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
 
 
 def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[str]:
-    """The names of `packed_names`, those of `rows`; bytes that are not UTF-8 become lone surrogates.
+    """The names of `packed_names`, one a row; bytes that are not UTF-8 become lone surrogates.
 
     No bytes are no name where there are no rows, else the one that is empty.
     """

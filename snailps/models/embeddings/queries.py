@@ -135,7 +135,15 @@ class NamedRows:
         return np.fromiter((find(name, -1) for name in names), np.int32, len(names))
 
     def _best(self, kind: str, scores: Floats, k: int, without: Iterable[Name] = ()) -> Best:
-        """The `k` best names of a kind."""
+        """The `k` best names of a kind.
+
+        Raises
+        ------
+        DataError
+            `k` is below 0.
+        """
+        if k < 0:
+            raise DataError(f"k: expected at least 0 answers, got {k}")
         scores = scores.copy()
         for name in without:
             if (place := self._places[kind].get(str(name))) is not None:
