@@ -207,8 +207,8 @@ class _Task:
         if self._lanes == 0:
             self.finish(now)
 
-    def post(self, shard: int, do: Do, follow: OnResult) -> None:
-        self.out.post(shard, do, self._then(follow))
+    def post(self, shard: int, do: Do, follow: OnResult, *, at_standby: bool = False) -> None:
+        self.out.post(shard, do, self._then(follow), at_standby=at_standby)
 
     def work(self, run: Callable[[], Any], follow: OnResult) -> None:
         self.out.work(run, self._then(follow))
@@ -428,8 +428,9 @@ class _Load(_Task):
 
     def _next(self, shard: int, put: Do, batches: Iterator[Batch], now: float) -> None:
         def read(batch: Batch | None, now: float) -> None:
-            if batch is None:
-                self.end_lane(now)
+            if batch is None:  # told with its rows at the standby, which may be promoted at once
+                there = partial(Shard.stream_waiting)
+                self.post(shard, there, lambda _, now: self.end_lane(now), at_standby=True)
             else:
                 self._put(shard, put, batches, deque(batch), now)
 

@@ -166,6 +166,32 @@ def test_saved_rows_are_restored_at_another_server(folder):
     assert other.rows() == house.rows() == len(KEYS)
 
 
+def test_restored_rows_are_told_once_the_standbys_have_them(folder):
+    house, other, held = House(), House(), []
+    house.push()
+    part, order = begin(folder)
+    house.order(order)
+    house.finish()
+    path = complete(folder, part, house.told[0])
+    perform = other.perform
+
+    def withhold(effect):
+        if isinstance(effect, fx.Post) and effect.at_standby:
+            assert effect.shard in other.shards
+            held.append(effect)
+            return []
+        return perform(effect)
+
+    other.perform = withhold
+    other.order(m.Load(1, str(path), [[1, 1]]))
+    assert other.told == []
+    assert other.rows() == len(KEYS)
+    assert sorted(effect.shard for effect in held) == sorted(other.shards)
+    for effect in held:
+        other.feed(other.post(effect))
+    assert other.told == [m.Loaded(1, len(KEYS))]
+
+
 def test_folder_that_is_not_the_masters_is_refused(folder, tmp_path):
     house = House()
     part, order = begin(folder)
