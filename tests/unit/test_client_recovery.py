@@ -490,6 +490,16 @@ def test_lost_connection_of_which_a_fork_has_a_copy_is_closed_and_watched_no_mor
         pairs.close()
 
 
+def test_close_ends_a_connection_of_which_a_fork_has_a_copy():
+    pairs = Pairs(failover_s=0.0)
+    try:
+        pairs.far[0].settimeout(5.0)
+        pairs.client.close()
+        assert pairs.far[0].recv(1) == b""
+    finally:
+        pairs.close()
+
+
 def test_client_that_asks_nothing_has_all_its_patience_at_the_second_loss():
     patience_s = 1.0
     pairs = Pairs(patience_s)

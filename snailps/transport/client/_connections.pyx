@@ -604,11 +604,16 @@ cdef void _fail_all(Core *core) noexcept nogil:
 
 cdef void _end_exchange(Core *core) noexcept nogil:
     """The last word: fails what is left; requests that come later fail in `_enqueue`."""
+    cdef uint32_t s
     pthread_mutex_lock(&core.lock)
     core.ended = True
     pthread_mutex_unlock(&core.lock)
     _take_fresh(core)
     _fail_all(core)
+    # Closing does not end what a fork of this process has a copy of; a fork never comes here.
+    for s in range(core.order.shards):
+        if core.links[s].fd >= 0:
+            shutdown(core.links[s].fd, SHUT_RDWR)
 
 
 cdef bint _enqueue(Core *core, Request *r, bint wake) noexcept nogil:

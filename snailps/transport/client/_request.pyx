@@ -180,16 +180,16 @@ cdef int merge_keys(Request *r) noexcept nogil:
     # Behind `sort_keys`: repetitions are in the same group, so a table as small as a group finds
     # them in cache, at some 8 ns a key.  Here and not at the shard, because the parts that a large
     # push is cut into could hold one key twice.
-    cdef uint32_t g, i, at, mask, widest = 0
+    cdef uint32_t g, i, widest = 0
     cdef uint32_t first, kept = 0
-    cdef uint32_t size = 16
+    cdef uint64_t at, mask, size = 16
     cdef uint32_t *places           # of the group's keys so far, + 1; 0 = empty
     cdef uint32_t *last             # by place, where its chain ends
     for g in range(r.groups):
         widest = max(widest, r.group_start[g + 1] - r.group_start[g])
     while size < widest * <uint64_t>2:
         size *= 2
-    places = <uint32_t *>malloc(<size_t>size * 4)
+    places = <uint32_t *>malloc(size * 4)
     last = <uint32_t *>malloc(<size_t>r.n * 4 + 4)
     r.later = <uint32_t *>malloc(<size_t>r.n * 4 + 4)
     if places == NULL or last == NULL or r.later == NULL:
@@ -203,9 +203,9 @@ cdef int merge_keys(Request *r) noexcept nogil:
         while size < (r.group_start[g + 1] - first) * <uint64_t>2:
             size *= 2
         mask = size - 1
-        memset(places, 0, <size_t>size * 4)
+        memset(places, 0, size * 4)
         for i in range(first, r.group_start[g + 1]):
-            at = <uint32_t>table_hash(r.keys[i]) & mask
+            at = table_hash(r.keys[i]) & mask
             while places[at] and r.keys[places[at] - 1] != r.keys[i]:
                 at = (at + 1) & mask
             if places[at]:
@@ -250,17 +250,18 @@ cdef int64_t _add_group(const Request *pull, uint32_t g, const Request *push, ui
     """The join of one fragment; `heads` is a power of two above twice the push's keys in it."""
     cdef uint32_t first = push.group_start[h]
     cdef uint32_t n = push.group_start[h + 1] - first
-    cdef uint32_t size = 16
-    cdef uint32_t mask, at, i, j
+    cdef uint64_t size = 16
+    cdef uint64_t mask, at
+    cdef uint32_t i, j
     cdef int64_t corrected = 0
     cdef const float *value
     while size < n * <uint64_t>2:
         size *= 2
     mask = size - 1
-    memset(heads, 0, size * <size_t>4)
+    memset(heads, 0, size * 4)
     for i in range(n):
         j = n - 1 - i                               # backwards: the first becomes the head
-        at = <uint32_t>table_hash(push.keys[first + j]) & mask
+        at = table_hash(push.keys[first + j]) & mask
         while heads[at] and push.keys[first + heads[at] - 1] != push.keys[first + j]:
             at = (at + 1) & mask
         later[j] = heads[at]
@@ -269,11 +270,11 @@ cdef int64_t _add_group(const Request *pull, uint32_t g, const Request *push, ui
         if i + 8 < pull.group_start[g + 1]:         # the join of a row ahead, as far as it is sure
             fetch_row_to_write(pull.rows + pull.order[i + 8] * pull.row_stride, 4 * pull.dim,
                                FETCH_AT_CLIENT)
-            at = heads[<uint32_t>table_hash(pull.keys[i + 8]) & mask]
-            if at:
-                fetch_row(push.rows + push.order[first + at - 1] * push.row_stride, 4 * pull.dim,
+            j = heads[table_hash(pull.keys[i + 8]) & mask]
+            if j:
+                fetch_row(push.rows + push.order[first + j - 1] * push.row_stride, 4 * pull.dim,
                           FETCH_AT_CLIENT)
-        at = <uint32_t>table_hash(pull.keys[i]) & mask
+        at = table_hash(pull.keys[i]) & mask
         while heads[at] and push.keys[first + heads[at] - 1] != pull.keys[i]:
             at = (at + 1) & mask
         j = heads[at]
