@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
-from snailps.abi._wire_types cimport WIRE_FLOAT32, is_wire, wire_row_bytes
+from snailps.abi._wire_types cimport WIRE_FLOAT16, WIRE_FLOAT32, is_wire, wire_row_bytes
 from snailps.shard._connection_memory cimport (
     Columns, ConnectionMemory, KeptBatch, batch_add, batch_begin, batch_drop, batch_of, batch_refuse,
     columns_cool, columns_of,
@@ -33,7 +33,7 @@ from snailps.store.tables cimport (
 from snailps.transport._frame cimport (
     BATCHES_BYTES, DATA_BODY_MAX, KIND_BACKWARD, KIND_PRODUCT, KIND_STEPPED, OPTION_KEY_SHIFT,
     OPTION_WIRE_SHIFT, PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_OPTIONS_KNOWN, PRODUCT_QUIET,
-    FrameHeader, ProductHead, narrow_keys_bytes, read_narrow_keys,
+    FrameHeader, ProductHead, narrow_keys_bytes, read_narrow_keys, wide_product_bytes,
 )
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport stream_break
@@ -152,6 +152,14 @@ cdef Outcome _unknown_batch(Context *me, uint64_t number, char *out,
     return OUTCOME_REPLY
 
 
+cdef bint _goes_wide(const Context *me, const Examples *part) noexcept nogil:
+    """Whether rows of Z in `rows` are cut by the type that was asked for, and fit into a body as they are."""
+    cdef const ProductHead *top = part.top
+    return part.wire == WIRE_FLOAT16 and wide_product_bytes(top.count, top.floats) <= DATA_BODY_MAX \
+        and me.wire.fitting[part.wire](<const char *>me.rows, 4 * <uint64_t>top.floats, top.count,
+                                       top.floats) < top.count * <uint64_t>top.floats
+
+
 cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
                      const char *body, char *out, Reply *reply) noexcept nogil:
     cdef Examples part
@@ -192,6 +200,11 @@ cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const Fr
     me.entries_summed += top.entries
     if part.wire == WIRE_FLOAT32:
         to += top.count * <uint64_t>part.row_bytes
+    elif _goes_wide(me, &part):
+        reply.body_bytes = wide_product_bytes(top.count, top.floats)
+        memset(out + reply.body_bytes - 16, 0, 16)
+        memcpy(out, rows, top.count * <uint64_t>top.floats * sizeof(float))
+        return OUTCOME_REPLY
     else:
         for i in range(top.count):
             me.wire.narrow[part.wire](rows, to, top.floats)

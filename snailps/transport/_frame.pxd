@@ -126,6 +126,7 @@ cdef inline bint head_is_ours(const FrameHeader *head) noexcept nogil:
 #          (absent with PRODUCT_ONES), padded
 #          keys: entries x uint64; or, with bytes a key, uint64 base, that many bytes each, padded
 # PRODUCT  count x row of Z, of this shard's entries alone; empty with PRODUCT_QUIET
+#          float16 that would cut some: count x floats x float32, padded, 8 bytes of zeros
 # BACKWARD ProductHead, count x row of dL/dZ
 # STEPPED  empty
 # SEAL     ClockHead, with `slots`
@@ -232,6 +233,11 @@ cdef packed struct RowsHead:
 cdef inline size_t narrow_keys_bytes(uint32_t n, uint32_t width) noexcept nogil:
     """Length of base and narrow keys, padded to a multiple of 8."""
     return (8 + <size_t>n * width + 7) & ~<size_t>7
+
+
+cdef inline uint64_t wide_product_bytes(uint64_t count, uint64_t floats) noexcept nogil:
+    """Of a PRODUCT that float16 would cut; no number of rows has that length in float16."""
+    return ((4 * count * floats + 7) & ~<uint64_t>7) + 8
 
 
 # Bytes a key beyond `base`, the smallest; 0 = whole keys serve better.

@@ -28,6 +28,7 @@ from snailps.transport.client._client import Client
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 
 HYPER = (0.1, 1e-6, 0.9, 0.999, 0.001, 0.01, 1.0)
+CATCH_UP = 1 << 63  # in the number of a part that is sent again in front of another
 STATE = {ADD: 0, SGD: 0, ADAGRAD: 1, ADAM: 2, FTRL: 2}
 
 
@@ -101,6 +102,20 @@ def test_small_gradients_survive_float16():
         client.backward_async(forward, dz, WIRE_TYPES["float16"]).wait()
         rows = client.pull(1, one[1], np.empty((1, 2), np.float32))
         assert np.allclose(rows, dz, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7])
+def test_products_beyond_float16_arrive_whole_beside_others(dim):
+    wire = WIRE_TYPES["float16"]
+    with Shards(1) as cluster:
+        cluster.add_table(1, dim, ADD, ZEROS)
+        client = cluster.client()
+        keys = np.arange(3, dtype=np.uint64)
+        client.push(1, keys, np.array([[1], [300_000], [-1e6]], np.float32).repeat(dim, 1))
+        z = client.forward_async(1, np.array([0, 1, 3]), keys, None, dim, wire, keep=False).wait()
+        assert z.tolist() == [[1] * dim, [-700_000] * dim]
+        one = client.forward_async(1, np.array([0, 1]), keys[2:], None, dim, wire, keep=False)
+        assert one.wait().tolist() == [[-1e6] * dim]
 
 
 @pytest.mark.parametrize("wire", [name for name in WIRE_TYPES if name != "float32"])
@@ -353,7 +368,8 @@ def test_new_connection_gets_a_batch_from_its_beginning_and_the_number_stays():
         shard.answer(parts[0])
         shard.drop()  # one part is answered, one is open
         again = shard.take(2)
-        assert again == [("FORWARD", 0, 0, 0, 40, keep | quiet), parts[1]]
+        before = CATCH_UP | parts[1][1]
+        assert again == [("FORWARD", before, 0, 0, 40, keep | quiet), parts[1]]
         shard.answer(parts[1])
         assert np.array_equal(forward.wait(), np.ones((80, 400)))
         backward = shard.client.backward_async(forward, np.ones((80, 400), np.float32))
@@ -362,11 +378,35 @@ def test_new_connection_gets_a_batch_from_its_beginning_and_the_number_stays():
         shard.answer(first)
         shard.drop()
         again = shard.take(4)
-        assert again[:2] == [("FORWARD", 0, 0, at, 40, keep | quiet) for at in (0, 40)]
-        assert again[2] == ("BACKWARD", 0, last[2], 0, 40, 0)
+        before = CATCH_UP | last[1]
+        assert again[:2] == [("FORWARD", before, 0, at, 40, keep | quiet) for at in (0, 40)]
+        assert again[2] == ("BACKWARD", before, last[2], 0, 40, 0)
         assert again[3] == last
         shard.answer(last)
         backward.wait()
+
+
+def test_refusal_of_what_is_sent_again_fails_its_batch_and_not_the_client():
+    refusal = b'{"code":"memory","text":"none left for batch 1"}'
+    with Scripted() as shard:
+        ptr = np.arange(81, dtype=np.int64)
+        forward = shard.client.forward_async(1, ptr, np.arange(80, dtype=np.uint64), None, 400)
+        first, last = shard.take(2)
+        shard.answer(first)
+        shard.drop()
+        again = shard.take(2)[0]
+        shard.answer((*again[:4], 0, 0))  # quietly taken: that answers no part
+        assert not forward.done
+        shard.sock.sendall(encode_frame(Frame(Kind.ERROR, refusal, request=again[1])))
+        with pytest.raises(RemoteError, match="none left for batch 1"):
+            forward.wait()
+        shard.answer(last)  # late, and of no part that is open
+        pull = shard.client.pull_async(1, np.zeros(1, np.uint64), np.empty((1, 1), np.float32))
+        while not shard.frames:
+            shard.frames += shard.decoder.feed(shard.sock.recv(1 << 16))
+        reply = Frame(Kind.PULLED, bytes(16), request=shard.frames[0].request)
+        shard.sock.sendall(encode_frame(reply))
+        assert pull.wait() == 0
 
 
 def test_shard_that_always_forgets_ends_the_client_in_words():

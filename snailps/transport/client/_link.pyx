@@ -39,6 +39,8 @@ cdef enum:
     RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
     AHEAD = 10                      # rows fetched before they are needed
 
+cdef uint64_t CATCH_UP = <uint64_t>1 << 63  # with the number of the part that they go before
+
 
 cdef void finish_if_done(Core *core, Request *r) noexcept nogil:
     if r.unsent == 0 and r.open == 0:
@@ -483,14 +485,15 @@ cdef bint _write_examples(Core *core, Link *link, const Request *r, uint32_t sha
 
 
 cdef bint _catch_up(Core *core, Link *link, Request *r, uint32_t shard, uint32_t upto,
-                    uint64_t seq) noexcept nogil:
+                    uint64_t seq, uint64_t number) noexcept nogil:
     """Sends the examples before `upto` that this connection has not carried; False = no memory."""
-    # Number 0: their replies were had on an earlier connection, and no part waits for others.
+    # Their replies were had on an earlier connection; a refusal is one of the part behind them.
     cdef Sent *sent = sent_of(r.product, shard, link.reconnects + 1)
     cdef uint32_t n
     while sent.examples < upto:
         n = min(part_examples(r, shard, sent.examples), upto - sent.examples)
-        if not _write_examples(core, link, r, shard, sent.examples, n, seq, True, 0):
+        if not _write_examples(core, link, r, shard, sent.examples, n, seq, True,
+                               CATCH_UP | number):
             return False
         sent.examples += n
     return True
@@ -501,10 +504,10 @@ cdef bint _write_product_part(Core *core, Link *link, Part *part, uint32_t shard
     cdef Request *r = part.request
     cdef Request *forward = r.product.forward
     if r.kind == KIND_BACKWARD \
-            and not _catch_up(core, link, forward, shard, r.product.examples, 0):
+            and not _catch_up(core, link, forward, shard, r.product.examples, 0, part.number):
         return False
     if (r.kind == KIND_BACKWARD or r.product.keep) \
-            and not _catch_up(core, link, r, shard, part.start, part.seq):
+            and not _catch_up(core, link, r, shard, part.start, part.seq, part.number):
         return False
     sent_of(r.product, shard, link.reconnects + 1).examples = part.start + part.count
     return _write_examples(core, link, r, shard, part.start, part.count, part.seq, False,
@@ -594,7 +597,8 @@ cdef int _take_frame(Core *core, Link *link, const FrameHeader *head,
         return 0
     part = &link.parts[head.request & (WINDOW - 1)]
     r = part.request
-    if r == NULL or part.number != head.request:
+    if r == NULL or part.number != (head.request & ~CATCH_UP) \
+            or (head.request & CATCH_UP and head.kind != KIND_ERROR):
         return 0                                    # answered before: a repeated reply
     if head.kind == KIND_ERROR:
         request_refused(r, body, head.body_bytes)

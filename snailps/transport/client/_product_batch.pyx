@@ -6,11 +6,11 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
-from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
+from snailps.abi._wire_types cimport WIRE_FLOAT16, WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, OPTION_KEY_SHIFT, OPTION_WIRE_SHIFT, PART_BYTES,
     PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_QUIET, ProductHead, key_bytes, narrow_keys_bytes,
-    write_narrow_keys,
+    wide_product_bytes, write_narrow_keys,
 )
 from snailps.transport.client._request cimport NO_SLAB, Order, Product, Request, Sent
 
@@ -205,6 +205,9 @@ cdef bint take_product(const WireOps *wire, const Request *r, uint32_t shard, ui
     cdef uint32_t i
     cdef float *to = <float *>r.rows \
         + (r.product.slab[shard] * <uint64_t>r.product.examples + first) * r.dim
+    if r.wire == WIRE_FLOAT16 and body_bytes == wide_product_bytes(count, r.dim):
+        memcpy(to, body, <size_t>count * r.dim * 4)
+        return True
     if body_bytes != ((<uint64_t>count * r.row_bytes + 7) & ~<uint64_t>7):
         return False
     if r.wire == WIRE_FLOAT32:
