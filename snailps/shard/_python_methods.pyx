@@ -117,7 +117,7 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
 
 cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept with gil:
     """Applies the sums of a clock through the table's `push`: all of them or, on an exception,
-    nothing."""
+    nothing.  Those of fragments that are not here are left out: their rows come with them applied."""
     cdef PythonMethods me = <PythonMethods>methods
     cdef Shard *shard = me.store.shard
     cdef uint32_t i, stop, width = sums.floats
@@ -136,6 +136,9 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
         for i in range(sums.count):
             memcpy(to + i * row_bytes, sums.rows[i], row_bytes)
         order = np.argsort(owners, kind="stable")
+        order = order[np.isin(owners[order], me.store.fragments())]
+        if not len(order):
+            return True
         keys, owners, values = keys[order], owners[order], values[order]
         starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
         ends = [*starts[1:], len(keys)]

@@ -1,10 +1,14 @@
 """Shards driven by calls: primary and standby in one thread, without sockets."""
 
+import struct
+
 import numpy as np
 import pytest
-from shards import ADD, ZEROS, pull_frame, push_frame
+from python_methods import Strict
+from shards import ADD, JOB, PYTHON, ZEROS, pull_frame, push_frame
 
 from snailps import kernels
+from snailps.api.tables import Table
 from snailps.errors import ConnectionLost, MisuseError, ProtocolError
 from snailps.shard._driver import ShardDriver
 from snailps.shard._shard import ShardCore
@@ -320,3 +324,37 @@ def test_stopped_shard_does_nothing_more(pair):
     primary.door.post(lambda: 5, lambda *r: done.append(r))
     assert [type(error) for _, error in done] == [ConnectionLost, ConnectionLost]
     assert (primary.door.closed, primary.door.cut_links) == (True, [33])
+
+
+def test_clock_that_ends_while_fragments_are_copied_is_applied_to_those_that_are_there():
+    """A method in Python may refuse the first value of a row that has yet to come."""
+    dim = 1000  # 1.6 MB: not all of it is copied at once
+    keys = np.arange(400, dtype=np.uint64)
+    owner = fragment_of(keys, FRAG_NUM)
+    primary, standby, told = Driven(tables=False), Driven(True, tables=False), []
+    for one in (primary, standby):
+        method = Strict(Table("t", dim, access="add"))
+        one.core.add_table(1, dim, PYTHON, ZEROS, 0.0, 5, (0.0,), 0, (0, 0, 0, 0), True, method)
+        one.core.store.limit_staged(1 << 30)
+
+    def push_all(value, seq, clock=b""):
+        for fragment in range(FRAG_NUM):
+            mine = keys[owner == fragment]
+            for some in np.array_split(mine, 1 + len(mine) // 100):
+                values = np.full((len(some), dim), value, np.float32)
+                frame = push_frame({fragment: some.tolist()}, values, seq, options=32 * bool(clock))
+                body = frame.body[:24] + clock + frame.body[24:]
+                primary.ask(Frame(frame.kind, body, 1, 1, JOB, 1, seq))
+                seq += 1
+        return seq
+
+    seq = push_all(200.0, 1)
+    primary.role.back_up(-1, True, True, False, lambda *words: told.append(words))
+    deliver(primary, standby, 1)
+    assert standby.core.whole[0] < FRAG_NUM
+    push_all(1.0, seq, struct.pack("<QII", 0, 0, 0))
+    primary.ask(Frame(Kind.SEAL, struct.pack("<QII", 0, 0, 1), 0, 1, JOB, 1, seq))
+    deliver(primary, standby)
+    assert told == [("ready", "")]
+    assert standby.core.store.clock_stats()["clock"] == 1
+    assert np.array_equal(standby.core.store.pull(1, keys), np.full((400, dim), 201.0))
