@@ -120,6 +120,11 @@ cdef inline uint64_t padded(uint64_t n) noexcept nogil:
     return (n + 7) & ~<uint64_t>7
 
 
+cdef inline bint is_lr_scale(float scale) noexcept nogil:
+    """Whether a step size may be multiplied by it; nothing compares with not-a-number."""
+    return 0 <= scale < 1e30
+
+
 cdef inline bint is_repeated(const Context *me, uint32_t fragment, uint64_t incarnation,
                              uint64_t seq) noexcept nogil:
     """Whether the fragment has had this push.  Inline: once a group, in the loop over groups."""

@@ -24,7 +24,9 @@ from snailps.shard._connection_memory cimport (
     Columns, ConnectionMemory, KeptBatch, batch_add, batch_begin, batch_drop, batch_of, batch_refuse,
     columns_cool, columns_of,
 )
-from snailps.shard._context cimport ROOM_BYTES, Context, is_repeated, padded, refuse, refuse_value
+from snailps.shard._context cimport (
+    ROOM_BYTES, Context, is_lr_scale, is_repeated, padded, refuse, refuse_value,
+)
 from snailps.shard._primary cimport PIECE_BYTES, hold, replicate_step
 from snailps.store.tables cimport (
     Table, store_access, store_dim, store_fetch, store_owns, store_push, store_scales_lr,
@@ -235,7 +237,7 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
         return refuse(out, reply, b"length", b"body of %llu bytes, its counts make %llu",
                       head.body_bytes,
                       sizeof(ProductHead) + padded(top.count * <uint64_t>part.row_bytes))
-    if top.lr_scale != 1 and (not store_scales_lr(table) or not top.lr_scale >= 0):
+    if top.lr_scale != 1 and (not store_scales_lr(table) or not is_lr_scale(top.lr_scale)):
         return refuse(out, reply, b"access", b"table %llu: its access method has no step size that a "
                       b"batch may scale", head.table, 0)
     if not (top.scale > 0 and isfinite(top.scale)):

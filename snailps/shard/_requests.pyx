@@ -31,7 +31,7 @@ from snailps.shard._clock_requests cimport (
 )
 from snailps.shard._connection_memory cimport ConnectionMemory, memory_free, memory_of
 from snailps.shard._context cimport (
-    ROLE_STANDBY, Context, RowRequest, is_repeated, padded, refuse, refuse_value,
+    ROLE_STANDBY, Context, RowRequest, is_lr_scale, is_repeated, padded, refuse, refuse_value,
 )
 from snailps.shard._primary cimport (
     Appended, force_sync, hold, must_wait, replicate_push, replicate_seal, settle_push, show_clock,
@@ -53,8 +53,6 @@ from snailps.transport._frame cimport (
 from snailps.transport.loop._fault_injection cimport FAULT_NO_FENCE, POINT_APPLIED, passes
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport STREAM_NONE
-
-cdef float LR_SCALE_MAX = 1e30
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -141,9 +139,7 @@ cdef bint _read_lr_scale(RowRequest *asked, bint push, const char **at, const ch
     if at[0] > end:
         refuse(out, reply, b"length", b"the body ends before the scale of the step size", 0, 0)
         return False
-    # Not a number compares as False.
-    if not push or asked.options & OPTION_STATE or head.unused \
-            or not (head.lr_scale >= 0 and head.lr_scale < LR_SCALE_MAX):
+    if not push or asked.options & OPTION_STATE or head.unused or not is_lr_scale(head.lr_scale):
         refuse(out, reply, b"option", b"a scale of the step size: only pushes of gradients have one, a "
                b"number from 0, below 1e30", 0, 0)
         return False

@@ -24,7 +24,7 @@ from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._clock_requests cimport seal, stage
 from snailps.shard._context cimport (
     FENCED_MAX, FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_STANDBY, Context, RowRequest, Standby,
-    padded, refuse,
+    is_lr_scale, padded, refuse,
 )
 from snailps.shard._primary cimport (
     Appended, copy_again, replicate_push, replicate_seal, replicate_step, settle_push,
@@ -190,7 +190,7 @@ cdef Outcome _stepped(Context *me, Table *table, const FrameHeader *head, const 
                        head.body_bytes)
     if scaled:
         lr_scale = (<const LrHead *>(top + 1)).lr_scale
-        if not store_scales_lr(table) or not lr_scale >= 0:
+        if not store_scales_lr(table) or not is_lr_scale(lr_scale):
             return _broken(out, reply, b"a scaled step for table %llu, which has no such step",
                            head.table, 0)
     if not store_owns(me.shard, group.fragment):
@@ -346,7 +346,7 @@ cdef Outcome _staged(Context *me, const ReplicaHead *head, uint64_t incarnation,
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
         return OUTCOME_PARK
     if rest < sizeof(StagedHead) or top.runs > STREAM_BODY_MAX \
-            or top.unused or not top.lr_scale >= 0 \
+            or top.unused or not is_lr_scale(top.lr_scale) \
             or (top.lr_scale != 1 and (top.state or not store_scales_lr(table))) \
             or head.floats != (store_floats(table) if top.state else store_value_floats(table)) \
             or rest != sizeof(StagedHead) + head.count * 8 + top.runs * <uint64_t>sizeof(Run) \

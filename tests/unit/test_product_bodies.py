@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from shards import ADD, JOB, PYTHON, ZEROS, Raw, Shards, error_of
+from shards import ADD, JOB, PYTHON, SGD, ZEROS, Raw, Shards, error_of
 from twins.frame import EXAMPLE_ENTRIES_MAX, ProductOption
 
 from snailps.transport.frame import Frame, Kind
@@ -120,6 +120,16 @@ def test_bad_part_is_refused_and_the_connection_goes_on(shard, name):
             assert one.ask(forward(request=3)).kind == Kind.PRODUCT
         assert one.ask(backward()).kind == Kind.STEPPED
     assert rows_of(shard) == [[1.0, 1.0], [3.0, 2.0]]
+
+
+@pytest.mark.parametrize("by", [np.inf, np.nan, 1e31, -1.0])
+def test_backward_whose_step_is_scaled_beyond_bounds_is_refused(by):
+    with Shards(1) as shard:
+        shard.add_table(1, 2, SGD, ZEROS, hyper=(1.0,))
+        with shard.raw() as one:
+            assert one.ask(forward()).kind == Kind.PRODUCT
+            assert error_of(one.ask(corrupt(backward(), 44, struct.pack("<f", by)))).code == "access"
+        assert rows_of(shard) == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_batch_whose_values_or_gradient_are_not_finite_is_refused_to_its_end(shard):

@@ -200,6 +200,7 @@ cdef bint _replay(Loop *loop, Conn *conn, const FrameHeader *head) noexcept nogi
     """Does what a frame of the stream says; False = not now, or never: the connection ends then."""
     cdef Reply reply
     reply.kind = KIND_REPLICATED
+    reply.body_bytes = 0
     reply.reason = b""
     reply.wake = False
     if head.request != conn.replayed + 1:
