@@ -128,7 +128,8 @@ def test_backward_whose_step_is_scaled_beyond_bounds_is_refused(by):
         shard.add_table(1, 2, SGD, ZEROS, hyper=(1.0,))
         with shard.raw() as one:
             assert one.ask(forward()).kind == Kind.PRODUCT
-            assert error_of(one.ask(corrupt(backward(), 44, struct.pack("<f", by)))).code == "access"
+            frame = corrupt(backward(), 44, struct.pack("<f", by))
+            assert error_of(one.ask(frame)).code == "access"
         assert rows_of(shard) == [[0.0, 0.0], [0.0, 0.0]]
 
 
