@@ -129,6 +129,28 @@ def test_dealt_with_any_comings_and_goings_has_every_entry_done_once(
         assert book.ahead_max <= staleness
 
 
+def test_dealt_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_worker():
+    book, rng = SspLedger(blocks(600), nodes=[1, 2, 3]), random.Random(1)
+
+    def slowest():
+        at_work = [n for n in (1, 2, 3) if book._left.get(n) or book.holders().get(n)]
+        return min((book.clock_of(node), node) for node in at_work)
+
+    book.take(2)  # and is at it for ever
+    for _ in range(300):
+        node = rng.choice((1, 3))
+        if (entry := book.take(node)) is not None:
+            book.done(entry.number, node)
+        assert book.slowest() == slowest() == (0, 2)
+    assert len(book._slow) <= 3
+    book.leave(2)
+    book.join(2)  # as one that comes back to another master
+    for node in (3, 3, 2, 2, 1, 2, 2, 3, 1, 1):
+        book.done(book.take(node).number, node)
+        assert book.slowest() == slowest()
+    assert len(book._slow) <= 4  # one more for each time that a worker left
+
+
 def run_to_the_end(book, alive, rng: random.Random):
     """Drives a book at random, with workers lost, leaving and coming; numbers done, in order."""
     held = {node: [] for node in alive}

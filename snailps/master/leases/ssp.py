@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
 import numpy as np
@@ -62,10 +62,11 @@ class SspLedger(Ledger):
             mine.append(number)
         self._next = self._size  # only what was dealt is leased
         self.ahead_max = 0
-        # Heap of the clocks of workers with work, one for each time that a worker got some; stale
-        # ones are dropped at the top.  And the waiting workers, by the clock that they wait for.
+        # Heap of the clocks of workers with work, one each: it may be behind its worker's, which
+        # `slowest` mends at the top.  And the waiting workers, by the clock that they wait for.
         self._slow = [(0, node) for node in nodes]
         heapify(self._slow)
+        self._in_slow = set(nodes)
         self._ahead_of_all: list[tuple[int, int]] = []
         self._dealt: set[int] = set()
 
@@ -99,7 +100,8 @@ class SspLedger(Ledger):
 
     def _has_work(self, node: int) -> None:
         """A worker has something to do, at its clock."""
-        if node in self._clocks:
+        if node in self._clocks and node not in self._in_slow:
+            self._in_slow.add(node)
             heappush(self._slow, (self._clocks[node], node))
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
@@ -108,7 +110,6 @@ class SspLedger(Ledger):
             return False
         if node in self._clocks:
             self._clocks[node] += 1
-            self._has_work(node)
         return True
 
     def _withdraw(self, number: int) -> None:
@@ -177,11 +178,13 @@ class SspLedger(Ledger):
             self._deal(share.tolist())
         self._slow = [(clock, node) for node, clock in self._clocks.items()]
         heapify(self._slow)
+        self._in_slow = set(self._clocks)
         self.ahead_max = int(snapshot["ahead_max"])
 
     def leave(self, node: int) -> None:
         """Deals what a worker has not begun to the others, which no longer wait for it."""
         self._clocks.pop(node, None)
+        self._in_slow.discard(node)  # one that comes back may be at an earlier clock
         self._deal(self._left.pop(node, deque()))
 
     def retire(self, node: int) -> list[int]:
@@ -200,9 +203,14 @@ class SspLedger(Ledger):
         while self._slow:
             clock, node = self._slow[0]
             has_work = self._left.get(node) or self.records.count_of(node)
-            if has_work and self._clocks.get(node) == clock:
+            now = self._clocks.get(node) if has_work else None
+            if now == clock:
                 return clock, node
-            heappop(self._slow)
+            if now is None:
+                heappop(self._slow)
+                self._in_slow.discard(node)
+            else:
+                heapreplace(self._slow, (now, node))
         return max(self._clocks.values(), default=0), 0
 
     def clock_of(self, node: int) -> int | None:
