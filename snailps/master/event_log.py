@@ -52,6 +52,8 @@ class EventLog:
                 data = fact.data
                 at_s = float(data["at"]) - wall_s - now
                 self._add(at_s, Happened(data["kind"], str(data["who"]), str(data["text"])))
+                # The journal has the newest events only; one of an earlier version lacks this.
+                self.counts = Counter(data.get("counts", self.counts))
 
     def take(self, happened: Iterable[Happened], now: float) -> None:
         """Notes what has happened just now."""
@@ -62,8 +64,8 @@ class EventLog:
             self._add(now - self._begun, event)
             if event.kind in _KEPT:
                 at = round(self._wall_s + now, 3)
-                fact = {"at": at, "kind": event.kind, "who": event.who, "text": event.text}
-                self._out.note("event", fact)
+                told = {"at": at, "kind": event.kind, "who": event.who, "text": event.text}
+                self._out.note("event", {**told, "counts": dict(self.counts)})
 
     def _add(self, at_s: float, event: Happened) -> None:
         self.counts[event.kind] += 1

@@ -28,6 +28,7 @@ import json
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 
 from snailps.errors import ClusterError
 from snailps.master.effects import Fact, Snapshot
+from snailps.node.status import EVENTS_MAX
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.disk import OS_DISK, sync_folder
 from snailps.store.checkpoint.lock import LOCK, FolderTaken, take_folder
@@ -57,6 +59,8 @@ LAST_S = 10.0
 
 _NEWEST = {"numbers", "route"}
 """Kinds of which the newest fact says all."""
+_NEWEST_FEW = {"event": EVENTS_MAX}
+"""Kinds of which so many of the newest facts say all."""
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "look", "round", "chunk",
@@ -141,6 +145,7 @@ class Journal:
         self._behind: list[bytes] | None = None  # noted since a snapshot that is being written
         self._retired: list[int] = []  # files that the syncer closes
         self._lasting: dict[object, bytes] = {}  # lines that every compacted file begins with
+        self._noted: Counter[str] = Counter()  # lasting facts by kind
         self._state: dict[str, Any] = {}  # where the arrays of the newest state are
         self._grown = 0  # bytes of facts since the last state
         self._due = GROWN_BYTES
@@ -549,8 +554,13 @@ class Journal:
 
     def _remember(self, fact: Fact, line: bytes) -> None:
         """Keeps the line of a fact that is in no snapshot."""
-        if fact.kind not in _IN_STATE:
-            self._lasting[fact.kind if fact.kind in _NEWEST else len(self._lasting)] = line
+        if fact.kind in _IN_STATE:
+            return
+        self._noted[fact.kind] += 1
+        number = 0 if fact.kind in _NEWEST else self._noted[fact.kind]
+        self._lasting[fact.kind, number] = line
+        if fact.kind in _NEWEST_FEW:
+            self._lasting.pop((fact.kind, number - _NEWEST_FEW[fact.kind]), None)
 
     def _sync(self) -> None:
         while not self._closed.wait(SYNC_S):

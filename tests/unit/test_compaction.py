@@ -24,6 +24,7 @@ from snailps.master.job.recovery import JobRecovery, Past
 from snailps.master.job.snapshot import encode, pack
 from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Journal
 from snailps.master.phases import JobPhase
+from snailps.node.status import EVENTS_MAX
 from snailps.transport import messages
 
 FIRST, NUMBERS = Fact("life", {"life": 7, "at": 0.0}), Fact("numbers", {"until": 1024})
@@ -83,6 +84,17 @@ def test_compacted_journal_has_what_lasts_the_state_and_what_came_since(journal)
     assert {file.name for file in journal.path.iterdir()} == {
         FACTS, LIFE, BASE, "lock", "state-1"
     }  # fmt: skip
+
+
+def test_compacted_journal_of_a_long_run_has_the_newest_events_only(journal):
+    events = [Fact("event", {"text": str(number)}) for number in range(EVENTS_MAX + 30)]
+    for event in events:
+        journal.note(event.kind, event.data)
+    journal.compact(Snapshot({"seen": 0}, ARRAYS))
+    ended(journal)
+    facts, _ = read(journal.path)
+    assert facts[:3] == [FIRST, NUMBERS, TRAIN]
+    assert [fact for fact in facts if fact.kind == "event"] == events[-EVENTS_MAX:]
 
 
 def test_journal_that_was_taken_over_is_compacted_as_any_other(journal):

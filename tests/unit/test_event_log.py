@@ -94,6 +94,17 @@ def test_events_of_an_earlier_master_come_before_the_begin():
     ]
 
 
+def test_events_that_the_journal_has_dropped_still_count():
+    out = Outbox(kept=True)
+    events = EventLog(out, 5.0)
+    for kind in ("left", "checkpoint", "lost", "lost"):
+        out.happened(kind, "worker 2", "text")
+        events.take(out.take_happened(), 7.0)
+    notes = [effect for effect in out.take() if isinstance(effect, effects.Note)]
+    later = EventLog(Outbox(), 50.0, 0.0, [Fact(note.kind, note.data) for note in notes[-1:]])
+    assert later.counts == events.counts == {"left": 1, "checkpoint": 1, "lost": 2}
+
+
 def test_history_of_a_short_training_has_a_point_a_second():
     history = RunHistory()
     for tenth in range(100):
