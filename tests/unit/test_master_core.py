@@ -13,6 +13,7 @@ from snailps.master.job.snapshot import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.leases.records import BlockState
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
+from snailps.node.limits import ORDER_S
 from snailps.transport import messages as m
 
 
@@ -128,6 +129,30 @@ def test_silent_worker_is_expelled_and_told_so(make_job):
     assert effects.Close(silent) in world.effects
     assert effects.Forget(numbers[silent]) in world.effects
     assert not world.sent(other, m.Stop)
+
+
+def test_server_that_does_not_obey_is_expelled_but_not_for_a_stop_of_all_processes(make_job):
+    """Ctrl-Z in a terminal stops all of a cluster on one machine."""
+    world = World(make_job(), expected_node_num=4, expected_servers=2)
+    world.obey, answered = False, set()
+
+    def pass_(seconds):
+        world.tick(seconds)
+        orders = [effect for effect in world.effects if isinstance(effect, effects.Order)]
+        for order in orders:
+            if order.number not in answered and not isinstance(order.message, m.HostStandby):
+                answered.add(order.number)
+                world.handle(events.Answered(order.number, world.does(order.message)))
+
+    servers = [world.join("server"), world.join("server")]
+    world.join("worker"), world.join("worker")
+    for seconds in (*[0.05] * 8, 3600.0, *[1.0] * (int(ORDER_S) - 3)):
+        pass_(seconds)
+    assert not any(world.sent(server, m.Stop) for server in servers)
+    for _ in range(4):
+        pass_(1.0)
+    told = [stop.text for server in servers for stop in world.sent(server, m.Stop)]
+    assert "it has not answered HostStandby for 30 s" in told[0]
 
 
 def test_lost_server_without_standby_ends_the_job_and_says_why(make_job):

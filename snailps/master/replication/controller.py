@@ -38,6 +38,9 @@ from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
+AWAY_S = 5.0
+"""After so long without a `step` the master has stood still, and no limit ends for that."""
+
 
 class ReplicationController:
     """Keeps every shard served.
@@ -85,6 +88,7 @@ class ReplicationController:
         )
         self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False
+        self._stepped_at = 0.0
         self._rerouted = False
         members.on_stats = self._heard
 
@@ -154,6 +158,10 @@ class ReplicationController:
         """Time passes; `held`: no shard is to move at present."""
         if not self._formed:
             return
+        away_s, self._stepped_at = now - (self._stepped_at or now), now
+        if away_s > AWAY_S:
+            self.standbys.stood_still(away_s)
+            self.shard_orders.stood_still(away_s)
         self.standbys.held = held
         self.standbys.tick(now)
         self._work(now)

@@ -69,6 +69,11 @@ class PendingOrders:
             found[one.order.server] = one.order
         return found
 
+    def stood_still(self, seconds: float) -> None:
+        """The master stood still for so long, and the servers perhaps with it."""
+        for one in self._open.values():
+            one.until += seconds
+
     def forget_server(self, number: int) -> None:
         """A server will answer nothing any more."""
         self._open = {k: o for k, o in self._open.items() if o.order.server != number}

@@ -326,6 +326,14 @@ class ReplicationPlanner:
         """All workers have this route and reach its shards."""
         self.redundancy.followed(epoch, now)
 
+    def stood_still(self, seconds: float) -> None:
+        """The master stood still for so long, and the servers perhaps with it."""
+        self._orders.stood_still(seconds)
+        for shard in self._placement.shards:
+            for copy in (shard.standby, shard.following):
+                if copy is not None:
+                    copy.moved_at += seconds
+
     def tick(self, now: float) -> None:
         """Time passes: who has not obeyed for too long, what can be tried again."""
         for server, order in self._orders.late(now).items():

@@ -167,6 +167,11 @@ class ShardOrders:
         """Whether anything of these kinds is not done yet."""
         return any(order.kind in kinds for order in self._open)
 
+    def stood_still(self, seconds: float) -> None:
+        """The master stood still for so long, and the servers perhaps with it."""
+        for order in self._open:
+            order.until += seconds
+
     def step(self, now: float) -> None:
         """Asks the servers of shards that have not been asked."""
         self._open = [order for order in self._open if order.left]
