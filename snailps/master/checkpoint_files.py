@@ -110,9 +110,16 @@ class CheckpointFiles:
         about: dict[str, Any],
         kept: int,
     ) -> Completed:
-        """Gives a checkpoint its name, now that all files are there; removes the oldest ones."""
+        """Gives a checkpoint its name, now that all files are there; removes the oldest ones.
+
+        Raises
+        ------
+        CheckpointError
+            It is of a job that was given up, and another one has its own folder by now.
+        """
         folder, part, number = self._folder, Path(begun.part), begun.number
-        assert folder is not None
+        if folder is None or folder.path != part.parent:
+            raise CheckpointError(f"checkpoint {number}: its job is over")
         entries = tuple(FileEntry.from_dict(item, f"checkpoint {number}") for item in files)
         course = write_course(part, pack(snapshot), self._disk)
         self._disk.remove(part / BEGUN)

@@ -9,13 +9,16 @@ from cluster_models import COUNTER, write_numbers
 from master_parts import TestOutbox
 
 from snailps.api.tables import Table
-from snailps.config import RawConfig
+from snailps.config import JobSettings, RawConfig
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError, ClusterError, ConfigError
 from snailps.master.broadcast import Broadcast
+from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, _identity
 from snailps.master.job.job import Job
+from snailps.master.job.snapshot import JobSnapshot
 from snailps.master.leases import BspLedger
+from snailps.master.leases.ledger import NO_RECORDS
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.transport import messages as m
 
@@ -447,3 +450,31 @@ def test_broadcast_to_nobody_ends_at_once():
     ended = []
     Broadcast(TestOutbox(), [], m.Ok(), lambda cast, now: ended.append(now), 5.0, loss="fail")
     assert ended == [5.0]
+
+
+def test_checkpoint_of_a_job_that_was_given_up_does_nothing_to_the_folder_of_the_next(tmp_path):
+    """It may be completed, beside the loop, when the next job of a session has begun.
+
+    What else it would do there is to remove checkpoints that the next job keeps.
+    """
+    files = CheckpointFiles()
+    snapshot = JobSnapshot([], [Block(0, "file", 0, 1)], 1, NO_RECORDS, None)
+
+    def begin(name):
+        path = str(tmp_path / name)
+        settings = JobSettings(checkpoint_dir=path, checkpoint_interval=1.0, worker_class="a:B")
+        files.open(settings, resumes=True)
+        return files.begin(0, 7, 0)
+
+    def complete(begun):
+        about = {"life": 7, "frag_num": 0, "tables": (), "about": {}, "kept": 1}
+        return files.complete(begun, [], snapshot, **about)
+
+    first = begin("first")
+    second = begin("second")
+    complete(second)
+    with pytest.raises(CheckpointError, match="checkpoint 1: its job is over"):
+        complete(first)
+    assert not [*(tmp_path / "first").glob("checkpoint-000001")]
+    assert [*(tmp_path / "second").glob("checkpoint-000001")]
+    files.release(2, "")
