@@ -487,6 +487,28 @@ def test_job_in_bsp_leases_nothing_behind_its_end_before_the_limit_is_looked_at(
     assert job.figures({})["ended_by"] == "target_loss"
 
 
+def test_job_in_bsp_taken_over_at_its_target_leases_nothing_behind_its_end(make):
+    """The journal was compacted before the limit was looked at."""
+    job, other = (make(consistency="bsp", micro_batches="1", target_loss="1.17") for _ in range(2))
+    job.begin_pass("train", [1])
+    for number in range(12):
+        assert job.done(done(job.lease(1).number, loss=80.0 - 4 * number, examples=50.0), 1)
+    assert job.has_reached_target
+    other.begin_pass("train", [1], job.snapshot(exact=True))
+    assert [lease.number for lease in iter(lambda: other.lease(1), None)] == [12, 13]
+
+
+def test_job_that_goes_on_from_a_checkpoint_has_the_rate_of_now(make, clock):
+    job, again = make(), make()
+    job.begin_pass("train")
+    clock.now_s += 1000.0
+    again.begin_pass("train", snapshot=unpack(pack(job.snapshot())))
+    clock.now_s += 1.0
+    assert again.done(done(again.lease(1).number, units=100), 1)
+    assert again.rate() == pytest.approx(100.0)
+    assert again.elapsed_s == pytest.approx(1001.0)
+
+
 def test_job_in_bsp_merges_a_survey_in_the_order_of_blocks(make, tmp_path):
     for order in (1, -1):
         job = make(worker_class="cluster_models:Surveyed", consistency="bsp")
