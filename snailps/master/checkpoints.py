@@ -166,6 +166,8 @@ class CheckpointController:
         Told the snapshot once the servers have their rows, and the time.
     fail : callable
         Ends the cluster, with a sentence.
+    ticks : callable
+        Those of the clock of tables that forget rows.
     """
 
     def __init__(
@@ -176,9 +178,10 @@ class CheckpointController:
         *,
         on_restored: Callable[[JobSnapshot, float], None],
         fail: Callable[[str], None],
+        ticks: Callable[[], Sequence[int]] = lambda: (0,),
     ) -> None:
         self._members, self._out, self._files = members, out, files
-        self._on_restored, self._fail = on_restored, fail
+        self._on_restored, self._fail, self._ticks = on_restored, fail, ticks
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
@@ -290,8 +293,9 @@ class CheckpointController:
             self._load_failed(self._restoring, why, now)
 
     def training_begins(self, now: float) -> None:
-        """Counts the time to the first checkpoint from now."""
+        """Counts the time and the pushes to the first checkpoint from now."""
         self._begun_at = now
+        self._pushes_saved = self._members.shard_sum("pushes")  # of earlier jobs of a session
 
     def check(self, job: Job, now: float) -> None:
         """Begins a checkpoint if one is due."""
@@ -303,9 +307,6 @@ class CheckpointController:
         in_work = self._period and pushes - self._pushes_saved >= self._period
         if in_time or (in_work and now >= self._begun_at):
             self.begin(job, now)
-
-    ticks: tuple[int, ...] = (0,)
-    """The clock of the tables that forget rows; the controller keeps it."""
 
     @property
     def writes(self) -> bool:
@@ -416,7 +417,7 @@ class CheckpointController:
 
     def _snapshot(self, job: Job, clock: int, now: float) -> tuple[JobSnapshot, dict[str, Any]]:
         """Where the job is, and what the manifest says of it."""
-        snapshot = job.snapshot(now, clock=clock, ticks=self.ticks)
+        snapshot = job.snapshot(now, clock=clock, ticks=self._ticks())
         assert job.ledger is not None
         share = job.ledger.progress if job.rounds else job.ledger.share(snapshot.done)
         about = {**_identity(job), "progress": share, "units": snapshot.units}

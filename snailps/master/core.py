@@ -432,6 +432,7 @@ class MasterCore:
         # Before what they still ask is refused: they end for this reason, not for that.
         self.departures.send_away(workers, text, self.lifecycle.now)
         job_controller.abandon(text, self.lifecycle.now, trace)
+        self.replication.figures()  # those of this job are not the next one's
         self.interrupts.forget()
 
     def _tell_stop(self, broken: bool, text: str) -> None:

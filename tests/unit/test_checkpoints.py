@@ -190,6 +190,18 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
     assert world.files.done == [("drop", 4)]
 
 
+def test_pushes_of_the_job_before_in_a_session_bring_no_checkpoint(world):
+    controller, pushes = world.controller, [1000]
+    world.members.shard_sum = lambda name: pushes[0]
+    controller._path, controller._period = "/checkpoints", 100
+    controller.training_begins(world.now)
+    controller.check(world.job, world.now)
+    assert not controller.running
+    pushes[0] += 100
+    controller.check(world.job, world.now)
+    assert controller.running
+
+
 def test_full_disk_is_told_before_any_server_is_asked(world, caplog):
     world.files.full = True
     world.begin()

@@ -841,6 +841,49 @@ def test_job_that_is_given_up_while_its_class_is_loaded_never_begins(
     assert world.ask(other, m.Submit(make_job.values)) == m.Submitted(1)
 
 
+def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
+    world = World(session=True, lasting=True)
+    _, *workers = world.forms()
+    driver = world.join("driver")
+    world.ask(driver, m.Submit(make_job.values))
+    controller, replication = world.core.job_controller, world.core.replication
+    inspection, told = controller.inspection, []
+    world.slow = True
+    world.services.reader.landmarks = lambda job, reading, sharp: {"of": job}
+    inspection.map(controller.job, told.append, world.now)
+    inspection._looks = -1
+    inspection.step(controller.job, {}, world.now)
+    world.tick()
+    assert inspection.looking
+    replication.standbys.redundancy.metrics.moves = 3
+    controller.expiry.ticks = [0, 7]
+    assert world.ask(driver, m.Cancel()) == m.Ok()
+    for worker in workers:
+        world.handle(events.Gone(worker, "begins anew"))
+        world.join("worker")
+    world.tick(times=3)
+    late, world.works, world.slow = list(world.works), [], False
+    assert world.ask(driver, m.Submit(make_job.values)) == m.Submitted(2)
+    assert not inspection.looking  # its training ends with no look under way
+    world.works = late
+    world.work()  # what the first job began beside the loop ends now
+    assert inspection.last_map == {}
+    assert replication.figures() == {}
+    assert controller.checkpoints._snapshot(controller.job, -1, world.now)[0].figures[
+        "ticks"
+    ] == [0]
+
+
+def test_checkpoint_at_the_end_of_a_training_has_its_ticks(make_job):
+    """Ctrl-C ends a training with one, whenever another one was made before."""
+    world = World(make_job())
+    world.forms()
+    controller = world.core.job_controller
+    controller.expiry.ticks = [0, 7]
+    snapshot, _ = controller.checkpoints._snapshot(controller.job, -1, world.now)
+    assert snapshot.figures["ticks"] == [0, 7]
+
+
 def test_job_that_is_given_up_while_its_input_is_found_takes_no_folder_of_checkpoints(make_job):
     """Its successor has its own by then, and would write into that of another job."""
     world = World(session=True)

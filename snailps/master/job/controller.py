@@ -141,15 +141,20 @@ class JobController:
         self._summaries: list[int] = []
         self._side = 0  # the work beside the loop that the job waits for
         self.inspection = Inspection(members, out, services.reader)
+        self.expiry = ExpiryClock(members)
         self.checkpoints = CheckpointController(
-            members, out, services.files, on_restored=self._restored, fail=fail
+            members,
+            out,
+            services.files,
+            on_restored=self._restored,
+            fail=fail,
+            ticks=lambda: self.expiry.ticks,
         )
         self.export = Export(out, self.checkpoints.advice)
         self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
         self.loading = ExportProgress()  # how far first rows are read from a file
         self._saved_last = False
         self._spent_at = 0.0  # when the seconds of work are noted next
-        self.expiry = ExpiryClock(members)
 
     @property
     def job(self) -> Job | None:
@@ -740,7 +745,6 @@ class JobController:
             busy = self.round is not None and self.round.busy
             busy |= self._members.rows.moving
             if ledger is not None and not (ledger.over or ledger.closed or busy):
-                self.checkpoints.ticks = tuple(self.expiry.ticks)
                 self.checkpoints.check(self.job, now)
 
 

@@ -42,6 +42,7 @@ class Inspection:
 
     def __init__(self, members: Membership, out: Outbox, reader: Reader) -> None:
         self._members, self._out, self._reader = members, out, reader
+        self._begun = 0  # how often one did
         self._looks = 0
         self._looking = 0  # the work of a look
         self._mapping = False
@@ -51,7 +52,8 @@ class Inspection:
 
     def begin(self, looks: int = 0) -> None:
         """A job begins, or goes on after so many looks."""
-        self._looks = looks
+        self._begun += 1
+        self._looks, self._looking = looks, 0  # a look at another job ends unheard
         self._map = {}
 
     @property
@@ -75,10 +77,11 @@ class Inspection:
         if looks > self._looks and not self._looking:
             self._looks = looks
             look = partial(self._reader.inspect, job, self.reading(figures))
-            self._looking = self._out.work(look, self._looked)
+            self._looking = self._out.work(look, partial(self._looked, self._begun))
 
-    def _looked(self, done: WorkDone, now: float) -> None:
-        self._looking = 0
+    def _looked(self, begun: int, done: WorkDone, now: float) -> None:
+        if begun == self._begun:
+            self._looking = 0
 
     def map(self, job: Job, then: Callable[[Mapping[str, Any]], None], now: float) -> None:
         """Has places of named rows read; `then` gets them, or those of the last map of this job.
@@ -92,9 +95,11 @@ class Inspection:
         sharp = job.progress(now) >= SHARP_FROM
         read = partial(self._reader.landmarks, job, self.reading({}), sharp=sharp)
 
+        begun = self._begun
+
         def mapped(done: WorkDone, now: float) -> None:
             self._mapping, self._map_due = False, now + MAP_S
-            if done.error is None:
+            if done.error is None and begun == self._begun:
                 self._map = done.result
             then(self._map)
 
