@@ -869,9 +869,10 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.work()  # what the first job began beside the loop ends now
     assert inspection.last_map == {}
     assert replication.figures() == {}
-    assert controller.checkpoints._snapshot(controller.job, -1, world.now)[0].figures[
-        "ticks"
-    ] == [0]
+    snapshot, _ = controller.checkpoints._snapshot(controller.job, -1, world.now)
+    assert snapshot.figures["ticks"] == [0]
+    orders = [e.message for e in world.effects if isinstance(e, effects.Order)]
+    assert [order for order in orders if isinstance(order, m.Expire)] == [m.Expire(0, 0, [0])]
 
 
 def test_checkpoint_at_the_end_of_a_training_has_its_ticks(make_job):

@@ -179,7 +179,6 @@ class JobController:
         self.failed = ""
         self.jobs += 1
         self._saved_last = False
-        self.expiry.begin()
         self.export.forget()
         self.inspection.begin()
         self._go(JobPhase.PREPARING)
@@ -230,6 +229,7 @@ class JobController:
             for ended in self.ended_jobs.values():
                 ended.tables = ended.summary = None
             self._members.rows.expired = 0
+            self.expiry.begin(now)
         if not self._members.joined("worker"):
             if not any(member.role == "worker" for member in self._members.left):
                 self._fail(

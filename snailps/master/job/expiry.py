@@ -41,8 +41,10 @@ class ExpiryClock:
         self._members = members
         self.ticks = [0]
 
-    def begin(self) -> None:
-        """Another job begins."""
+    def begin(self, now: float) -> None:
+        """Another job begins: its first rows must not seem to be of the end of the last one."""
+        if self.ticks[-1]:
+            self._members.rows.expire(0, 0, now)
         self.ticks = [0]
 
     def resume(self, ticks: list[int], now: float) -> None:
