@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from snailps import AccessMethod, Rotation, Table, Worker, setting
-from snailps.config import JobSettings
+from snailps.config import JobSettings, to_mapping
 
 TABLE = "counts"
 DIM = 2
@@ -94,6 +94,9 @@ class SimModel(Worker):
         access = "average" if int(settings.get("rounds", "0")) else settings.get("method") or "add"
         track = "touch" if int(settings.get("expires", "0")) else ""
         return Table(TABLE, DIM, wire="float32", access=access, track=track)
+
+    def tables(self):
+        return [self.table(to_mapping(self.settings))]
 
     def train(self, block):
         raise NotImplementedError("scripted workers train")

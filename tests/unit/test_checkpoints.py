@@ -8,7 +8,7 @@ from cases import each
 from cluster_models import COUNTER, write_numbers
 from master_parts import TestOutbox
 
-from snailps.api.tables import Table
+from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, RawConfig
 from snailps.data.blocks import Block
 from snailps.errors import CheckpointError, ClusterError, ConfigError
@@ -377,6 +377,17 @@ def test_checkpoint_whose_tables_name_a_class_is_used_only_if_the_job_declares_i
         return
     with pytest.raises(ConfigError, match=rf"table 'w' has the access method {access}, which this"):
         world.controller.check_opened(job, opened)
+
+
+def test_class_of_a_tensor_is_one_that_the_job_declares(tmp_path, monkeypatch):
+    write_numbers(tmp_path / "in.txt", 100)
+    raw = {"worker_class": "python_methods:Model", "input": str(tmp_path / "in.txt")}
+    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
+    tensor = Tensor("dense", (3, 4), access="python_methods:Momentum")
+    monkeypatch.setattr(job.cls, "tables", lambda self: [tensor])
+    job.check_methods([tensor.table()], "checkpoint-1")
+    with pytest.raises(ConfigError, match="which this job does not declare"):
+        job.check_methods([Table("w", 2, access="python_methods:Model")], "checkpoint-1")
 
 
 # --- restoring -----------------------------------------------------------------------------------

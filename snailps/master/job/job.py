@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.rotation import VISITING_PER_PART, Rotation
-from snailps.api.tables import Table
+from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.config.origins import with_origins
@@ -196,7 +196,9 @@ class Job:
             return
         try:
             declared = [
-                one for one in self.cls(self.settings, 1).tables() if isinstance(one, Table)
+                one.table() if isinstance(one, Tensor) else one
+                for one in self.cls(self.settings, 1).tables()
+                if isinstance(one, (Table, Tensor))
             ]
         except (Exception, SystemExit) as error:
             raise ConfigError(
