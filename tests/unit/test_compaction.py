@@ -322,7 +322,7 @@ class Side:
             all={number: worker(number) for number in NODES}, nodes=lambda role="": [],
             rows=MagicMock(clocks_set=True, expiring=False, moving=False),
             gone={4: True, 5: True}, shards={"shards": [1]},
-            table_registry=SimpleNamespace(remake=lambda now: None),
+            table_registry=SimpleNamespace(remake=lambda now: None), shard_sum=lambda name: 0,
         )  # fmt: skip
         self.out = self.members.out = TestOutbox()
         services = SimpleNamespace(files=None, reader=None)
