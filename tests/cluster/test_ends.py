@@ -213,7 +213,7 @@ def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job, long_gz
         cluster.start("server")
         master.wait_line("server 1 .*registered")
         with Observer(cluster) as observer:
-            status = observer.until(lambda status: any((tmp_path / "scratch").glob("*.part")))
+            status = observer.until(lambda status: any((tmp_path / "scratch").glob("*.lock")))
             assert status["phase"] in ("forming", "preparing")
         master.send(signal.SIGINT)
         begin = time.monotonic()
