@@ -1,10 +1,10 @@
 """``snailps predict``: labels of text by a classifier, predictions for examples by a sparse model.
 
     MODEL.bin, text (or standard input) -> LabelModel.predict -> rows of line, label, probability
-    MODEL.npz, file (or standard input) -> Predictor.predict -> a line of numbers an example
+    MODEL.npz, file (or standard input) -> estimator.predictions -> a line of numbers an example
     MODEL.npz of kge or mf, lines with a ? -> answers -> rows of line, name, score
 
-Parses and prints; the work is done in `snailps.vectors` and `snailps.models.sparse`.
+Parses and prints; the work is done in `snailps.vectors` and `snailps.estimators`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from snailps.cli.printing import print_figures, print_json, print_rows
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.errors import ConfigError
-from snailps.estimators.loading import embedding_of
+from snailps.estimators.loading import embedding_of, rows_model_of
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.words import to_text
 
@@ -57,6 +57,14 @@ def command(
             metavar="",
         ),
     ] = False,
+    label_column: Annotated[
+        str,
+        typer.Option(
+            help="With --metrics: the column of a table that has the labels, if it is another "
+            "than in training.",
+            metavar="NAME",
+        ),
+    ] = "",
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print a JSON object a row, with names.", metavar=""),
@@ -72,7 +80,7 @@ def command(
     word, or without a label above the threshold, has `-` for both.
 
     With a .npz: one line per example with the probability of yes, the value, or the probability of
-    each class, separated by tabs. Lines must have labels; only --metrics uses them.
+    each class, separated by tabs. Lines of LIBSVM must have labels; only --metrics uses them.
 
     For example: snailps predict out/clicks.npz test.svm --metrics
 
@@ -85,7 +93,7 @@ def command(
         if (embeddings := embedding_of(model)) is not None:
             _answer(embeddings, text, k, metrics, as_json)
             return
-        _predict_examples(model, text, metrics, as_json)
+        _predict_examples(model, text, metrics, label_column, as_json)
         return
     if metrics:
         raise ConfigError("--metrics is for a .npz; snailps test judges classifiers")
@@ -111,23 +119,20 @@ def _answer(
         print_rows(ANSWERS, [(number, *entry) for entry in best], as_json=as_json)
 
 
-def _predict_examples(model: Path, file: str, metrics: bool, as_json: bool) -> None:
-    """Predictions of a sparse model, or their metrics."""
-    from snailps.models.sparse.evaluate import Predictor, texts_from, texts_of
-
-    predictor = Predictor(model)
-    if file == "-":
-        texts = texts_from(typer.get_binary_stream("stdin"))
-    else:
-        texts = texts_of([file], reading=predictor.reading(needs_labels=metrics))
+def _predict_examples(
+    model: Path, file: str, metrics: bool, label_column: str, as_json: bool
+) -> None:
+    """Predictions of a model of examples, or their metrics."""
+    estimator = rows_model_of(model)
+    path = "/dev/stdin" if file == "-" else file
     if metrics:
-        figures = predictor.judge(texts)
+        figures = estimator.evaluate(path, label_column or None)
         if as_json:
             print_json({"model": str(model), "file": file, **figures})
         else:
             print_figures(figures)
         return
-    for scores in predictor.predict(texts):
+    for scores in estimator.predictions(path):
         lines = scores if scores.ndim == 2 else scores[:, None]
         if as_json:
             for values in np.asarray(lines).tolist():

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import stat
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,8 @@ def example_files(
     infer: bool = False,
     others: bool = False,
     needs_labels: bool = True,
+    by_name: bool = False,
+    lines: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExampleFiles:
     """The examples of files.
 
@@ -127,6 +130,10 @@ def example_files(
         Whether tables may have further columns, which are left out.
     needs_labels : bool
         Whether they must have labels.
+    by_name : bool
+        Whether features of tables are known by name even if all are plain numbers.
+    lines : mapping
+        How lines of text are read: format, columns of `ExampleReader`.
 
     Raises
     ------
@@ -150,14 +157,14 @@ def example_files(
                 f"y: {files[0]} is a table: expected the name of its column of labels, one of "
                 f"{names_of(files[0])}"
             )
-        return TableExamples(files, label, columns, names, others, infer)
+        return TableExamples(files, label, columns, names, others, infer, by_name)
     if label or columns:
         what = f"y: expected None, got {label!r:.60}" if label else "columns: expected none"
         raise DataError(
             f"{what}: {files[0]} is no table, its lines or rows begin with their labels. The names "
             f"of tables end in {ENDINGS}"
         )
-    return LineExamples(files, paths, needs_labels)
+    return LineExamples(files, paths, needs_labels, lines)
 
 
 class TableExamples(ExampleFiles):
@@ -171,6 +178,7 @@ class TableExamples(ExampleFiles):
         names: Sequence[str],
         others: bool,
         infer: bool,
+        by_name: bool,
     ) -> None:
         from snailps.data.table_files import complete, label_kind
 
@@ -194,7 +202,7 @@ class TableExamples(ExampleFiles):
         self.declared = tuple(map(declaration_of, self._columns))
         features = [column for column in self._columns if column.is_feature]
         self.names = [column.name for column in features]
-        self.by_name = any(map(is_named, self.declared))
+        self.by_name = by_name or any(map(is_named, self.declared))
         self.rows = self.entries = -1
         self.name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         if self.by_name:
@@ -257,8 +265,16 @@ class TableExamples(ExampleFiles):
 class LineExamples(ExampleFiles):
     """Rows of text with a label at the beginning of each line, and of matrix files."""
 
-    def __init__(self, files: Sequence[str], paths: Sequence[str], needs_labels: bool) -> None:
+    def __init__(
+        self,
+        files: Sequence[str],
+        paths: Sequence[str],
+        needs_labels: bool,
+        lines: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._files, self._paths, self._needs_labels = files, paths, needs_labels
+        self._reader = ExampleReader(needs_labels=needs_labels, may_skip=False, **lines)
+        self._declared = bool(self._reader.columns)
         self.names = []
         self.rows = self.entries = -1
         self.columns = UNKNOWN
@@ -266,7 +282,10 @@ class LineExamples(ExampleFiles):
         self.flags = Flags.VALUES | Flags.WIDE
         self._told: list[NDArray[Any]] = []
         self._weights: list[NDArray[np.float32]] = []
-        self.by_name = self.has_fields = False
+        self.by_name = self.has_fields = self._declared
+        if self._declared:
+            self.columns, self.field_num = 0, self._reader.field_num
+            self.flags |= Flags.HASHED | Flags.FIELDS
         self._is_pipe = any(map(_is_pipe, files))
         if not self._is_pipe:
             self._look()
@@ -278,11 +297,11 @@ class LineExamples(ExampleFiles):
             with open_input(path) as file:
                 head = file.read(HEAD_BYTES)
                 refuse_foreign(head, path)
-                if not is_matrix(head):
+                if not is_matrix(head) and not self._declared:
                     line = head.split(b"\n", 1)[0].split(b"#")[0].split()
                     self.has_fields = any(item.count(b":") == 2 for item in line[1:2])
                     return
-                if is_url(path) or not file.seekable():
+                if not is_matrix(head) or is_url(path) or not file.seekable():
                     return
                 header = read_header(head[:HEADER_BYTES], file.seek(0, 2), path)
         except OSError as error:
@@ -334,12 +353,11 @@ class LineExamples(ExampleFiles):
         return np.concatenate(self._weights) if any(map(len, self._weights)) else None
 
     def _read(self, dense: bool) -> Iterator[Piece]:
-        reader = ExampleReader(needs_labels=self._needs_labels, may_skip=False)
         for data, path, start in self._texts():
             if is_matrix(data) and read_header(data, len(data), path).dense:
                 piece = self._of_dense(data, path, dense)
             else:
-                found = reader.read(data, path, start)
+                found = self._reader.read(data, path, start)
                 self._add(found.labels, found.weights, path)
                 fields = found.fields if len(found.fields) else None
                 piece = Piece(found.ptr, found.keys, found.values, fields)
@@ -432,7 +450,7 @@ def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
         It is a matrix file, which is not read from beginning to end, or of a foreign format.
     """
     start = 0
-    while lines := stream.readlines(BLOCK_BYTES):
+    while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
         data = b"".join(lines)
         if start == 0:
             if is_matrix(data):

@@ -88,6 +88,8 @@ def matrix_of_files(
         infer=fitted is not None and fitted._hashed and not fitted._declared,
         others=predicts or scores,
         needs_labels=not predicts,
+        by_name=fitted is not None and fitted._hashed,
+        lines={} if fitted is None else fitted._of_lines(),
     )
     if isinstance(found, LineExamples):
         known = getattr(fitted, "n_features_in_", -1)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from snailps.errors import ModelFileError
 from snailps.vectors.loading import load as load_text_model
 from snailps.vectors.npz import settings_of
 
@@ -98,12 +99,29 @@ def load(
     >>> wv["east"]
     array([1., 0., 0.], dtype=float32)
     """
-    if words is None and (name := estimator_of(path)):
-        reader: type[SparseEstimator] = getattr(importlib.import_module("snailps.estimators"), name)
-        return reader.load(path)
+    if words is None and estimator_of(path):
+        return rows_model_of(path)
     if words is None and (embeddings := embedding_of(path)) is not None:
         return embeddings
     return load_text_model(path, words=words)
+
+
+def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:
+    """The fitted estimator of a file.
+
+    Raises
+    ------
+    ModelFileError
+        It is no file of such a model; the text says what it is.
+    """
+    name = estimator_of(path)
+    if not name:
+        from snailps.models.sparse.export import read_npz
+
+        read_npz(os.fspath(path))  # says what it is
+        raise ModelFileError(f"{path}: expected a model of examples that snailps knows")
+    reader: type[SparseEstimator] = getattr(importlib.import_module("snailps.estimators"), name)
+    return reader.load(path)
 
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import tempfile
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.columns import columns_by_name
 from snailps.data.elements import a_kind
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
@@ -47,7 +49,7 @@ from snailps.estimators.validation import (
 from snailps.models.packed_tables import Packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
-from snailps.models.sparse.metrics import probabilities
+from snailps.models.sparse.metrics import Judge, judge_of, probabilities
 from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.worker import TABLE
 
@@ -264,6 +266,63 @@ class SparseEstimator(Estimator):
             rows = model.rows_of(batch.keys)
             yield model.cls.scores(model.settings, rows, batch, model.extras)
 
+    def _of_lines(self) -> Mapping[str, Any]:
+        """How lines of text are read, where their columns were declared to ``snailps train``."""
+        settings = self._model.settings
+        columns = getattr(settings, "text_columns", ())
+        return {"format": settings.format, "columns": columns} if columns else {}
+
+    # --- judging ---------------------------------------------------------------------------------
+
+    def evaluate(self, X: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:
+        """Figures of the model on labelled examples, as ``snailps predict --metrics`` prints them.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `score`.
+
+        Returns
+        -------
+        dict
+            ``examples``, those with a weight above 0; of two classes ``log_loss``, ``auc``,
+            ``accuracy``, ``calibration``, ``reliability``; of more ``log_loss``, ``accuracy``; of
+            numbers ``rmse``, ``mae``, ``mean_prediction``, ``mean_label``.
+
+        Raises
+        ------
+        DataError
+            As of `score`.
+        """
+        matrix = self._matrix_to_predict(X, "score", y)
+        scores = self._scores_of(matrix)
+        if matrix.files is not None:
+            y = matrix.labels()
+        weights = weights_of(matrix.own_weights(sample_weight), len(scores))
+        judge, labels, scores = self._judged(y, scores)
+        judge.add(labels, scores, np.ones(len(labels)) if weights is None else weights)
+        return judge.figures()
+
+    @abstractmethod
+    def _judged(self, y: Any, scores: Floats) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
+        """The judge of such labels; the labels as it takes them, and the scores."""
+
+    def predictions(self, X: Any) -> Iterator[Doubles]:
+        """What ``snailps predict`` prints, for some rows at a time.
+
+        Yields
+        ------
+        numpy.ndarray
+            float64: the probability of the second of two classes, or a number, (n,); the
+            probability of each class, (n, classes).
+        """
+        for scores in self._pieces_of_scores(self._matrix_to_predict(X, "predict")):
+            yield self._predicted(scores)
+
+    @abstractmethod
+    def _predicted(self, scores: Floats) -> Doubles:
+        """Predictions of some scores."""
+
     # --- files -----------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -356,7 +415,15 @@ class SparseEstimator(Estimator):
             self.n_features_in_ = int(about["columns"])
         if "names" in about:
             self.feature_names_in_ = np.array(about["names"], object)
-        self._declared, self._label = tuple(about.get("declared", ())), about.get("label", "")
+        known: tuple[Sequence[str], str] = (), ""
+        if getattr(settings, "label_column", ""):  # of `snailps train`
+            known = settings.columns, settings.label_column
+        self._declared = tuple(about.get("declared", known[0]))
+        self._label = about.get("label", known[1])
+        if known[0] and "names" not in about:
+            columns = columns_by_name(known[0], known[1])
+            names = [column.name for column in columns if column.is_feature]
+            self.feature_names_in_ = np.array(names, object)
 
     def __sklearn_tags__(self) -> Any:
         """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
@@ -371,6 +438,8 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
     """A classifier of rows of a matrix or table."""
 
     _multiclass: ClassVar[bool] = True
+    _has_labels: bool = True
+    """Whether classes are known by their labels; else two are yes, above 0, and no."""
 
     def fit(
         self: C, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
@@ -505,6 +574,35 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         """Settings that follow from the number of classes."""
         return {"loss": "multinomial", "classes": count} if count > 2 else {}
 
+    def _judged(self, y: Any, scores: Floats) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
+        decided = self._decided(scores)
+        loss = "logistic" if decided.ndim == 1 else "multinomial"
+        return judge_of(loss), self._numbers_of(y, len(scores)), decided.reshape(len(scores), -1)
+
+    def _numbers_of(self, y: Any, rows: int) -> NDArray[np.int64]:
+        """Numbers of classes of labels.
+
+        Raises
+        ------
+        DataError
+            As of `labels_of`; or a label is none of the model's classes.
+        """
+        found, numbers = labels_of(y, type(self).__name__, rows)
+        if not self._has_labels and len(self.classes_) == 2:  # of `snailps train`: 0, or -1
+            found = np.asarray(found > 0, np.int64)
+        places = {label: place for place, label in enumerate(self.classes_.tolist())}
+        for label in found.tolist():
+            if label not in places:
+                raise DataError(
+                    f"y: label {label!r:.60} is none of the model's classes, "
+                    f"{self.classes_.tolist()!r:.120}"
+                )
+        return np.array([places[label] for label in found.tolist()], np.int64)[numbers]
+
+    def _predicted(self, scores: Floats) -> Doubles:
+        loss = "logistic" if self._decided(scores).ndim == 1 else "multinomial"
+        return probabilities(loss, self._decided(scores).reshape(len(scores), -1))
+
     def decision_function(self, X: Any) -> Floats:
         """Scores: (n,) of the second class if there are two, else (n, classes)."""
         return self._decided(self._scores(X))
@@ -552,6 +650,8 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
             return super().score(X, y, sample_weight)
         matrix = self._matrix_to_predict(X, "score", y)
         said, values = self._said(self._scores_of(matrix)), values_of(matrix.labels())
+        if not self._has_labels and len(self.classes_) == 2:
+            values = [int(value > 0) for value in values]
         weights = weights_of(matrix.own_weights(sample_weight), len(said))
         return accuracy(said.tolist(), values, weights)
 
@@ -560,6 +660,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
+        self._has_labels = "classes" in about or classes is not None
         if getattr(model.settings, "loss", "") == "squared":
             raise ValueError("its loss is squared")
         count = max(2, getattr(model.settings, "classes", 0))
@@ -706,6 +807,12 @@ class SparseRegressor(SparseEstimator):
 
     def _said(self, scores: Floats) -> Doubles:
         return scores[:, 0].astype(np.float64) + self._offset
+
+    def _judged(self, y: Any, scores: Floats) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
+        targets = targets_of(y, type(self).__name__, len(scores))
+        return judge_of("squared"), targets, self._said(scores)[:, None]
+
+    _predicted = _said
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The coefficient of determination, R^2: at most 1; with a constant y 1 or 0.

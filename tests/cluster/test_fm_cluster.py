@@ -10,7 +10,7 @@ from processes import PACKAGE, Cluster
 from test_cluster import figures_of
 from test_fm import CLASS
 
-from snailps.models.sparse.evaluate import Predictor, texts_of
+from snailps.estimators.loading import load
 from snailps.models.sparse.export import read_npz
 
 A9A_LOSS = 0.3208
@@ -75,7 +75,7 @@ class TestFactorizationMachine(ModelContract):
         floor = write_visits(folder / "again.svm", 4000, 6, self.fields)
         assert figures["test"]["examples"] == 4000
         assert figures["test"]["log_loss"] < floor + 0.05  # linear: floor + 0.3
-        judged = Predictor(folder / "out.npz").judge(texts_of([str(folder / "test.svm")]))
+        judged = load(folder / "out.npz").evaluate(folder / "test.svm")
         assert judged["log_loss"] == pytest.approx(figures["test"]["log_loss"], abs=1e-5)
         saved = read_npz(folder / "out.npz")
         assert len(saved.keys) == figures["features"] + 1 == 40 + 30 + 7 + 1

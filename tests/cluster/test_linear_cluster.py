@@ -15,11 +15,12 @@ from test_cluster import figures_of
 from test_linear import FEATURES, TRUE, planted
 
 from snailps import write_matrix
+from snailps.data.example_files import lines_of
 from snailps.data.examples import ExampleReader
 from snailps.errors import DataError, ModelFileError
+from snailps.estimators.loading import load
 from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY
-from snailps.models.sparse.evaluate import Predictor, texts_from, texts_of
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.worker import TABLE
 
@@ -76,7 +77,7 @@ def test_other_losses_on_cluster_learn(tmp_path, loss):
         assert test["rmse"] < 0.2  # the noise has 0.1, the labels 3.4
     else:
         assert test["accuracy"] > 0.9
-    figures = Predictor(tmp_path / "out.npz").judge(texts_of([str(tmp_path / "test.svm")]))
+    figures = load(tmp_path / "out.npz").evaluate(tmp_path / "test.svm")
     assert figures == pytest.approx(test, rel=1e-5)
 
 
@@ -203,7 +204,7 @@ def test_predict_of_a_matrix_file_prints_what_text_gives(trained, tmp_path, monk
 def test_matrix_file_from_standard_input_is_refused(tmp_path):
     write_matrix(tmp_path / "a", np.eye(3), [1, 0, 1])
     with (tmp_path / "a").open("rb") as file, pytest.raises(DataError, match="name the file"):
-        list(texts_from(file))
+        list(lines_of(file, "standard input"))
 
 
 def test_liblinear_text_has_the_weights_of_the_npz(trained):

@@ -10,7 +10,7 @@ from test_cluster import figures_of
 from test_linear import FEATURES, TRUE
 
 from snailps import write_matrix
-from snailps.models.sparse.evaluate import Predictor, texts_of
+from snailps.estimators.loading import load
 
 EXAMPLES = 2000
 
@@ -107,7 +107,7 @@ def test_two_workers_with_threads_learn_from_a_matrix_and_a_text(tmp_path):
     assert figures["examples"] == 4 * (3 * EXAMPLES + 1)
     assert figures["test"]["auc"] > 0.85
     assert 77 not in arrays["keys"]
-    judged = Predictor(tmp_path / "out.npz").judge(texts_of([str(tmp_path / "test")]))
+    judged = load(tmp_path / "out.npz").evaluate(tmp_path / "test")
     assert judged["log_loss"] == pytest.approx(figures["test"]["log_loss"], rel=1e-5)
 
 

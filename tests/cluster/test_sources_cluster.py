@@ -10,7 +10,7 @@ import pytest
 from processes import Cluster
 from test_cluster import figures_of
 
-from snailps.models.sparse.evaluate import Predictor, texts_of
+from snailps.estimators.loading import load
 
 ROWS = 3000
 
@@ -58,13 +58,10 @@ def test_examples_of_tables_are_learnt_as_those_of_declared_csv(tmp_path):
     figures = run(tmp_path, job)
     assert figures["examples"] == 3 * ROWS
     assert figures["test"]["auc"] > 0.8
-    model = Predictor(tmp_path / "out.npz")
-    judged = model.judge(
-        texts_of([str(tmp_path / "test.parquet")], reading=model.reading(needs_labels=True))
-    )
+    model = load(tmp_path / "out.npz")
+    judged = model.evaluate(tmp_path / "test.parquet")
     assert judged["log_loss"] == pytest.approx(figures["test"]["log_loss"], rel=1e-5)
-    found = texts_of([str(tmp_path / "predict.jsonl")], reading=model.reading(needs_labels=False))
-    assert sum(len(scores) for scores in model.predict(found)) == 500
+    assert len(model.predict(tmp_path / "predict.jsonl")) == 500
     # The same of text, without a header.
     plain = tmp_path / "plain"
     plain.mkdir()

@@ -12,7 +12,7 @@ from model_mixin import ModelContract
 from processes import Cluster
 from test_cluster import figures_of
 
-from snailps.models.sparse.evaluate import Predictor, texts_of
+from snailps.estimators.loading import load
 
 pytestmark = pytest.mark.limit(600)  # a job for each optimizer
 
@@ -62,8 +62,7 @@ class TestSparseNet(ModelContract):
         assert figures["test"]["examples"] == 1000
         assert figures["test"]["auc"] > 0.99
         assert figures["features"] == 2 * VALUES
-        model = Predictor(folder / "out.npz")
-        again = model.judge(texts_of([str(folder / "test")]))
+        again = load(folder / "out.npz").evaluate(folder / "test")
         for name in ("auc", "log_loss", "accuracy"):
             assert again[name] == pytest.approx(figures["test"][name], rel=1e-4)
 
@@ -114,4 +113,4 @@ def test_shipped_example_learns_what_its_page_says(tmp_path):
         assert codes == [0] * len(codes), master.stderr
     figures = figures_of(master)
     assert figures["test"]["accuracy"] > 0.88
-    assert Predictor(tmp_path / "out" / "pairs.npz").loss == "logistic"
+    assert load(tmp_path / "out" / "pairs.npz").classes_.tolist() == [0, 1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from snailps.errors import ModelFileError
-from snailps.models.sparse.evaluate import Predictor
+from snailps.estimators.loading import rows_model_of
 from snailps.vectors.files import load, write_npz
 from snailps.vectors.identity import identify, identify_folder
 from snailps.vectors.label_prediction import LabelModel
@@ -55,7 +55,7 @@ def test_file_is_told_with_what_reads_it(content, expected):
 
 
 @pytest.mark.parametrize(("content", "expected"), [k for k in KINDS if "word vectors" not in k[1]])
-@pytest.mark.parametrize("reads", [load, LabelModel, Predictor])
+@pytest.mark.parametrize("reads", [load, LabelModel, rows_model_of])
 def test_readers_of_models_refuse_it_by_name(tmp_path, reads, content, expected):
     path = tmp_path / "m.npz"
     path.write_bytes(content)
@@ -68,7 +68,7 @@ def test_readers_of_models_refuse_it_by_name(tmp_path, reads, content, expected)
     assert expected in text or any(word in text for word in words)
 
 
-@pytest.mark.parametrize("reads", [LabelModel, Predictor])
+@pytest.mark.parametrize("reads", [LabelModel, rows_model_of])
 def test_word_vectors_are_named_where_another_model_is_needed(tmp_path, reads):
     write_npz(tmp_path / "m.npz", [b"a", b"b"], [ROWS], 3)
     with pytest.raises(ModelFileError, match="word vectors: snailps nn"):

@@ -2,10 +2,9 @@
 
     input and hold-out files -> head of each -> parsed, checked         (master, before training)
     hold-out files -> blocks -> Batch -> scores -> Judge -> figures     (master, after training)
-    MODEL.npz, text -> Predictor -> predictions, or figures             (no cluster)
 
-Memory: a block of text and its rows at a time; for ranks (AUC) labels and scores of all examples, 8
-bytes each.  `Predictor` has the whole model in memory.
+Memory: a block of text and its rows at a time; for ranks (AUC) labels, scores and weights of all
+examples, 13 bytes each.  Weights are those of the examples: none of their classes.
 """
 
 from __future__ import annotations
@@ -13,18 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
-from snailps.data.matrix_file import check_labels, is_matrix
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse import metrics
-from snailps.models.sparse.batch import Batch, Floats, batch_reader
-from snailps.models.sparse.export import read_npz
+from snailps.models.sparse.batch import batch_reader
 from snailps.models.sparse.settings import SparseSettings
 
 if TYPE_CHECKING:
@@ -137,7 +132,7 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
     s = results.settings
     assert isinstance(s, SparseSettings)
     extras = cls.extras(results)
-    reader = batch_reader(s, bias=cls.has_bias(s))
+    reader = batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s))
 
     def judged() -> Iterator[metrics.Judged]:
         for text in texts_of(
@@ -150,7 +145,7 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
         ):
             batch = reader.read(*text)
             scores = cls.stored_scores(results, batch, extras) if len(batch) else None
-            yield batch.labels, scores, batch.bad
+            yield batch.labels, scores, batch.weights, batch.bad
 
     results.exporting.plan([1.0])
     return metrics.judge(s.loss, judged())
@@ -160,76 +155,3 @@ def _block_bytes(results: Results) -> int:
     """Bytes of text whose rows fit into `ROWS_BYTES` if all of its features differ."""
     dim = max(table.dim for table in results.tables.values())
     return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES, ENTRY_BYTES * ROWS_BYTES // (4 * dim)))
-
-
-class Predictor:
-    """A saved model in memory.
-
-    Parameters
-    ----------
-    path : path
-        An ``.npz`` that a model of sparse examples wrote.
-
-    Raises
-    ------
-    ModelFileError
-        The file is not such a model.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self._model = read_npz(path)
-        settings = self._model.settings
-        assert isinstance(settings, SparseSettings)
-        self.loss = settings.loss
-        bias = self._model.cls.has_bias(settings)
-        self._reader = batch_reader(settings, bias=bias, needs_labels=False)
-
-    def reading(self, *, needs_labels: bool) -> Reading:
-        """How tables are read: as those that the model was trained on.
-
-        `needs_labels`: they must have the column of the labels, too.
-        """
-        settings = self._model.settings
-        assert isinstance(settings, SparseSettings)
-        return settings.reading(needs_labels=needs_labels)
-
-    def scores(self, batch: Batch) -> Floats:
-        """Scores of a batch, float32 (n, outputs), before any link function."""
-        model = self._model
-        return model.cls.scores(model.settings, model.rows_of(batch.keys), batch, model.extras)
-
-    def predict(self, texts: Iterator[tuple[bytes, str, int]]) -> Iterator[metrics.Doubles]:
-        """For each text, float64: P(yes) (n,), values (n,), or P of each class (n, classes)."""
-        for text in texts:
-            batch = self._reader.read(*text)
-            yield metrics.probabilities(self.loss, self.scores(batch))
-
-    def judge(self, texts: Iterator[tuple[bytes, str, int]]) -> dict[str, Any]:
-        """Figures of the model on labelled texts."""
-
-        def judged() -> Iterator[metrics.Judged]:
-            for data, path, start in texts:
-                check_labels(data, path)
-                batch = self._reader.read(data, path, start)
-                yield batch.labels, self.scores(batch), batch.bad
-
-        return metrics.judge(self.loss, judged())
-
-
-def texts_from(stream: IO[bytes]) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of whole lines of a stream; single lines from a terminal.
-
-    Raises
-    ------
-    DataError
-        It is a matrix file, which is not read from beginning to end, or of a foreign format.
-    """
-    start = 0
-    while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
-        data = b"".join(lines)
-        if start == 0:
-            if is_matrix(data):
-                raise DataError("standard input is a matrix file: name the file instead")
-            refuse_foreign(data[:HEAD_BYTES], "standard input")
-        yield data, "standard input", start
-        start += len(data)

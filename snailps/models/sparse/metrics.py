@@ -1,6 +1,8 @@
 """Quality of predictions: AUC, log loss, calibration, RMSE, accuracy.
 
-    labels, scores, a batch at a time -> Judge.add ... -> Judge.figures -> plain numbers
+    labels, scores, weights, a batch at a time -> Judge.add ... -> Judge.figures -> plain numbers
+
+An example of weight w counts as w examples do; one of weight 0 is left out.
 
 Pure functions of arrays in float64; no files, no rows.
 """
@@ -13,20 +15,25 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Judged = tuple[NDArray[np.float32], NDArray[np.float32] | None, int]
-"""Labels (n,) and scores (n, outputs) of a batch, None where it is empty; lines left out."""
+Judged = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], int]
+"""Labels (n,) and scores (n, outputs) of a batch, None where it is empty; weights (n,), none for 1;
+lines left out."""
 BINS = 10
+_ONES = np.empty(0)
 
 
 class Judge(Protocol):
     """Accumulates labels and scores, and computes figures of them."""
 
-    def add(self, labels: NDArray[np.float32], scores: NDArray[np.float32]) -> None:
-        """Adds labels, float32 (n,), as written, and scores, (n, outputs), before any link."""
+    def add(
+        self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
+    ) -> None:
+        """Add labels (n,), scores (n, outputs) before any link, and weights (n,), none for 1."""
 
     def figures(self) -> dict[str, Any]:
-        """Plain numbers by name; `examples` first."""
+        """Plain numbers by name; `examples`, those with a weight, first."""
 
 
 def judge_of(loss: str) -> Judge:
@@ -38,10 +45,10 @@ def judge_of(loss: str) -> Judge:
 def judge(loss: str, batches: Iterable[Judged]) -> dict[str, Any]:
     """Figures of a model: those of its loss, and `bad_lines` if there were any."""
     judge, bad_lines = judge_of(loss), 0
-    for labels, scores, bad in batches:
+    for labels, scores, weights, bad in batches:
         bad_lines += bad
         if scores is not None:
-            judge.add(labels, scores)
+            judge.add(labels, scores, weights)
     figures = judge.figures()
     return {**figures, "bad_lines": bad_lines} if bad_lines else figures
 
@@ -68,64 +75,73 @@ def log_sums(scores: Doubles) -> Doubles:
     return np.asarray(most + np.log(np.exp(scores - most[:, None]).sum(axis=1)))
 
 
-def auc(labels: NDArray[np.bool_], scores: NDArray[Any]) -> float | None:
+def auc(
+    labels: NDArray[np.bool_], scores: NDArray[Any], weights: Doubles | None = None
+) -> float | None:
     """Share of pairs (a yes, a no) in which the yes has the higher score; ties count half.
 
-    Exact, by ranks; None if there are no such pairs.
+    Exact, by ranks; a pair weighs what its examples' weights make.  None if there are no pairs.
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     ends = np.append(begins[1:], len(ordered))
-    yes_before = np.concatenate(([0], np.cumsum(labels[order])))
+    ones = np.ones(len(order)) if weights is None else weights[order]
+    yes_before = np.concatenate(([0], np.cumsum(labels[order] * ones)))
+    no_before = np.concatenate(([0], np.cumsum(~labels[order] * ones)))
     yes = yes_before[ends] - yes_before[begins]
-    no = (ends - begins) - yes
-    no_below = np.cumsum(no) - no
-    pairs = int(yes.sum()) * int(no.sum())
+    no = no_before[ends] - no_before[begins]
+    pairs = float(yes_before[-1]) * float(no_before[-1])
     if pairs == 0:
         return None
-    return float((yes * (no_below + no / 2)).sum() / pairs)
+    return float((yes * (no_before[begins] + no / 2)).sum() / pairs)
 
 
-class _Collected:
-    """Keeps labels and scores of all batches: 8 bytes an example for one output."""
+def _with_weight(*arrays: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """The arrays' rows whose weight is above 0, and their weights, float64."""
+    if not len(weights):
+        return (*arrays, np.ones(len(arrays[0])))
+    kept = weights > 0
+    if kept.all():
+        return (*arrays, weights.astype(np.float64))
+    return (*(array[kept] for array in arrays), weights[kept].astype(np.float64))
+
+
+class YesNo:
+    """Labels above 0 mean yes; scores are log odds; 16 bytes an example are kept."""
 
     def __init__(self) -> None:
-        self._labels: list[NDArray[np.float32]] = []
-        self._scores: list[NDArray[np.float32]] = []
+        self._parts: list[tuple[NDArray[Any], ...]] = []
 
-    def add(self, labels: NDArray[np.float32], scores: NDArray[np.float32]) -> None:
-        """Takes a batch."""
-        self._labels.append(labels)
-        self._scores.append(scores)
-
-    def _all(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        if not self._labels:
-            return np.zeros(0, np.float32), np.zeros((0, 1), np.float32)
-        return np.concatenate(self._labels), np.concatenate(self._scores)
-
-
-class YesNo(_Collected):
-    """Labels above 0 mean yes; scores are log odds."""
+    def add(
+        self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
+    ) -> None:
+        """Take a batch."""
+        self._parts.append(_with_weight(labels > 0, scores[:, 0], weights=weights))
 
     def figures(self) -> dict[str, Any]:
         """AUC, log loss, accuracy, calibration (mean prediction / mean label), reliability."""
-        labels, scores = self._all()
-        n, yes, odds = len(labels), labels > 0, scores[:, 0].astype(np.float64)
-        if n == 0:
+        if not any(len(yes) for yes, _, _ in self._parts):
             return {"examples": 0}
+        yes, scores, weights = map(np.concatenate, zip(*self._parts, strict=True))
+        odds = scores.astype(np.float64)
         chances = sigmoid(odds)
+        loss = np.logaddexp(0, np.where(yes, -odds, odds))
+        total = weights.sum()
+        observed = float(yes @ weights / total)
         return {
-            "examples": n,
-            "log_loss": float(np.logaddexp(0, np.where(yes, -odds, odds)).mean()),
-            "auc": auc(yes, scores[:, 0]),
-            "accuracy": float(((odds > 0) == yes).mean()),
-            "calibration": float(chances.mean() / yes.mean()) if yes.any() else None,
-            "reliability": reliability(yes, chances),
+            "examples": len(yes),
+            "log_loss": float(loss @ weights / total),
+            "auc": auc(yes, scores, weights),
+            "accuracy": float(((odds > 0) == yes) @ weights / total),
+            "calibration": float(chances @ weights / total / observed) if observed else None,
+            "reliability": reliability(yes, chances, weights),
         }
 
 
-def reliability(yes: NDArray[np.bool_], chances: Doubles) -> list[dict[str, float]]:
+def reliability(
+    yes: NDArray[np.bool_], chances: Doubles, weights: Doubles | None = None
+) -> list[dict[str, float]]:
     """Calibration of `BINS` equally large groups of examples, ordered by prediction.
 
     Returns
@@ -134,11 +150,12 @@ def reliability(yes: NDArray[np.bool_], chances: Doubles) -> list[dict[str, floa
         ``examples``, ``predicted`` (mean prediction) and ``observed`` (share of yes) of each.
     """
     order = np.argsort(chances, kind="stable")
+    ones = np.ones(len(order)) if weights is None else weights
     return [
         {
             "examples": len(part),
-            "predicted": float(chances[part].mean()),
-            "observed": float(yes[part].mean()),
+            "predicted": float(np.average(chances[part], weights=ones[part])),
+            "observed": float(np.average(yes[part], weights=ones[part])),
         }
         for part in np.array_split(order, BINS)
         if len(part)
@@ -149,25 +166,30 @@ class Real:
     """Labels and scores are real numbers."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros(5)
+        self._examples, self._sums = 0, np.zeros(5)
 
-    def add(self, labels: NDArray[np.float32], scores: NDArray[np.float32]) -> None:
-        """Takes a batch."""
-        said, true = scores[:, 0].astype(np.float64), labels.astype(np.float64)
+    def add(
+        self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
+    ) -> None:
+        """Take a batch."""
+        true, said, weights = _with_weight(labels, scores[:, 0], weights=weights)
+        said, true = said.astype(np.float64), true.astype(np.float64)
         wrong = said - true
-        self._sums += len(labels), (wrong**2).sum(), np.abs(wrong).sum(), said.sum(), true.sum()
+        self._examples += len(wrong)
+        sums = np.stack((np.ones(len(wrong)), wrong**2, np.abs(wrong), said, true))
+        self._sums += sums @ weights
 
     def figures(self) -> dict[str, Any]:
         """RMSE, mean absolute error, mean prediction, mean label."""
-        n, squares, sizes, said, true = self._sums.tolist()
-        if n == 0:
+        if not self._examples:
             return {"examples": 0}
+        total, squares, sizes, said, true = self._sums.tolist()
         return {
-            "examples": int(n),
-            "rmse": float(np.sqrt(squares / n)),
-            "mae": sizes / n,
-            "mean_prediction": said / n,
-            "mean_label": true / n,
+            "examples": self._examples,
+            "rmse": float(np.sqrt(squares / total)),
+            "mae": sizes / total,
+            "mean_prediction": said / total,
+            "mean_label": true / total,
         }
 
 
@@ -175,21 +197,25 @@ class Classes:
     """Labels are class numbers; scores are one a class."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros(3)
+        self._examples, self._sums = 0, np.zeros(3)
 
-    def add(self, labels: NDArray[np.float32], scores: NDArray[np.float32]) -> None:
-        """Takes a batch; a label that is no class counts as wrong, with the worst loss there is."""
+    def add(
+        self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
+    ) -> None:
+        """Take a batch; a label that is no class counts as wrong, with the worst loss there is."""
+        labels, scores, weights = _with_weight(labels, scores, weights=weights)
         wide, own = scores.astype(np.float64), labels.astype(np.int64)
         known = (own >= 0) & (own < wide.shape[1]) & (own == labels)
         rows = np.arange(len(own))
         chosen = wide[rows, np.where(known, own, 0)]
         losses = log_sums(wide) - np.where(known, chosen, wide.min(axis=1, initial=np.inf))
         right = known & (wide.argmax(axis=1) == own)
-        self._sums += len(own), losses.sum(), right.sum()
+        self._examples += len(own)
+        self._sums += weights.sum(), losses @ weights, right @ weights
 
     def figures(self) -> dict[str, Any]:
         """Log loss and accuracy."""
-        n, loss, right = self._sums.tolist()
-        if n == 0:
+        if not self._examples:
             return {"examples": 0}
-        return {"examples": int(n), "log_loss": loss / n, "accuracy": right / n}
+        total, loss, right = self._sums.tolist()
+        return {"examples": self._examples, "log_loss": loss / total, "accuracy": right / total}

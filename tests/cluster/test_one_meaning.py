@@ -1,0 +1,110 @@
+"""One meaning of data: a model says the same of the same examples, in each form, at each door.
+
+Forms: array, CSR, DataFrame, lines of LIBSVM, CSV, Parquet, matrix file.  Doors: `predict`,
+`score`, `evaluate`, a saved and loaded model, ``snailps predict`` with and without ``--metrics``.
+"""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file
+from test_cli import call
+
+import snailps
+from snailps import write_matrix
+
+ROWS, COLUMNS = 300, 5
+MODELS = {
+    "logistic": (snailps.LogisticRegression, [3, 7]),
+    "texts": (snailps.LogisticRegression, ["no", "yes"]),
+    "multinomial": (snailps.LogisticRegression, [1, 2, 5]),
+    "linear": (snailps.LinearRegression, None),
+    "fm": (snailps.FMClassifier, [1, 2]),
+    "fm regression": (snailps.FMRegressor, None),
+    "net": (snailps.SparseNetClassifier, [1, 2, 3]),
+    "mlp": (snailps.MLPClassifier, [1, 2, 3]),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with snailps.cluster(threads=1) as cluster:
+        yield cluster
+
+
+def examples(labels):
+    """Numbers that float32 and six digits of text have exactly, with zeros."""
+    rng = np.random.default_rng(4)
+    x = np.round(rng.normal(size=(ROWS, COLUMNS)), 2).astype(np.float32)
+    x[rng.random(x.shape) < 0.2] = 0
+    x[0, COLUMNS - 1] = 1  # lines tell the number of columns by their last one
+    told = x @ np.linspace(-1, 1, COLUMNS)
+    if labels is None:
+        return x, np.round(300 + 7 * told, 2)
+    edges = np.quantile(told, np.arange(1, len(labels)) / len(labels))
+    return x, np.array(labels)[np.searchsorted(edges, told)]
+
+
+def forms_of(folder, x, y):
+    """The same examples in each form: X, y."""
+    names = [f"c{at}" for at in range(x.shape[1])]
+    frame = pd.DataFrame(x, columns=names)
+    table = frame.assign(y=y)
+    table.to_csv(folder / "t.csv", index=False)
+    table.to_parquet(folder / "t.parquet")
+    by_number = {"array": (x, y), "CSR": (sparse.csr_matrix(x), y)}
+    if np.asarray(y).dtype.kind != "U":
+        dump_svmlight_file(x.astype(np.float64), y, str(folder / "t.svm"))
+        write_matrix(folder / "t.matrix", x, y)
+        by_number |= {"LIBSVM": (folder / "t.svm", None), "matrix": (folder / "t.matrix", None)}
+    by_name = {
+        "DataFrame": (frame, y),
+        "CSV": (folder / "t.csv", "y"),
+        "Parquet": (folder / "t.parquet", "y"),
+    }
+    return by_number, by_name
+
+
+def flat(figures):
+    """Figures as plain numbers."""
+    parts = figures.pop("reliability", [])
+    return figures | {f"{at} {key}": part[key] for at, part in enumerate(parts) for key in part}
+
+
+@pytest.mark.parametrize("forms", ["by number", "by name"])
+@pytest.mark.parametrize("name", MODELS)
+def test_model_says_the_same_of_the_same_examples(
+    cluster, tmp_path, monkeypatch, capsys, name, forms
+):
+    kind, labels = MODELS[name]
+    x, y = examples(labels)
+    chosen = forms_of(tmp_path, x, y)[forms == "by name"]
+    first = next(iter(chosen.values()))
+    model = kind(epochs=2, lr=0.05, verbose=False, cluster=cluster).fit(*first)
+    said, score, figures = (
+        model.predict(first[0]),
+        model.score(*first),
+        flat(model.evaluate(*first)),
+    )
+    numbers = np.concatenate(list(model.predictions(first[0])))
+    model.save(tmp_path / "m.npz")
+    loaded = snailps.load(tmp_path / "m.npz")
+    for form, (X, told) in chosen.items():
+        for one in (model, loaded):
+            np.testing.assert_array_equal(one.predict(X), said, err_msg=form)
+            assert one.score(X, told) == pytest.approx(score, rel=1e-6), form
+            assert flat(one.evaluate(X, told)) == pytest.approx(figures, rel=1e-5), form
+        if not hasattr(X, "suffix"):
+            continue
+        words = ["predict", str(tmp_path / "m.npz"), str(X)]
+        code, printed, refused = call(monkeypatch, capsys, *words)
+        assert code == 0, refused
+        found = np.array([line.split("\t") for line in printed.splitlines()], float)
+        np.testing.assert_allclose(found.reshape(numbers.shape), numbers, rtol=2e-5, atol=1e-6)
+        of_table = ["--label-column", told] if told else []
+        _, printed, _ = call(monkeypatch, capsys, *words, "--metrics", "--json", *of_table)
+        printed = flat(json.loads(printed))
+        assert {key: printed[key] for key in figures} == pytest.approx(figures, rel=1e-5), form
