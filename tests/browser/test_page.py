@@ -71,7 +71,8 @@ def stayed_here(chrome, url):
 
 
 def picture(url):
-    with urllib.request.urlopen(f"{url}api/run", timeout=60) as answer:
+    home, mark, token = url.partition("?")
+    with urllib.request.urlopen(f"{home}api/run{mark}{token}", timeout=60) as answer:
         found = json.load(answer)
     nodes = found["status"]["nodes"]
     found["nodes"] = [dict(zip(nodes["columns"], row, strict=True)) for row in nodes["rows"]]
