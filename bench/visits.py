@@ -1,7 +1,7 @@
 """Loss of rotating workers by the order of their visits, in one thread: the same in each run.
 
 The trainers and kernels are the program's, tables are in memory, and a list decides which worker
-trains its next turn.  A quarter of an hour on one core; smaller with --lines, --models and so on.
+trains its next turn.  Hours on one core; smaller with --texts, --models and so on.
 
     python bench/visits.py --texts ids --models cbow --workers 4,8 --write visits.md
 """
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--workers", default="2,3,4,8", help="compared with one worker")
     parser.add_argument("--rates", default="1,2,4", help="times the default learning rate")
     parser.add_argument("--orders", default=",".join(ORDERS), help="who trains its next turn")
-    parser.add_argument("--lines", type=int, default=10_000, help="of each text, 8 words a line")
+    parser.add_argument("--lines", type=int, default=30_000, help="of each text, 8 words a line")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--write", type=Path, help="a file for the table, too")
     options = parser.parse_args()

@@ -4,11 +4,24 @@ import contextlib
 import importlib
 
 import numpy as np
+import torch
 
 from snailps.errors import NotFinite
 from snailps.torch.rows import inside
 
 importlib.import_module("torch._dynamo")  # the first optimiser would, in seconds of a test's CPU
+
+
+class Broken(torch.autograd.Function):
+    """A backward pass through it fails."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("broken")
 
 
 class Done:

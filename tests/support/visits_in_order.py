@@ -118,7 +118,7 @@ class _NoWait:
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
     def notify_all(self) -> None:
-        """Whoever waits is asked again in any case."""
+        """Does nothing: a worker that waits is asked again in any case."""
 
     def wait(self, _: float) -> bool:
         """Lets others go on."""

@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
-from torch_rows import StoredRows
+from torch_rows import Broken, StoredRows
 
 from snailps.errors import ConfigError, MisuseError
 from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection, prefetch
@@ -277,21 +277,11 @@ def test_module_that_is_called_twice_pushes_its_rows_once(store):
     assert [sorted(keys.tolist()) for _, keys, _, _ in store.pushes] == [[1, 2, 3]]
 
 
-class _Broken(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise RuntimeError("broken")
-
-
 def test_backward_that_fails_pushes_nothing_then_or_later(store):
     ours, other = (Embedding(DIM, name, optimizer="sgd", lr=LR) for name in ("t", "u"))
     ids = torch.tensor([1])
     x = torch.ones(1, requires_grad=True)
-    broken = _Broken.apply(x)  # its gradient comes last: it is the oldest
+    broken = Broken.apply(x)  # its gradient comes last: it is the oldest
     with pytest.raises(RuntimeError, match="broken"):
         (ours(ids).sum() * broken.sum()).backward()
     assert store.pushes == []

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
-from torch_rows import StoredRows
+from torch_rows import Broken, StoredRows
 
 from snailps import Table
 from snailps.errors import MisuseError, NotFinite
@@ -196,16 +196,6 @@ def test_cluster_ends_with_the_last_reference_to_it_and_its_modules():
 
 
 # --- backward passes ------------------------------------------------------------------------------
-
-
-class Broken(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise RuntimeError("broken")
 
 
 def test_failed_pass_leaves_nothing_behind(store):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
-from torch_rows import StoredRows
+from torch_rows import Broken, StoredRows
 
 from snailps.errors import MisuseError, NotFinite
 from snailps.torch import Embedding, Optimizer, sync
@@ -105,16 +105,6 @@ def test_training_by_any_call_is_that_of_torch(store, cls, loss, mode):
     assert_same(net, own)
     if cls is Checkpointed and mode != "bsp":  # one step a pass, however many are within it
         assert sum(table == "net" for table, *_ in store.pushes) == 6
-
-
-class Broken(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise RuntimeError("broken")
 
 
 @pytest.mark.parametrize("loss", [by_forward, by_parts])

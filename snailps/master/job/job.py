@@ -439,7 +439,7 @@ class Job:
         if exact is not None:
             self.metrics.resume(exact["metrics"])
             self.diverged, self._reached_in = str(exact["diverged"]), int(exact["reached_in"])
-            if isinstance(self.ledger, BspLedger) and self.has_reached_target:
+            if self.has_reached_target:
                 self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
             return
         self.metrics.forget_rate(now)

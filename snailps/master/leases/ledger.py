@@ -367,6 +367,9 @@ class Ledger:
         """How many workers a model counts, of so many that are here."""
         return workers
 
+    def lease_until(self, clock: int) -> None:
+        """Lease nothing behind a clock; nothing to do without clocks that all workers share."""
+
     def clock_of(self, node: int) -> int | None:
         """The clock of a worker; None without clocks."""
         return None

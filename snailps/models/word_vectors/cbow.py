@@ -38,9 +38,7 @@ WINDOW_CURVATURE = 0.05
 learning rate.  Loss of held-out text with 8 workers, rows 50 steps apart: 2.212 with sums (0) and
 2.216 at 0.1; it matters where rates are high, or a network so slow that rows travel rarely."""
 GRAM_CURVATURE = 0.2
-"""The same with rows of n-grams, whose steps count by `gains_of_grams`.  A text of "item0123", 4
-workers, exchanged as words are, loss at .1 and .2 (one worker .629, .546): .616 and .676 at .05,
-.609 and .552 at .2."""
+"""The same with rows of n-grams, whose steps count by `gains_of_grams` (docs/design/rotation.md)."""
 OCTAVES = 2
 """Rows whose frequencies are within so many factors of two are taken to step together."""
 STEPS_APART_MIN, STEPS_APART_MAX = 100.0, 300.0
