@@ -38,7 +38,7 @@ WINDOW_CURVATURE = 0.05
 learning rate.  Loss of held-out text with 8 workers, rows 50 steps apart: 2.212 with sums (0) and
 2.216 at 0.1; it matters where rates are high, or a network so slow that rows travel rarely."""
 GRAM_CURVATURE = 0.2
-"""The same with rows of n-grams, whose steps count by `gains_of_grams` (docs/design/rotation.md)."""
+"""The same with rows of n-grams, whose steps `gains_of_grams` counts (docs/design/rotation.md)."""
 OCTAVES = 2
 """Rows whose frequencies are within so many factors of two are taken to step together."""
 STEPS_APART_MIN, STEPS_APART_MAX = 100.0, 300.0
