@@ -1,5 +1,6 @@
 """kill -9 of the master: the same command takes over, and nothing is lost or done twice."""
 
+import contextlib
 import json
 import os
 import signal
@@ -412,13 +413,15 @@ def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
 
 
 def children_of(pid, role):
-    """Ids of the processes of a role that a process has started."""
+    """Ids of the processes of a role that a process has started; not of one that just ended."""
     found = []
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
-        for number in child.read_text().split():
-            words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
-            if role in words:
-                found.append(int(number))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for number in child.read_text().split():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
+                    if role in words:
+                        found.append(int(number))
     return found
 
 
