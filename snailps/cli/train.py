@@ -217,7 +217,7 @@ def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) ->
     given = raw.build(cls.Settings, also_known=known_classes(raw))
     for name in cls.completed:
         found = getattr(settings, name)
-        if found != getattr(given, name):
+        if name != "encoding" and found != getattr(given, name):
             shown = settings_of(cls.Settings)[name].format(found)
             typer.echo(f"{name}: {shown}  (--{name.replace('_', '-')} overrides)", err=True)
 

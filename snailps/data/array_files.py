@@ -300,14 +300,14 @@ class Labelled:
         return len(self.labels)
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Examples by number, float32 (n, width); bytes become 0 to 1, other types stay."""
+        """Examples by number, float32 (n, width)."""
         if len(self._parts) == 1:
-            return _as_floats(self._parts[0][numbers])
+            return np.asarray(self._parts[0][numbers], np.float32)
         out = np.empty((len(numbers), self.width), np.float32)
         of_part = np.searchsorted(self._first, numbers, side="right") - 1
         for number, part in enumerate(self._parts):
             own = of_part == number
-            out[own] = _as_floats(part[numbers[own] - self._first[number]])
+            out[own] = part[numbers[own] - self._first[number]]
         return out
 
 
@@ -376,12 +376,6 @@ def weights_of(path: str, scratch: Scratch) -> NDArray[np.float32]:
     if (at := first_not_weight(weights)) >= 0:
         raise DataError(f"{path}: row {at:,} has weight {weights[at]}: expected 0 and above")
     return weights
-
-
-def _as_floats(values: NDArray[Any]) -> NDArray[np.float32]:
-    if values.dtype == np.uint8:
-        return np.asarray(np.multiply(values, np.float32(1 / 255), dtype=np.float32))
-    return np.asarray(values, np.float32)
 
 
 def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:

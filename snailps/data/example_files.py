@@ -39,8 +39,6 @@ from snailps.data.unpacking import is_url
 from snailps.errors import DataError
 
 BLOCK_BYTES = 8 << 20
-BYTE = np.float32(1 / 255)
-"""What a value of a dense matrix file of bytes is counted in."""
 UNKNOWN = KEY_LIMIT + 1
 """Number of columns of lines: not known, keys may be any."""
 _MISSING = "leave such rows out, or fill them"
@@ -404,7 +402,7 @@ class LineExamples(ExampleFiles):
         self._add(header.array(data, "labels"), header.array(data, "weights"), path, header.rows)
         values = header.array(data, "values")
         if Flags.BYTES in header.flags:
-            values = values.astype(np.float32) * BYTE
+            values = values.astype(np.float32)
         if dense:
             if header.columns != self.columns:
                 raise DataError(

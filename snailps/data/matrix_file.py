@@ -66,7 +66,7 @@ class Flags(IntFlag):
     DENSE = 16
     """Rows of `columns` values, without pointers and keys."""
     BYTES = 32
-    """Dense values are uint8, and mean their 255th part."""
+    """Dense values are uint8."""
     WEIGHTS = 64
     """A weight for each example."""
     WIDE_LABELS = 128

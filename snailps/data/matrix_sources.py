@@ -32,7 +32,6 @@ def rows_source(
     label: str = "",
     fields: Sequence[int] | NDArray[Any] | None = None,
     dense: bool = False,
-    keep_bytes: bool = True,
 ) -> RowsSource:
     """What gives the rows of an object in pieces; parameters and errors as of `spool_matrix`.
 
@@ -48,7 +47,7 @@ def rows_source(
     elif isinstance(X, np.ndarray):
         if dense and fields is not None:
             raise DataError("fields: expected none with dense=True")
-        found = DenseRows(X, dense, fields, keep_bytes)
+        found = DenseRows(X, dense, fields)
     else:
         found = features_of(X, modules, label, dense)
         if fields is not None:
@@ -174,7 +173,6 @@ class DenseRows(RowsSource):
         X: NDArray[Any],
         dense: bool,
         fields: Sequence[int] | NDArray[Any] | None = None,
-        keep_bytes: bool = True,
     ) -> None:
         if X.ndim < 2 or (X.ndim > 2 and not dense):
             raise DataError(f"X: expected two axes, got shape {X.shape}: a row an example")
@@ -187,7 +185,7 @@ class DenseRows(RowsSource):
         self._fields = _fields_of(fields, self.columns)
         if dense:
             self.flags = Flags.DENSE | Flags.VALUES
-            if X.dtype == np.uint8 and keep_bytes:
+            if X.dtype == np.uint8:
                 self.flags |= Flags.BYTES
             self.entries = self._x.size
         else:

@@ -98,7 +98,7 @@ def write_matrix(
         of the column.
     dense : bool
         Keep all values, of a matrix or of columns of numbers, for models of dense examples.  An
-        array of uint8 stays one, whose values models take for 255ths, as those of images.
+        array of uint8 stays one.
     on_progress : callable, optional
         See `Progress`.
 
@@ -146,7 +146,6 @@ def spool_matrix(
     label: str = "",
     fields: Sequence[int] | NDArray[Any] | None = None,
     dense: bool = False,
-    keep_bytes: bool = True,
     on_progress: Progress | None = None,
 ) -> Spooled:
     """Writes examples into one scratch file, which is an input as any other.
@@ -159,15 +158,13 @@ def spool_matrix(
         Scratch folder; empty: that of this user on this host.
     bytes_max : int
         Limit on all files in the folder, as that of `Scratch`.
-    keep_bytes : bool
-        False: values of a dense array of uint8 are what they are, not 255ths.
 
     Raises
     ------
     DataError
         As `write_matrix`, or the limit does not allow it.
     """
-    source = rows_source(X, label=label, fields=fields, dense=dense, keep_bytes=keep_bytes)
+    source = rows_source(X, label=label, fields=fields, dense=dense)
     content = _content_of(source, y, label, sample_weight)
     scratch = Scratch(folder, bytes_max)
     purpose = f"writing {source.name}"

@@ -13,11 +13,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from snailps.data._examples import Examples
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
 from snailps.data.elements import Elements
 from snailps.data.feature_rows import Piece, RowsSource
 from snailps.data.label_words import word_of
 from snailps.data.matrix_file import Flags
+from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
 from snailps.data.scratch import ScratchFile
@@ -148,6 +150,25 @@ def check_table(path: str, reading: Reading) -> None:
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path) as table:
         _check(table, columns, reading.label_column, reading.needs_labels)
+
+
+def first_examples(path: str, reading: Reading, hash_bits: int) -> tuple[Examples, bool]:
+    """The first rows of a table as models have examples, and whether it has no others.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    columns = columns_by_name(reading.columns, reading.label_column)
+    with open_table(path) as table, table_errors(path):
+        _check(table, columns, reading.label_column, reading.needs_labels)
+        source = _ExampleRows(table, columns, reading, lambda: None)
+        pieces = source.pieces()
+        first = next(pieces)
+        examples = examples_of_piece(first, source, hash_bits)
+        if first.labels is not None:
+            examples = examples._replace(labels=first.labels)
+        return examples, next(pieces, None) is None
 
 
 def read_rows(

@@ -188,9 +188,3 @@ class FMRegressor(
     >>> model.predict(X[:1]).round()  # doctest: +SKIP
     array([5.])
     """
-
-    def _rows_scaled(self, rows: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
-        """Weights by the factor, factors by its root: their products then scale by it."""
-        rows[:, 0] *= deviation
-        rows[:, 1:] *= np.sqrt(deviation)
-        return rows

@@ -22,9 +22,8 @@ from snailps.estimators.sparse import (
     SparseRegressor,
 )
 from snailps.models.packed_tables import Packed
-from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.linear import LinearSettings
-from snailps.models.sparse.worker import TABLE
 from snailps.vectors.extras import optional_module
 
 Floats = NDArray[np.float32]

@@ -31,12 +31,10 @@ from snailps.models.packed_tables import Packed
 class MLPClassifier(
     SparseClassifier,
     settings=MlpSettings,
-    without=("hidden", "inputs", "classes"),
+    without=("hidden", "inputs", "classes", "encoding"),
     extra={**hidden_of(100), **CLASS_WEIGHT},
 ):
     """A multilayer perceptron on dense examples.
-
-    Columns should have similar scales, about 1: divide bytes of images by 255.
 
     Parameters
     ----------
@@ -80,8 +78,8 @@ class MLPClassifier(
         return {"inputs": matrix.columns}
 
     def _options(self, matrix: Matrix) -> dict[str, Any]:
-        """All values; bytes are numbers like others, here and in training."""
-        return {"dense": True, "keep_bytes": False}
+        """All values."""
+        return {"dense": True}
 
     def _take(self, done: Finished) -> None:
         self._model, self._packed = read_npz(done.files[0]), done.packed
@@ -95,7 +93,8 @@ class MLPClassifier(
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[NDArray[np.float32]]:
         for piece in rows_source(matrix.data, **self._predict_options(matrix)).pieces():
             assert piece.values is not None
-            yield self._model.scores(piece.values.reshape(piece.rows, matrix.columns))
+            values = np.asarray(piece.values, np.float32)
+            yield self._model.scores(values.reshape(piece.rows, matrix.columns))
 
     def _needs_width(self) -> bool:
         return True

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import columns_by_name
 from snailps.data.elements import a_kind
+from snailps.data.encoding import Encoding, moments
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
 from snailps.data.spool import Spooled
@@ -47,11 +48,10 @@ from snailps.estimators.validation import (
     weights_of,
 )
 from snailps.models.packed_tables import Packed, write_packed
-from snailps.models.sparse.batch import BIAS_KEY, batch_reader
+from snailps.models.sparse.batch import BIAS_KEY, TABLE, batch_reader
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.metrics import Judge, judge_of, probabilities
 from snailps.models.sparse.settings import SparseSettings
-from snailps.models.sparse.worker import TABLE
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ R = TypeVar("R", bound="SparseRegressor")
 
 NO_PARAMETERS = (
     "format", "columns", "hash_bits", "on_bad_line", "expire_after", "formats", "loss", "classes",
-    "class_weights",
+    "class_weights", "encoding",
 )  # fmt: skip
 """Settings that the data or the class decides."""
 CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
@@ -111,17 +111,20 @@ class SparseEstimator(Estimator):
         settings: Mapping[str, Any],
         **others: Any,
     ) -> None:
-        """Trains, after all parameters have been checked; others as of `_fit`."""
+        """Trains, after all parameters have been checked; others as of `_fit`.
+
+        y are numbers of classes, or targets.
+        """
         settings = {**settings, **self._of_fields(matrix)}
         self._checked(settings, others.get("without", ()))
-        with self._spooled(matrix, y.astype(np.float32), weights) as given:
+        with self._spooled(matrix, y, weights) as given:
             self._fit(given, settings, **others)
         if others.get("first", True):
             files = matrix.files
             known = ((), "") if files is None else (files.declared, files.label)
             self._declared, self._label = known
 
-    def _spooled(self, matrix: Matrix, numbers: Floats, weights: Doubles | None) -> Spooled:
+    def _spooled(self, matrix: Matrix, numbers: NDArray[Any], weights: Doubles | None) -> Spooled:
         """The examples in a scratch file, complete."""
         if isinstance(matrix.data, Draft):
             return matrix.data.finish(numbers, weights)
@@ -182,6 +185,9 @@ class SparseEstimator(Estimator):
 
     def _take(self, done: Finished) -> None:
         self._model, self._packed = read_npz(done.files[0]), done.packed
+
+    def _take_intercept(self) -> None:
+        """Takes the constant of a regression out of a file's model; classifiers have none."""
 
     @property
     def columns_(self) -> tuple[str, ...]:
@@ -257,7 +263,10 @@ class SparseEstimator(Estimator):
         model: SavedModel = self._model
         assert isinstance(model.settings, SparseSettings)
         reader = batch_reader(
-            model.settings, bias=model.cls.has_bias(model.settings), needs_labels=False
+            model.settings,
+            bias=model.cls.has_bias(model.settings),
+            needs_labels=False,
+            encodes=False,
         )
         source = rows_source(matrix.data, **self._predict_options(matrix))
         for piece in source.pieces():
@@ -388,6 +397,7 @@ class SparseEstimator(Estimator):
         if "hidden" in cls.parameters.extra and "hidden" not in parameters:
             setattr(estimator, "hidden", tuple(map(int, settings.hidden)))  # noqa: B010
         estimator._model, estimator._packed = cls._with(model, extras), packed
+        estimator._take_intercept()
         estimator.history_, estimator.figures_ = [], {}
         return estimator
 
@@ -475,7 +485,8 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
             weights = self._weights(matrix, sample_weight, classes, numbers)
             _check_two(classes if weights is None else classes[np.unique(numbers[weights > 0])])
             self._check_classes(classes)
-            self._train_on(matrix, numbers, weights, self._of_classes(len(classes)))
+            settings = {**self._of_classes(len(classes)), **self._encoding(len(classes))}
+            self._train_on(matrix, numbers, weights, settings)
         self._keep_shape(matrix)
         self.classes_ = classes
         return self
@@ -531,7 +542,10 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         self._check_classes(every)
         numbers = np.searchsorted(every, found)[numbers]
         weights = self._weights(matrix, sample_weight, every, numbers)
-        settings = {**ONE_PASS, **self._of_classes(len(every))}
+        before = self._model.settings.encoding if goes_on else ""
+        settings = {
+            **ONE_PASS, **self._of_classes(len(every)), **self._encoding(len(every), before)
+        }  # fmt: skip
         if not goes_on:
             self._train_on(matrix, numbers, weights, settings)
             return every
@@ -573,6 +587,12 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
     def _of_classes(self, count: int) -> dict[str, Any]:
         """Settings that follow from the number of classes."""
         return {"loss": "multinomial", "classes": count} if count > 2 else {}
+
+    @staticmethod
+    def _encoding(count: int, before: str = "") -> dict[str, str]:
+        """Labels are numbers of classes; values are encoded as before, or as is yet to be found."""
+        known = Encoding.of_text(before)
+        return {"encoding": replace(known, labels=tuple(map(float, range(count)))).text}
 
     def _judged(self, y: Any, scores: Floats) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
         decided = self._decided(scores)
@@ -660,6 +680,10 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
+        # Of `snailps train`, where they are no numbers of classes.
+        of_input = Encoding.of_text(model.settings.encoding).labels
+        if of_input and "classes" not in about and classes is None:
+            classes = [int(label) if label == int(label) else label for label in of_input]
         self._has_labels = "classes" in about or classes is not None
         if getattr(model.settings, "loss", "") == "squared":
             raise ValueError("its loss is squared")
@@ -693,8 +717,6 @@ class SparseRegressor(SparseEstimator):
     """
 
     _estimator_type = "regressor"
-    _centre: tuple[float, float] = (0.0, 1.0)
-    """Mean and deviation of y, for which the state of the optimizer is."""
     _offset: float = 0.0
     """What is added to the model's scores: a mean may be larger than float32 can hold well."""
 
@@ -706,8 +728,8 @@ class SparseRegressor(SparseEstimator):
         Parameters
         ----------
         X : matrix of `scipy.sparse`, array of two axes, nested list, table, list of dicts; or path
-            n examples.  A CSR matrix is written as it is.  Columns should have similar scales:
-            scikit-learn's `MaxAbsScaler` keeps zeros.  Files are as of `LogisticRegression.fit`.
+            n examples.  A CSR matrix is written as it is.  Files are as of
+            `LogisticRegression.fit`.
         y : array of n numbers; or the name of a column of files
         sample_weight : array-like, optional
             Of each example: 2 counts as an example that comes twice.
@@ -723,7 +745,8 @@ class SparseRegressor(SparseEstimator):
         with self._given(X, y, columns) as (matrix, y):
             targets = targets_of(y, type(self).__name__, matrix.rows)
             weights = weights_of(matrix.own_weights(sample_weight), matrix.rows)
-            self._learn(matrix, targets, weights, centre_of(targets, weights, self._has_bias()))
+            self._train_on(matrix, targets, weights, {})
+        self._keep_shape(matrix)
         return self
 
     def partial_fit(
@@ -747,59 +770,38 @@ class SparseRegressor(SparseEstimator):
             targets = targets_of(y, type(self).__name__, matrix.rows)
             weights = weights_of(matrix.own_weights(sample_weight), matrix.rows)
             if not goes_on:
-                centre = centre_of(targets, weights, self._has_bias())
-                self._learn(matrix, targets, weights, centre, settings=ONE_PASS)
-                return self
-            with _before(self._packed) as path:
-                settings = {**ONE_PASS, "continue_from": path}
-                self._learn(matrix, targets, weights, self._centre, settings=settings, first=False)
-        return self
-
-    def _learn(
-        self,
-        matrix: Matrix,
-        targets: Doubles,
-        weights: Doubles | None,
-        centre: tuple[float, float],
-        **others: Any,
-    ) -> None:
-        """Trains on scaled numbers, and scales the model back."""
-        mean, deviation = centre
-        scaled = (targets - mean) / deviation
-        before = self._centre
-        self._centre = centre  # `_take` needs it
-        try:
-            settings = dict(others.pop("settings", {}))
-            self._train_on(matrix, scaled, weights, settings, loss_factor=deviation**2, **others)
-        except BaseException:
-            self._centre = before
-            raise
+                self._train_on(matrix, targets, weights, ONE_PASS)
+            else:
+                encoding = self._model.settings.encoding
+                with _before(self._packed) as path:
+                    settings = {**ONE_PASS, "continue_from": path, "encoding": encoding}
+                    self._train_on(matrix, targets, weights, settings, first=False)
         self._keep_shape(matrix)
-
-    def _has_bias(self) -> bool:
-        """Whether the model has a constant, so that y may be shifted."""
-        return bool(getattr(self, "bias", True))
+        return self
 
     def _take(self, done: Finished) -> None:
         super()._take(done)
-        mean, deviation = self._centre
-        rows = self._rows_scaled(self._model.rows.astype(np.float64), deviation)
-        self._model = replace(self._model, rows=rows.astype(np.float32))
-        self._offset = mean
+        self._take_intercept()
+
+    def _take_intercept(self) -> None:
+        """The constant is added in float64."""
+        model: SavedModel = self._model
+        if "intercept" not in model.extras:  # of an older file
+            return
+        self._offset = float(model.extras["intercept"][0])
+        model.rows[model.keys == np.uint64(BIAS_KEY), 0] = 0
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
-        """With the mean in the row of the bias, where other programs expect it."""
+        """With the constant in the row of the bias, where other programs expect it."""
         model, bias = self._model, np.uint64(BIAS_KEY)
-        keys, rows = model.keys, model.rows.copy()
-        if self._offset and bias not in keys:  # a row of zeros is left out
-            keys = np.append(keys, bias)
-            rows = np.concatenate((rows, np.zeros((1, rows.shape[1]), np.float32)))
-        rows[keys == bias, 0] += np.float32(self._offset)
-        write_saved(path, replace(model, keys=keys, rows=rows), more)
-
-    def _rows_scaled(self, rows: Doubles, deviation: float) -> Doubles:
-        """Weights of a model whose output is multiplied."""
-        return rows * deviation
+        if "intercept" in model.extras and model.cls.has_bias(model.settings):
+            keys, rows = model.keys, model.rows.copy()
+            if self._offset and bias not in keys:  # a row of zeros is left out
+                keys = np.append(keys, bias)
+                rows = np.concatenate((rows, np.zeros((1, rows.shape[1]), np.float32)))
+            rows[keys == bias, 0] = np.float32(self._offset)
+            model = replace(model, keys=keys, rows=rows)
+        write_saved(path, model, more)
 
     def predict(self, X: Any) -> Doubles:
         """A number for each example, (n,)."""
@@ -836,18 +838,10 @@ class SparseRegressor(SparseEstimator):
         wanted = targets_of(y, type(self).__name__, len(said))
         weights = weights_of(sample_weight, len(said))
         left = float(np.average((wanted - said) ** 2, weights=weights))
-        deviation = _moments(wanted, weights)[1]
+        deviation = moments(wanted, weights)[1]
         if deviation == 0:
             return 1.0 if left == 0 else 0.0
         return 1.0 - left / deviation**2
-
-    def _about(self) -> dict[str, Any]:
-        of_bias = self._model.keys == np.uint64(BIAS_KEY)
-        return {
-            "centre": list(self._centre),
-            "offset": self._offset,  # apart from the bias, as float32 has no room for both
-            "bias": float(self._model.rows[of_bias, 0].sum()),
-        }
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
@@ -855,11 +849,6 @@ class SparseRegressor(SparseEstimator):
             raise ValueError("classes are of classifiers")
         if model.settings.loss != "squared":
             raise ValueError(f"its loss is {model.settings.loss}")
-        mean, deviation = map(float, about.get("centre", (0.0, 1.0)))
-        self._centre = mean, deviation
-        if "offset" in about:
-            self._offset = float(about["offset"])
-            model.rows[model.keys == np.uint64(BIAS_KEY), 0] = np.float32(about["bias"])
 
     def __sklearn_tags__(self) -> Any:
         """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
@@ -868,27 +857,6 @@ class SparseRegressor(SparseEstimator):
         tags = super().__sklearn_tags__()
         tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
         return tags
-
-
-def centre_of(targets: Doubles, weights: Doubles | None, bias: bool) -> tuple[float, float]:
-    """Mean and standard deviation of numbers; without a bias their mean stays: 0, root of squares.
-
-    A deviation of 0, that of equal numbers, is taken for 1.
-    """
-    if bias:
-        mean, deviation = _moments(targets, weights)
-    else:
-        mean, deviation = 0.0, float(np.sqrt(np.average(targets**2, weights=weights)))
-    return mean, deviation if deviation > 0 else 1.0
-
-
-def _moments(numbers: Doubles, weights: Doubles | None) -> tuple[float, float]:
-    """Mean and standard deviation; from one of the numbers, so that equal ones have exactly 0."""
-    one = numbers[0 if weights is None else np.argmax(weights)]
-    others = numbers - one
-    mean = np.average(others, weights=weights)
-    deviation = np.sqrt(np.average((others - mean) ** 2, weights=weights))
-    return float(one + mean), float(deviation)
 
 
 @contextlib.contextmanager

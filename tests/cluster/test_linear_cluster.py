@@ -20,9 +20,8 @@ from snailps.data.examples import ExampleReader
 from snailps.errors import DataError, ModelFileError
 from snailps.estimators.loading import load
 from snailps.master.journal import FACTS, decode
-from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.export import read_npz
-from snailps.models.sparse.worker import TABLE
 
 # --- whole jobs --------------------------------------------------------------------------------
 

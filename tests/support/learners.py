@@ -27,11 +27,10 @@ from snailps.estimators.jobs import Finished
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
 from snailps.models.packed_tables import Packed
-from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.export import SavedModel
 from snailps.models.sparse.fm import FmSettings
 from snailps.models.sparse.net import NetSettings
-from snailps.models.sparse.worker import TABLE
 
 ESTIMATORS = [
     snailps.LogisticRegression(epochs=20),

@@ -116,10 +116,13 @@ def test_job_with_wrong_class_says_how_to_name_it(make, path, parts):
 )
 def test_job_with_optimizer_that_its_model_does_not_support_refuses(make, tmp_path, model, refused):
     write_pictures(tmp_path, "images", 20, 1)
-    files = {"input": str(tmp_path / "images"), "labels": str(tmp_path / "images-labels")}
+    (tmp_path / "x.libsvm").write_text("0 1:1\n1 2:1\n")
+    images = {"input": str(tmp_path / "images"), "labels": str(tmp_path / "images-labels")}
+    examples = {"input": str(tmp_path / "x.libsvm")}
+    files = images if "Mlp" in model else examples if "sparse" in model else {}
     for name in refused:
         with pytest.raises(ConfigError, match=rf"optimizer.*{name}|{name}.*optimizer"):
-            make(worker_class=model, optimizer=name, **(files if "Mlp" in model else {}))
+            make(worker_class=model, optimizer=name, **files)
 
 
 def test_job_with_setting_of_its_own_or_of_a_role_builds_and_with_unknown_one_refuses(make):
@@ -574,8 +577,8 @@ def test_job_with_a_loss_that_is_no_number_has_diverged(make, loss, consistency)
     assert job.diverged.startswith(f"block 1: the loss is {loss}: the training has diverged")
 
 
-def test_job_with_clocks_and_rows_that_expire_is_refused(make):
+def test_job_with_clocks_and_rows_that_expire_is_refused(make, tmp_path):
+    (tmp_path / "x.libsvm").write_text("0 1:1\n1 2:1\n")
+    linear = {"worker_class": "snailps.models.sparse.linear:Linear", "consistency": "bsp"}
     with pytest.raises(ConfigError, match="rows cannot expire in a job with clocks"):
-        make(
-            worker_class="snailps.models.sparse.linear:Linear", consistency="bsp", expire_after="1"
-        )
+        make(**linear, expire_after="1", input=str(tmp_path / "x.libsvm"))

@@ -17,10 +17,10 @@ from snailps.data.blocks import open_parts
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.shared_rows import SharedRows
-from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear, LinearSettings
-from snailps.models.sparse.worker import ROUND_BLOCKS, TABLE
+from snailps.models.sparse.worker import ROUND_BLOCKS
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)

@@ -12,6 +12,8 @@ import pytest
 import snailps
 from snailps.api.results import Results
 from snailps.api.tables import Table, Tensor
+from snailps.api.worker import load_class
+from snailps.data.encoding import Encoding
 from snailps.data.matrix_file import read_header
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators import base, mlp, sparse
@@ -30,38 +32,60 @@ X = np.array([[1, 0], [0, 2], [1, 1], [0, 0]], np.float32)
 
 
 class Jobs:
-    """In the place of `run_job`: weights are 0 and 2, with a bias of 0.5, negative for odd ones."""
+    """In the place of `run_job`: weights are 0 and 2, with a bias of 0.5, negative for odd ones.
+
+    They are learnt of encoded labels and values, as a job does it.
+    """
 
     def __init__(self):
         self.asked, self.labels, self.weights, self.before = [], [], [], []
+        self.encodings = []
 
     @contextlib.contextmanager
     def __call__(self, worker_class, settings, given, monitor, *, packed, **_):
         with open(given.path, "rb") as file:
             data = file.read()
         header = read_header(data, len(data), given.path)
-        self.labels.append(header.array(data, "labels").tolist())
+        cls = load_class(worker_class, "the job")
+        asked = {name: value for name, value in settings.items() if name != "encoding"}
+        adopted = cls.adopt(
+            cls.Settings(worker_class=worker_class, input=(given.path,), **settings), {}.get
+        )
+        encoding = Encoding.of_text(adopted.encoding)
+        self.encodings.append(encoding)
+        self.labels.append(encoding.labels_of(header.array(data, "labels")).tolist())
         self.weights.append(header.array(data, "weights").tolist())
         if "continue_from" in settings:
             self.before.append(read_packed(settings["continue_from"]))
-        self.asked.append((worker_class, dict(settings)))
+        self.asked.append((worker_class, asked))
         outputs = settings.get("classes", 1)
         signs = np.where(np.arange(outputs) % 2, -1, 1)
         keys = np.array([1, BIAS_KEY], np.uint64)  # a row of zeros is left out
         rows = (np.array([[2], [0.5]]) * signs).astype(np.float32)
-        known = {k: v for k, v in settings.items() if k not in ("continue_from", "epochs")}
-        self.saved = self.model(known, keys, rows)
-        monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0, "examples_per_s": 1.0}])
+        known = {k: v for k, v in asked.items() if k not in ("continue_from", "epochs")}
+        self.saved = self.model({**known, "encoding": encoding.text}, keys, rows)
+        loss = encoding.deviation**2
+        monitor.finish({"train_loss": loss}, [{"epoch": 1, "loss": loss, "examples_per_s": 1.0}])
         assert packed
         state = Packed(keys, np.hstack([rows, rows + 10, rows + 20]))
-        yield Finished({"train_loss": 1.0}, ["model.npz"], self.tables(state))
+        yield Finished({"train_loss": loss}, ["model.npz"], self.tables(state))
 
     def tables(self, state):
         return {"weights": state}
 
     def model(self, settings, keys, rows):
         name = "snailps.models.sparse.linear:Linear"
-        return SavedModel(Linear, LinearSettings(worker_class=name, **settings), keys, rows, {})
+        return finished(Linear, LinearSettings(worker_class=name, **settings), keys, rows)
+
+
+def finished(cls, settings, keys, rows):
+    """The model of a file, of rows as they were trained."""
+    tables = {"weights": Table("weights", rows.shape[1])}
+    found = {"weights": rows[keys == BIAS_KEY]}
+    results = Results(settings, b"", {}, None, {"weights": 0}, tables, [])
+    results.pull = lambda table, _: found[table]
+    extras = cls.decoded_extras(results)
+    return SavedModel(cls, settings, keys, cls.decoded(settings, keys, rows), extras)
 
 
 @pytest.fixture
@@ -164,7 +188,7 @@ def test_equal_targets_have_no_deviation_whatever_their_mean_rounds_to(jobs, num
     if weights is not None:
         y[0] = 5.0  # has no weight
     model = snailps.LinearRegression().fit(x, y, sample_weight=weights)
-    assert model._centre == (number, 1.0)
+    assert (jobs.encodings[0].centre, jobs.encodings[0].deviation) == (number, 1.0)
     assert jobs.labels[0][1:] == [0.0] * 6
     said = model.predict(x)
     assert model.score(x, said, sample_weight=weights) == 1.0
@@ -448,7 +472,7 @@ def test_machine_for_numbers_scales_weights_and_factors(jobs, monkeypatch):
     def model(settings, keys, rows):
         s = FmSettings(worker_class="snailps.models.sparse.fm:FactorizationMachine", **settings)
         rows = np.array([[1, 0.5], [2, 1], [0.5, 0]], np.float32)
-        return SavedModel(FactorizationMachine, s, np.array([0, 1, BIAS_KEY], np.uint64), rows, {})
+        return finished(FactorizationMachine, s, np.array([0, 1, BIAS_KEY], np.uint64), rows)
 
     monkeypatch.setattr(jobs, "model", model)
     y = np.array([100.0, 300, 100, 300])
@@ -483,7 +507,7 @@ def test_machine_refuses_three_classes(jobs):
 def machines(jobs, monkeypatch):
     def model(settings, keys, rows):
         s = FmSettings(worker_class="snailps.models.sparse.fm:FactorizationMachine", **settings)
-        return SavedModel(FactorizationMachine, s, keys, np.hstack([rows, rows]), {})
+        return finished(FactorizationMachine, s, keys, np.hstack([rows, rows]))
 
     monkeypatch.setattr(jobs, "model", model)
     return jobs

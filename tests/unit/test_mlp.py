@@ -124,7 +124,8 @@ def test_gradients_equal_those_of_one_example_at_a_time(settings, activation, hi
     s = settings(activation=activation, hidden=hidden)
     with Setup(s) as net:
         weights, found = random_vector(s), Vector(s.tensors)
-        x, labels = net.model._examples.rows(np.arange(30)), net.model._examples.labels[:30]
+        x = net.model._examples.rows(np.arange(30)) * s.factors
+        labels = net.model._examples.labels[:30]
         loss, weight = net.model._gradients(x, labels, NONE, weights, found, 30)
     w, b = layers_of(s, weights.arrays)
     expected, of_weights, of_biases = gradients(w, b, x, labels, activation)
@@ -139,7 +140,8 @@ def test_gradients_of_parts_add_up_to_that_of_the_batch(settings):
     s = settings()
     with Setup(s) as net:
         weights = random_vector(s)
-        x, labels = net.model._examples.rows(np.arange(50)), net.model._examples.labels[:50]
+        x = net.model._examples.rows(np.arange(50)) * s.factors
+        labels = net.model._examples.labels[:50]
         whole, total = Vector(s.tensors), np.zeros_like(weights.flat)
         net.model._gradients(x, labels, NONE, weights, whole, 50)
         for part in np.split(np.arange(50), [11, 30]):
@@ -163,7 +165,7 @@ def test_training_takes_the_steps_of_the_plainest_net(settings, method):
         for first in range(0, COUNT, 20):
             own = numbers[first : first + 20]
             loss, of_weights, of_biases = gradients(
-                weights, biases, examples.rows(own), examples.labels[own], "relu"
+                weights, biases, examples.rows(own) * s.factors, examples.labels[own], "relu"
             )
             losses.append(loss)
             for k in range(2):

@@ -7,11 +7,11 @@ from connected import connected
 from snailps.api.worker import Block
 from snailps.models.shared_rows import SharedRows
 from snailps.models.sparse import seen_blocks
-from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.seen_blocks import SeenBlocks
-from snailps.models.sparse.worker import ROUND_BLOCKS, TABLE
+from snailps.models.sparse.worker import ROUND_BLOCKS
 
 FEATURES, EPOCHS = 30, 3
 MODELS = {"linear": (Linear, LinearSettings), "fm": (FactorizationMachine, FmSettings)}

@@ -500,7 +500,8 @@ def test_columns_are_completed_by_the_first_file_and_shown(tmp_path, caplog):
 
 def test_train_shows_what_columns_are(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(train, "run_local", lambda *args, **named: 0)
-    path = written(tmp_path, "csv", [{"y": 1, "age": 3, "city": "Oslo"}])
+    rows = [{"y": 1, "age": 3, "city": "Oslo"}, {"y": 0, "age": 1, "city": "Rome"}]
+    path = written(tmp_path, "csv", rows)
     given = {
         "input": [path], "output": "out", "label_column": "y", "columns": "age:numeric bucket 1",
         "servers": 1, "workers": 1, "as_json": False, "json_log": None,

@@ -24,7 +24,7 @@ from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
 
 _KEPT = {
     "worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr",
-    "momentum", "batch_size",
+    "momentum", "batch_size", "encoding",
 }  # fmt: skip
 _EXTRAS = {"estimator", "state_keys", "state_rows"}
 """Arrays of an estimator's file; those of state have the name of a table behind a dot."""
@@ -53,7 +53,7 @@ class SavedNet:
         Parameters
         ----------
         examples : numpy.ndarray
-            float32 (n, inputs), scaled as in training: bytes to 0..1.
+            float32 (n, inputs), as in the files.
         """
         return scores(self.settings, self.arrays, examples)
 

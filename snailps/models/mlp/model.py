@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,7 @@ class Ready:
 class Mlp(Worker):
     """A multilayer perceptron; see the module's docstring."""
 
+    completed: ClassVar[tuple[str, ...]] = ("encoding",)
     Settings = MlpSettings
     settings: MlpSettings
 
@@ -149,6 +150,8 @@ class Mlp(Worker):
         s = results.settings
         assert isinstance(s, MlpSettings)
         arrays = pulled(results, s.tensors)
+        # Of values as they are written.
+        arrays = {**arrays, FIRST: arrays[FIRST] * s.factors[:, None]}
         return {"files": [files.write_npz(f"{s.output}.npz", s, arrays, _global_step(results))]}
 
     # --- at a worker -------------------------------------------------------------------------
@@ -160,7 +163,7 @@ class Mlp(Worker):
     def setup(self) -> None:
         """Opens the examples."""
         s = self.settings
-        self._layers = s.layers
+        self._layers, self._factors = s.layers, s.factors
         self._net = Parameters(self, s.tensors)
         self._counted: Pending | None = None  # the last step
         self._scratch = Scratch(s.scratch_dir, s.scratch_bytes)
@@ -187,7 +190,7 @@ class Mlp(Worker):
         numbers = self._numbers(block)
         weights = self._examples.weights
         return Ready(
-            self._examples.rows(numbers),
+            self._examples.rows(numbers) * self._factors,
             self._examples.labels[numbers],
             weights[numbers] if len(weights) else weights,
             pull,
@@ -304,13 +307,14 @@ def _judged(results: Results, most: int = 0) -> dict[str, Any]:
     s = results.settings
     assert isinstance(s, MlpSettings)
     arrays, judge = pulled(results, s.tensors), metrics.judge_of("multinomial")
+    factors = s.factors
     scratch = Scratch(s.scratch_dir, s.scratch_bytes)
     try:
         test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
         chosen = np.arange(0, len(test), max(1, -(-len(test) // most)) if most else 1)
         for first in range(0, len(chosen), JUDGED):
             numbers = chosen[first : first + JUDGED]
-            found = files.scores(s, arrays, test.rows(numbers))
+            found = files.scores(s, arrays, test.rows(numbers) * factors)
             judge.add(test.labels[numbers].astype(np.float32), found)
     finally:
         scratch.close()

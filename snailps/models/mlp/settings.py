@@ -15,11 +15,12 @@ import numpy as np
 
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
-from snailps.data.array_files import check_pair, classes_of, labels_of
+from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of
 from snailps.data.blocks import expand
+from snailps.data.encoding import Encoding
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
-from snailps.models.layers import Layers, check_widths
+from snailps.models.layers import Floats, Layers, check_widths
 from snailps.models.packed_tables import CONTINUE_FROM
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
@@ -30,6 +31,8 @@ STEP = Tensor("global_step", (1,))
 2^24, so those of later blocks are in others of `STEP_KEYS`."""
 STEP_KEYS = np.arange(1024, dtype=np.uint64)
 """Rows of `STEP`; their sum is the number of steps."""
+SAMPLE_VALUES = 1 << 20
+"""Values of the input that are looked at before the training."""
 _SEED_FIRST = 1 << 32
 """Added to the seed of the first layer, so that its weights differ: seeds are below."""
 
@@ -107,6 +110,11 @@ class MlpSettings(JobSettings):
         low=0,
         high=DIM_MAX,
     )
+    encoding: str = setting(
+        "",
+        help="Factors of columns whose values are far from 1.",
+        when="Never; the master takes it from a sample of the input.",
+    )
     continue_from: str = setting("", **CONTINUE_FROM)
 
     def validate(self, where: Callable[[str], str]) -> None:
@@ -123,6 +131,11 @@ class MlpSettings(JobSettings):
     def method(self) -> str:
         """Access method of all layers."""
         return "adam" if self.optimizer == "auto" else self.optimizer
+
+    @property
+    def factors(self) -> Floats:
+        """What the values of an example are multiplied by, float32 (inputs,)."""
+        return Encoding.of_text(self.encoding).factors_of(np.arange(self.inputs, dtype=np.uint64))
 
     @property
     def layers(self) -> Layers:
@@ -177,7 +190,7 @@ def pairs_of(
 
 
 def adopted(settings: MlpSettings) -> MlpSettings:
-    """The settings with widths and classes as in the files.
+    """The settings with widths, classes and factors of columns as in the files.
 
     Raises
     ------
@@ -194,6 +207,9 @@ def adopted(settings: MlpSettings) -> MlpSettings:
         classes = settings.classes or max(2, largest + 1)
         if largest >= classes:
             raise DataError(f"classes: expected labels below {classes}, got {largest}")
+        encoding = Encoding.of_text(settings.encoding)
+        if not encoding.is_measured:
+            encoding = _measured(encoding, Labelled(pairs, scratch))
         tests = []
         if settings.test:
             tests = pairs_of(settings.test, settings.test_labels, scratch, "test_labels")
@@ -205,4 +221,17 @@ def adopted(settings: MlpSettings) -> MlpSettings:
                 )
     finally:
         scratch.close()
-    return replace(settings, inputs=width, classes=classes)
+    return replace(settings, inputs=width, classes=classes, encoding=encoding.text)
+
+
+def _measured(encoding: Encoding, examples: Labelled) -> Encoding:
+    """With the factors of columns, by some of the examples."""
+    rows = min(len(examples), max(1, SAMPLE_VALUES // examples.width))
+    some = examples.rows(np.linspace(0, len(examples) - 1, rows).astype(np.int64))
+    counts = np.count_nonzero(some, axis=0)
+    squares = np.square(some, dtype=np.float64).sum(axis=0)
+    columns = np.flatnonzero(counts)
+    if len(columns) == 0:
+        return replace(encoding, is_measured=True)
+    sizes = np.sqrt(squares[columns] / counts[columns])
+    return encoding.of_sizes(columns.astype(np.uint64), sizes, counts[columns])

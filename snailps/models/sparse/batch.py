@@ -22,17 +22,21 @@ from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data.blocks import TextParts
+from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import even_rows, is_matrix
 from snailps.errors import DataError
 from snailps.models.sparse.settings import SparseSettings
 
+TABLE = "weights"
+"""The table of features' rows."""
 BIAS_KEY = (1 << 64) - 1
 """Key of the constant feature; LIBSVM's and LIBFFM's are below 2^63."""
 PIECE_BYTES = 1 << 20
 """Least size of a piece: its arrays fit in a core's second cache, and threads end about the same
 time.  Pieces of 4 MiB take a tenth longer to parse, look up and train."""
 
+PLAIN = Encoding()
 P = TypeVar("P")
 T = TypeVar("T")
 Floats = NDArray[np.float32]
@@ -112,6 +116,8 @@ class BatchReader:
         above 0 is yes.  Empty: 1 for all.
     admitted : Admitted, optional
         Filter; other features are left out.
+    encoding : Encoding
+        Of labels and values.
     """
 
     def __init__(
@@ -122,8 +128,10 @@ class BatchReader:
         bias: bool = False,
         class_weights: Sequence[float] = (),
         admitted: Admitted | None = None,
+        encoding: Encoding = PLAIN,
     ) -> None:
         self._reader = reader
+        self.encoding = encoding
         self._numbers = KeyNumbers()
         self._bias = bias
         self._class_weights = np.array(class_weights, np.float32)
@@ -153,14 +161,14 @@ class BatchReader:
         Raises
         ------
         DataError
-            A label is no class that has a weight.
+            A label is none of the classes, or of none that has a weight.
         """
-        weights = self._weights(examples, path)
+        labels = np.asarray(self.encoding.labels_of(examples.labels, path), np.float32)
+        values = self.encoding.values_of(examples.keys, examples.values)
         keys = np.empty(0, np.uint64)
-        labels = np.asarray(examples.labels, np.float32)
         return Batch(
-            labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
-            weights, examples.bad,
+            labels, examples.ptr, places, values, examples.fields, keys, bias,
+            self._weights(examples.weights, labels, path), examples.bad,
         )  # fmt: skip
 
     def numbered(self, examples: Examples, path: str = "") -> Batch:
@@ -251,11 +259,10 @@ class BatchReader:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _weights(self, examples: Examples, path: str) -> Floats:
+    def _weights(self, own: Floats, labels: Floats, path: str) -> Floats:
         """Weight of each example: its own times that of its class; empty: 1."""
-        labels = examples.labels
         if len(self._class_weights) == 0:
-            return examples.weights
+            return own
         classes = np.ceil(np.maximum(labels, 0)).astype(np.int64)
         if len(classes) and classes.max() >= len(self._class_weights):
             raise DataError(
@@ -263,7 +270,7 @@ class BatchReader:
                 f"{len(self._class_weights)} numbers, classes are counted from 0"
             )
         weights = self._class_weights[classes]
-        return weights * examples.weights if len(examples.weights) else weights
+        return weights * own if len(own) else weights
 
 
 def batch_reader(
@@ -273,8 +280,13 @@ def batch_reader(
     bias: bool = False,
     admitted: Admitted | None = None,
     needs_labels: bool = True,
+    encodes: bool = True,
 ) -> BatchReader:
-    """The reader that the settings ask for."""
+    """The reader that the settings ask for.
+
+    `encodes`: what it reads is for a model in training; else for a finished one, whose weights are
+    those of values as they are written, and labels are, too.
+    """
     reader = ExampleReader(
         settings.format,
         columns=settings.text_columns,
@@ -283,7 +295,15 @@ def batch_reader(
         needs_labels=needs_labels,
     )
     weights = [float(number) for number in settings.class_weights]
-    return BatchReader(reader, threads=threads, bias=bias, class_weights=weights, admitted=admitted)
+    encoding = Encoding.of_text(settings.encoding) if encodes else PLAIN
+    return BatchReader(
+        reader,
+        threads=threads,
+        bias=bias,
+        class_weights=weights,
+        admitted=admitted,
+        encoding=encoding,
+    )
 
 
 def check_classes(batch: Batch, classes: int, where: str) -> None:

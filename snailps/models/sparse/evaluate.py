@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
+from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -132,7 +133,10 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
     s = results.settings
     assert isinstance(s, SparseSettings)
     extras = cls.extras(results)
-    reader = batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s))
+    reader, encoding = (
+        batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s)),
+        Encoding.of_text(s.encoding),
+    )
 
     def judged() -> Iterator[metrics.Judged]:
         for text in texts_of(
@@ -145,7 +149,10 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
         ):
             batch = reader.read(*text)
             scores = cls.stored_scores(results, batch, extras) if len(batch) else None
-            yield batch.labels, scores, batch.weights, batch.bad
+            labels: Any = batch.labels
+            if s.loss == "squared" and scores is not None:
+                labels, scores = encoding.targets_of(labels), encoding.targets_of(scores)
+            yield labels, scores, batch.weights, batch.bad
 
     results.exporting.plan([1.0])
     return metrics.judge(s.loss, judged())

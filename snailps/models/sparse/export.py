@@ -23,7 +23,7 @@ from snailps.api.worker import load_class
 from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
 from snailps.data.atomic import atomic_file
 from snailps.errors import ModelFileError, SnailError
-from snailps.models.sparse.batch import BIAS_KEY, Floats, Keys
+from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys
 from snailps.vectors.npz import about, npz_file, read_arrays, settings_of, write_arrays
 from snailps.vectors.row_sorter import RowSorter
 
@@ -51,7 +51,7 @@ class SavedModel:
     settings: JobSettings
     keys: Keys
     rows: Floats
-    extras: Mapping[str, Floats]
+    extras: Mapping[str, NDArray[Any]]
 
     def rows_of(self, keys: Keys) -> Floats:
         """Rows of keys, float32 (len(keys), dim); zeros for a key that is not stored."""
@@ -122,18 +122,18 @@ class StoredRows:
 
 
 @contextmanager
-def stored_rows(results: Results, table: str = "weights", stages: int = 1) -> Iterator[StoredRows]:
-    """Reads all nonzero rows of a table; `stages` is the number of files to be written."""
+def stored_rows(cls: type[SparseWorker], results: Results, stages: int = 1) -> Iterator[StoredRows]:
+    """All nonzero rows of the finished model; `stages` is the number of files to be written."""
     results.exporting.plan([1.0] * (1 + stages))
-    with RowSorter(f"{results.settings.output}.npz", results.tables[table].dim) as sorter:
+    with RowSorter(f"{results.settings.output}.npz", results.tables[TABLE].dim) as sorter:
         stored = StoredRows(sorter, results.exporting)
-        for keys, rows in results.scan(table):
-            stored.add(keys, rows)
+        for keys, rows in results.scan(TABLE):
+            stored.add(keys, cls.decoded(results.settings, keys, rows))
         yield stored
 
 
 def write_npz(
-    path: str, settings: JobSettings, stored: StoredRows, extras: Mapping[str, Floats]
+    path: str, settings: JobSettings, stored: StoredRows, extras: Mapping[str, NDArray[Any]]
 ) -> str:
     """Writes a model; returns the path.
 

@@ -27,13 +27,14 @@ from snailps import kernels
 from snailps.api.tables import DIM_MAX, Table
 from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
+from snailps.data.encoding import Encoding
 from snailps.errors import ConfigError, DataError
 from snailps.models.local_sgd import RowLayout
 from snailps.models.sparse import export
-from snailps.models.sparse.batch import Batch, Floats
+from snailps.models.sparse.batch import BIAS_KEY, Batch, Floats, Keys
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import METHODS, SparseSettings
-from snailps.models.sparse.worker import SparseWorker
+from snailps.models.sparse.worker import SparseWorker, factors_of
 
 LOSSES = {"logistic": 0, "squared": 1}
 """Numbers of the losses in `kernels.train_fm`."""
@@ -221,6 +222,20 @@ class FactorizationMachine(SparseWorker):
         return found[:, None]
 
     @classmethod
+    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats) -> Floats:
+        """Weights and factors times what values were divided by; and what targets were.
+
+        Of that, factors get the root: their products then have all of it.
+        """
+        assert isinstance(settings, FmSettings)
+        encoding = Encoding.of_text(settings.encoding)
+        made = rows * factors_of(settings, keys)[:, None]
+        made[:, 0] *= np.float32(encoding.deviation)
+        made[:, 1:] *= np.float32(encoding.deviation**0.5)
+        made[keys == BIAS_KEY, 0] += np.float32(encoding.centre)
+        return made
+
+    @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
         """The .npz."""
         return (f"{settings.output}.npz",)
@@ -230,9 +245,9 @@ class FactorizationMachine(SparseWorker):
         """Writes the ``.npz``."""
         s = results.settings
         assert isinstance(s, FmSettings)
-        with export.stored_rows(results) as stored:
+        with export.stored_rows(cls, results) as stored:
             stored.bias[:, 1:] = 0  # its factors were never used
-            path = export.write_npz(f"{s.output}.npz", s, stored, cls.extras(results))
+            path = export.write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
         return {"files": [path], "features": stored.features}
 
 

@@ -145,10 +145,11 @@ class Linear(SparseWorker):
         """Writes the files that `formats` names."""
         s = results.settings
         assert isinstance(s, LinearSettings)
-        with export.stored_rows(results, stages=len(s.formats)) as stored:
+        with export.stored_rows(cls, results, stages=len(s.formats)) as stored:
             files = []
             if "npz" in s.formats:
-                files.append(export.write_npz(f"{s.output}.npz", s, stored, cls.extras(results)))
+                extras = cls.decoded_extras(results)
+                files.append(export.write_npz(f"{s.output}.npz", s, stored, extras))
             if "liblinear" in s.formats:
                 files.append(export.write_liblinear(f"{s.output}.liblinear", s, stored))
         return {"files": files, "features": stored.features}

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.tables import Table, Tensor
@@ -27,11 +28,12 @@ from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
 from snailps.data._admission import Admitted
 from snailps.data._key_numbering import KeyNumbers
+from snailps.data.encoding import Encoding
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.parameters import pulled
 from snailps.models.sparse import evaluate, export
-from snailps.models.sparse.batch import Batch, Floats, batch_reader
+from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -41,7 +43,7 @@ from snailps.models.sparse.first_layer import (
     bytes_at_worker,
 )
 from snailps.models.sparse.settings import ClassesSettings, check_method
-from snailps.models.sparse.worker import TABLE, SparseWorker
+from snailps.models.sparse.worker import SparseWorker, factors_of, loss_unit
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +183,30 @@ class Net(SparseWorker):
         return False
 
     @classmethod
+    def has_constant(cls, settings: JobSettings) -> bool:
+        """True: that of the last layer."""
+        return True
+
+    @classmethod
+    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats) -> Floats:
+        """Weights times what values were divided by."""
+        assert isinstance(settings, NetSettings)
+        return rows * factors_of(settings, keys)[:, None]
+
+    @classmethod
+    def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
+        """The dense layers; of targets the last one times what these were divided by."""
+        s = results.settings
+        assert isinstance(s, NetSettings)
+        made = super().decoded_extras(results)
+        deviation = np.float32(Encoding.of_text(s.encoding).deviation)
+        *_, last, biases = s.layers.names
+        made[last] = made[last] * deviation
+        made[biases] = made[biases].copy()
+        made[biases][-s.outputs :] *= deviation
+        return made
+
+    @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
         """Scores with the first layer computed at the shards, as it may exceed the memory here."""
         s = results.settings
@@ -220,8 +246,8 @@ class Net(SparseWorker):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes OUTPUT.npz: rows of the features that were trained, and the dense layers."""
         s = results.settings
-        with export.stored_rows(results, TABLE) as stored:
-            path = export.write_npz(f"{s.output}.npz", s, stored, cls.extras(results))
+        with export.stored_rows(cls, results) as stored:
+            path = export.write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
         return {"files": [path], "features": stored.features + len(stored.bias)}
 
     # --- at a worker -------------------------------------------------------------------------
@@ -238,7 +264,7 @@ class Net(SparseWorker):
     def setup(self) -> None:
         """Makes the reader; with ``auto`` the place of the first layer is chosen later."""
         s = self.settings
-        self._layers = s.layers
+        self._layers, self._loss_unit = s.layers, loss_unit(s)
         self._numbers = KeyNumbers()
         self._place = "worker" if s.consistency == "bsp" else s.first_layer
         self._pushes: list[Pending] = []
@@ -294,7 +320,7 @@ class Net(SparseWorker):
             "units": float(len(batch)),
             "lr": self.settings.lr,
             "bad_lines": float(batch.bad),
-            "loss": loss,
+            "loss": loss * self._loss_unit,
             "examples": weight,
         }
 

@@ -14,6 +14,7 @@ from typing import Literal
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.data.columns import columns_by_name
+from snailps.data.encoding import Encoding
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
 from snailps.data.reading import ENDINGS, Reading
 from snailps.errors import ConfigError
@@ -138,6 +139,13 @@ class SparseSettings(JobSettings):
         when="Labels are numbers, or more than two classes.",
     )
 
+    encoding: str = setting(
+        "",
+        help="How labels and values are encoded: the labels of the classes, mean and deviation of "
+        "targets, factors of columns whose values are far from 1.",
+        when="Never; the master takes it from a sample of the input.",
+    )
+
     continue_from: str = setting("", **CONTINUE_FROM)
 
     def validate(self, where: Callable[[str], str]) -> None:
@@ -166,6 +174,10 @@ class SparseSettings(JobSettings):
                 f"a class, got {', '.join(self.class_weights)}"
             )
         self._check_class_num(where)
+        try:
+            Encoding.of_text(self.encoding)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where('encoding')}: encoding: {error}") from None
 
     def _check_tables(self) -> None:
         """Refuse columns that do not go with tables, and a format: names of files have it."""

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.tables import Table
@@ -32,6 +33,7 @@ from snailps.config import JobSettings
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
+from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.errors import DataError
 from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
@@ -41,6 +43,7 @@ from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
     BIAS_KEY,
     PIECE_BYTES,
+    TABLE,
     Batch,
     Floats,
     Keys,
@@ -48,6 +51,7 @@ from snailps.models.sparse.batch import (
     check_classes,
 )
 from snailps.models.sparse.delta_shares import Shares, motion_of, set_step
+from snailps.models.sparse.sample import encoded
 from snailps.models.sparse.seen_blocks import SeenBlocks
 from snailps.models.sparse.settings import (
     METHODS,
@@ -58,7 +62,6 @@ from snailps.models.sparse.settings import (
 
 log = logging.getLogger(__name__)
 
-TABLE = "weights"
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features, 5 rows an example; 6.3 at 8 MiB and 3.9 at 32 MiB, where
 numbers of features and copies of rows no longer fit in the cores' caches."""
@@ -123,7 +126,7 @@ class SparseWorker(Worker):
     settings: SparseSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
-    completed: ClassVar[tuple[str, ...]] = ("columns",)
+    completed: ClassVar[tuple[str, ...]] = ("columns", "encoding")
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
@@ -192,9 +195,45 @@ class SparseWorker(Worker):
         return True
 
     @classmethod
+    def has_constant(cls, settings: JobSettings) -> bool:
+        """Whether a constant can be added to all scores."""
+        return cls.has_bias(settings)
+
+    @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
-        """Arrays that the finished model has besides its rows, by name; they go into its file."""
+        """Arrays that the model in training has besides its rows, by name."""
         return {}
+
+    @classmethod
+    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats) -> Floats:
+        """Rows (n, dim) of the finished model, of values and targets as they are written.
+
+        The default is for rows of weights: times what values and targets were divided by, and the
+        mean of targets in the bias.
+        """
+        assert isinstance(settings, SparseSettings)
+        encoding = Encoding.of_text(settings.encoding)
+        scales = factors_of(settings, keys) * np.float32(encoding.deviation)
+        made: Floats = rows * scales[:, None]
+        made[keys == BIAS_KEY] += np.float32(encoding.centre)
+        return made
+
+    @classmethod
+    def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
+        """Arrays that the finished model has besides its rows; they go into its file.
+
+        ``intercept``, float64 (1,), of models of targets: what is added to scores without a bias,
+        whose row has no room for all digits of a large mean.
+        """
+        settings = results.settings
+        assert isinstance(settings, SparseSettings)
+        if settings.loss != "squared":
+            return dict(cls.extras(results))
+        encoding, constant = Encoding.of_text(settings.encoding), 0.0
+        if cls.has_bias(settings):
+            constant = float(results.pull(TABLE, np.array([BIAS_KEY], np.uint64))[0, 0])
+        intercept = np.array([constant * encoding.deviation + encoding.centre])
+        return {**cls.extras(results), "intercept": intercept}
 
     # --- at the master -----------------------------------------------------------------------
 
@@ -206,9 +245,10 @@ class SparseWorker(Worker):
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Declares all columns of an input of tables, by the first of them."""
+        """Declares all columns of an input of tables; encodes labels and values by a sample."""
         assert isinstance(settings, SparseSettings)
-        return evaluate.with_columns(settings)
+        declared = evaluate.with_columns(settings)
+        return encoded(declared, has_constant=cls.has_constant(declared))
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
@@ -333,6 +373,7 @@ class SparseWorker(Worker):
             bias=self.has_bias(s),
             admitted=Admitted(self.summary) if self.summary else None,
         )
+        self._loss_unit = loss_unit(s)
         derive = None
         if s.method == "ftrl":
             derive = partial(
@@ -463,12 +504,14 @@ class SparseWorker(Worker):
         metrics = {"units": float(units), "lr": rates[1], "bad_lines": float(bad)}
         if prepared.kept is not None:
             loss, weight = self._train_kept(batches, prepared.kept, rates)
-            return {**metrics, "loss": loss, "examples": weight} if units else metrics
+            told = {"loss": loss * self._loss_unit, "examples": weight}
+            return {**metrics, **told} if units else metrics
         if prepared.copies is None:  # nothing to learn from
             return metrics
         (batch,) = prepared.batches
         ((rows,),) = self.sgd.load(prepared.copies).values()
         loss, weight = self._train_batches([batch], rows, rates)
+        loss *= self._loss_unit
 
         def share(_table: str, trained: tuple[Floats, ...], deltas: Floats) -> None:
             step = self.shares.step(batch, trained[0], deltas, rates[0])
@@ -590,6 +633,17 @@ class SparseWorker(Worker):
             ]
             results = [task.result() for task in tasks]
         return sum(loss for loss, _ in results), sum(weight for _, weight in results)
+
+
+def loss_unit(settings: SparseSettings) -> float:
+    """What the loss of encoded targets is multiplied by to be that of the targets."""
+    return Encoding.of_text(settings.encoding).deviation ** 2
+
+
+def factors_of(settings: SparseSettings, keys: Keys) -> Floats:
+    """What values of features are multiplied by in the training, float32 (n,); of the bias 1."""
+    factors = Encoding.of_text(settings.encoding).factors_of(keys)
+    return np.where(keys == BIAS_KEY, np.float32(1), factors)
 
 
 class _Counting:

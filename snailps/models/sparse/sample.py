@@ -1,0 +1,179 @@
+"""What a sample of the input says before the training: the labels, and how large values are.
+
+    files -> pieces spread over them -> Examples -> Encoding, in the settings   (master)
+
+A small input is read whole.  A piece that cannot be read is left out: what is wrong with it is told
+where it is trained.  No rows, no workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data._examples import Examples
+from snailps.data.blocks import files_of, head_of, read_block
+from snailps.data.encoding import Encoding, shown
+from snailps.data.examples import ExampleReader
+from snailps.data.scratch import Scratch
+from snailps.data.unpacking import is_packed, is_url
+from snailps.errors import DataError, SnailError
+from snailps.models.sparse.settings import SparseSettings
+
+log = logging.getLogger(__name__)
+
+PIECES = 16
+PIECE_BYTES = 64 << 10
+"""Some 1,000 examples of 14 features, or 150 of 100."""
+S = TypeVar("S", bound=SparseSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Examples of some places of an input.
+
+    Attributes
+    ----------
+    pieces : list of Examples
+        In the order of the input, none of them empty.
+    is_whole : bool
+        They are all that there is.
+    """
+
+    pieces: list[Examples]
+    is_whole: bool
+
+    def labelled(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Labels and weights of the examples that have a weight; no weights: 1."""
+        labels = np.concatenate([piece.labels for piece in self.pieces])
+        if not all(len(piece.weights) for piece in self.pieces):
+            return labels, np.empty(0, np.float32)
+        weights = np.concatenate([piece.weights for piece in self.pieces])
+        return labels[weights > 0], weights[weights > 0]
+
+
+def sample_of(settings: SparseSettings) -> Sample:
+    """Examples of some places of the input.
+
+    Raises
+    ------
+    SnailError
+        A file is missing.
+    """
+    paths = files_of(settings.input)
+    places = np.unique(np.linspace(0, len(paths) - 1, PIECES).astype(int)).tolist()
+    each = PIECES // len(places)
+    found, is_whole = [], len(places) == len(paths)
+    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+    try:
+        reader = ExampleReader(
+            settings.format,
+            columns=settings.text_columns,
+            hash_bits=settings.hash_bits,
+            on_bad_line="skip",
+        )
+        for path in (paths[place] for place in places):
+            with contextlib.suppress(SnailError):
+                for examples, is_last in _of_file(settings, reader, path, each, scratch):
+                    found += [examples] * (len(examples.labels) > 0)
+                    is_whole = is_whole and is_last is not False
+    finally:
+        scratch.close()
+    return Sample(found, is_whole and bool(found))
+
+
+def _of_file(
+    settings: SparseSettings, reader: ExampleReader, path: str, pieces: int, scratch: Scratch
+) -> Iterator[tuple[Examples, bool]]:
+    """Some examples of a file, and whether it has no others between them."""
+    reading = settings.reading()
+    if reading.takes(path):
+        from snailps.data.table_files import first_examples
+
+        yield first_examples(path, reading, settings.hash_bits)
+        return
+    if is_packed(path) or is_url(path):
+        yield reader.read(head_of(path), path), False
+        return
+    with scratch.open(path) as file:
+        size = file.seek(0, os.SEEK_END)
+    if size <= pieces * PIECE_BYTES:
+        yield reader.read(read_block(path, 0, size, unit="line", scratch=scratch), path), True
+        return
+    for place in range(pieces):
+        start = (size - PIECE_BYTES) * place // max(1, pieces - 1)
+        data = read_block(path, start, start + PIECE_BYTES, unit="line", scratch=scratch)
+        if data:
+            yield reader.read(data, path, start), False
+
+
+def encoded(settings: S, *, has_constant: bool) -> S:
+    """The settings with the encoding of the input's labels and values.
+
+    What `encoding` has already stays: the labels, or all of it where a training goes on.
+
+    Raises
+    ------
+    DataError
+        Labels are not those of the loss; a file is missing.
+    """
+    encoding = Encoding.of_text(settings.encoding)
+    if not settings.input or encoding.is_measured:
+        return settings
+    sample = sample_of(settings)
+    if not sample.pieces:
+        return settings
+    labels, weights = sample.labelled()
+    if len(labels) == 0:  # all have weight 0
+        return settings
+    encoding = encoding.measured(sample.pieces)
+    if settings.loss == "squared":
+        if encoding.is_plain_target:
+            encoding = encoding.centred(labels, weights, has_constant=has_constant)
+    elif not encoding.labels:
+        classes = 2 if settings.loss == "logistic" else getattr(settings, "classes", 0)
+        encoding = replace(encoding, labels=_classes(labels, classes, is_whole=sample.is_whole))
+    if not encoding.keeps_values:
+        log.info(
+            "values: of %d columns divided by the root of their mean square, others by %g",
+            len(encoding.keys), 1 / encoding.factor,
+        )  # fmt: skip
+    return replace(settings, encoding=encoding.text)
+
+
+def _classes(labels: NDArray[np.float64], classes: int, *, is_whole: bool) -> tuple[float, ...]:
+    """The labels of so many classes, or of yes and no; empty: they are numbers of classes.
+
+    Raises
+    ------
+    DataError
+        There are too many, or only one in all of the input.
+    """
+    found = np.unique(labels).tolist()
+    if classes == 2 and len(found) == 1:
+        (one,) = found
+        if is_whole:
+            raise DataError(
+                "input: expected labels of two classes, got one only: all "
+                f"{len(labels):,} are {one:g}"
+            )
+        log.warning("all labels of a sample of %s examples are %g", f"{len(labels):,}", one)
+        return (one, 1.0) if one <= 0 else ()
+    if len(found) > classes:
+        raise DataError(
+            f"input: expected labels of {classes} classes, got {len(found):,} different ones: "
+            f"{shown(found)}. For other classes set loss: multinomial and their number as classes, "
+            "for numbers loss: squared"
+        )
+    if len(found) == classes:
+        return tuple(found)
+    if all(label == int(label) for label in found) and min(found) >= 1 and max(found) == classes:
+        return tuple(float(label) for label in range(1, classes + 1))
+    return ()
