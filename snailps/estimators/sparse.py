@@ -244,7 +244,7 @@ class SparseEstimator(Estimator):
             self._write_as(matrix, self._predict_options(matrix))
             return matrix
         refuse_names_of_files(X)
-        matrix = matrix_of(X, numeric=self._numeric, declared=self._declared)
+        matrix = matrix_of(X, numeric=self._numeric, declared=self._declared, by_name=self._hashed)
         check_columns(matrix, self, self._last_feature())
         return matrix
 

@@ -80,7 +80,9 @@ class Matrix:
         return sample_weight
 
 
-def matrix_of(X: Any, *, numeric: bool = False, declared: Sequence[str] = ()) -> Matrix:
+def matrix_of(
+    X: Any, *, numeric: bool = False, declared: Sequence[str] = (), by_name: bool = False
+) -> Matrix:
     """X as examples; a sparse matrix or an array of numbers is not copied.
 
     Parameters
@@ -91,6 +93,8 @@ def matrix_of(X: Any, *, numeric: bool = False, declared: Sequence[str] = ()) ->
         Whether tables with texts, and dicts, are refused.
     declared : sequence of str
         What the columns of tables are, ``name:kind``, for a model that was fitted on files.
+    by_name : bool
+        Its features are known by the names of these columns, numbers, too.
 
     Raises
     ------
@@ -98,7 +102,7 @@ def matrix_of(X: Any, *, numeric: bool = False, declared: Sequence[str] = ()) ->
         It is none of these, is empty, or has other than two axes.
     """
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
-    found = _known(X, modules, declared)
+    found = _known(X, modules, declared, by_name=by_name)
     if found is None:
         found = _of_array(_array(X))
     if numeric and found.hashed:
@@ -119,7 +123,7 @@ def matrix_of(X: Any, *, numeric: bool = False, declared: Sequence[str] = ()) ->
     return found
 
 
-def _known(X: Any, modules: set[str], declared: Sequence[str]) -> Matrix | None:
+def _known(X: Any, modules: set[str], declared: Sequence[str], *, by_name: bool) -> Matrix | None:
     """X as it is, if it is sparse, a table or a list of dicts."""
     if "scipy" in modules and hasattr(X, "tocsr"):
         _check_axes(X.shape)
@@ -130,7 +134,7 @@ def _known(X: Any, modules: set[str], declared: Sequence[str]) -> Matrix | None:
         X, modules = arrow_of(X), {"pyarrow"}
     for library, kind in LIBRARIES.items():
         if library in modules and type(X).__name__ == kind:
-            return _of_table(X, table_of(library, X), declared)
+            return _of_table(X, table_of(library, X), declared, by_name=by_name)
     if isinstance(X, (str, bytes, os.PathLike)):
         raise DataError(
             f"{_KINDS}; or the path of a file as a str or Path; got a {type(X).__name__}"
@@ -145,7 +149,7 @@ def _known(X: Any, modules: set[str], declared: Sequence[str]) -> Matrix | None:
     return None
 
 
-def _of_table(X: Any, table: Table, declared: Sequence[str]) -> Matrix:
+def _of_table(X: Any, table: Table, declared: Sequence[str], *, by_name: bool) -> Matrix:
     """A table of numbers as an array; one with texts, or declared by name, as it is."""
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:
@@ -153,7 +157,8 @@ def _of_table(X: Any, table: Table, declared: Sequence[str]) -> Matrix:
     names = None
     if table.columns and all(isinstance(name, str) for name in table.columns):
         names = np.array(table.columns, object)
-    if names is not None and any(is_named(column) for column in declared):
+    named = any(is_named(column) for column in declared) or (by_name and bool(declared))
+    if names is not None and named:
         return Matrix(DeclaredRows(table, declared), table.rows, len(names), names, hashed=True)
     if not all(table.is_numeric(name) for name in table.columns):
         return Matrix(X, table.rows, len(table.columns), names, hashed=True)

@@ -1,14 +1,17 @@
 """One meaning of data: a model says the same of the same examples, in each form, at each door.
 
 Forms: array, CSR, DataFrame, lines of LIBSVM, CSV, Parquet, matrix file.  Doors: `predict`,
-`score`, `evaluate`, a saved and loaded model, ``snailps predict`` with and without ``--metrics``.
+`score`, `evaluate`, a saved and loaded model, ``snailps predict`` with and without ``--metrics``;
+``snailps train`` with ``--test``.  Columns and targets are of very different size.
 """
 
 import json
+import subprocess
 
 import numpy as np
 import pandas as pd
 import pytest
+from processes import SNAILPS
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 from test_cli import call
@@ -42,6 +45,7 @@ def examples(labels):
     x[rng.random(x.shape) < 0.2] = 0
     x[0, COLUMNS - 1] = 1  # lines tell the number of columns by their last one
     told = x @ np.linspace(-1, 1, COLUMNS)
+    x = np.round(x * [1, 1000, 1, 0.01, 1], 4).astype(np.float32)
     if labels is None:
         return x, np.round(300 + 7 * told, 2)
     edges = np.quantile(told, np.arange(1, len(labels)) / len(labels))
@@ -108,3 +112,43 @@ def test_model_says_the_same_of_the_same_examples(
         _, printed, _ = call(monkeypatch, capsys, *words, "--metrics", "--json", *of_table)
         printed = flat(json.loads(printed))
         assert {key: printed[key] for key in figures} == pytest.approx(figures, rel=1e-5), form
+
+
+COMMANDS = {
+    "logistic": ["logistic"],
+    "multinomial": ["logistic", "--loss", "multinomial", "--classes", "3"],
+    "linear": ["logistic", "--loss", "squared"],
+    "fm": ["fm"],
+    "fm regression": ["fm", "--loss", "squared"],
+    "net": ["sparse_net", "--loss", "multinomial", "--classes", "3"],
+}
+
+
+@pytest.mark.parametrize("form", ["LIBSVM", "CSV", "Parquet", "matrix"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_means_what_python_means(tmp_path, monkeypatch, capsys, name, form):
+    _, labels = MODELS[name]
+    x, y = examples(labels)
+    by_number, by_name = forms_of(tmp_path, x, y)
+    path, label = {**by_number, **by_name}[form]
+    of_table = ["--label-column", label] if label else []
+    words = ["--input", path, "--test", path, "--output", tmp_path / "m", "--epochs", 40, "--json"]
+    command = [*SNAILPS, "train", *COMMANDS[name], *words, "--workers", 1, *of_table]
+    trained = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert trained.returncode == 0, trained.stderr
+    figures = flat(json.loads(trained.stdout)["test"])
+    model = snailps.load(tmp_path / "m.npz")
+    if labels is not None:
+        assert model.classes_.tolist() == labels
+        assert figures["accuracy"] > 0.9
+    else:
+        assert figures["rmse"] < 0.2 * y.std()
+    for X, told in (by_name if label else by_number).values():
+        assert flat(model.evaluate(X, told)) == pytest.approx(figures, rel=1e-4)
+    _, printed, refused = call(
+        monkeypatch, capsys, "predict", str(tmp_path / "m.npz"), str(path), "--metrics", "--json"
+    )
+    printed = flat(json.loads(printed))
+    assert {key: printed[key] for key in figures} == pytest.approx(figures, rel=1e-4), refused
