@@ -53,7 +53,7 @@ class TestMlp(ModelContract):
         assert name == "test"
         net = read_npz(folder / "out.npz")
         images, labels = pictures(500, seed=2)
-        found = net.scores(images.reshape(500, -1) / np.float32(255)).argmax(axis=1)
+        found = net.scores(images.reshape(500, -1).astype(np.float32)).argmax(axis=1)
         assert (found == labels).mean() == pytest.approx(figures["test"]["accuracy"])
         with np.load(folder / "out.npz") as file:
             assert file["global_step"].tolist() == [figures["global_step"]]

@@ -157,9 +157,7 @@ def test_labels_that_are_not_those_of_the_loss_are_refused(tmp_path):
     path = tmp_path / "x.svm"
     with pytest.raises(DataError, match="two classes, got one only: all 3 are 2"):
         settings_of("2 1:1\n" * 3, path)
-    with pytest.raises(
-        DataError, match=r"2 classes, got 3 .*: 0, 1, 2\. .*multinomial"
-    ):
+    with pytest.raises(DataError, match=r"2 classes, got 3 .*: 0, 1, 2\. .*multinomial"):
         settings_of("0 1:1\n1 1:1\n2 1:1\n", path)
     assert settings_of("0 1:1\n1 1:1\n2 1:1\n", path, loss="squared").encoding
 
@@ -180,6 +178,14 @@ def test_classes_from_one_on_are_numbered(tmp_path):
     assert Encoding.of_text(encoded(given, has_constant=True).encoding).labels == (1, 2, 3)
     four = LinearSettings(input=(str(tmp_path / "x.svm"),), loss="multinomial", classes=4)
     assert Encoding.of_text(encoded(four, has_constant=True).encoding).labels == ()
+
+
+def test_column_of_ids_is_told(tmp_path, caplog):
+    settings_of("0 1:1700000000000000001 2:1\n1 1:1700000000000000002\n", tmp_path / "x")
+    assert "if they are ids, declare it as name:categorical or name:ignore" in caplog.text
+    caplog.clear()
+    settings_of("0 1:100 2:1\n1 1:200\n", tmp_path / "x")
+    assert "ids" not in caplog.text
 
 
 def test_what_is_encoded_already_stays(tmp_path):

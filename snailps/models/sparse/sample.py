@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 PIECES = 16
 PIECE_BYTES = 64 << 10
 """Some 1,000 examples of 14 features, or 150 of 100."""
+EXACT = 1 << 24
+"""Whole numbers up to here are exact in float32."""
 S = TypeVar("S", bound=SparseSettings)
 
 
@@ -145,6 +147,12 @@ def encoded(settings: S, *, has_constant: bool) -> S:
             "values: of %d columns divided by the root of their mean square, others by %g",
             len(encoding.keys), 1 / encoding.factor,
         )  # fmt: skip
+    if min((encoding.factor, *encoding.factors)) * EXACT < 1:
+        log.warning(
+            "a column has values above %s, which float32 does not tell apart: if they are ids, "
+            "declare it as name:categorical or name:ignore",
+            f"{EXACT:,}",
+        )
     return replace(settings, encoding=encoding.text)
 
 
