@@ -115,7 +115,7 @@ def sparse(rng: np.random.Generator) -> dict[str, Call]:
     found["linear_scores"] = lambda k: k.linear_scores(rows, *data, outputs=10, bias=0)
     ftrl = np.abs(rng.normal(0, 1, (ROWS, 30))).astype(np.float32)
     found["ftrl_weights"] = lambda k: k.ftrl_weights(
-        ftrl, outputs=10, lr=0.1, l1=0.1, l2=0.1, beta=1.0
+        ftrl, outputs=10, lr=0.1, l1=0.1, beta=1.0
     )
     packed = rng.normal(0, 1, (ROWS, 2 * 17)).astype(np.float32)
     unpacked = kernels.padded(2 * ROWS, 17).reshape(ROWS, -1)

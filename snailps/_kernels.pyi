@@ -422,7 +422,7 @@ class Kernels:
         """
 
     def ftrl_weights(
-        self, rows: Floats, *, outputs: int, lr: float, l1: float, l2: float, beta: float
+        self, rows: Floats, *, outputs: int, lr: float, l1: float, beta: float
     ) -> None:
         """Weights of rows float32[n, 3 * outputs] from FTRL's z and n behind them, in place.
 
@@ -471,11 +471,12 @@ class Kernels:
             Step size before the first example and behind the last one; changed every 256 examples.
         eps
             AdaGrad's, beside the root.
-        l1, l2
-            FTRL's penalties, of all columns.  With the others `l2` times w is added to its gradient
-            in each feature that an example has, and `l1` does nothing.
+        l1
+            FTRL's, of all columns; the others have none.
+        l2
+            Times w is added to its gradient, in each feature that an example has.
         factor_l2
-            The same for factors, where they have a gradient; `l2` for ftrl.
+            The same for factors, where they have a gradient.
         beta
             FTRL's.
 

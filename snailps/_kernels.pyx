@@ -765,18 +765,16 @@ cdef class Kernels:
             self.table.linear_scores(&job, &out[0, 0])
         return scores
 
-    def ftrl_weights(self, float[:, ::1] rows, *, int outputs, float lr, float l1, float l2,
-                     float beta):
+    def ftrl_weights(self, float[:, ::1] rows, *, int outputs, float lr, float l1, float beta):
         if outputs < 1 or rows.shape[1] != 3 * outputs:
             raise ValueError(f"rows must have {3 * outputs} columns for {outputs} outputs, at least "
                              f"1; got {rows.shape[1]}")
-        if not (lr > 0 and l1 >= 0 and l2 >= 0 and beta >= 0):
-            raise ValueError(
-                f"lr must be above 0, l1, l2, beta at least 0; got {lr}, {l1}, {l2}, {beta}")
+        if not (lr > 0 and l1 >= 0 and beta >= 0):
+            raise ValueError(f"lr must be above 0, l1, beta at least 0; got {lr}, {l1}, {beta}")
         if rows.shape[0]:
             with nogil:
                 self.table.ftrl_weights(&rows[0, 0], rows.shape[0], outputs, 1 / lr,
-                                        beta / lr + l2, l1)
+                                        beta / lr, l1)
 
     cdef object take_machine(self, SparseJob *job, const float[:, ::1] rows,
                              const int64_t[::1] ptr, const int32_t[::1] places,
@@ -820,9 +818,8 @@ cdef class Kernels:
         if not (eps >= 1e-30 and factor_l2 >= 0 and beta > 0):
             raise ValueError(f"eps and beta must be above 0, factor_l2 at least 0; got {eps}, "
                              f"{beta}, {factor_l2}")
-        if method == ACCESS_FTRL and (lr_start != lr_stop or factor_l2 != l2):
-            raise ValueError("ftrl's weights follow from one step size and one l2: lr_stop must be "
-                             "lr_start, and factor_l2 l2")
+        if method == ACCESS_FTRL and lr_start != lr_stop:
+            raise ValueError("ftrl's weights follow from one step size: lr_stop must be lr_start")
         job.factor_l2 = factor_l2
         if first == last or rows.shape[0] == 0:
             return 0.0, 0.0

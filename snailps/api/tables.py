@@ -191,7 +191,7 @@ class Table:
     beta1, beta2 : float
         Adam's decay of the two moments; `beta1` is also momentum's decay.
     l1, l2 : float
-        FTRL's penalties.
+        FTRL's penalties: what z has to exceed, and a factor of the weight in each gradient.
     beta : float
         FTRL's beta: how slowly the step size begins to fall.
     track : str

@@ -151,10 +151,14 @@ SNAIL_INLINE void snail_fm_ftrl(const snail_fm *m, float *row, float c, float x,
     float *restrict w = row;
     float *restrict z = row + stride;
     float *restrict n = row + 2 * stride;
+    const float *restrict decay = m->decay;
     const snail_ftrl_by by = m->ftrl;
     for (int64_t at = 0; at < stride; at += SNAIL_FM_TILE)
-        for (int64_t j = at; j < at + SNAIL_FM_TILE; j++)
-            snail_ftrl(&w[j], &z[j], &n[j], snail_fm_gradient(c, x, pull[j], own[j], w[j]), &by);
+        for (int64_t j = at; j < at + SNAIL_FM_TILE; j++) {
+            float g = snail_fm_gradient(c, x, pull[j], own[j], w[j]);
+            g += pull[j] != 0 ? decay[j] * w[j] : 0.0f;
+            snail_ftrl(&w[j], &z[j], &n[j], g, &by);
+        }
 }
 
 SNAIL_INLINE void snail_fm_step(const snail_fm *m, float *row, float c, float x, const float *pull,
@@ -272,7 +276,7 @@ SNAIL_INLINE void snail_fm_look_ahead(const snail_sparse_job *job, int64_t i) {
 
 SNAIL_INLINE void snail_fm_set_rate(snail_fm *m, float rate) {
     m->rate = rate;
-    m->ftrl = snail_ftrl_of(rate, m->job->l1, m->job->l2, m->job->beta);
+    m->ftrl = snail_ftrl_of(rate, m->job->l1, m->job->beta);
 }
 
 /* ---- a call ----------------------------------------------------------------------------------- */

@@ -80,7 +80,9 @@ SNAIL_INLINE void snail_linear_step(const snail_linear *l, float *row, int64_t k
     const snail_sparse_job *job = l->job;
     float *w = row + k, *state = w + job->weights_num;
     switch (job->method) {
-    case SNAIL_FTRL: snail_ftrl(w, state, state + job->weights_num, g, &l->ftrl); break;
+    case SNAIL_FTRL:
+        snail_ftrl(w, state, state + job->weights_num, g + job->l2 * *w, &l->ftrl);
+        break;
     case SNAIL_ADAGRAD: snail_adagrad(w, state, g + job->l2 * *w, l->rate, job->eps); break;
     default: snail_sgd(w, g + job->l2 * *w, l->rate);
     }
@@ -89,11 +91,12 @@ SNAIL_INLINE void snail_linear_step(const snail_linear *l, float *row, int64_t k
 /* ---- entries, together ------------------------------------------------------------------------ */
 
 /* FTRL-proximal: first is z, second is n. */
-SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail_ftrl_by *shared) {
+SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail_ftrl_by *shared,
+                                          float l2) {
     const snail_ftrl_by by = *shared;
     for (int i = 0; i < SNAIL_ENTRIES; i++) {
         float w = t->weight[i], z = t->first[i], n = t->second[i];
-        snail_ftrl(&w, &z, &n, t->g[i], &by);
+        snail_ftrl(&w, &z, &n, t->g[i] + l2 * w, &by);
         t->next[0][i] = w;
         t->next[1][i] = z;
         t->next[2][i] = n;
@@ -134,7 +137,7 @@ SNAIL_INLINE int snail_scatter(const snail_entries *t, int i, const int state) {
 /* The copies take one step each. */
 SNAIL_INLINE void snail_step_copies(snail_linear *l, const int state) {
     snail_entries *t = &l->entries;
-    if (state == 2) snail_step_entries_ftrl(t, &l->ftrl);
+    if (state == 2) snail_step_entries_ftrl(t, &l->ftrl, l->job->l2);
     else if (state == 1) snail_step_entries_adagrad(t, l->rate, l->job->eps, l->job->l2);
     else snail_step_entries_sgd(t, l->rate, l->job->l2);
 }
@@ -373,7 +376,7 @@ static void snail_train_linear(const snail_sparse_job *job, char *scratch, doubl
                                double *weights) {
     snail_linear call = {.job = job}, *l = &call;
     const float share = 1 / (float)(job->last - job->first);
-    const snail_ftrl_by constant = snail_ftrl_of(job->rate_start, job->l1, job->l2, job->beta);
+    const snail_ftrl_by constant = snail_ftrl_of(job->rate_start, job->l1, job->beta);
     int64_t waiting = 0;
     l->scores = (float *)scratch + snail_hot_floats(job->hot, job->width);
     l->hot = (snail_hot_rows){job->rows, NULL, NULL, job->hot, job->bias, job->width,
@@ -386,7 +389,7 @@ static void snail_train_linear(const snail_sparse_job *job, char *scratch, doubl
     for (int64_t i = job->first, num; i < job->last; i += num) {
         num = job->loss == SNAIL_MULTINOMIAL ? 1 : snail_linear_together(job, i);
         l->rate = snail_linear_rate(job, (float)(i - job->first), share);
-        l->ftrl = snail_ftrl_of(l->rate, job->l1, job->l2, job->beta);
+        l->ftrl = snail_ftrl_of(l->rate, job->l1, job->beta);
         if (job->loss != SNAIL_MULTINOMIAL) snail_linear_ones(l, i, num, loss, weights);
         else {
             const float weight = job->weights ? job->weights[i] : 1;

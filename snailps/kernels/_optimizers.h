@@ -36,14 +36,14 @@ SNAIL_STEP float snail_shrunk(float z, float l1) {
     return z - (z > l1 ? l1 : z < -l1 ? -l1 : z);
 }
 
-/* What FTRL's weights follow from besides z and n; base is beta / rate + l2. */
+/* What FTRL's weights follow from besides z and n; base is beta / rate. */
 typedef struct {
     float per_rate, base, l1;
 } snail_ftrl_by;
 
-SNAIL_STEP snail_ftrl_by snail_ftrl_of(float rate, float l1, float l2, float beta) {
+SNAIL_STEP snail_ftrl_by snail_ftrl_of(float rate, float l1, float beta) {
     const float per_rate = 1 / rate;
-    return (snail_ftrl_by){per_rate, beta * per_rate + l2, l1};
+    return (snail_ftrl_by){per_rate, beta * per_rate, l1};
 }
 
 /* `root` is that of n. */
@@ -149,14 +149,16 @@ static void snail_step_adam(const float *hyper, float *row, const float *restric
     }
 }
 
-/* Weights are kept beside z and n, although they follow from them, so that a pull is a copy. */
+/* Weights are kept beside z and n, although they follow from them, so that a pull is a copy.  L2 is
+ * in each gradient: in FTRL's denominator it would pull once, and the first gradients pay that off. */
 static void snail_step_ftrl(const float *hyper, float *row, const float *restrict value,
                             uint32_t dim) {
-    const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[5], hyper[6]);
+    const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[6]);
     float *restrict w = row;
     float *restrict z = row + dim;
     float *restrict n = row + 2 * (uint64_t)dim;
-    for (uint32_t j = 0; j < dim; j++) snail_ftrl(&w[j], &z[j], &n[j], value[j], &by);
+    const float l2 = hyper[5];
+    for (uint32_t j = 0; j < dim; j++) snail_ftrl(&w[j], &z[j], &n[j], value[j] + l2 * w[j], &by);
 }
 
 /* The speed v is a sum of gradients, each weighing beta1 times as much as the one after it. */
@@ -199,7 +201,7 @@ static void snail_merge_adam(const float *hyper, float *row, const float *delta,
 
 static void snail_merge_ftrl(const float *hyper, float *row, const float *restrict delta,
                              uint32_t dim) {
-    const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[5], hyper[6]);
+    const snail_ftrl_by by = snail_ftrl_of(hyper[0], hyper[4], hyper[6]);
     snail_step_add(hyper, row + dim, delta + dim, 2 * dim);
     snail_ftrl_weights(row, dim, &by);
 }
@@ -207,7 +209,7 @@ static void snail_merge_ftrl(const float *hyper, float *row, const float *restri
 /* The z that gives the first weights at n = 0. */
 static void snail_first_ftrl(const float *hyper, float *row, uint32_t dim) {
     const float l1 = hyper[4];
-    const float base = hyper[6] / hyper[0] + hyper[5];
+    const float base = hyper[6] / hyper[0];
     for (uint32_t j = 0; j < dim; j++) {
         const float w = row[j];
         row[dim + j] = -w * base - (w > 0 ? l1 : w < 0 ? -l1 : 0);

@@ -43,7 +43,7 @@ class Motion:
         What is added to the root of a column's sum of squared gradients: epsilon, or FTRL's beta.
     others_least : float
         `OTHERS_LEAST`, or what a model has in its place.
-    lr, l1, l2, beta : float
+    lr, l1, beta : float
         FTRL's: shards derive weights from z and n, so z must agree with a reduced weight.
 
     Attributes
@@ -60,7 +60,7 @@ class Motion:
     def __init__(
         self, method: int, dim: int, *, outputs: int = 0, far: float, least: float = 0,
         others_least: float = OTHERS_LEAST,
-        lr: float = 1, l1: float = 0, l2: float = 0, beta: float = 0,
+        lr: float = 1, l1: float = 0, beta: float = 0,
     ) -> None: ...  # fmt: skip
 
 class RowExchange:

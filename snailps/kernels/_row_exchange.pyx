@@ -23,7 +23,7 @@ cdef extern from "kernels/_optimizers.h" nogil:
         float per_rate
         float base
         float l1
-    FtrlBy ftrl_of "snail_ftrl_of"(float rate, float l1, float l2, float beta)
+    FtrlBy ftrl_of "snail_ftrl_of"(float rate, float l1, float beta)
     float ftrl_weight "snail_ftrl_weight"(float z, float root, const FtrlBy *by)
 
 cdef enum:
@@ -54,13 +54,13 @@ cdef class Motion:
 
     cdef int method
     cdef int64_t dim, outputs, parts
-    cdef float far, least, others_least, lr, l1, l2, beta
+    cdef float far, least, others_least, lr, l1, beta
     cdef public float a_step, a_factor_step
     cdef FtrlBy ftrl
 
     def __init__(self, int method, Py_ssize_t dim, *, Py_ssize_t outputs=0, float far,
                  float least=0, float others_least=C_OTHERS_LEAST, float lr=1, float l1=0,
-                 float l2=0, float beta=0):
+                 float beta=0):
         if method not in (ACCESS_SGD, ACCESS_ADAGRAD, ACCESS_FTRL):
             raise ValueError(f"method must be 1 (sgd), 2 (adagrad) or 4 (ftrl), got {method}")
         if dim < 1 or not 0 <= outputs <= dim or not lr > 0:
@@ -68,9 +68,9 @@ cdef class Motion:
                              f"{outputs}, {lr}")
         self.method, self.dim, self.outputs, self.far, self.least = method, dim, outputs, far, least
         self.others_least = others_least
-        self.lr, self.l1, self.l2, self.beta = lr, l1, l2, beta
+        self.lr, self.l1, self.beta = lr, l1, beta
         self.parts = 3 if method == ACCESS_FTRL else 2 if method == ACCESS_ADAGRAD else 1
-        self.ftrl = ftrl_of(lr, l1, l2, beta)
+        self.ftrl = ftrl_of(lr, l1, beta)
 
 
 cdef inline uint32_t ticks(double now) noexcept nogil:
@@ -167,7 +167,7 @@ cdef inline void reduce(Motion motion, const float *row, int64_t stride, float *
     if motion.method == ACCESS_FTRL:
         wanted = row[j] - taken
         if wanted != 0:
-            z = -wanted * ((motion.beta + sqrtf(row[2 * stride + j])) / motion.lr + motion.l2)
+            z = -wanted * (motion.beta + sqrtf(row[2 * stride + j])) / motion.lr
             z -= motion.l1 if wanted > 0 else -motion.l1
             delta[motion.dim + j] += z - row[stride + j]
 

@@ -254,6 +254,60 @@ def test_regression_of_numbers_far_from_zero(cluster):
     assert machine.score(X, y) > 0.9
 
 
+def of_least_loss(X, y, l2, squared):
+    """Weights, the constant's last, where mean loss + l2 / 2 |w|^2 is least: Newton's steps."""
+    X = np.hstack([X, np.ones((len(X), 1))])
+    w = np.zeros(X.shape[1])
+    for _ in range(30):
+        found = X @ w if squared else 1 / (1 + np.exp(-X @ w))
+        curved = np.ones(len(X)) if squared else found * (1 - found)
+        hessian = (X * curved[:, None]).T @ X / len(X) + l2 * np.eye(len(w))
+        w -= np.linalg.solve(hessian, X.T @ (found - y) / len(X) + l2 * w)
+    return w
+
+
+@pytest.mark.parametrize("optimizer", ["ftrl", "adagrad", "sgd"])
+def test_l2_is_in_each_loss_whatever_the_optimizer_and_more_epochs_do_not_undo_it(
+    cluster, optimizer
+):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 5))
+    truth = X @ [1, -1, 0.5, 0, 2]
+    labels = (rng.random(3000) < 1 / (1 + np.exp(-truth - 1))).astype(int)
+    numbers = truth + rng.normal(size=3000)
+    numbers = (numbers - numbers.mean()) / numbers.std()
+    ways = [(10, {}), (40, {})]
+    clocked = [(10, {"consistency": "bsp", "micro_batches": 4})]
+    for made, y, ways in (
+        (snailps.LogisticRegression, labels, ways + clocked),
+        (snailps.LinearRegression, numbers, ways),
+    ):
+        wanted = of_least_loss(X, y, 0.1, made is snailps.LinearRegression)
+        free = of_least_loss(X, y, 0, made is snailps.LinearRegression)
+        near = 0.05 * abs(wanted).max()
+        assert abs(free - wanted).max() > 1.7 * near
+        for epochs, options in ways:
+            model = made(l2=0.1, optimizer=optimizer, epochs=epochs, cluster=cluster, **options)
+            model.fit(X, y)
+            found = np.append(model.coef_, model.intercept_)
+            assert abs(found - wanted).max() < near, (made, epochs, options)
+
+
+def test_l1_of_ftrl_makes_the_zeros_of_its_sum_beside_the_losses_of_all_epochs(cluster):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(3000, 8))
+    y = X @ [1, -0.8, 0.6, 0.2, 0, 0, 0, 0] + 0.5 * rng.normal(size=3000)
+    y = (y - y.mean()) / y.std()
+    pull = abs(X.T @ y) / len(X)  # what a column's weight gains, if all weights are 0
+    l1 = 0.25  # of each example's loss
+    model = snailps.LinearRegression(l1=l1 * 3000 * 20, epochs=20, cluster=cluster).fit(X, y)
+    assert (model.coef_[0] != 0).tolist() == [True, True, True, False, False, False, False, False]
+    assert pull[3] < l1 < pull[2]
+    free = of_least_loss(X[:, :3], y, 0, squared=True)[:3]
+    assert abs(model.coef_[0, :3] / free - 1).max() < 0.25
+    assert 1 - l1 / pull[2] < 0.5  # what lasso leaves of the third one
+
+
 def test_linear_models_go_on_with_batches(cluster, tmp_path):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(4000, 5))

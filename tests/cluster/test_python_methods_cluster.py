@@ -24,7 +24,9 @@ def test_python_method_in_a_cluster(monkeypatch):
         assert faulty.pull([1]).tolist() == [[5, 6]]
         ftrl = cluster.table("ftrl", dim=1, access="ftrl", lr=0.5, l1=1.0, l2=0.5)
         ftrl.push([8, 8], [1, 2])  # one gradient of 3
-        assert ftrl.pull([8]).tolist() == [[np.float32(-4 / 17)]]
+        assert ftrl.pull([8]).tolist() == [[-0.25]]
+        ftrl.push([8], [0.125])  # l2 takes away what the gradient adds
+        assert ftrl.pull([8]).tolist() == [[-0.25]]
         with pytest.raises(SnailError, match=r"no snailps\.AccessMethod of that name"):
             cluster.table("g", dim=2, access="python_methods:Missing")
     assert "Traceback" not in log.getvalue()

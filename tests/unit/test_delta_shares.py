@@ -83,8 +83,7 @@ class FmRows:
             rows, batch.ptr, batch.places, batch.values, NO_FIELDS, batch.labels, batch.weights,
             factors=s.factors, field_num=1, loss=0, method=METHODS[s.method], bias=BIAS, hot=0,
             lr_start=s.lr, lr_stop=s.lr, eps=s.eps, l1=s.l1, l2=s.l2,
-            factor_l2=s.l2 if s.method == "ftrl" else s.factor_l2, beta=s.beta, first=0,
-            last=len(batch),
+            factor_l2=s.factor_l2, beta=s.beta, first=0, last=len(batch),
         )  # fmt: skip
 
     def scores(self, rows, batch):
@@ -122,7 +121,7 @@ def loss_after(model, workers, share=True):
         now[:, model.packed] += total
         if s.method == "ftrl":  # as the shards do it
             packed = np.ascontiguousarray(now[:, model.packed])
-            kernels.ftrl_weights(packed, outputs=model.dim, lr=s.lr, l1=s.l1, l2=s.l2, beta=s.beta)
+            kernels.ftrl_weights(packed, outputs=model.dim, lr=s.lr, l1=s.l1, beta=s.beta)
             now[:, model.packed] = packed
     batch = batch_of(*clicks(4000, 2))
     return np.logaddexp(0, -batch.labels * model.scores(now, batch)).mean()

@@ -85,7 +85,7 @@ def test_fm_block_changes_the_rows_as_the_twin_does(make, optimizer, data, field
         method={"sgd": 1, "adagrad": 2, "ftrl": 4}[optimizer], bias=batch.bias,
         lr_start=rates[0], lr_stop=rates[1], first=0, last=len(batch),
         eps=settings.eps, l1=0.0, l2=0.01, beta=settings.beta,
-        factor_l2=0.01 if optimizer == "ftrl" else settings.factor_l2,
+        factor_l2=settings.factor_l2,
     )  # fmt: skip
     want = want.reshape(len(want), parts, -1)[:, :, : settings.dim].reshape(before.shape)
     np.testing.assert_allclose(after, want, atol=1e-5)

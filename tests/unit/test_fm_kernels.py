@@ -73,9 +73,8 @@ def test_train_fm_equals_twin(build, method, loss, factors, field_num):
     toy = Toy(factors=factors, field_num=field_num, method=method)
     changed = {"loss": loss, "lr_start": 0.05, "lr_stop": 0.05}
     if method == 4:
-        changed = {"loss": loss, "l1": 0.01, "l2": 0.02, "factor_l2": 0.02}
-    else:
-        changed |= {"l2": 0.01, "factor_l2": 0.03}
+        changed = {"loss": loss, "l1": 0.01}
+    changed |= {"l2": 0.01, "factor_l2": 0.03}
     got = toy.train(build, **changed)
     assert_close(got, toy.twin(**changed))
     pads = got[0].reshape(len(got[0]), toy.parts, toy.stride)[:, :, toy.dim :]
@@ -236,10 +235,9 @@ def test_train_fm_with_bad_number_refuses(changed, what):
         Toy().train(**changed)
 
 
-@pytest.mark.parametrize("changed", [{"lr_stop": 0.01}, {"factor_l2": 0.5}])
-def test_train_fm_ftrl_with_a_second_step_size_refuses(changed):
+def test_train_fm_ftrl_with_a_second_step_size_refuses():
     with pytest.raises(ValueError, match="one step size"):
-        Toy(method=4).train(**changed)
+        Toy(method=4).train(lr_stop=0.01)
 
 
 @pytest.mark.parametrize(

@@ -256,16 +256,16 @@ def test_apply_momentum_three_steps_known_answer(build):
 def test_apply_ftrl_two_steps_known_answer(build):
     """alpha 1/2, beta 1, l1 1, l2 1/2; g = 3, then 4, so that roots are 3 and 5.
 
-    z = 3, n = 9: w = -(3 - 1) / ((1 + 3) / 0.5 + 0.5) = -4/17.
-    sigma = (5 - 3) / 0.5 = 4: z = 3 + 4 + 16/17, n = 25: w = -(z - 1) / (12 + 0.5).
+    z = 3, n = 9: w = -(3 - 1) / ((1 + 3) / 0.5) = -1/4.
+    The second one is 33/8 with L2's -1/8 taken off.  sigma = (5 - 3) / 0.5 = 4: z = 3 + 4 + 1,
+    n = 25: w = -(8 - 1) / 12.
     """
     hyper = np.array([0.5, 0, 0, 0, 1, 0.5, 1, 0], np.float32)
     row = np.zeros(3, np.float32)
     kernels.load(build).apply_row(FTRL, hyper, row, np.array([3], np.float32))
-    np.testing.assert_allclose(row, [-4 / 17, 3, 9], rtol=1e-6)
-    kernels.load(build).apply_row(FTRL, hyper, row, np.array([4], np.float32))
-    z = 7 + 16 / 17
-    np.testing.assert_allclose(row, [-(z - 1) / 12.5, z, 25], rtol=1e-6)
+    np.testing.assert_allclose(row, [-0.25, 3, 9], rtol=1e-6)
+    kernels.load(build).apply_row(FTRL, hyper, row, np.array([4.125], np.float32))
+    np.testing.assert_allclose(row, [-7 / 12, 8, 25], rtol=1e-6)
 
 
 @builds

@@ -174,7 +174,7 @@ def test_ftrl_weights_of_trained_rows_are_those_it_has():
     trained, _, _ = toy.train(l1=0.2, l2=0.5)
     rows = trained.copy()
     rows[:, 0] = 99
-    kernels.ftrl_weights(rows, outputs=1, lr=0.2, l1=0.2, l2=0.5, beta=1.0)
+    kernels.ftrl_weights(rows, outputs=1, lr=0.2, l1=0.2, beta=1.0)
     used = np.unique(np.append(toy.places, toy.features))
     np.testing.assert_allclose(rows[used], trained[used], rtol=1e-4, atol=1e-6)
 
@@ -235,4 +235,4 @@ def test_train_linear_with_label_that_is_no_class_refuses():
 
 def test_ftrl_weights_of_rows_of_other_width_refuses():
     with pytest.raises(ValueError, match="6 columns"):
-        kernels.ftrl_weights(np.zeros((2, 3), np.float32), outputs=2, lr=1, l1=0, l2=0, beta=1)
+        kernels.ftrl_weights(np.zeros((2, 3), np.float32), outputs=2, lr=1, l1=0, beta=1)

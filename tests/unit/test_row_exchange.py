@@ -48,7 +48,7 @@ class Case:
         derive = None
         if method == "ftrl" and model != "plain":
             derive = self.derive = partial(
-                kernels.ftrl_weights, outputs=self.dim, lr=0.1, l1=settings.l1, l2=0.01, beta=1.0
+                kernels.ftrl_weights, outputs=self.dim, lr=0.1, l1=settings.l1, beta=1.0
             )
         self.layout = RowLayout.padded(self.dim, parts) if padded else RowLayout(
             self.dim, parts, self.dim

@@ -71,7 +71,7 @@ class EmbeddingSettings(JobSettings):
     )
     l2: float = setting(
         0.0,
-        help="Factor of the squared weights of a line's rows in its loss.",
+        help="Factor of half the sum of squared weights of a line's rows in its loss.",
         when="Larger if the quality on hold-out lines falls while the training loss falls.",
         low=0.0,
         high=1e3,
@@ -207,7 +207,7 @@ class MfSettings(EmbeddingSettings):
     )
     l2: float = setting(
         0.03,
-        help="Factor of the squared weights of a line's rows in its loss.",
+        help="Factor of half the sum of squared weights of a line's rows in its loss.",
         when="Larger for few ratings a name; 0.02 to 0.05 for rankings.",
         low=0.0,
         high=1e3,

@@ -141,7 +141,7 @@ class Shares:
         delta[:, :dim] -= taken
         if s.method == "ftrl":  # shards derive weights from z and n, so z must agree
             wanted = self._array(rows, 0) - taken
-            root = (s.beta + np.sqrt(self._array(rows, 2))) / s.lr + s.l2
+            root = (s.beta + np.sqrt(self._array(rows, 2))) / s.lr
             z = -wanted * root - s.l1 * np.sign(wanted)
             delta[:, dim : 2 * dim] += np.where(wanted == 0, 0, z - self._array(rows, 1))
 
@@ -199,7 +199,6 @@ def motion_of(shares: Shares) -> Motion:
         least=s.beta if s.method == "ftrl" else shares.eps,
         lr=s.lr,
         l1=s.l1,
-        l2=s.l2,
         beta=s.beta,
     )
 

@@ -79,7 +79,7 @@ class FmSettings(SparseSettings):
     )
     factor_l2: float = setting(
         0.002,
-        help="`l2` of the factors; not used with ftrl, whose `l2` applies to all.",
+        help="`l2` of the factors.",
         when="Larger if the hold-out loss rises while the training loss falls.",
         low=0.0,
         high=1e6,
@@ -182,7 +182,7 @@ class FactorizationMachine(SparseWorker):
             eps=s.eps,
             l1=s.l1,
             l2=s.l2,
-            factor_l2=s.l2 if s.method == "ftrl" else s.factor_l2,
+            factor_l2=s.factor_l2,
             beta=s.beta,
             first=part[0],
             last=part[1],

@@ -104,17 +104,17 @@ class SparseSettings(JobSettings):
     )
     l1: float = setting(
         0.0,
-        help="Factor of the sum of absolute weights in the total loss; only with ftrl. Sets "
-        "weights to 0.",
+        help="Sets weights to 0; only with ftrl. A weight stays 0 while its gradients of all "
+        "examples and epochs together are not above this, and others are hardly changed.",
         when="The model should be small: 1 to 10.",
         low=0.0,
         high=1e6,
     )
     l2: float = setting(
         0.0,
-        help="Factor of the sum of squared weights: with ftrl in the total loss, otherwise in the "
-        "loss of each example, for its features only.",
-        when="There are more features than examples.",
+        help="Factor of half the sum of squared weights in the loss of each example, for its "
+        "features: of n examples, 1 / (n C) is what C is in scikit-learn.",
+        when="There are more features than examples: 0.0001 to 0.1.",
         low=0.0,
         high=1e6,
     )

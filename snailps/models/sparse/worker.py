@@ -377,7 +377,7 @@ class SparseWorker(Worker):
         derive = None
         if s.method == "ftrl":
             derive = partial(
-                kernels.ftrl_weights, outputs=table.dim, lr=s.lr, l1=s.l1, l2=s.l2, beta=s.beta
+                kernels.ftrl_weights, outputs=table.dim, lr=s.lr, l1=s.l1, beta=s.beta
             )
         self.sgd = LocalSgd(self, layout, state=True, derive=derive)
         self.shared_rows = None

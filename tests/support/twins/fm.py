@@ -34,18 +34,21 @@ class Machine:
         return total
 
     def gradients(self, places, values, fields):
-        """Of the score: (row, its gradient, columns in use) for each feature, then for the bias."""
+        """Of the score: (row, its gradient, columns in use) for each feature, then for the bias.
+
+        A factor that meets only zeros, as L1 makes them, is not in use.
+        """
         w = self.rows[:, 0]
         found = []
         for i, row in enumerate(places):
-            g, used = np.zeros(w.shape[1]), np.zeros(w.shape[1], bool)
-            g[0], used[0] = values[i], True
+            g, pull = np.zeros(w.shape[1]), np.zeros(w.shape[1])
+            g[0], pull[0] = values[i], 1
             for j in range(len(places)):
-                used[self.factor(fields[j])] = True
+                other = values[j] * w[places[j], self.factor(fields[i])]
+                pull[self.factor(fields[j])] += other
                 if j != i:
-                    other = w[places[j], self.factor(fields[i])]
-                    g[self.factor(fields[j])] += values[i] * values[j] * other
-            found.append((row, g, used))
+                    g[self.factor(fields[j])] += values[i] * other
+            found.append((row, g, pull != 0))
         if self.bias >= 0:
             first = np.eye(1, w.shape[1])[0]
             found.append((self.bias, first, first > 0))
@@ -54,15 +57,15 @@ class Machine:
     def step(self, row, g, used, *, method, rate, eps, l1, l2, factor_l2, beta):
         """One step of one row."""
         w, *state = self.rows[row]
+        decay = np.full(len(w), factor_l2)
+        decay[0] = l2
+        g = g + np.where(used, decay * w, 0)
         if method == 4:
             z, n = state
             z += g - (np.sqrt(n + g**2) - np.sqrt(n)) / rate * w
             n += g**2
-            w[:] = ftrl_weights([rate, 0, 0, 0, l1, l2, beta], z, n)
+            w[:] = ftrl_weights([rate, 0, 0, 0, l1, 0, beta], z, n)
             return
-        decay = np.full(len(w), factor_l2)
-        decay[0] = l2
-        g = g + np.where(used, decay * w, 0)
         if method == 2:
             state[0] += g**2
             w -= rate * g / (np.sqrt(state[0]) + eps)

@@ -55,9 +55,9 @@ def init_row(kind: int, scale: float, seed: int, key: int, dim: int) -> np.ndarr
 
 
 def ftrl_weights(hyper, z, n):
-    """McMahan et al. 2013, algorithm 1: the weights that follow from z and n."""
-    lr, l1, l2, beta = (float(hyper[i]) for i in (0, 4, 5, 6))
-    full = -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / lr + l2)
+    """McMahan et al. 2013, algorithm 1, without L2: the weights that follow from z and n."""
+    lr, l1, beta = (float(hyper[i]) for i in (0, 4, 6))
+    full = -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / lr)
     return np.where(np.abs(z) <= l1, 0.0, full)
 
 
@@ -81,6 +81,7 @@ def apply_row(access: int, hyper: np.ndarray, row: np.ndarray, value: np.ndarray
         first, second = one / (1 - beta1 ** row[-1]), two / (1 - beta2 ** row[-1])
         w -= lr * first / (np.sqrt(second) + eps)
     elif access == 4:
+        g = g + float(hyper[5]) * w
         one += g - (np.sqrt(two + g**2) - np.sqrt(two)) / lr * w
         two += g**2
         w[:] = ftrl_weights(hyper, one, two)

@@ -16,18 +16,18 @@ def shrunk(z, l1):
 def step(row, outputs, g, *, method, lr, eps, l1, l2, beta):
     """Weights of a row, each with a gradient, take one step."""
     w = row[:outputs]
+    g = g + l2 * w
     if method == FTRL:
         z, n = row[outputs : 2 * outputs], row[2 * outputs :]
         total = n + g**2
         z += g - (np.sqrt(total) - np.sqrt(n)) / lr * w
         n[:] = total
-        w[:] = -shrunk(z, l1) / ((beta + np.sqrt(total)) / lr + l2)
+        w[:] = -shrunk(z, l1) / ((beta + np.sqrt(total)) / lr)
     elif method == ADAGRAD:
-        g = g + l2 * w
         row[outputs:] += g**2
         w -= lr * g / (np.sqrt(row[outputs:]) + eps)
     else:
-        w -= lr * (g + l2 * w)
+        w -= lr * g
 
 
 def scores(rows, outputs, ptr, places, values, bias):

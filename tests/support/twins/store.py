@@ -57,7 +57,7 @@ class StoreModel:
         row = np.zeros(dim + state_floats(access, dim))
         row[:dim] = self.init_row(init, scale, seed, key, dim)
         if access == FTRL:
-            base = float(hyper[6]) / float(hyper[0]) + float(hyper[5])
+            base = float(hyper[6]) / float(hyper[0])
             row[dim : 2 * dim] = -row[:dim] * base - np.sign(row[:dim]) * float(hyper[4])
         return row
 
