@@ -157,7 +157,7 @@ def embeddings(rng: np.random.Generator) -> dict[str, Call]:
         )
     ratings = rng.normal(3, 1, EXAMPLES).astype(np.float32)
     found["train_ratings"] = lambda k: k.train_ratings(
-        rows, DIM, heads, tails, ratings, mean=3.0, **more
+        rows, DIM, heads, tails, ratings, **more
     )
     one = kernels.padded(ROWS, DIM)
     one[:, :DIM] = rows[:, :DIM]

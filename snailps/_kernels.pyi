@@ -571,11 +571,11 @@ class Kernels:
 
     def train_ratings(
         self, rows: Floats, dim: int, users: Ints, items: Ints, ratings: Floats, *, method: int,
-        mean: float, l2: float, eps: float, lr_start: float, lr_stop: float, first: int, last: int,
+        l2: float, eps: float, lr_start: float, lr_stop: float, first: int, last: int,
     ) -> float:  # fmt: skip
         """Trains a biased matrix factorisation, in place; half the sum of squared errors.
 
-        Rows are those of `train_triples`, column 0 a bias: a rating is `mean`, both biases, and the
+        Rows are those of `train_triples`, column 0 a bias: a rating is both biases and the
         inner product of the other columns.  `users` and `items` are places of different rows.
         """
 

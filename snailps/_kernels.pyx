@@ -950,7 +950,7 @@ cdef class Kernels:
 
     def train_ratings(self, float[:, ::1] rows, Py_ssize_t dim, const int32_t[::1] users,
                       const int32_t[::1] items, const float[::1] ratings, *, int method,
-                      double mean, double l2, double eps, float lr_start, float lr_stop,
+                      double l2, double eps, float lr_start, float lr_stop,
                       Py_ssize_t first, Py_ssize_t last):
         cdef RatingsJob job
         cdef double total = 0
@@ -967,7 +967,7 @@ cdef class Kernels:
         job.ratings = floats(ratings)
         job.first, job.last = first, last
         job.method = method
-        job.mean, job.l2, job.eps = mean, l2, eps
+        job.l2, job.eps = l2, eps
         job.rate_start, job.rate_stop = lr_start, lr_stop
         with nogil:
             self.table.ratings(&job, &total)

@@ -119,8 +119,8 @@ class NameCounts:
 
     def __init__(self, kinds: int) -> None:
         self.counts: list[Counter[bytes]] = [Counter() for _ in range(kinds)]
-        self.sums = np.zeros(2)
-        """Number and sum of values."""
+        self.sums = np.zeros(3)
+        """Number of values, their sum, and that of their squares."""
 
     def add(self, kind: int, names: Sequence[bytes]) -> None:
         """Counts names."""
@@ -128,7 +128,8 @@ class NameCounts:
 
     def add_values(self, values: NDArray[np.float32]) -> None:
         """Counts and sums values."""
-        self.sums += (len(values), values.sum(dtype=np.float64))
+        wide = values.astype(np.float64)
+        self.sums += (len(wide), wide.sum(), wide @ wide)
 
     def merge(self, part: bytes) -> None:
         """Adds what `dump` returned."""
@@ -164,7 +165,7 @@ class Names:
     counts : list of numpy.ndarray
         int64, how often each occurs.
     sums : numpy.ndarray
-        float64 (2,): number and sum of values.
+        float64 (3,): number of values, their sum, and that of their squares.
 
     Raises
     ------
@@ -176,7 +177,7 @@ class Names:
         self.names: list[list[bytes]] = []
         self.counts: list[NDArray[np.int64]] = []
         try:
-            self.sums = np.frombuffer(dumped, np.float64, 2)
+            self.sums = np.frombuffer(dumped, np.float64, 3)
             at = self.sums.nbytes
             while at < len(dumped):
                 number, length = _HEAD.unpack_from(dumped, at)

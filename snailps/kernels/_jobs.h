@@ -194,7 +194,6 @@ typedef struct { /* biased matrix factorisation */
     int64_t first;
     int64_t last;
     int method;
-    float mean;
     float l2;
     float eps;
     float rate_start, rate_stop;

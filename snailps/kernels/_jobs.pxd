@@ -199,7 +199,6 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t first
         int64_t last
         int method
-        float mean
         float l2
         float eps
         float rate_start

@@ -425,21 +425,25 @@ static void snail_pair_scores(int metric, int64_t dim, int64_t stride, const flo
 
 /* ---- ratings ---------------------------------------------------------------------------------- */
 
-/* Biased matrix factorisation: mean + b_u + b_i + <p_u, q_i>, squared loss.  A row is [b, p..].
+/* Biased matrix factorisation: b_u + b_i + <p_u, q_i>, squared loss.  A row is [b, p..].
  * Writers may race.  Reference: Y. Koren, R. Bell, C. Volinsky, IEEE Computer 42 (2009). */
 
 enum { SNAIL_RATINGS_AHEAD = 6 };
+/* The other's row, at most, that a plain step adds to a row: an outlier's would be many. */
+#define SNAIL_RATINGS_STEP 0.5f
 
 SNAIL_INLINE float snail_rating_score(const snail_ratings_job *job, const float *restrict u,
                                       const float *restrict v) {
     float total = 0;
     for (int64_t j = 0; j < job->stride; j++) total += u[j] * v[j];
-    return job->mean + u[0] + v[0] + total - u[0] * v[0];
+    return u[0] + v[0] + total - u[0] * v[0];
 }
 
 SNAIL_INLINE void snail_rating_sgd(float *restrict u, float *restrict v, int64_t stride, float g,
                                    float rate, float l2) {
-    const float decay = 1 - rate * l2, step = -rate * g;
+    const float far = rate * g, decay = 1 - rate * l2;
+    const float most = SNAIL_RATINGS_STEP;
+    const float step = far > most ? -most : far < -most ? most : -far;
     const float b_u = u[0] * decay + step, b_v = v[0] * decay + step;
     for (int64_t j = 0; j < stride; j++) {
         const float was = u[j];

@@ -137,6 +137,38 @@ def test_estimators_learn_from_rows_and_their_files_are_opened(tmp_path):
     assert item in [name for name, _ in model.recommend(int(judged[0, 0]), 50)]
 
 
+def test_ratings_of_any_unit_are_learnt_alike_whichever_door_is_used(tmp_path):
+    write_ratings(tmp_path)
+    lines = [(tmp_path / name).read_text().split() for name in ("input", "test.csv")]
+    rated, judged = ([line.split(",") for line in some] for some in lines)
+    found = []
+    with snailps.local_cluster(threads=1, log=io.StringIO()) as cluster:
+        for factor, offset in ((1, 0), (20, 0), (0.25, -0.25), (0.01, 0)):
+            given, held = (
+                [(user, item, float(value) * factor + offset) for user, item, value in some]
+                for some in (rated, judged)
+            )
+            model = snailps.MatrixFactorization(dim=4, epochs=20, cluster=cluster).fit(given)
+            found.append(model.evaluate(held)["rmse"] / factor)
+    assert found == pytest.approx([found[0]] * 4, rel=0.01)
+    assert found[0] < 0.4
+    for name, some in (("percent", rated), ("held", judged)):
+        text = "".join(f"{user},{item},{float(value) * 20}\n" for user, item, value in some)
+        (tmp_path / name).write_text(text)
+    done = snailps_command(
+        tmp_path, "train", "mf", "--train", "percent", "--test", "held", "--output", "out",
+        "--dim", "4", "--epochs", "20", "--threads", "1", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rmse = json.loads(done.stdout)["test"]["rmse"]
+    assert rmse / 20 == pytest.approx(found[0], rel=0.05)
+    model = snailps.MatrixFactorization.load(tmp_path / "out.npz")
+    assert model.evaluate(tmp_path / "held")["rmse"] == pytest.approx(rmse, rel=1e-5)
+    asked = snailps_command(tmp_path, "predict", "out.npz", "held", "--json")
+    told = [json.loads(line)["score"] for line in asked.stdout.splitlines()]
+    assert told == pytest.approx(model.predict(tmp_path / "held").tolist(), rel=1e-4)
+
+
 def snailps_command(folder, *words):
     return subprocess.run(
         [sys.executable, "-m", "snailps", *words], cwd=folder, env=environment(),

@@ -7,10 +7,11 @@ import pytest
 from connected import block_of, connected, train
 
 from snailps.config import RawConfig
-from snailps.data.name_columns import Names
+from snailps.data.encoding import Encoding
+from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import ConfigError, DataError, NotFinite
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
-from snailps.models.embeddings.mf import MatrixFactorization
+from snailps.models.embeddings.mf import MatrixFactorization, encoding_of, in_units, ratings
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE, _numbered
 
@@ -145,6 +146,36 @@ def test_mf_learns_by_blocks_and_numbers_lines_once(settings, falls_to):
             assert len(model._encoded) == 1
 
 
+def test_mf_learns_ratings_of_any_unit_alike():
+    found = []
+    for factor, offset in ((1, 0), (20, 0), (0.01, 0), (0.25, -0.25), (4, 1000)):
+        data = b"".join(
+            b"u%d,i%d,%r\n" % (i % 5, i * i % 6, (1 + i % 5) * factor + offset) for i in range(60)
+        )
+        summary = surveyed(MatrixFactorization, MfSettings(dim=4), data)
+        encoding = encoding_of(Names(summary))
+        assert encoding.centre == pytest.approx(3 * factor + offset)
+        assert encoding.deviation == pytest.approx(2**0.5 * factor, rel=1e-5)
+        with connected(MatrixFactorization) as make:
+            model = make(MfSettings(dim=4), summary=summary)
+            losses = [train(model, data)["loss"] for _ in range(3)]
+            model.shared_rows.flush()
+            keys = np.concatenate([np.arange(5), KIND_KEY + np.arange(6)]).astype(np.uint64)
+            rows = in_units(model.pull(TABLE, keys), encoding)
+        pairs = np.array([[0, 1, -1], [2, -1, 3]])
+        predicted = ratings(encoding.centre, rows[:5], rows[5:], pairs)
+        found.append([*np.array(losses) / factor**2, *(predicted - offset) / factor])
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=2e-3)
+
+
+def test_encoding_of_equal_ratings_keeps_their_unit():
+    counts = NameCounts(2)
+    assert encoding_of(Names(counts.dump())) == Encoding()
+    counts.add_values(np.full(7, 0.1, np.float32))
+    assert encoding_of(Names(counts.dump())) == Encoding(centre=float(np.float32(0.1)))
+
+
 def train_diverging(losses):
     settings = KgeSettings(dim=4, shared=2, negatives=2, lr=100.0, optimizer="sgd", l2=1e3)
     with connected(KnowledgeGraph) as make:
@@ -194,7 +225,7 @@ def test_queries_of_both_sides_score_a_triple_alike(model):
         (KgeSettings(model="rotate"), 0.2),
         (KgeSettings(model="rotate", optimizer="sgd"), 0.1),
         (KgeSettings(model="rotate", lr=0.5), 0.5),
-        (MfSettings(), 0.05),
+        (MfSettings(), 0.08),
         (MfSettings(loss="softmax"), 0.3),
         (MfSettings(loss="pairwise"), 0.3),
         (MfSettings(loss="softmax", optimizer="sgd"), 0.05),

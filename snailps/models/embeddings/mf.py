@@ -4,7 +4,9 @@
     tables, hold-out lines -> RMSE, or recall and NDCG of each user's list     -> OUTPUT.npz
 
 Users are names of kind 0, items of kind 1.  With ``loss: squared`` a row is [bias, factors]: a
-rating is the mean of all, both biases, and the product of the factors.  Otherwise a row is the
+rating is the mean of all, both biases, and the product of the factors.  Learnt are ratings minus
+their mean, divided by their deviation, which the survey has exactly; the finished rows are those
+of ratings as they are written (`in_units`).  Otherwise a row is the
 factors, and each pair is ranked before drawn items.  How rows move is `worker`'s.
 
 References
@@ -26,6 +28,7 @@ from snailps.api.tables import Rows
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
+from snailps.data.encoding import Encoding
 from snailps.data.name_columns import NameColumns, Names
 from snailps.errors import DataError
 from snailps.models.embeddings import files, ranking
@@ -36,6 +39,8 @@ from snailps.models.local_sgd import Floats
 LOSSES = {"softmax": 2, "pairwise": 3}
 """Numbers of losses in `kernels.train_triples`."""
 USER, ITEM = 0, 1
+EQUAL = 1e-7
+"""Deviation, of the mean, up to which float32 values are all the same."""
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
@@ -66,9 +71,13 @@ class MatrixFactorization(EmbeddingWorker):
         return self.settings.loss != "squared"
 
     def setup(self) -> None:
-        """Takes the mean of all values from the survey."""
+        """Takes mean and deviation of all values from the survey."""
         super().setup()
-        self._mean = mean_of(self._names)
+        self._encoding = encoding_of(self._names)
+
+    def values_of(self, values: Floats) -> Floats:
+        """Minus their mean, divided by their deviation."""
+        return self._encoding.labels_of(values.astype(np.float64)).astype(np.float32)
 
     def train_part(
         self,
@@ -82,14 +91,13 @@ class MatrixFactorization(EmbeddingWorker):
         s = self.settings
         users, items = batch.places
         if s.loss == "squared":
-            return kernels.train_ratings(
+            loss = kernels.train_ratings(
                 rows,
                 s.row_dim,
                 users,
                 items,
                 batch.values,
                 method=self.method,
-                mean=self._mean,
                 l2=s.l2,
                 eps=s.eps,
                 lr_start=rates[0],
@@ -97,6 +105,7 @@ class MatrixFactorization(EmbeddingWorker):
                 first=part[0],
                 last=part[1],
             )
+            return loss * self._encoding.deviation**2
         return kernels.train_triples(
             rows,
             s.dim,
@@ -165,9 +174,9 @@ class MatrixFactorization(EmbeddingWorker):
         )
         if not len(test):
             return {"test": {"unknown": test.unknown}}
-        users, items = (cls.rows_of_kind(results, names, kind) for kind in (USER, ITEM))
+        users, items = (cls.finished(results, names, kind) for kind in (USER, ITEM))
         if rated:
-            found = ratings(mean_of(names), users, items, test.ids)
+            found = ratings(encoding_of(names).centre, users, items, test.ids)
             figures = rating_figures(found, test.values)
             return {"test": {**figures, "unknown": test.unknown}}
         seen = files.read_lines(cls.columns, cls.kind_of_column, names, s.input, s)
@@ -175,14 +184,22 @@ class MatrixFactorization(EmbeddingWorker):
         return {"test": figures | {"unknown": test.unknown}}
 
     @classmethod
+    def finished(cls, results: Results, names: Names, kind: int) -> Rows:
+        """Rows of all names of a kind, float32 (n, dim), of values as they are written."""
+        rows, s = cls.rows_of_kind(results, names, kind), results.settings
+        assert isinstance(s, MfSettings)
+        return in_units(rows, encoding_of(names)) if s.loss == "squared" else rows
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the ``.npz``: names, rows of users and of items, the mean of all values."""
         s = results.settings
         names = cls.names(results)
-        arrays: dict[str, NDArray[Any]] = {"mean": np.array([mean_of(names)], np.float32)}
+        mean = np.array([encoding_of(names).centre], np.float32)
+        arrays: dict[str, NDArray[Any]] = {"mean": mean}
         for kind, name in enumerate(cls.kinds):
             arrays[name] = files.packed_names(names.names[kind])
-            arrays[f"{name}.rows"] = cls.rows_of_kind(results, names, kind)
+            arrays[f"{name}.rows"] = cls.finished(results, names, kind)
         path = files.write(f"{s.output}.npz", s, arrays)
         results.exporting.wrote(path)
         return {"files": [path]} | {
@@ -190,10 +207,26 @@ class MatrixFactorization(EmbeddingWorker):
         }
 
 
-def mean_of(names: Names) -> float:
-    """Mean of all values; 0 without any."""
-    number, total = names.sums.tolist()
-    return float(np.float32(total / number)) if number else 0.0
+def encoding_of(names: Names) -> Encoding:
+    """Mean and deviation of all values; 0 and 1 without any.
+
+    Rounded, as the order of the survey's parts is in the last places of its sums.
+    """
+    number, total, squares = names.sums.tolist()
+    if not number:
+        return Encoding()
+    mean = total / number
+    deviation = max(0.0, squares / number - mean**2) ** 0.5
+    if deviation <= EQUAL * abs(mean):
+        deviation = 1.0
+    return Encoding(centre=float(np.float32(mean)), deviation=float(np.float32(deviation)) or 1.0)
+
+
+def in_units(rows: Rows, encoding: Encoding) -> Rows:
+    """Rows [bias, factors] of encoded values as those of values that they were made of."""
+    scales = np.full(rows.shape[1], encoding.deviation**0.5, np.float32)
+    scales[0] = encoding.deviation
+    return rows * scales
 
 
 def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> Floats:

@@ -214,6 +214,10 @@ class EmbeddingWorker(Worker):
     def curvature(self, rows: Floats) -> float:
         """Curvature of a line's loss along one of its rows, by a sample of rows, about."""
 
+    def values_of(self, values: Floats) -> Floats:
+        """Values of lines, as they are learnt."""
+        return values
+
     @property
     def init(self) -> str:
         """How first rows are made."""
@@ -384,7 +388,7 @@ class EmbeddingWorker(Worker):
                 places[i] = found + np.int32(at)
             keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
             at += len(used)
-        lines = Lines(np.concatenate(keys), np.array(places, np.int32), columns.values)
+        lines = Lines(np.concatenate(keys), np.array(places, np.int32), self.values_of(columns.values))
         if self._encoded_bytes + lines.size_bytes <= ENCODED_BYTES:
             self._encoded[known] = lines
             self._encoded_bytes += lines.size_bytes

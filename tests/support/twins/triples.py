@@ -209,7 +209,7 @@ def chain(relation, metric, tail, then, now, pull, unit):
     return of_a, of_r
 
 
-def train_ratings(rows, dim, users, items, ratings, *, method, mean, l2, eps, lr_start, lr_stop,
+def train_ratings(rows, dim, users, items, ratings, *, method, l2, eps, lr_start, lr_stop,
                   first, last):  # fmt: skip
     """Weights and state of the trained rows, float64; half the sum of squared errors."""
     known = Rows(rows, dim, method=method, eps=eps)
@@ -217,8 +217,10 @@ def train_ratings(rows, dim, users, items, ratings, *, method, mean, l2, eps, lr
     for i in range(first, last):
         rate = lr_start + (lr_stop - lr_start) * (i - first) / (last - first)
         u, v = known.w[users[i]].copy(), known.w[items[i]].copy()
-        error = mean + u[0] + v[0] + u[1:] @ v[1:] - ratings[i]
+        error = u[0] + v[0] + u[1:] @ v[1:] - ratings[i]
         total += error**2 / 2
+        if method == 1:
+            error = np.clip(rate * error, -0.5, 0.5) / rate
         known.step(users[i], np.append(error, error * v[1:]) + l2 * u, rate)
         known.step(items[i], np.append(error, error * u[1:]) + l2 * v, rate)
     return known, total
