@@ -127,7 +127,7 @@ class MatrixFactorization(_embeddings.MatrixFactorization):
         shared: int = 16,
         lr: float = 0.0,
         lr_end: float = 0.0,
-        l2: float = 0.03,
+        l2: float = 0.06,
         eps: float = 1e-08,
         scale: float = 0.0,
         loss: Literal["squared", "softmax", "pairwise"] = "squared",

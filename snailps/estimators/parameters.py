@@ -129,6 +129,8 @@ class Parameters:
             meant = "dim"
         near = [meant] if meant in known else difflib.get_close_matches(small, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+        if near == ["l2"] and small == "c":
+            hint = "did you mean 'l2', 1 / (n C) of n examples?"
         return ParameterError(f"{who}: unknown parameter {name!r}; {hint}")
 
     def settings(

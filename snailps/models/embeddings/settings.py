@@ -243,4 +243,4 @@ class MfSettings(EmbeddingSettings):
     @property
     def first_scale(self) -> float:
         """`scale`, or the model's choice of it."""
-        return self.scale or (0.05 if self.loss == "squared" else 0.5 / float(self.dim**0.5))
+        return self.scale or (0.1 if self.loss == "squared" else 0.5 / float(self.dim**0.5))
