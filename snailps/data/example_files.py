@@ -131,7 +131,8 @@ def example_files(
     by_name : bool
         Whether features of tables are known by name even if all are plain numbers.
     lines : mapping
-        How lines of text are read: format, columns of `ExampleReader`.
+        How lines of text are read: format, columns of `ExampleReader`.  CSV and TSV that do not
+        name `names` in their first line are such lines.
 
     Raises
     ------
@@ -147,6 +148,14 @@ def example_files(
         raise DataError(
             f"X: {files[0]} and {one}: expected tables ({ENDINGS}), or files that are none"
         )
+    if lines and not (tables[0] and _has_names(files[0], names, lines["columns"])):
+        own = [column.name for column in columns_of(lines["columns"]) if column.kind is Kind.LABEL]
+        if label and label not in own:
+            raise DataError(
+                f"y: {files[0]} has no names of columns in its first line: its columns are those "
+                f"of training, with the labels in {own[0]!r:.60}; got {label!r:.60}"
+            )
+        return LineExamples(files, paths, needs_labels, lines)
     if tables[0]:
         if needs_labels and not label:
             from snailps.data.table_files import names_of
@@ -456,6 +465,19 @@ def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
             refuse_foreign(data[:HEAD_BYTES], path)
         yield data, path, start
         start += len(data)
+
+
+def _has_names(path: str, names: Sequence[str], declared: Sequence[str]) -> bool:
+    """Whether a table names these columns; a row of CSV may have a few of them as its cells."""
+    from snailps.data.table_formats import first_cells
+
+    cells = first_cells(path)
+    if cells is None:
+        return True
+    columns = columns_of(declared)
+    if len(cells) == len(columns):  # as a row has
+        names = [column.name for column in columns if column.kind is not Kind.IGNORE]
+    return set(names) <= set(cells)
 
 
 def is_named(declared: str) -> bool:

@@ -436,6 +436,25 @@ def open_table(path: str, make: Make | None = None) -> TableFile:
         return SeparatedFile(path, found)
 
 
+def first_cells(path: str) -> list[str] | None:
+    """The cells of the first line of CSV or TSV, none of a pipe; None: it is of another format.
+
+    Raises
+    ------
+    DataError
+        It cannot be read.
+    """
+    found = format_of(path)
+    if found not in CELLS:
+        return None
+    with table_errors(path):
+        if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
+            return []  # what is read of it now is gone
+        with open_content(path) as file:
+            line = _line_of(file, path).removeprefix(BOM)
+    return [cell.decode(*_CODEC).strip() for cell in first_row(line, *CELLS[found])[0]]
+
+
 def _refuse_other_files(path: str) -> None:
     """Refuses pipes, as a table is opened more than once, and by its first bytes what is no table.
 

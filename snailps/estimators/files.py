@@ -110,7 +110,7 @@ def _refuse_other_kind(paths: Sequence[str], fitted: Any) -> None:
     ------
     DataError
     """
-    if not fitted._declared:
+    if not fitted._declared or fitted._of_lines():
         return
     path = files_of(paths)[0]
     if format_of(path) is None:

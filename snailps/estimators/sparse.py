@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import columns_by_name
+from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.elements import a_kind
 from snailps.data.encoding import Encoding, moments
 from snailps.data.matrix_sources import examples_of_piece, rows_source
@@ -425,13 +425,11 @@ class SparseEstimator(Estimator):
             self.n_features_in_ = int(about["columns"])
         if "names" in about:
             self.feature_names_in_ = np.array(about["names"], object)
-        known: tuple[Sequence[str], str] = (), ""
-        if getattr(settings, "label_column", ""):  # of `snailps train`
-            known = settings.columns, settings.label_column
-        self._declared = tuple(about.get("declared", known[0]))
-        self._label = about.get("label", known[1])
-        if known[0] and "names" not in about:
-            columns = columns_by_name(known[0], known[1])
+        columns = columns_of(getattr(settings, "columns", ()), needs_label=False)
+        label = next((column.name for column in columns if column.kind is Kind.LABEL), "")
+        self._declared = tuple(about.get("declared", map(declaration_of, columns)))
+        self._label = about.get("label", getattr(settings, "label_column", "") or label)
+        if columns and "names" not in about:  # of `snailps train`
             names = [column.name for column in columns if column.is_feature]
             self.feature_names_in_ = np.array(names, object)
 

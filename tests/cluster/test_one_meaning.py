@@ -18,6 +18,7 @@ from test_cli import call
 
 import snailps
 from snailps import write_matrix
+from snailps.errors import DataError
 
 ROWS, COLUMNS = 300, 5
 MODELS = {
@@ -152,3 +153,53 @@ def test_command_means_what_python_means(tmp_path, monkeypatch, capsys, name, fo
     )
     printed = flat(json.loads(printed))
     assert {key: printed[key] for key in figures} == pytest.approx(figures, rel=1e-4), refused
+
+
+DECLARED = "clicked:label, age:numeric bucket 30 50, city:categorical, n1..n2:numeric, no:ignore"
+NAMES = ["clicked", "age", "city", "n1", "n2", "no"]
+
+
+def clicks(folder):
+    """A table of clicks, as files with names of its columns, in another order, and without."""
+    rng = np.random.default_rng(3)
+    age, city = rng.integers(15, 80, ROWS), rng.integers(0, 4, ROWS)
+    more = rng.integers(0, 9, (2, ROWS))
+    clicked = (rng.random(ROWS) < 0.2 + 0.6 * (age > 50) * (city > 1)).astype(int)
+    cells = [clicked, age, np.array(["w", "x", "y", "city"])[city], *more, np.arange(ROWS)]
+    table = pd.DataFrame(dict(zip(NAMES, cells, strict=True)))
+    table.to_csv(folder / "named.csv", index=False)
+    table[NAMES[::-1]].to_csv(folder / "turned.csv", index=False)
+    table[NAMES[1:]].to_csv(folder / "unlabelled.csv", index=False)
+    table.to_parquet(folder / "t.parquet")
+    table.to_csv(folder / "bare.csv", index=False, header=False)
+    table.to_csv(folder / "bare.txt", index=False, header=False)
+    return table
+
+
+@pytest.mark.parametrize("trained", ["named.csv", "bare.csv"])
+def test_model_of_declared_columns_knows_its_labels(tmp_path, monkeypatch, capsys, trained):
+    monkeypatch.chdir(tmp_path)
+    table = clicks(tmp_path)
+    code, told, refused = call(
+        monkeypatch, capsys, "train", "logistic", "--train", trained, "--test", trained,
+        "--columns", DECLARED, "--output", "m", "--threads", "1", "--json",
+    )  # fmt: skip
+    assert code == 0, refused
+    tested = flat(json.loads(told.splitlines()[-1])["test"])
+    model = snailps.load("m.npz")
+    said = model.predict_proba("bare.csv")
+    np.testing.assert_array_equal(model.predict_proba("unlabelled.csv"), said)
+    np.testing.assert_array_equal(model.predict_proba(table[NAMES[1:5]]), said)
+    score = (said.argmax(1) == table["clicked"]).mean()
+    for file in ("named.csv", "turned.csv", "t.parquet", "bare.csv", "bare.txt"):
+        np.testing.assert_allclose(model.predict_proba(file), said, rtol=1e-6, err_msg=file)
+        for label in (None, "clicked"):
+            assert model.score(file, label) == pytest.approx(score), file
+        code, printed, refused = call(
+            monkeypatch, capsys, "predict", "m.npz", file, "--metrics", "--json"
+        )
+        assert code == 0, refused
+        printed = flat(json.loads(printed))
+        assert {key: printed[key] for key in tested} == pytest.approx(tested, rel=1e-5), file
+    with pytest.raises(DataError, match=r"has no names of columns .* labels in 'clicked'; got 'x'"):
+        model.score("bare.csv", "x")
