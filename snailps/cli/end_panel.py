@@ -117,7 +117,8 @@ def ending_of(
         facts.append(("network", [f"{moved_text} bytes {_a(unit[:-1])} sent"]))
     facts.append(("survived" if not why else "faults", _faults(status)))
     if why or figures.get("ended_by") == "interrupt":
-        facts.append(("saved", _saved(status, bool(files))))
+        left = figures.get("checkpoint") or (None if status is None else status.get("checkpoint"))
+        facts.append(("saved", _saved(left, bool(files))))
     if (wall_s := figures.get("wall_s")) is not None:
         facts.append(("time", [_times(figures, wall_s)]))
     facts.append(("next", _next(job, files)))
@@ -230,9 +231,8 @@ def _faults(status: Status | None) -> list[str]:
     return told
 
 
-def _saved(status: Status | None, wrote: bool) -> list[str]:
+def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
     """What an interrupted or failed run has left, and how to go on."""
-    checkpoint = status.get("checkpoint") if status is not None else None
     if checkpoint is not None and checkpoint["number"]:
         return [
             f"checkpoint {checkpoint['number']} ({checkpoint['progress']:.0%} of the training) in "

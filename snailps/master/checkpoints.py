@@ -354,14 +354,27 @@ class CheckpointController:
 
     def ended(self, why: str) -> None:
         """The job is over: nothing goes on from its checkpoints; empty `why`: something may."""
-        self._path = ""
+        if why:
+            self._path = ""
         release = partial(self._files.release, self._taken, why)
         self._out.work(release, _ignored, "checkpoint")
 
-    def figures(self) -> dict[str, int]:
-        """Figures of the run; nothing where there are no checkpoints."""
+    def forget(self) -> None:
+        """No job is there any more."""
+        self.ended("")
+        self._path = ""
+
+    def figures(self) -> dict[str, Any]:
+        """Figures of the run; nothing where there are no checkpoints.
+
+        Of one that was interrupted ``checkpoint``, too: what the same command goes on from.
+        """
         found = {"checkpoints": self.saved, "continued_from": self.continued_from}
-        return {name: number for name, number in found.items() if number}
+        figures: dict[str, Any] = {name: number for name, number in found.items() if number}
+        if self._path and self._newest is not None:
+            number, share = self._newest
+            figures["checkpoint"] = {"number": number, "progress": share, "path": self._path}
+        return figures
 
     def status(self, now: float) -> CheckpointStatus | None:
         """The newest one, and whether one is written; None where there are none to be."""

@@ -125,6 +125,32 @@ def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, s
     assert trained(tmp_path) == [*range(10)]
 
 
+def test_interrupted_command_names_the_checkpoint_that_the_next_one_goes_on_from(
+    tmp_path, job, saved
+):
+    job |= {"param_backup_period": 0, "checkpoint_interval": 3600}
+    lines = "".join(f"{name}: {value}\n" for name, value in job.items())
+    (tmp_path / "job.conf").write_text(lines)
+    gate = Gate(tmp_path / "gates", 3)
+    run = Process("snailps", [*SNAILPS, "local", "-c", "job.conf", "--json"], cwd=tmp_path)
+    try:
+        gate.meet()
+        run.send(signal.SIGINT)
+        run.wait_line("interrupted: finishing")
+        gate.open()
+        assert run.wait() == INTERRUPTED, run.stderr
+    finally:
+        run.close()
+    (kept,) = saved.candidates()
+    share = kept.manifest.job["progress"]
+    run.wait_line(
+        rf"saved: checkpoint {kept.number} \({share:.0%} of the training\) in {kept.path.parent}: "
+        "the same command goes on from there"
+    )
+    told = json.loads(run.stdout)["checkpoint"]
+    assert told == {"number": 1, "progress": share, "path": str(kept.path.parent)}
+
+
 @pytest.mark.long
 def test_job_that_ended_begins_anew_by_the_same_command(tmp_path, job, saved):
     gate = Gate(tmp_path / "gates", 5)

@@ -247,6 +247,9 @@ def test_end_interrupted_says_what_was_saved_and_how_to_go_on():
     assert saved == (
         "saved: checkpoint 3 (40% of the training) in ck: the same command goes on from there"
     )
+    figures["checkpoint"] = {"number": 4, "progress": 0.45, "path": "ck"}  # behind that status
+    (saved,) = dict(ending_of(figures, job="fasttext", status=status).facts)["saved"]
+    assert saved.startswith("checkpoint 4 (45% of the training) in ck")
     ending = ending_of({}, job="fm", status=make_status(), why="interrupted while training")
     assert ending.title == "fm: interrupted"
     assert end_lines(ending) == ["saved: nothing: there is no checkpoint (checkpoint_interval)"]

@@ -726,7 +726,7 @@ class JobController:
 
     def end(self) -> None:
         """Goes back to waiting for a job."""
-        self.checkpoints.ended("")
+        self.checkpoints.forget()
         if self.job is not None:
             self._out.work(self.job.close, _ignored)
         if self.round is not None:
