@@ -76,8 +76,9 @@ def command(
 
     For example: snailps predict out/sections.bin "plays chess over the network" -k 3
 
-    In a pipe: number of the line, label, probability, separated by tabs; a line without any known
-    word, or without a label above the threshold, has `-` for both.
+    In a pipe: number of the line, label, probability, separated by tabs; a line without a label
+    above the threshold has `-` for both. A line without a known word, even an empty one, is judged
+    by its end, as by fastText.
 
     With a .npz: one line per example with the probability of yes, the value, or the probability of
     each class, separated by tabs. Lines of LIBSVM must have labels; only --metrics uses them.
@@ -99,7 +100,8 @@ def command(
         raise ConfigError("--metrics is for a .npz; snailps test judges classifiers")
     classifier = LabelModel(model)
     number = 0
-    pieces = _input_lines() if text == "-" else iter([text.encode("utf-8", "surrogateescape")])
+    line = text.removesuffix("\n") + "\n"  # an empty one, too
+    pieces = _input_lines() if text == "-" else iter([line.encode("utf-8", "surrogateescape")])
     for lines in classifier.predict_pieces(pieces, k, threshold):
         rows: list[tuple[int, str | None, float | None]] = []
         for found in lines:

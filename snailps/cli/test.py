@@ -41,8 +41,8 @@ def command(
     """Precision and recall of the K best labels of each line, in total and per label.
 
     Precision: the share of predicted labels that the lines have. Recall: the share of the lines'
-    labels that were predicted. Lines without a known label or without a known word are left out,
-    as in fastText.
+    labels that were predicted. Lines without a known label, or without a known word or end, are
+    left out, as in fastText.
 
     For example: snailps test out/sections.bin held-out.txt -k 1; of a table:
     snailps test out/stars.bin held-out.parquet --column text --label-column stars

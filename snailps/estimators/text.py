@@ -214,8 +214,9 @@ class TextClassifier(
         Returns
         -------
         float32 (n, classes)
-            In the order of `classes_`; rows sum up to 1.  A text without a known word gets the
-            shares of the labels in the training text.
+            In the order of `classes_`; rows sum up to 1.  A text without a known word is judged by
+            its end, as by fastText; where the model does not know that, it gets the shares of the
+            labels in the training text.
         """
         found = list(self._pieces_of_chances(X, "predict_proba"))
         if not found:

@@ -86,7 +86,7 @@ class LabelScores:
     Attributes
     ----------
     lines : int
-        Lines with a known label and a known word: those that count, as in fastText.
+        Lines with a known label and a known word, or a known end: those that count, as in fastText.
     skipped : int
         The other lines.
     precision, recall : float or None
@@ -231,7 +231,8 @@ class LabelModel:
         Returns
         -------
         list of list of TextPrediction, or of Prediction
-            Best first; empty for a line without a known word.  Labels are bytes if the lines are.
+            Best first; empty if no label is as probable as `threshold`.  Labels are bytes if the
+            lines are.
 
         Raises
         ------
@@ -240,6 +241,10 @@ class LabelModel:
 
         Notes
         -----
+        The end of a line is a word, ``</s>``, as in fastText: an empty line, and one without
+        another known word, has the labels of that.  Only where a model does not know it, or any
+        word of a line, the line has none.
+
         Probabilities p are exact: fastText reports p + 0.00001, and reads the logistic function of
         `ova` and `ns` from a table of 512 entries, with errors up to 0.008.
 
@@ -278,7 +283,8 @@ class LabelModel:
         Returns
         -------
         float32[lines, labels]
-            Columns in the order of `labels`; NaN in the row of a line without a known word.
+            Columns in the order of `labels`; NaN in the row of a line that `predict` has no labels
+            for.
         """
         (lines,) = self._rows([_lines_of(text)[0]])
         found = np.empty((len(lines.feature_ptr) - 1, len(self.labels)), np.float32)

@@ -358,6 +358,15 @@ def test_predict_command_of_standard_input_numbers_its_lines(small):
     assert result.stdout == "1\t__label__plus\t0.786986\n2\t-\t-\n3\t__label__minus\t0.877989\n"
 
 
+@pytest.mark.parametrize("text", ["", "sideways"])
+def test_line_without_a_known_word_has_the_labels_of_its_end_at_each_door(small, text):
+    ((found,),) = LabelModel(small).predict([text])
+    assert found == ("__label__plus", pytest.approx(1 / 3))
+    row = "1\t__label__plus\t0.333333\n"
+    assert run("predict", small, text).stdout == row
+    assert run("predict", small, "-", input=f"{text}\n").stdout == row
+
+
 def test_test_command_prints_all_and_each_label(small, tmp_path):
     text = tmp_path / "t.txt"
     text.write_text("__label__plus up\n__label__minus up\n")
