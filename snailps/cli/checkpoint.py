@@ -22,7 +22,7 @@ from snailps.api.class_loading import search_here
 from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import Cell, is_live, print_json, print_rows
-from snailps.config.output import sizes_text
+from snailps.config.output import check_output, sizes_text
 from snailps.errors import CheckpointError, ConfigError, DataError
 from snailps.local.offline_export import CheckpointSource, export
 from snailps.local.table_export import Format, export_tables, sizes_of
@@ -131,12 +131,14 @@ def export_(
     if allow_module:  # code that the user has named, which may be in this folder, as for training
         search_here()
     modules = allow_module or ()
+    check_output(output)
     with shown(ExportProgress()) as progress:
         if tables or format:
             kind: Format = (format or TableFormat.NPZ).value
             files = export_tables(
                 CheckpointSource(good[-1].path, modules), output, kind,
-                tables=table, state=state, overwrite=overwrite, progress=progress,
+                tables=table, state=state, overwrite=overwrite, how="add --overwrite",
+                progress=progress,
             )  # fmt: skip
         else:
             files = export(

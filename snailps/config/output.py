@@ -51,12 +51,16 @@ def check_output(output: str) -> None:
 
 
 def refuse_existing(
-    files: Sequence[str], *, unfinished: bool = True, option: str = "output"
+    files: Sequence[str],
+    *,
+    unfinished: bool = True,
+    option: str = "output",
+    how: str = "add --overwrite",
 ) -> None:
     """Refuses to replace a result: training it may have taken days.
 
     `unfinished`: an unfinished run would have been continued, and the message says so.  `option`
-    is what names the files.
+    is what names the files, `how` what replaces them.
 
     Raises
     ------
@@ -73,8 +77,8 @@ def refuse_existing(
     more = f", and {len(there) - 1} more of its files" if len(there) > 1 else ""
     none = ", and there is no unfinished run of this job to continue" if unfinished else ""
     raise ConfigError(
-        f"{option}: {there[0]} exists ({shown}, written {written}){more}{none}. To replace it, add "
-        "--overwrite; to keep it, name another output"
+        f"{option}: {there[0]} exists ({shown}, written {written}){more}{none}. To replace it, "
+        f"{how}; to keep it, name another output"
     )
 
 

@@ -150,7 +150,7 @@ def atomic_file(
     """
     target = Path(os.path.realpath(path))
     try:
-        _check_target(target, bytes_needed)
+        check_target(target, bytes_needed)
         unfinished = Unfinished(target)
     except OSError as error:
         raise write_error(target, error, bytes_needed) from error
@@ -184,8 +184,13 @@ def human_bytes(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def _check_target(target: Path, bytes_needed: int | None) -> None:
-    """Refuse a target that cannot be written, before an export of many minutes begins."""
+def check_target(target: Path, bytes_needed: int | None = None) -> None:
+    """Refuse a target that cannot be written, before an export of many minutes begins.
+
+    Raises
+    ------
+    ModelWriteError, OSError
+    """
     folder = target.parent
     if not folder.is_dir():
         raise ModelWriteError(

@@ -90,6 +90,7 @@ class NameEstimator(Estimator):
 
     def _take(self, done: Finished) -> None:
         model = self._reader(done.files[0])
+        model.path = type(self).__name__  # for messages: that file is gone
         kinds = self._kind_of_column
         if self._whole:
             alike = dict.fromkeys(kinds, True)
@@ -98,8 +99,11 @@ class NameEstimator(Estimator):
             model.say_whole(model.kinds[kind] for kind, whole in alike.items() if whole)
         self._model = model
 
-    def _numbered(self, X: Any, y: Any = None) -> tuple[Ids, Floats]:
-        """Numbers of the names of rows, int32 (columns, n), and values; -1 for unknown names."""
+    def _numbered(self, X: Any, y: Any = None, *, needs_all: bool = False) -> tuple[Ids, Floats]:
+        """Numbers of the names of rows, int32 (columns, n), and values; -1 for unknown names.
+
+        With `needs_all` unknown names are refused.
+        """
         model: NamedRows = self._model
         ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
         values = [np.zeros(0, np.float32)]
@@ -113,6 +117,14 @@ class NameEstimator(Estimator):
                 )
             )
             values.append(np.asarray(found, np.float32))
+            if needs_all and (ids[-1] < 0).any():
+                row, column = np.argwhere(ids[-1].T < 0)[0].tolist()
+                before = sum(one.shape[1] for one in ids[:-1])
+                kind = model.kinds[self._kind_of_column[column]]
+                raise DataError(
+                    f"X: row {before + row:,} of {a_kind(X)}: {names[column][row]!r:.80} is none "
+                    f"of the model's {len(getattr(model, kind)):,} {kind}"
+                )
         return np.concatenate(ids, axis=1), np.concatenate(values)
 
     def _pieces(self, X: Any, y: Any) -> Iterator[tuple[list[list[str]], NDArray[Any]]]:
@@ -124,17 +136,6 @@ class NameEstimator(Estimator):
         for found in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
             names = [list(map(to_text, one)) for one in found.names]
             yield names, found.values
-
-    def _all_known(self, ids: Ids, X: Any) -> None:
-        """Refuses rows with a name that the model does not know."""
-        unknown = (ids < 0).any(0)
-        if unknown.any():
-            more = int(unknown.sum()) - 1
-            also = f", as {more:,} other rows have" if more else ""
-            raise DataError(
-                f"X: row {int(np.argmax(unknown)):,} of {a_kind(X)} has a name that the model does "
-                f"not know{also}"
-            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model as an ``.npz``, which `load` and `snailps.load` read.
@@ -250,8 +251,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings):
             The model does not know a name.
         """
         graph = self.graph_
-        ids, _ = self._numbered(X)
-        self._all_known(ids, X)
+        ids, _ = self._numbered(X, needs_all=True)
         return graph.scores(ids)
 
     def tails(
@@ -299,8 +299,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings):
         Ranks begin at 1; among equal scores it is the middle one.
         """
         graph = self.graph_
-        ids, _ = self._numbered(X)
-        self._all_known(ids, X)
+        ids, _ = self._numbered(X, needs_all=True)
         return self._ranks(graph, ids, known)
 
     def _ranks(self, graph: GraphModel, ids: Ids, known: Any) -> NDArray[np.float64]:
@@ -403,9 +402,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
             A ranking does not know a name; for ratings an unknown name counts as average.
         """
         model = self.factors_
-        ids, _ = self._numbered(X)
-        if model.settings.loss != "squared":
-            self._all_known(ids, X)
+        ids, _ = self._numbered(X, needs_all=model.settings.loss != "squared")
         return model.scores(ids)
 
     def recommend(self, user: Name, topn: int = 10, without: Iterable[Name] = ()) -> Best:

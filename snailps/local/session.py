@@ -225,7 +225,7 @@ class Cluster:
         ConfigError
             No such table or format, a file exists, or pyarrow is not installed.
         ModelWriteError
-            The folder is not writable, or the disk is full.  No partial file is left.
+            The folder is missing or not writable, or the disk is full.  No partial file is left.
 
         Notes
         -----

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.tables import Keys, Rows, Table
-from snailps.config.output import check_output, refuse_existing, refuse_folders
+from snailps.config.output import refuse_existing, refuse_folders
+from snailps.data.atomic import check_target
 from snailps.errors import ConfigError
 from snailps.vectors.npz import npz_file
 from snailps.vectors.parquet_rows import parquet_file
@@ -67,6 +68,7 @@ def export_tables(
     tables: Sequence[str] | None = None,
     state: bool = False,
     overwrite: bool = False,
+    how: str = "pass overwrite=True",
     progress: ExportProgress | None = None,
 ) -> list[str]:
     """Writes keys and rows of tables, keys ascending.
@@ -86,6 +88,8 @@ def export_tables(
         of tables that have some.
     overwrite : bool
         Replace files that exist.
+    how : str
+        How to ask for that, for messages.
     progress : ExportProgress, optional
 
     Returns
@@ -98,7 +102,7 @@ def export_tables(
     ConfigError
         No such table or format, a file exists, or pyarrow is not installed.
     ModelWriteError
-        The folder is not writable, or the disk is full.  No partial file is left.
+        The folder is missing or not writable, or the disk is full.  No partial file is left.
     """
     if format not in FORMATS:
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
@@ -109,13 +113,14 @@ def export_tables(
             raise ConfigError(f"no table {name!r} to export: there are {there}")
     if not names:
         raise ConfigError("there are no tables to export")
-    if not output:
-        raise ConfigError("output: expected a prefix of paths, got nothing")
-    check_output(output)
+    if not output or output.endswith("/"):
+        raise ConfigError(f"output: expected a prefix of paths, got {output!r}")
     files = files_of(output, format, names)
     refuse_folders(files)
     if not overwrite:
-        refuse_existing(files, unfinished=False)
+        refuse_existing(files, unfinished=False, how=how)
+    for file in files:
+        check_target(Path(file))
     job = _Export(source, state, progress or ExportProgress())
     job.progress.plan([1.0, 1.0] * len(names))
     _WRITERS[format](job, names, files)

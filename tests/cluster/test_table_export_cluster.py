@@ -9,7 +9,7 @@ from processes import PACKAGE, SUPPORT
 from safetensors.numpy import load_file
 
 import snailps
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, ModelWriteError
 
 
 def test_running_cluster_exports_what_its_tables_hold(tmp_path):
@@ -27,8 +27,11 @@ def test_running_cluster_exports_what_its_tables_hold(tmp_path):
         assert np.array_equal(arrays["ada.rows"], ada.pull(keys))
         assert np.array_equal(arrays["ada.state"], np.tile(np.float32([1, 4, 4]), (len(keys), 1)))
         assert arrays["plain.rows"].tolist() == [[1.5, 2.5]]
-        with pytest.raises(ConfigError, match="--overwrite"):
+        with pytest.raises(ConfigError, match="To replace it, pass overwrite=True; to keep"):
             cluster.export(tmp_path / "out")
+        with pytest.raises(ModelWriteError, match=r"the folder .*missing does not exist"):
+            cluster.export(tmp_path / "missing" / "out")
+        assert not (tmp_path / "missing").exists()
         assert cluster.export(tmp_path / "out", tables=["plain"], overwrite=True) == [path]
         assert set(load_file(path)) == {"plain.keys", "plain.rows"}
 

@@ -144,7 +144,7 @@ def test_files_are_replaced_only_if_asked(tmp_path, format):
     source = Made(rows=20, w=(2, "add"))
     output = str(tmp_path / "out")
     (path,) = export_tables(source, output, format)
-    with pytest.raises(ConfigError, match=r"exists .* To replace it, add --overwrite"):
+    with pytest.raises(ConfigError, match=r"exists .* To replace it, pass overwrite=True"):
         export_tables(source, output, format)
     assert export_tables(Made(rows=30, w=(2, "add")), output, format, overwrite=True) == [path]
     assert [str(each) for each in tmp_path.iterdir()] == files_of(output, format, ["w"])
