@@ -23,7 +23,12 @@ def settings_like(incomplete: str) -> list[str]:
     from snailps.cli.settings import documented_classes
     from snailps.config.fields import settings_of
 
-    names = {name for _, cls in documented_classes() for name in settings_of(cls)}
+    names = {
+        name
+        for _, cls in documented_classes()
+        for name, setting in settings_of(cls).items()
+        if not setting.hidden
+    }
     return [f"{name}=" for name in sorted(names) if name.startswith(incomplete)]
 
 

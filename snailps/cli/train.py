@@ -59,7 +59,7 @@ def command_of(name: str) -> Callable[..., None]:
     settings = {**first, **own, **job, "threads": settings_of(WorkerSettings)["threads"]}
     parameters = []
     for key, setting in settings.items():
-        if key in _NOT_OPTIONS or key in fixed:
+        if setting.hidden or key in _NOT_OPTIONS or key in fixed:
             continue
         flag = f"--{key.replace('_', '-')}"
         shown = setting.format(setting.default)
@@ -214,11 +214,11 @@ def train(
 
 def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> None:
     """Prints the settings that the model has found out by its input, as columns of a table."""
-    given = raw.build(cls.Settings, also_known=known_classes(raw))
+    given, known = raw.build(cls.Settings, also_known=known_classes(raw)), settings_of(cls.Settings)
     for name in cls.completed:
         found = getattr(settings, name)
-        if name != "encoding" and found != getattr(given, name):
-            shown = settings_of(cls.Settings)[name].format(found)
+        if found != getattr(given, name) and not known[name].hidden:
+            shown = known[name].format(found)
             typer.echo(f"{name}: {shown}  (--{name.replace('_', '-')} overrides)", err=True)
 
 

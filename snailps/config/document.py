@@ -80,7 +80,7 @@ def _section(title: str, cls: type[Settings]) -> str:
     for base in reversed(cls.__mro__[1:]):
         if issubclass(base, Settings) and base is not Settings:
             inherited |= settings_of(base)
-    own = [s for name, s in settings_of(cls).items() if inherited.get(name) != s]
+    own = [s for name, s in settings_of(cls).items() if not (s.hidden or inherited.get(name) == s)]
     bases = [base.__name__ for base in cls.__bases__ if base is not Settings]
     intro = f"`{cls.__name__}`"
     if bases:

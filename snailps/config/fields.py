@@ -75,6 +75,7 @@ def setting(
     aliases: Iterable[str | Alias] = (),
     check: Check | None = None,
     auto: bool = False,
+    hidden: bool = False,
 ) -> T:
     """Declare a field of a `Settings` dataclass.
 
@@ -98,6 +99,8 @@ def setting(
         that begins with origin.  Must accept its own results.
     auto : bool
         Of an int: ``auto`` is a value, too, which is 0 in Python and in no range.
+    hidden : bool
+        It is the program's own, which no user sets: no option, and in no document.
 
     Returns
     -------
@@ -129,6 +132,7 @@ def setting(
         aliases=tuple(Alias(a) if isinstance(a, str) else a for a in aliases),
         check=check,
         auto=auto,
+        hidden=hidden,
     )
     field: Any = dataclasses.field(default=default, metadata={_METADATA: declared})
     return typing.cast(T, field)
@@ -179,6 +183,7 @@ class Setting:
     aliases: tuple[Alias, ...]
     check: Check | None
     auto: bool = False
+    hidden: bool = False
 
     def parse(self, text: str, origin: str) -> Any:
         """The value that `text` stands for.

@@ -31,7 +31,7 @@ from snailps.models.packed_tables import Packed
 class MLPClassifier(
     SparseClassifier,
     settings=MlpSettings,
-    without=("hidden", "inputs", "classes", "encoding"),
+    without=("hidden", "classes"),
     extra={**hidden_of(100), **CLASS_WEIGHT},
 ):
     """A multilayer perceptron on dense examples.

@@ -95,7 +95,7 @@ class Parameters:
         self.by_name: Mapping[str, Setting] = {
             name: dataclasses.replace(one, default=defaults.get(name, one.default))
             for name, one in sorted(every.items(), key=lambda item: item[0] in _common())
-            if name not in left_out and one.unit not in _UNITS
+            if not (one.hidden or name in left_out or one.unit in _UNITS)
         }
         self.defaults: Mapping[str, Any] = {
             **{name: _shown(one, one.default) for name, one in self.by_name.items()},

@@ -63,7 +63,7 @@ R = TypeVar("R", bound="SparseRegressor")
 
 NO_PARAMETERS = (
     "format", "columns", "hash_bits", "on_bad_line", "expire_after", "formats", "loss", "classes",
-    "class_weights", "encoding",
+    "class_weights",
 )  # fmt: skip
 """Settings that the data or the class decides."""
 CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {

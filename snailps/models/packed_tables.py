@@ -29,6 +29,7 @@ CONTINUE_FROM: Mapping[str, Any] = {
     "optimizer are those of the file.",
     "when": "Never; estimators fill it in.",
     "unit": "path",
+    "hidden": True,
 }
 """The setting of models that go on with such a file."""
 _KEYS, _ROWS = ".keys", ".rows"

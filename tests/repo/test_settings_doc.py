@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import snailps.models
+from snailps.cli.options import settings_like
 from snailps.cli.settings import documented_classes
 from snailps.config import ROLE_CLASSES, JobSettings, describe, setting, settings_of
 
@@ -41,9 +42,18 @@ def test_settings_module_prints_the_page():
 def test_describe_names_every_setting_and_swiftsnails_name():
     page = describe(documented_classes())
     for _, cls in documented_classes():
-        assert all(f"| `{name}` |" in page for name in settings_of(cls))
+        assert all(f"| `{name}` |" in page for name, s in settings_of(cls).items() if not s.hidden)
     for theirs in ("async_exec_num", "async_channel_thread_num", "num_iters", "adagrad", "zlib"):
         assert f"| `{theirs}` |" in page
+
+
+def test_settings_that_are_the_programs_own_are_not_shown():
+    for name, own in (("logistic", "continue_from"), ("mlp", "inputs"), ("mlp", "continue_from")):
+        cls = snailps.models.SETTINGS[name]
+        assert settings_of(cls)[own].hidden
+        section = describe([("Mine", cls)]).split("## Mine")[1].split("\n## ")[0]
+        assert f"`{own}`" not in section
+    assert settings_like("input") == ["input="]
 
 
 def test_describe_section_of_a_model_leaves_out_what_it_inherits_unchanged():

@@ -105,6 +105,7 @@ def test_help_of_train_has_every_setting_with_its_default(monkeypatch, capsys, n
     assert ("--train,--input " in told) == judged
     told = told.replace("--train,--input ", "--input ")
     fixed = {"worker_class", *({"minn", "maxn"} if name == "word2vec" else ())}
+    fixed |= {key for key, one in settings_of(models.SETTINGS[name]).items() if one.hidden}
     for key, setting in settings_of(models.SETTINGS[name]).items():
         flag = f" --{key.replace('_', '-')} "
         assert (flag in told) == (key not in fixed), key

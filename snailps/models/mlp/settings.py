@@ -101,6 +101,7 @@ class MlpSettings(JobSettings):
         unit="values",
         low=0,
         high=1 << 24,
+        hidden=True,
     )
     classes: int = setting(
         0,
@@ -114,6 +115,7 @@ class MlpSettings(JobSettings):
         "",
         help="Factors of columns whose values are far from 1.",
         when="Never; the master takes it from a sample of the input.",
+        hidden=True,
     )
     continue_from: str = setting("", **CONTINUE_FROM)
 

@@ -144,6 +144,7 @@ class SparseSettings(JobSettings):
         help="How labels and values are encoded: the labels of the classes, mean and deviation of "
         "targets, factors of columns whose values are far from 1.",
         when="Never; the master takes it from a sample of the input.",
+        hidden=True,
     )
 
     continue_from: str = setting("", **CONTINUE_FROM)
