@@ -1,5 +1,6 @@
 """models.classifier: settings, and blocks at one worker."""
 
+import gzip
 import threading
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models import shared_rows
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
+from snailps.models.classifier.passes import enough_epochs, lines_in
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.text_model import BUCKET_KEY
 
@@ -299,3 +301,24 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
 def test_train_with_one_label_only_and_sampling_ends(make):
     model = make(replace(SMALL, loss="ns"), text=b"__label__a word\n")
     assert np.isfinite(train(model, b"__label__a word\n")["loss"])
+
+
+# --- how often -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "lr", "epochs"),
+    [(1, 0.1, 300), (1000, 0.1, 300), (1000, 0.5, 80), (12_600, 0.1, 32), (10**9, 0.1, 5)],
+)
+def test_small_texts_are_gone_over_until_rates_sum_up_and_large_ones_as_ever(lines, lr, epochs):
+    assert enough_epochs(lines, lr) == epochs
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_are_estimated_by_the_beginning_of_the_input(tmp_path, packed):
+    text = b"".join(b"__label__x %s\n" % (b"word " * (at % 7)) for at in range(10_000))
+    path = tmp_path / ("t.txt.gz" if packed else "t.txt")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    assert lines_in([str(path)], 3 * len(text)) == pytest.approx(30_000, rel=0.01)
+    path.write_bytes(b"no line")
+    assert lines_in([str(path)], 7) == 1
