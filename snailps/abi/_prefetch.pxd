@@ -6,9 +6,11 @@ cdef extern from *:
     """
     #define snail_fetch(address) __builtin_prefetch((const void *)(address), 0, 3)
     #define snail_fetch_to_write(address) __builtin_prefetch((const void *)(address), 1, 3)
+    #define snail_fetch_far(address) __builtin_prefetch((const void *)(address), 0, 2)
     """
     void fetch "snail_fetch"(const void *address) noexcept nogil
     void fetch_to_write "snail_fetch_to_write"(const void *address) noexcept nogil
+    void fetch_far "snail_fetch_far"(const void *address) noexcept nogil
 
 cdef enum:                      # of a row; what is longer the processor follows by itself
     FETCH_AT_SHARD = 2048
@@ -31,3 +33,15 @@ cdef inline void fetch_row_to_write(const char *row, uint32_t row_bytes,
     for at in range(0, end, 64):
         fetch_to_write(row + at)
     fetch_to_write(row + end - 1)
+
+
+cdef inline void fetch_row_far(const char *row, uint32_t row_bytes, uint32_t limit) noexcept nogil:
+    """Into the second-level cache, to be read or written: many rows ahead.
+
+    The first level has some 16 lines on their way; one more has to wait, and what asks for it.
+    """
+    cdef uint32_t at
+    cdef uint32_t end = min(row_bytes, limit)
+    for at in range(0, end, 64):
+        fetch_far(row + at)
+    fetch_far(row + end - 1)

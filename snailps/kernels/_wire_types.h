@@ -318,38 +318,63 @@ static void snail_narrow_owing_int8(const float *restrict row, float *restrict r
 
 /* ---- what may be pushed ---------------------------------------------------------------------- */
 
-/* Values between two looks at what they add up to: the loop over them has no branch. */
-#define SNAIL_LOOK 2048
+/* Bytes of a step through each of four streams: they lie in as many pages, so that the processor, which
+ * reads ahead inside a page only, reads ahead in four; the next page's are fetched in front. */
+#define SNAIL_LOOK_STEP 128
+#define SNAIL_LOOK_AHEAD 1024
+#if defined(__AVX512F__)
+#define SNAIL_LOOK_VECTOR 64
+#elif defined(__AVX2__)
+#define SNAIL_LOOK_VECTOR 32
+#else
+#define SNAIL_LOOK_VECTOR 16
+#endif
 typedef uint32_t snail_word __attribute__((aligned(1), may_alias));
+typedef uint32_t snail_word_vector __attribute__((vector_size(SNAIL_LOOK_VECTOR), aligned(1), may_alias));
+typedef uint16_t snail_half_vector __attribute__((vector_size(SNAIL_LOOK_VECTOR), aligned(1), may_alias));
 
 /* A search for the first number whose exponent is `limit` or more: with `carry` added, such an
- * exponent, and no lower one, reaches the sign's place. */
-#define SNAIL_SEARCH(name, bits, kind, exponents, carry)                                      \
+ * exponent, and no lower one, reaches the sign's place.  One pass without a branch over lines as the
+ * cache has them; a second one only where there is such a number. */
+#define SNAIL_SEARCH(name, kind, vector, exponents, carry)                                    \
+    SNAIL_WIRE_INLINE int name##_carries(kind number) {                                       \
+        return (kind)((number & exponents) + carry) >> (8 * sizeof(kind) - 1);                \
+    }                                                                                         \
+    static int name##_any(const char *at, const char *const end) {                            \
+        vector carried = {0};                                                                 \
+        int any = 0;                                                                          \
+        for (; at < end && (uintptr_t)at % 64 >= sizeof(kind); at += sizeof(kind))            \
+            any |= name##_carries(*(const kind *)at);                                         \
+        const int64_t stream = (end - at) / 4 / SNAIL_LOOK_STEP * SNAIL_LOOK_STEP;                      \
+        for (int64_t i = 0; i < stream; i += SNAIL_LOOK_STEP)                                      \
+            for (int s = 0; s < 4; s++) {                                                     \
+                const char *const step = at + s * stream + i;                                 \
+                __builtin_prefetch(step + SNAIL_LOOK_AHEAD);                                  \
+                __builtin_prefetch(step + SNAIL_LOOK_AHEAD + 64);                             \
+                _Pragma("GCC unroll 8")                                                       \
+                for (int v = 0; v < SNAIL_LOOK_STEP; v += SNAIL_LOOK_VECTOR)                            \
+                    carried |= (*(const vector *)(step + v) & (kind)exponents) + (kind)carry; \
+            }                                                                                 \
+        for (uint32_t v = 0; v < SNAIL_LOOK_VECTOR / sizeof(kind); v++)                            \
+            any |= carried[v] >> (8 * sizeof(kind) - 1);                                      \
+        for (at += 4 * stream; at < end; at += sizeof(kind))                                  \
+            any |= name##_carries(*(const kind *)at);                                         \
+        return any;                                                                           \
+    }                                                                                         \
     static uint64_t name(const char *rows, uint64_t stride, uint32_t n, uint32_t floats) {    \
         const int gapless = stride == sizeof(kind) * floats;                                  \
         const uint64_t length = gapless ? (uint64_t)n * floats : floats;                      \
-        for (uint32_t i = 0; i < (gapless ? n != 0 : n); i++, rows += stride) {               \
-            const kind *const row = (const kind *)rows;                                       \
-            for (uint64_t at = 0; at < length; at += SNAIL_LOOK) {                            \
-                const uint64_t rest = length - at;                                            \
-                const uint32_t some = rest < SNAIL_LOOK ? (uint32_t)rest : SNAIL_LOOK;        \
-                bits carried = 0;                                                             \
-                _Pragma("GCC unroll 4")                                                       \
-                for (uint32_t j = 0; j < some; j++)                                           \
-                    carried |= (bits)((row[at + j] & exponents) + carry);                     \
-                if (__builtin_expect(carried >> (8 * sizeof(bits) - 1), 0))                   \
-                    for (uint32_t j = 0;; j++)                                                \
-                        if ((bits)((row[at + j] & exponents) + carry) >> (8 * sizeof(bits) - 1)) \
-                            return i * length + at + j;                                       \
-            }                                                                                 \
-        }                                                                                     \
+        for (uint32_t i = 0; i < (gapless ? n != 0 : n); i++, rows += stride)                 \
+            if (__builtin_expect(name##_any(rows, rows + sizeof(kind) * length), 0))          \
+                for (uint64_t at = 0;; at++)                                                  \
+                    if (name##_carries(((const kind *)rows)[at])) return i * length + at;     \
         return (uint64_t)n * floats;                                                          \
     }
 
-SNAIL_SEARCH(snail_finite_float32, uint32_t, snail_word, 0x7f800000u, 0x00800000u)
-SNAIL_SEARCH(snail_finite_float16, uint16_t, snail_half, 0x7c00u, 0x0400u)
+SNAIL_SEARCH(snail_finite_float32, snail_word, snail_word_vector, 0x7f800000u, 0x00800000u)
+SNAIL_SEARCH(snail_finite_float16, snail_half, snail_half_vector, 0x7c00u, 0x0400u)
 /* 65,536 and more; what is between that and 65,504 rounds to it. */
-SNAIL_SEARCH(snail_fitting_float16, uint32_t, snail_word, 0x7f800000u, 0x80000000u - 0x47800000u)
+SNAIL_SEARCH(snail_fitting_float16, snail_word, snail_word_vector, 0x7f800000u, 0x80000000u - 0x47800000u)
 
 static uint64_t snail_finite_int8(const char *rows, uint64_t stride, uint32_t n, uint32_t floats) {
     for (uint32_t i = 0; i < n; i++, rows += stride) {

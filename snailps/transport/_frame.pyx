@@ -21,12 +21,14 @@ cdef uint32_t key_bytes(const uint64_t *keys, uint32_t n, uint64_t *base) noexce
     cdef uint64_t high = 0
     cdef uint32_t i
     cdef uint32_t wanted = 1
+    if n < 4:
+        return 0
     for i in range(n):
         low = min(low, keys[i])
         high = max(high, keys[i])
+        if not i & 15 and (high - low) >> (8 * NARROW_KEY_MAX):     # of hashes the first tell
+            return 0
     base[0] = low
-    if n < 4:
-        return 0
     while wanted <= NARROW_KEY_MAX and (high - low) >> (8 * wanted):
         wanted += 1
     return wanted if wanted <= NARROW_KEY_MAX else 0

@@ -297,6 +297,23 @@ def test_finite_rows_of_every_length_find_a_bad_value_at_every_place(build):
 
 
 @builds
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("begin", [0, 1, 2, 8, 36, 60, 63])
+def test_finite_rows_at_any_address_find_a_bad_value_in_each_stream(build, kind, begin):
+    length, size = 700, np.dtype(kind).itemsize
+    room = np.zeros(64 + length * size + 64, np.uint8)
+    first = -room.ctypes.data % 64 + begin
+    rows = room[first : first + length * size]
+    room[:first] = room[first + len(rows) :] = 0xFF  # NaN on both sides, which is not looked at
+    bad = np.frombuffer(np.array(NAN, kind).tobytes(), np.uint8)
+    assert build.finite_rows(WIRE_TYPES[kind], rows[None], length) == length
+    for place in range(length):
+        rows[size * place : size * (place + 1)] = bad
+        assert build.finite_rows(WIRE_TYPES[kind], rows[None], length) == place
+        rows[size * place : size * (place + 1)] = 0
+
+
+@builds
 @pytest.mark.parametrize("bad", BAD, ids=["inf", "-inf", "nan", "-nan", "signalling"])
 @pytest.mark.parametrize("place", [0, 2047, 2048, 4096, 6999])
 def test_finite_rows_find_the_first_of_several_in_long_rows(build, bad, place):

@@ -8,7 +8,7 @@
 # stays, as requests point to it.  Knows no frames; used under `Core.turn`, `owing_of` by callers.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row
+from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row_far
 from snailps.abi._table_hash cimport table_hash
 
 cdef struct OwingSlot:
@@ -81,5 +81,5 @@ cdef inline void owing_fetch_row(const Owing *owing, uint64_t key) noexcept nogi
     if owing.slots != NULL:
         at = table_hash(key) & owing.mask
         if owing.slots[at].row:
-            fetch_row(<const char *>owing_at(owing, owing.slots[at].row - 1),
-                      4 * owing.floats, FETCH_AT_CLIENT)
+            fetch_row_far(<const char *>owing_at(owing, owing.slots[at].row - 1),
+                          4 * owing.floats, FETCH_AT_CLIENT)

@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
-from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
+from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row_far
 from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, KIND_BACKWARD, KIND_ERROR, KIND_FORWARD, KIND_PULL,
@@ -37,7 +37,7 @@ cdef enum:
     GOODPUT_BYTES_MIN = 256 << 10   # a busy time that moved less says more of delays than of speed
     GOODPUT_BYTES_MAX = 4 << 20     # a longer one is counted in pieces
     RECV_BYTES = 128 << 10          # taken at a time: still in cache when it is scattered
-    AHEAD = 10                      # rows fetched before they are needed
+    AHEAD = 40                      # rows fetched before they are needed
 
 cdef uint64_t CATCH_UP = <uint64_t>1 << 63  # with the number of the part that they go before
 
@@ -311,7 +311,7 @@ cdef bint _write_values(const WireOps *wire, const Request *r, Part *part, char 
         return True
     for i in range(part.start, last):
         if i + AHEAD < r.n:             # beyond this part, too: the next one follows at once
-            fetch_row(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim, FETCH_AT_CLIENT)
+            fetch_row_far(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim, FETCH_AT_CLIENT)
         if r.later != NULL:
             value = sum_of(r, i)
         else:
@@ -423,15 +423,15 @@ cdef bint _take_rows(const WireOps *wire, const Request *r, const Part *part, co
     elif r.wire == WIRE_FLOAT32:
         for i in range(part.start, last):
             if i + AHEAD < r.n:
-                fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, r.row_bytes,
-                                   FETCH_AT_CLIENT)
+                fetch_row_far(r.rows + r.order[i + AHEAD] * r.row_stride, r.row_bytes,
+                              FETCH_AT_CLIENT)
             memcpy(r.rows + r.order[i] * r.row_stride, body, r.row_bytes)
             body += r.row_bytes
     else:
         for i in range(part.start, last):
             if i + AHEAD < r.n:
-                fetch_row_to_write(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim,
-                                   FETCH_AT_CLIENT)
+                fetch_row_far(r.rows + r.order[i + AHEAD] * r.row_stride, 4 * r.dim,
+                              FETCH_AT_CLIENT)
             _take_row(wire, r, i, body)
             body += r.row_bytes
     return True
