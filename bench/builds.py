@@ -114,9 +114,7 @@ def sparse(rng: np.random.Generator) -> dict[str, Call]:
                 )
     found["linear_scores"] = lambda k: k.linear_scores(rows, *data, outputs=10, bias=0)
     ftrl = np.abs(rng.normal(0, 1, (ROWS, 30))).astype(np.float32)
-    found["ftrl_weights"] = lambda k: k.ftrl_weights(
-        ftrl, outputs=10, lr=0.1, l1=0.1, beta=1.0
-    )
+    found["ftrl_weights"] = lambda k: k.ftrl_weights(ftrl, outputs=10, lr=0.1, l1=0.1, beta=1.0)
     packed = rng.normal(0, 1, (ROWS, 2 * 17)).astype(np.float32)
     unpacked = kernels.padded(2 * ROWS, 17).reshape(ROWS, -1)
     found["unpack_parts"] = lambda k: k.unpack_parts(packed, unpacked, 17, 2)
@@ -156,9 +154,7 @@ def embeddings(rng: np.random.Generator) -> dict[str, Call]:
             rows, DIM, heads, middle, tails, noise, **options
         )
     ratings = rng.normal(3, 1, EXAMPLES).astype(np.float32)
-    found["train_ratings"] = lambda k: k.train_ratings(
-        rows, DIM, heads, tails, ratings, **more
-    )
+    found["train_ratings"] = lambda k: k.train_ratings(rows, DIM, heads, tails, ratings, **more)
     one = kernels.padded(ROWS, DIM)
     one[:, :DIM] = rows[:, :DIM]
     for metric in range(4):

@@ -129,7 +129,7 @@ class NameCounts:
     def add_values(self, values: NDArray[np.float32]) -> None:
         """Counts and sums values."""
         wide = values.astype(np.float64)
-        self.sums += (len(wide), wide.sum(), wide @ wide)
+        self.sums += np.array([len(wide), wide.sum(), wide @ wide])
 
     def merge(self, part: bytes) -> None:
         """Adds what `dump` returned."""

@@ -640,7 +640,8 @@ def test_epochs_of_a_partial_fit_go_before_the_parameter(jobs):
 @pytest.mark.parametrize(
     ("cls", "name", "meant"),
     [
-        ("LogisticRegression", "alpha", "l2"), ("LogisticRegression", "C", "l2', 1 / \\(n C\\) of n"),
+        ("LogisticRegression", "alpha", "l2"),
+        ("LogisticRegression", "C", "l2', 1 / \\(n C\\) of n"),
         ("LogisticRegression", "fit_intercept", "bias"), ("FastText", "alpha", "lr"),
         ("MLPClassifier", "hidden_layer_sizes", "hidden"), ("FMRegressor", "n_factors", "factors"),
         ("LogisticRegression", "class_weights", "class_weight"),

@@ -388,7 +388,9 @@ class EmbeddingWorker(Worker):
                 places[i] = found + np.int32(at)
             keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
             at += len(used)
-        lines = Lines(np.concatenate(keys), np.array(places, np.int32), self.values_of(columns.values))
+        lines = Lines(
+            np.concatenate(keys), np.array(places, np.int32), self.values_of(columns.values)
+        )
         if self._encoded_bytes + lines.size_bytes <= ENCODED_BYTES:
             self._encoded[known] = lines
             self._encoded_bytes += lines.size_bytes

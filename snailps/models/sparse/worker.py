@@ -376,9 +376,7 @@ class SparseWorker(Worker):
         self._loss_unit = loss_unit(s)
         derive = None
         if s.method == "ftrl":
-            derive = partial(
-                kernels.ftrl_weights, outputs=table.dim, lr=s.lr, l1=s.l1, beta=s.beta
-            )
+            derive = partial(kernels.ftrl_weights, outputs=table.dim, lr=s.lr, l1=s.l1, beta=s.beta)
         self.sgd = LocalSgd(self, layout, state=True, derive=derive)
         self.shared_rows = None
         self._seen = SeenBlocks(s.epochs)
