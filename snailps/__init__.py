@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from snailps.config import JobSettings, setting
     from snailps.data.matrix_writer import write_matrix
     from snailps.data.pipeline import Stage
-    from snailps.errors import SnailError
+    from snailps.errors import ConvergenceWarning, SnailError
     from snailps.estimators import (
         FastText,
         FMClassifier,
@@ -53,6 +53,7 @@ __all__ = [
     "AccessMethod",
     "Block",
     "Cluster",
+    "ConvergenceWarning",
     "FMClassifier",
     "FMRegressor",
     "FastText",
@@ -94,7 +95,7 @@ _HOMES = {
     "config": ("JobSettings", "setting"),
     "data.matrix_writer": ("write_matrix",),
     "data.pipeline": ("Stage",),
-    "errors": ("SnailError",),
+    "errors": ("ConvergenceWarning", "SnailError"),
     "estimators": (
         "FMClassifier",
         "FMRegressor",

@@ -28,6 +28,7 @@ not a `SnailError` is a bug of ours (or of the user's model) and keeps its trace
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -224,3 +225,20 @@ def words_of(error: BaseException) -> str:
     if len(text) <= WORDS_MAX:
         return text
     return f"{text[:WORDS_MAX]} ... ({len(text):,} characters)"
+
+
+class ConvergenceWarning(UserWarning):
+    """A training has ended while its loss was still falling: more epochs would help.
+
+    Where scikit-learn is loaded, warnings are of its class of that name, too.
+    """
+
+
+def convergence_warning(text: str) -> ConvergenceWarning:
+    """The warning, which filters for scikit-learn's catch as well if it is loaded."""
+    exceptions = sys.modules.get("sklearn.exceptions")
+    theirs = getattr(exceptions, "ConvergenceWarning", None)
+    if theirs is None:
+        return ConvergenceWarning(text)
+    found: ConvergenceWarning = type("ConvergenceWarning", (ConvergenceWarning, theirs), {})(text)
+    return found

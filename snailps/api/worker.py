@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from snailps.api.block import Block
 from snailps.api.class_loading import load_named
 from snailps.api.model_tables import ModelTables
+from snailps.api.passes import EPOCHS, Passes
 from snailps.api.results import Results, write_tables
 from snailps.api.rotation import Rotation, Visits
 from snailps.api.tables import Rows, Table, Tensor
@@ -285,6 +286,18 @@ class Worker(ModelTables):
             Of the survey; empty without one.
         """
         return None
+
+    @classmethod
+    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+        """Epochs of a job whose setting `epochs` is ``auto``; asked at the master, quickly.
+
+        Parameters
+        ----------
+        settings : JobSettings
+        total_bytes : int
+            Of the input, of one epoch.
+        """
+        return Passes(EPOCHS, EPOCHS)
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:

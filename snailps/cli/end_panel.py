@@ -29,6 +29,7 @@ SPARK_COLUMNS = 40
 STYLES: Mapping[Mood, str] = {"good": "green", "idle": "", "waits": "yellow", "bad": "red"}
 ENDS = {
     "interrupt": "ended early by Ctrl-C",
+    "converged": "the loss has stopped falling",
     "target_loss": "target_loss is reached",
     "max_steps": "max_steps is reached",
     "max_seconds": "max_seconds is reached",
@@ -98,7 +99,7 @@ def ending_of(
         mood = "waits" if figures.get("ended_by") == "interrupt" else "good"
         title = f"{name} is trained"
         if by:
-            share = figures.get("progress")
+            share = figures.get("progress") if figures["ended_by"] != "converged" else None
             title += f": {by}" + (f", {share:.0%} done" if share is not None else "")
     facts.append(("wrote", [_file_line(path) for path in files]))
     if kept and figures.get("report"):
@@ -194,9 +195,12 @@ def _loss(figures: Mapping[str, Any], losses: Sequence[float]) -> list[str]:
     course = epochs if len(epochs) > 1 else [*losses[:1], *epochs[-1:]]
     if not course:
         return []
+    falls = figures.get("loss_falls")
+    more = [f"still falling {falls:.0%} an epoch: more epochs would help"] if falls else []
     if len(course) == 1 or f"{course[0]:.4f}" == f"{course[-1]:.4f}":
-        return [f"{course[-1]:.4f}"]
-    return [f"{course[0]:.4f} → {course[-1]:.4f}"]
+        return [f"{course[-1]:.4f}", *more]
+    passes = f" in {len(epochs)} epochs" if len(epochs) > 1 else ""
+    return [f"{course[0]:.4f} → {course[-1]:.4f}{passes}", *more]
 
 
 def _quality(test: Any) -> list[str]:

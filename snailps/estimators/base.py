@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from snailps.config import JobSettings
 from snailps.data.spool import Spooled
-from snailps.errors import ParameterError
+from snailps.errors import ParameterError, convergence_warning
 from snailps.estimators.display import check_verbose, display_of
 from snailps.estimators.history_plot import plot_history
 from snailps.estimators.jobs import Finished, check_cluster, run_job
@@ -169,13 +170,10 @@ class Estimator:
         """
         name = type(self).__name__
         chosen = self._checked(settings, without)
-        epochs = chosen.get("epochs", self.parameters.by_name["epochs"].default)
         before = [] if first else self.history_
         display = display_of(self._parameter("verbose"), name)
         past = before[-1]["epoch"] if before else 0
-        monitor = Monitor(
-            self._parameter("callbacks"), display, epochs, past, loss_factor=loss_factor
-        )
+        monitor = Monitor(self._parameter("callbacks"), display, past, loss_factor=loss_factor)
         monitor.quiet = not self._parameter("verbose")
         try:
             with run_job(
@@ -194,6 +192,10 @@ class Estimator:
         if loss_factor != 1 and figures.get("train_loss") is not None:
             figures["train_loss"] *= loss_factor
         self.history_, self.figures_ = [*before, *monitor.history], figures
+        if falls := figures.get("loss_falls"):
+            epochs = figures["epochs"]
+            text = f"{name}: the loss still falls {falls:.0%} an epoch after {epochs} epochs: more "
+            warnings.warn(convergence_warning(f"{text}would help (epochs=...)"), stacklevel=4)
 
     def _checked(
         self, settings: Mapping[str, Any] = _NONE, without: Iterable[str] = ()

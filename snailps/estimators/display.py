@@ -213,7 +213,8 @@ def line_of(report: Mapping[str, Any]) -> str:
     """A report as a line: epoch, loss, speed."""
     parts = []
     if report["phase"] in ("training", "done"):
-        parts.append(f"epoch {report['epoch']}/{report['epochs']}")
+        of = ", at most " if report["at_most"] else "/"
+        parts.append(f"epoch {report['epoch']}{of}{report['epochs']}")
     if report.get("loss") is not None:
         parts.append(f"loss {report['loss']:.4f}")
     for unit in ("words", "examples"):

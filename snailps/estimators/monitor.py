@@ -20,10 +20,11 @@ from snailps.node.status import Status
 INTERVAL_S = 0.2
 """Callbacks and displays hear of a training so often, at most."""
 _SHOWN = {"survey": "reading", "loading": "loading", "training": "training", "exporting": "saving"}
-_PASS = re.compile(r"(?:epoch|round) (\d+) of (\d+)")
+_PASS = re.compile(r"(?:epoch|round) (\d+)(,? at most| of) (\d+)")
 
 Report = dict[str, Any]
-"""phase, epoch, epochs, progress (0 to 1, of the phase), loss, lr, words and words_per_s (or
+"""phase, epoch, epochs (0 before the training), at_most (the training may end before so many, once
+the loss stops falling), progress (0 to 1, of the phase), loss, lr, words and words_per_s (or
 examples), seconds; while reading also bytes and bytes_per_s."""
 Callback = Callable[[Report], object]
 
@@ -68,8 +69,6 @@ class Monitor:
     callbacks : iterable of callables
         Each is called with a report; one that returns False ends the training early.
     display : Display
-    epochs : int
-        Of this job.
     first : int
         Epochs that were trained before, in earlier jobs of the same model.
     clock : callable
@@ -89,14 +88,14 @@ class Monitor:
         self,
         callbacks: Iterable[Callback],
         display: Display,
-        epochs: int,
         first: int = 0,
         clock: Callable[[], float] = time.monotonic,
         loss_factor: float = 1.0,
     ) -> None:
         self._callbacks = callbacks_of(callbacks)
         self._loss_factor = loss_factor
-        self._display, self._epochs, self._first, self._clock = display, epochs, first, clock
+        self._display, self._first, self._clock = display, first, clock
+        self._epochs, self._may_converge = 0, False
         self._begun: float | None = None
         self._told, self._last = -math.inf, ("", 0.0, 0)
         self.stopped = self.quiet = False
@@ -109,6 +108,8 @@ class Monitor:
             return not self.stopped
         found = _PASS.match(status["pass_"])
         epoch = int(found[1]) if found else self._last[2]
+        if found:
+            self._epochs, self._may_converge = int(found[3]), found[2] != " of"
         now, state = self._clock(), (phase, status["progress"], epoch)
         soon = now - self._told < INTERVAL_S and (phase, epoch) == (self._last[0], self._last[2])
         if state == self._last or soon:
@@ -119,6 +120,7 @@ class Monitor:
                 "phase": phase,
                 "epoch": self._first + epoch,
                 "epochs": self._first + self._epochs,
+                "at_most": self._may_converge,
                 "progress": status["progress"],
                 "loss": self._loss(status["loss"]),
                 "lr": status["lr"],
@@ -143,7 +145,8 @@ class Monitor:
             {
                 "phase": "done",
                 "epoch": self.history[-1]["epoch"] if history else self._first,
-                "epochs": self._first + self._epochs,
+                "epochs": self._first + int(figures.get("epochs", self._epochs)),
+                "at_most": False,
                 "progress": 1.0,
                 "loss": self._loss(figures.get("train_loss")),
                 "lr": None,

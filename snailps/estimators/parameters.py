@@ -159,7 +159,7 @@ class Parameters:
             A value has the wrong type or is out of range, or two contradict each other.
         """
         leave = {*left_out, *also}
-        given = {name: _plain(values[name]) for name in self.by_name}
+        given = {name: _plain(values[name], one) for name, one in self.by_name.items()}
         for name, value in given.items():
             _check_type(self.by_name[name], value, who)
         normal = settings_of(self._settings)
@@ -199,8 +199,10 @@ def _common() -> Mapping[str, Setting]:
     return settings_of(JobSettings)
 
 
-def _plain(value: Any) -> Any:
-    """A Python value in the place of a NumPy scalar."""
+def _plain(value: Any, setting: Setting) -> Any:
+    """A Python value in the place of a NumPy scalar; None is ``auto`` where there is such."""
+    if value is None and setting.auto:
+        return "auto"
     item: Callable[[], Any] | None = getattr(value, "item", None)
     return item() if item is not None and getattr(value, "ndim", None) == 0 else value
 

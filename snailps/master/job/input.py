@@ -17,6 +17,10 @@ from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError
 
+BLOCKS_LEAST = 50
+"""Blocks that an asynchronous job has at least for each worker, where an epoch has fewer than ten:
+a lease takes about 1 ms, more than a block of such input."""
+
 
 class JobInput:
     """Files and blocks; none before `find`.
@@ -47,27 +51,31 @@ class JobInput:
         """The files of the input, and how long each is."""
         return [(source.path, source.bytes) for source in self._sources]
 
-    def find(self, workers: int, workers_told: int) -> None:
-        """Finds the files and cuts them, for so many workers as they are and as models count them.
-
-        May take long (unpacking).
+    def find(self) -> None:
+        """Finds the files.  May take long (unpacking).
 
         Raises
         ------
         DataError
             A path is missing, empty or unreadable.
         """
-        settings = self._settings
-        self._sources = expand(settings.input, self._scratch)
+        self._sources = expand(self._settings.input, self._scratch)
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
         self.total_bytes = sum(source.bytes for source in self._sources)
+
+    def cut(self, settings: JobSettings, workers: int, workers_told: int) -> None:
+        """Cuts the files, for so many workers as they are and as models count them."""
+        self._settings = settings
         size = settings.block_bytes or self._cls.block_bytes(
             settings, self.total_bytes, workers_told
         )
-        tenth = max(1, -(-self.total_bytes // 10))
+        most = -(-self.total_bytes // 10)
+        if settings.consistency == "async":  # else blocks are what steps are made of
+            of_job = self.total_bytes * min(settings.epochs, BLOCKS_LEAST)
+            most = max(most, -(-of_job // (BLOCKS_LEAST * workers_told)))
         pieces = self._cls.pieces(settings, self._sources, workers)
         if pieces is None:
-            self._cut(max(1, min(size, tenth)))
+            self._cut(max(1, min(size, most)))
         else:
             self.blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
 

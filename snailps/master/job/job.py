@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from snailps.api.rotation import VISITING_PER_PART, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
-from snailps.config import JobSettings, RawConfig, to_mapping
+from snailps.config import JobSettings, RawConfig, settings_of, to_mapping
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output, check_room, sizes_text
 from snailps.data.blocks import HEAD
@@ -158,8 +158,12 @@ class Job:
         self._pass_begun = self._begun
         self.metrics = PassMetrics()
         self.ended_by = ""
+        self._is_judged = settings_of(self.cls.Settings)["epochs"].auto
+        """Of a model whose epochs are decided by its loss, too: what that still does is told."""
+        self._least_epochs = self.settings.epochs
+        """From so many on the training ends when the loss stops falling; all: it does not."""
         self.validation: dict[str, list[tuple[str, float]]] = {}
-        self._reached_in = -1
+        self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
 
     def prepare(self, workers: int) -> None:
@@ -177,7 +181,12 @@ class Job:
             return
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
-        self.input.find(max(1, workers), self.workers_told(max(1, workers)))
+        self.input.find()
+        if not self.settings.epochs:
+            passes = self.cls.passes(self.settings, self.input.total_bytes)
+            self.settings = dataclasses.replace(self.settings, epochs=passes.most)
+            self._least_epochs = passes.least
+        self.input.cut(self.settings, max(1, workers), self.workers_told(max(1, workers)))
 
     def check_methods(
         self, tables: Iterable[Table], where: str, known: Iterable[Table] = ()
@@ -368,7 +377,7 @@ class Job:
                 "ledger": {name: held for name, held in ledger.items() if name not in arrays},
                 "metrics": self.metrics.snapshot(exact=True),
                 "diverged": self.diverged,
-                "reached_in": self._reached_in,
+                "reached": [self._reached_in, self._reached],
             }
         figures: dict[str, Any] = {
             "lr": self.metrics.lr,
@@ -438,8 +447,9 @@ class Job:
             self.begin_round()
         if exact is not None:
             self.metrics.resume(exact["metrics"])
-            self.diverged, self._reached_in = str(exact["diverged"]), int(exact["reached_in"])
-            if self.has_reached_target:
+            self.diverged = str(exact["diverged"])
+            self._reached_in, self._reached = exact["reached"]
+            if self.has_reached:
                 self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
             return
         self.metrics.forget_rate(now)
@@ -487,22 +497,28 @@ class Job:
         if settings.max_seconds and self.elapsed_s(now) >= settings.max_seconds:
             return "max_seconds"
         if self.clocked:
-            return "target_loss" if self.has_reached_target else ""
-        return "target_loss" if self._low_enough() else ""
+            return self._reached
+        assert self.ledger is not None
+        return self._enough(self.ledger.epoch)
 
     @property
-    def has_reached_target(self) -> bool:
-        """A clock or round has reached `target_loss`."""
+    def has_reached(self) -> bool:
+        """A clock or round has ended the training: `target_loss` is reached, or it converged."""
         return self._reached_in >= 0
 
-    def _low_enough(self) -> bool:
-        return self.metrics.is_low(self.settings.target_loss, len(self.input.blocks))
+    def _enough(self, epochs: int) -> str:
+        """What the loss says after so many whole epochs: `ended_by`, or nothing."""
+        if self.metrics.is_low(self.settings.target_loss, len(self.input.blocks)):
+            return "target_loss"
+        if self._least_epochs <= epochs < self.settings.epochs and self.metrics.is_flat(epochs):
+            return "converged"
+        return ""
 
     def end_early(self, why: str) -> None:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
         assert self.ledger is not None
         self.ended_by = why
-        if isinstance(self.ledger, BspLedger) and why == "target_loss":
+        if isinstance(self.ledger, BspLedger) and why == self._reached:
             self.ledger.end_after(self._reached_in + CLOCKS_AHEAD)
         else:
             self.ledger.close()
@@ -548,7 +564,12 @@ class Job:
         if isinstance(self.ledger, RoundLedger):
             return f"round {self.ledger.round + 1} of {self.rounds}"
         epoch = min(self.ledger.epoch + 1, self.settings.epochs)
-        return f"epoch {epoch} of {self.settings.epochs}"
+        return f"epoch {epoch}{', at most' if self.may_converge else ' of'} {self.settings.epochs}"
+
+    @property
+    def may_converge(self) -> bool:
+        """The training ends when the loss stops falling: the number of epochs is a bound."""
+        return self._least_epochs < self.settings.epochs
 
     def end_survey(self) -> None:
         """Makes the summary, and the blocks of the training.  May take seconds."""
@@ -739,7 +760,10 @@ class Job:
         self.metrics.count(self.ledger.entry(number).epoch, result)
         if isinstance(self.ledger, BspLedger) and self._reached_in < 0:
             micro_batches = self.settings.micro_batches
-            if (number + 1) % micro_batches == 0 and self._low_enough():
+            if (number + 1) % micro_batches:
+                return
+            self._reached = self._enough((number + 1) // len(self.input.blocks))
+            if self._reached:
                 self._reached_in = number // micro_batches
                 # At once: before `limit_reached` is asked, workers that wait are answered.
                 self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
@@ -788,7 +812,7 @@ class Job:
                 "saved"
             )
         if self.settings.target_loss and loss <= self.settings.target_loss:
-            self._reached_in = round_
+            self._reached_in, self._reached = round_, "target_loss"
 
     # --- figures ---------------------------------------------------------------------------
 
@@ -815,10 +839,13 @@ class Job:
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
+        ended_by = self.ended_by or self._end(whole)
+        falls = self.metrics.falling() if ended_by == "epochs" and self._is_judged else 0.0
         return {
             **bad,
             **self._clock_figures(),
-            "ended_by": self.ended_by or self._end(whole),
+            **({"loss_falls": round(falls, 4)} if falls else {}),
+            "ended_by": ended_by,
             f"{kind}_per_s": round(units / seconds, 1) if seconds else None,
             kind: units,
             "train_s": round(seconds, 3),
@@ -827,7 +854,7 @@ class Job:
             "train_loss": known[-1] if known else None,
             "loss_by_epoch": losses,
             "progress": round(self.ledger.progress, 6),
-            "epochs": self.settings.epochs,
+            "epochs": math.ceil(self.ledger.progress * self.settings.epochs - 1e-9),
             "blocks": self.ledger.finished,
             "blocks_per_epoch": len(self.input.blocks),
             f"block_{kind}_max": self.metrics.block_units,
@@ -840,8 +867,7 @@ class Job:
         assert self.ledger is not None
         if self.rounds:
             return "rounds"
-        early = "target_loss" if self.has_reached_target else "max_steps"
-        return early if self.ledger.size < whole else "epochs"
+        return (self._reached or "max_steps") if self.ledger.size < whole else "epochs"
 
     def _clock_figures(self) -> dict[str, Any]:
         """Figures of one kind of ledger."""

@@ -22,6 +22,12 @@ from snailps.master.member import RATE_WINDOW_S
 
 RECENT_BLOCKS = 16
 """The loss shown, and compared with `target_loss`, is the mean over so many blocks, or visits."""
+FLAT_EPOCHS = 5
+"""The loss has stopped falling if so many epochs have brought it down by less than `FLAT`, each."""
+FLAT = 1e-3
+"""Of the loss of the first epoch, as scikit-learn's `tol` of the loss where that is about 1."""
+FALLING = 0.01
+"""The loss still falls if the last epoch has brought it down by this share of itself."""
 _BLOCK = -1
 """In the place of a tenancy."""
 
@@ -299,6 +305,24 @@ class PassMetrics:
         """Whether the mean loss of the last blocks, of so many in an epoch, is as low as that."""
         enough = len(self._recent) >= min(RECENT_BLOCKS, blocks)
         return bool(target and enough and self.loss is not None and self.loss <= target)
+
+    def is_flat(self, epochs: int) -> bool:
+        """Whether the mean loss has stopped falling by the end of so many whole epochs.
+
+        The least of the last `FLAT_EPOCHS` is compared with the least of those before.
+        """
+        losses = self.loss_by_epoch()[:epochs]
+        known = [loss for loss in losses if loss is not None]
+        if len(known) <= FLAT_EPOCHS or len(known) < len(losses):
+            return False
+        before, last = min(known[:-FLAT_EPOCHS]), min(known[-FLAT_EPOCHS:])
+        return before - last < FLAT_EPOCHS * FLAT * abs(known[0])
+
+    def falling(self) -> float:
+        """By what share of itself the last epoch has brought the loss down; 0: by less than 1%."""
+        *_, before, last = 0.0, 0.0, *self.loss_by_epoch()
+        share = (before - last) / before if before and last is not None and before > 0 else 0.0
+        return share if share >= FALLING else 0.0
 
     def loss_by_epoch(self) -> list[float | None]:
         """Mean loss of each epoch or round; None where nothing is known."""

@@ -101,7 +101,7 @@ class RoundController:
             self._out.note("look", {"round": round_})
             self._job.next_round()
             self.look(round_, now)
-        if self.closing or self._job.has_reached_target or not self._ledger.begun:
+        if self.closing or self._job.has_reached or not self._ledger.begun:
             return
         if self._ledger.over and not self._ledger.ready:  # what all have done at Ctrl-C is not lost
             return

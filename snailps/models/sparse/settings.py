@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.data.columns import columns_by_name
@@ -28,6 +29,7 @@ METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 class SparseSettings(JobSettings):
     """Settings common to all models of sparse examples."""
 
+    epochs: int = setting(0, **EPOCHS_AUTO)
     test: tuple[str, ...] = setting(
         (),
         help="Hold-out files, folders and globs, in the format of the input, on which the finished "

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.passes import Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results, Surveyor, Worker
 from snailps.config import JobSettings
@@ -89,6 +90,10 @@ ROUND_EXAMPLES_ALONE = 1_000_000
 """Its `ROUND_EXAMPLES`, about a second's work.  5 M clicks: 27 bytes an example, 39 at 250,000."""
 ROUND_WORKERS = 8
 """Workers from which a round is a part of each one's share of an epoch, as it is with 8."""
+ENOUGH_BYTES = 64 << 20
+"""Of all epochs of a small input: about a second's work."""
+EPOCHS_FALLING = 50
+"""Where the step size falls over the job, which then does not end before."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Size below which the lease of a block costs more than a tenth of its training.  A block takes a
 worker about 1 ms beside its training, as much as 100 KB of text."""
@@ -274,7 +279,8 @@ class SparseWorker(Worker):
         """A tenth of an epoch, for several workers a twentieth of each one's share.
 
         Where that is less than what pays for a lease, a block is more: up to a fifth of a worker's
-        share, and all of it if there are 20 epochs; the job makes it a tenth of an epoch at most.
+        share, and all of it if there are 20 epochs; the job makes it a tenth of an epoch at most, or
+        more if it has many.
 
         If rows are copied for each block, an eightieth of that share, because the copies grow
         stale: 5 M clicks, 4 workers, log loss .40806 at a twentieth of an epoch in flight at all
@@ -283,15 +289,22 @@ class SparseWorker(Worker):
         assert isinstance(settings, SparseSettings)
         keeps = cls.keeps_rows(settings)
         most = BLOCK_BYTES_KEPT if keeps else BLOCK_BYTES_MAX
-        if workers == 1:
-            share = total_bytes // 10
-            most = BLOCK_BYTES_ALONE if keeps else most
-        elif keeps:
+        most = BLOCK_BYTES_ALONE if keeps and workers == 1 else most
+        share = total_bytes // (10 if workers == 1 else 20 * workers)
+        if keeps:
             parts = max(1, min(5, 20 // settings.epochs)) * workers
-            share = max(total_bytes // (20 * workers), min(BLOCK_BYTES_SMALL, total_bytes // parts))
-        else:
+            share = max(share, min(BLOCK_BYTES_SMALL, total_bytes // parts))
+        elif workers > 1:
             share = total_bytes // (80 * workers)
         return max(512, min(most, share))
+
+    @classmethod
+    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+        """Small inputs as often as `ENOUGH_BYTES` allow, while the loss falls."""
+        assert isinstance(settings, SparseSettings)
+        if settings.method in cls.falling:
+            return Passes.by_size(total_bytes, ENOUGH_BYTES, EPOCHS_FALLING, ends=False)
+        return Passes.by_size(total_bytes, ENOUGH_BYTES, ends=True)
 
     @classmethod
     def keeps_rows(cls, settings: SparseSettings) -> bool:

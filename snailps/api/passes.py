@@ -1,0 +1,62 @@
+"""How often a training goes over its input where the user leaves that to the model.
+
+    epochs: auto -> Worker.passes(settings, total_bytes) -> Passes -> the job (`master/job/job.py`)
+
+A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Worker.passes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from snailps.errors import MisuseError
+
+EPOCHS = 5
+"""Of large inputs, and of models that do not decide."""
+EPOCHS_MAX = 300
+"""Of small ones, at most."""
+EPOCHS_AUTO: Mapping[str, Any] = {
+    "help": "Number of training passes over the whole input. `auto`: by its size, 5 for large "
+    "inputs; for small ones more, at most 300, where the step size does not fall over the job "
+    "only until the mean loss of an epoch stops falling (docs/training.md).",
+    "when": "More if the end of the training says that the loss is still falling; fewer to save "
+    "time.",
+    "low": 1,
+    "high": 1_000_000,
+    "aliases": ["num_iters"],
+    "auto": True,
+}
+"""The setting `epochs` of models with `Worker.passes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How often a job trains on its input.
+
+    Attributes
+    ----------
+    most : int
+        Epochs at most, which rates that fall over the job count with.
+    least : int
+        From so many on, at least 1, the job ends once the loss stops falling; `most`: never before.
+    """
+
+    most: int
+    least: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise MisuseError(f"expected 1 <= least <= most epochs, got {self}")
+
+    @classmethod
+    def by_size(
+        cls, total_bytes: int, enough_bytes: int, most: int = EPOCHS_MAX, *, ends: bool
+    ) -> Passes:
+        """As many as read `enough_bytes` in all: from `EPOCHS` to `most`.
+
+        With `ends`, of which all but `EPOCHS` are trained only while the loss falls.
+        """
+        epochs = max(EPOCHS, min(most, enough_bytes // max(1, total_bytes)))
+        return cls(epochs, EPOCHS if ends else epochs)
