@@ -17,6 +17,8 @@ EPOCHS = 5
 """Of large inputs, and of models that do not decide."""
 EPOCHS_MAX = 300
 """Of small ones, at most."""
+EPOCHS_FALLING = 50
+"""The same where the step size falls over the job, which then does not end before."""
 EPOCHS_AUTO: Mapping[str, Any] = {
     "help": "Number of training passes over the whole input. `auto`: by its size, 5 for large "
     "inputs; for small ones more, at most 300, where the step size does not fall over the job "
@@ -52,11 +54,12 @@ class Passes:
 
     @classmethod
     def by_size(
-        cls, total_bytes: int, enough_bytes: int, most: int = EPOCHS_MAX, *, ends: bool
+        cls, total_bytes: int, enough_bytes: int, *, ends: bool = True
     ) -> Passes:
-        """As many as read `enough_bytes` in all: from `EPOCHS` to `most`.
+        """As many as read `enough_bytes` in all, from `EPOCHS` to `EPOCHS_MAX`.
 
-        With `ends`, of which all but `EPOCHS` are trained only while the loss falls.
+        With `ends`, all but `EPOCHS` of them are trained only while the loss falls.
         """
+        most = EPOCHS_MAX if ends else EPOCHS_FALLING
         epochs = max(EPOCHS, min(most, enough_bytes // max(1, total_bytes)))
         return cls(epochs, EPOCHS if ends else epochs)

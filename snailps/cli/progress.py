@@ -446,7 +446,8 @@ def _percent(status: Status) -> str:
 
 
 def _left(status: Status, eta_s: float | None) -> list[str]:
-    return [f"{seconds_text(eta_s)} left"] if eta_s is not None else []
+    most = "at most " if "at most" in status["pass_"] else ""
+    return [f"{most}{seconds_text(eta_s)} left"] if eta_s is not None else []
 
 
 def _figures(status: Status) -> list[str]:

@@ -44,7 +44,7 @@ class KnowledgeGraph(_embeddings.KnowledgeGraph):
     temperature: float
     norm: Literal["l1", "l2"]
     normalize: bool
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -76,7 +76,7 @@ class KnowledgeGraph(_embeddings.KnowledgeGraph):
         temperature: float = 1.0,
         norm: Literal["l1", "l2"] = "l1",
         normalize: bool = False,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -104,7 +104,7 @@ class MatrixFactorization(_embeddings.MatrixFactorization):
     scale: float
     loss: Literal["squared", "softmax", "pairwise"]
     top: int
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -132,7 +132,7 @@ class MatrixFactorization(_embeddings.MatrixFactorization):
         scale: float = 0.0,
         loss: Literal["squared", "softmax", "pairwise"] = "squared",
         top: int = 10,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -160,7 +160,7 @@ class FMClassifier(_fm.FMClassifier):
     scale: float
     factor_l2: float
     eps: float
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -190,7 +190,7 @@ class FMClassifier(_fm.FMClassifier):
         scale: float = 0.03,
         factor_l2: float = 0.002,
         eps: float = 0.1,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -220,7 +220,7 @@ class FMRegressor(_fm.FMRegressor):
     scale: float
     factor_l2: float
     eps: float
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -249,7 +249,7 @@ class FMRegressor(_fm.FMRegressor):
         scale: float = 0.03,
         factor_l2: float = 0.002,
         eps: float = 0.1,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -275,7 +275,7 @@ class LinearRegression(_linear.LinearRegression):
     l2: float
     beta: float
     bias: bool
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -300,7 +300,7 @@ class LinearRegression(_linear.LinearRegression):
         l2: float = 0.0,
         beta: float = 1.0,
         bias: bool = True,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -325,7 +325,7 @@ class LogisticRegression(_linear.LogisticRegression):
     l2: float
     beta: float
     bias: bool
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -351,7 +351,7 @@ class LogisticRegression(_linear.LogisticRegression):
         l2: float = 0.0,
         beta: float = 1.0,
         bias: bool = True,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -374,7 +374,7 @@ class MLPClassifier(_mlp.MLPClassifier):
     batch_size: int
     lr: float
     momentum: float
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -398,7 +398,7 @@ class MLPClassifier(_mlp.MLPClassifier):
         batch_size: int = 256,
         lr: float = 0.002,
         momentum: float = 0.9,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -429,7 +429,7 @@ class SparseNetClassifier(_net.SparseNetClassifier):
     batch_size: int
     in_flight: int
     first_layer: Literal["auto", "servers", "worker"]
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -460,7 +460,7 @@ class SparseNetClassifier(_net.SparseNetClassifier):
         batch_size: int = 1024,
         in_flight: int = 2,
         first_layer: Literal["auto", "servers", "worker"] = "auto",
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,

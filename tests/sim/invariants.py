@@ -139,11 +139,11 @@ def blocks_trained(cluster):
         least = plan.least(job.blocks)
         numbers = expected_numbers(job) if job.tenants else range(least)
         missing = [number for number in numbers if number not in reported]
-        if plan.target and not plan.clocked:  # whichever come first
+        if plan.ends_by_loss and not plan.clocked:  # whichever come first
             missing = [] if len(reported) >= least else missing
         if missing:
             yield f"blocks {missing[:5]} were never reported"
-        if plan.target and plan.clocked and max(reported) >= least:
+        if plan.ends_by_loss and plan.clocked and max(reported) >= least:
             yield f"block {max(reported)} is trained, behind the end of the training at {least}"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from snailps.master.job.metrics import RECENT_BLOCKS
+from snailps.master.job.metrics import FLAT_EPOCHS, RECENT_BLOCKS
 from snailps.master.leases import CLOCKS_AHEAD
 from tests.sim.model import Books, blocks_of, expected_round
 from tests.sim.staleness import Staleness
@@ -44,6 +44,8 @@ class JobPlan:
     """In a rotation: how often a visit is settled."""
     target: bool = False
     """The training ends once it has enough losses, all of which are alike."""
+    flat: bool = False
+    """... or once the loss stops falling, which it never does."""
     limit_s: float = 0.0
     """... or after so long."""
     own: bool = False
@@ -53,6 +55,11 @@ class JobPlan:
     def clocked(self):
         """Whether pushes wait for a clock."""
         return self.consistency == "bsp" or self.rounds > 0
+
+    @property
+    def ends_by_loss(self):
+        """Whether its losses may end it."""
+        return self.target or self.flat
 
     def usual_s(self, think_s, workers):
         """Roughly how long it takes without faults, seconds."""
@@ -81,7 +88,8 @@ class JobPlan:
         values |= {
             "input": str(folder / f"in-{self.blocks}.txt"),
             "block_bytes": str(len(LINE)),
-            "epochs": str(self.epochs),
+            "epochs": "auto" if self.flat else str(self.epochs),
+            "passes": str(self.epochs),
         }
         if self.consistency == "ssp":
             values["staleness"] = str(self.staleness)
@@ -100,9 +108,9 @@ class JobPlan:
         entries = blocks * self.epochs
         if self.rounds or self.limit_s:
             return 0
-        if not self.target:
+        if not self.ends_by_loss:
             return entries
-        enough = min(RECENT_BLOCKS, blocks)
+        enough = min(RECENT_BLOCKS, blocks) if self.target else (FLAT_EPOCHS + 1) * blocks
         if self.consistency != "bsp":
             return min(enough, entries)
         clock = -(-enough // self.micro_batches) - 1
@@ -132,7 +140,13 @@ def draw_plan(seed, plain, think_s):
 def draw_end(seed, plan):
     """The same plan, which may end early, or give each worker blocks of its own."""
     rng = random.Random(f"early {seed}")
-    if plan.rounds or plan.chunks or plan.expires or rng.random() > 0.15:
+    if plan.rounds or plan.chunks or plan.expires:
+        return plan
+    flat = random.Random(f"flat {seed}")
+    if flat.random() < 0.07:
+        epochs = FLAT_EPOCHS + flat.choice((1, 2, 4))
+        return replace(plan, flat=True, epochs=epochs, blocks=-(-plan.blocks // 3))
+    if rng.random() > 0.15:
         return plan
     own = plan.consistency == "async" and rng.random() < 0.5
     kind = rng.choice(("target", "limit", "neither" if own else "target"))

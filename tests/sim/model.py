@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from snailps import AccessMethod, Rotation, Table, Worker, setting
+from snailps.api.passes import EPOCHS_AUTO, Passes
 from snailps.config import JobSettings, to_mapping
 
 TABLE = "counts"
@@ -73,6 +74,8 @@ def nothing_to_load(results):
 class SimSettings(JobSettings):
     """Of `SimModel`."""
 
+    epochs: int = setting(0, **EPOCHS_AUTO)
+    passes: int = setting(1, help="Epochs at most, where they are not set.", when="In tests.")
     rounds: int = setting(0, help="Rounds; 0: none.", when="In tests.")
     fraction: float = setting(1.0, help="Share of workers a round.", when="In tests.")
     deadline: float = setting(0.0, help="Seconds a round.", when="In tests.")
@@ -112,6 +115,10 @@ class SimModel(Worker):
     @classmethod
     def expires(cls, settings):
         return settings.expires
+
+    @classmethod
+    def passes(cls, settings, total_bytes):
+        return Passes(settings.passes, 1)
 
     @classmethod
     def rotation(cls, settings, total_bytes, workers, summary):

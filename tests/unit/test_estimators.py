@@ -393,7 +393,7 @@ def status(progress=0.0, epoch=1, phase="training", **more):
 def monitor_of(*callbacks, first=0):
     now = [0.0]
     screen = Screen()
-    return Monitor(callbacks, screen, 2, first, clock=lambda: now[0]), screen, now
+    return Monitor(callbacks, screen, first, clock=lambda: now[0]), screen, now
 
 
 def test_monitor_tells_of_news_a_few_times_a_second():
@@ -408,8 +408,8 @@ def test_monitor_tells_of_news_a_few_times_a_second():
     assert heard == screen.shown
     assert heard[-1]["epoch"] == 2
     assert heard[0] == {
-        "phase": "training", "epoch": 1, "epochs": 2, "progress": 0.0, "loss": 2.0, "lr": 0.1,
-        "words": 10, "words_per_s": 100.0, "seconds": 0.0,
+        "phase": "training", "epoch": 1, "epochs": 2, "at_most": False, "progress": 0.0, "loss": 2.0,
+        "lr": 0.1, "words": 10, "words_per_s": 100.0, "seconds": 0.0,
     }  # fmt: skip
     now[0] += 1
     monitor.update(status(0.5, epoch=2))  # nothing new
@@ -419,7 +419,7 @@ def test_monitor_tells_of_news_a_few_times_a_second():
 def test_monitor_counts_bytes_while_reading():
     stream = io.StringIO()
     heard = []
-    monitor = Monitor((heard.append,), display.LineDisplay("FastText", stream), 2)
+    monitor = Monitor((heard.append,), display.LineDisplay("FastText", stream))
     monitor.update(status(0.5, phase="survey", units=4_000_000, units_per_s=2_500_000.0))
     assert (heard[0]["words"], heard[0]["words_per_s"]) == (0, 0)
     assert (heard[0]["bytes"], heard[0]["bytes_per_s"]) == (4_000_000, 2_500_000)
@@ -493,7 +493,7 @@ def test_display_is_quiet_where_no_person_watches(monkeypatch):
 def test_line_display_writes_a_line_an_epoch(capsys):
     stream = io.StringIO()
     shown = display.LineDisplay("FastText", stream)
-    monitor = Monitor((), shown, 2, clock=lambda: 0.0)
+    monitor = Monitor((), shown, clock=lambda: 0.0)
     for one in (status(0.1), status(0.2), status(0.6, epoch=2)):
         monitor.update(one)
     monitor.finish(FIGURES, HISTORY)
@@ -511,7 +511,7 @@ def test_bar_display_draws_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     shown = display.BarDisplay("FastText")
-    monitor = Monitor((), shown, 2, clock=lambda: 0.0)
+    monitor = Monitor((), shown, clock=lambda: 0.0)
     monitor.update(status(0.5))
     monitor.finish(FIGURES, HISTORY)
     monitor.close()

@@ -1,21 +1,24 @@
 """A job as the master sees it: blocks, leases, figures, with the clock in the test's hand."""
 
 import re
+from dataclasses import make_dataclass
 
 import pytest
 from cases import each
-from cluster_models import COUNTER, write_numbers
+from cluster_models import COUNTER, Counter, write_numbers
 from connected import block_of
 from idx_files import write_pictures
 from master_parts import TimedJob
 
-from snailps.config import JobSettings, RawConfig
+from snailps.api.passes import EPOCHS_AUTO, Passes
+from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
-from snailps.errors import ClusterError, ConfigError, DataError, ProtocolError
+from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
 from snailps.master.job.job import Job, block_seed
-from snailps.master.job.metrics import RATE_WINDOW_S
+from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
 from snailps.master.job.snapshot import pack, unpack
 from snailps.master.job.survey import SurveyMerge
+from snailps.master.leases import CLOCKS_AHEAD
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
 from snailps.transport import messages
@@ -227,10 +230,10 @@ def test_job_with_more_max_steps_than_blocks_ends_by_epochs(make):
 
 
 def test_job_with_max_seconds_shares_go_by_the_clock_where_that_is_faster(make, clock):
-    job = make(max_seconds="8", epochs="100")
+    job = make(max_seconds="8", epochs="5")
     job.begin_pass("train")
     first, second = job.lease(1), job.lease(1)
-    assert first.progress == [0.0, 0.001]  # of 1,000 blocks; nothing is known of the speed
+    assert first.progress == [0.0, 0.02]  # of 50 blocks; nothing is known of the speed
     clock.now_s += 1
     assert job.done(done(0), 1)  # took 1 s, the next one begins at once and is leased already
     third = job.lease(1)
@@ -496,7 +499,7 @@ def test_job_in_bsp_taken_over_at_its_target_leases_nothing_behind_its_end(make)
     job.begin_pass("train", [1])
     for number in range(12):
         assert job.done(done(job.lease(1).number, loss=80.0 - 4 * number, examples=50.0), 1)
-    assert job.has_reached_target
+    assert job.has_reached
     other.begin_pass("train", [1], job.snapshot(exact=True))
     assert [lease.number for lease in iter(lambda: other.lease(1), None)] == [12, 13]
 
@@ -582,3 +585,140 @@ def test_job_with_clocks_and_rows_that_expire_is_refused(make, tmp_path):
     linear = {"worker_class": "snailps.models.sparse.linear:Linear", "consistency": "bsp"}
     with pytest.raises(ConfigError, match="rows cannot expire in a job with clocks"):
         make(**linear, expire_after="1", input=str(tmp_path / "x.libsvm"))
+
+
+# --- epochs: auto ----------------------------------------------------------------------------------
+
+
+class Judged(Counter):
+    """Its epochs: from 2 to 30, while the loss falls."""
+
+    Settings = make_dataclass(
+        "JudgedSettings",
+        [("epochs", int, setting(0, **EPOCHS_AUTO))],
+        bases=(Counter.Settings,),
+        frozen=True,
+        slots=True,
+    )
+
+    @classmethod
+    def passes(cls, settings, total_bytes):
+        assert total_bytes == 2800
+        return Passes(30, 2)
+
+
+AUTO = {"worker_class": f"{__name__}:Judged", "epochs": "auto", "block_bytes": "2000"}
+FALL = 7
+"""Epochs until the loss is flat."""
+
+
+def loss_of(job, number):
+    return 50.0 * max(1.0, FALL - number // len(job.input.blocks))
+
+
+def train_on(job, until=999):
+    """Trains until the job ends, or so many blocks are done."""
+    while not job.ledger.over and job.ledger.finished < until:
+        number = job.lease(1).number
+        assert job.done(done(number, loss=loss_of(job, number), examples=50.0), 1)
+        if not job.ledger.closed and job.limit_reached():
+            job.end_early(job.limit_reached())
+    return job
+
+
+def test_job_of_auto_epochs_ends_when_its_loss_stops_falling(make):
+    job = make(**AUTO)
+    assert job.settings.epochs == 30
+    assert job.start_message(1).settings["epochs"] == "30"  # rates that fall go by these
+    job.begin_pass("train")
+    assert job.pass_text() == "epoch 1, at most 30"
+    train_on(job)
+    figures = job.figures({})
+    assert (figures["ended_by"], figures["epochs"]) == ("converged", FALL + FLAT_EPOCHS)
+    assert [loss for loss in figures["loss_by_epoch"] if loss is not None] == [
+        float(max(1, FALL - epoch)) for epoch in range(FALL + FLAT_EPOCHS)
+    ]
+    assert "loss_falls" not in figures
+
+
+def test_job_of_given_epochs_trains_them_all_and_tells_that_its_loss_still_falls(make):
+    job = make(**{**AUTO, "epochs": "4"})
+    job.begin_pass("train")
+    assert job.pass_text() == "epoch 1 of 4"
+    figures = train_on(job).figures({})
+    assert (figures["ended_by"], figures["epochs"], figures["blocks"]) == ("epochs", 4, 40)
+    assert figures["loss_falls"] == 0.2
+
+
+def test_job_of_a_model_that_does_not_decide_has_the_epochs_of_its_setting(make):
+    assert Counter.passes(Counter.Settings(), 1) == Passes(5, 5)
+    job = make(epochs="3")
+    job.begin_pass("train")
+    figures = train_on(job).figures({})
+    assert (figures["ended_by"], figures["epochs"]) == ("epochs", 3)
+    assert "loss_falls" not in figures
+
+
+@pytest.mark.parametrize("steps", [0, 1, 10, 22, 24, 25])
+def test_job_of_auto_epochs_goes_on_from_a_checkpoint_to_the_same_end(make, steps):
+    job, again = make(**AUTO), make(**AUTO)
+    job.begin_pass("train")
+    train_on(job, steps)
+    job.ledger.records.settle_all(1)
+    again.begin_pass("train", snapshot=unpack(pack(job.snapshot())))
+    if again.limit_reached():
+        again.end_early(again.limit_reached())
+    figures = train_on(again).figures({})
+    assert (figures["ended_by"], figures["epochs"]) == ("converged", FALL + FLAT_EPOCHS)
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("order", [1, -1])
+def test_job_of_auto_epochs_in_bsp_ends_at_the_same_clock(make, order, taken_over):
+    settings = {**AUTO, "consistency": "bsp", "micro_batches": "4", "block_bytes": "1000"}
+    job = make(**settings)
+    blocks = len(job.input.blocks)
+    job.begin_pass("train", [1])
+    numbers = []
+    for clock in range(999):
+        leases = [job.lease(1) for _ in range(4)]
+        here = [lease.number for lease in leases if lease is not None]
+        if not here:
+            break
+        numbers += here
+        for number in here[::order]:
+            assert job.done(done(number, loss=loss_of(job, number), examples=50.0), 1)
+        if taken_over and clock % 7 == 6:
+            job, before = make(**settings), job
+            job.begin_pass("train", [1], before.snapshot(exact=True))
+    last = -(-(FALL + FLAT_EPOCHS) * blocks // 4)  # clocks
+    assert numbers == [*range(4 * (last + CLOCKS_AHEAD))]
+    assert job.limit_reached() == "converged"
+    job.end_early("converged")
+    assert job.ledger.over
+    assert job.figures({})["ended_by"] == "converged"
+
+
+@each(
+    "total, ends, passes",
+    [
+        (1, True, Passes(300, 5)), (1, False, Passes(50, 50)), (100, True, Passes(10, 5)),
+        (100, False, Passes(10, 10)), (10**12, True, Passes(5, 5)), (0, True, Passes(300, 5)),
+    ],
+)  # fmt: skip
+def test_passes_are_as_many_as_the_input_is_small(total, ends, passes):
+    assert Passes.by_size(total, 1000, ends=ends) == passes
+
+
+@each("least, most", [(0, 1), (2, 1)])
+def test_passes_that_are_none_are_refused(least, most):
+    with pytest.raises(MisuseError, match="least"):
+        Passes(most, least)
+
+
+def test_small_input_of_many_epochs_has_fewer_blocks_an_epoch(make):
+    """Each lease takes about 1 ms; 50 blocks of all epochs are enough."""
+    for epochs, blocks in (("2", 10), ("5", 10), ("10", 5), ("25", 2), ("50", 1), ("200", 1)):
+        assert len(make(epochs=epochs, block_bytes="4000").input.blocks) == blocks
+    assert len(make(2, epochs="50", block_bytes="4000").input.blocks) == 2
+    assert len(make(epochs="50", block_bytes="4000", consistency="bsp").input.blocks) == 10

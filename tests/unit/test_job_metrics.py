@@ -4,10 +4,11 @@ import json
 import math
 
 import numpy as np
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.master.job.metrics import PassMetrics
+from snailps.master.job.metrics import FLAT, FLAT_EPOCHS, PassMetrics
 from snailps.master.leases.records import RECORD, BlockResult
 
 BLOCK = st.tuples(
@@ -52,3 +53,40 @@ def test_metrics_resumed_are_those_of_the_snapshot():
     assert second.snapshot() == first.snapshot()
     assert (second.loss, second.block_s) == (first.loss, first.block_s)
     assert second.loss_by_epoch() == first.loss_by_epoch()
+
+
+def losses_of(*means):
+    metrics = PassMetrics(len(means))
+    for epoch, mean in enumerate(means):
+        if mean is not None:
+            metrics.count(epoch, BlockResult(units=2, loss=2 * mean, examples=2.0))
+    return metrics
+
+
+FALLEN = [1.0, 0.6, 0.5]
+
+
+@each(
+    "means, flat",
+    [
+        ([*FALLEN, *[0.5] * FLAT_EPOCHS], True),
+        ([*FALLEN, *[0.5] * (FLAT_EPOCHS - 1)], False),  # with the first of them it fell
+        ([1.0] * FLAT_EPOCHS, False),
+        ([1.0 - 0.01 * epoch for epoch in range(20)], False),
+        ([1.0 - 0.1 * FLAT * epoch for epoch in range(20)], True),
+        ([1e6, *[1.0 - 0.01 * epoch for epoch in range(20)]], True),  # of the first one's loss
+        ([*FALLEN, *[0.5, 0.7, 0.9, 0.7, 0.49]], False),  # back at last
+        ([*FALLEN, *[0.5] * FLAT_EPOCHS, None], False),  # of that nothing is known
+    ],
+)
+def test_loss_is_flat_if_the_last_epochs_have_not_brought_it_down(means, flat):
+    metrics = losses_of(*means, 0.1)
+    assert metrics.is_flat(len(means)) == flat
+
+
+@each(
+    "means, share",
+    [([2.0], 0), ([2.0, 1.0], 0.5), ([2.0, 1.985], 0), ([1.0, 2.0], 0), ([2.0, None], 0)],
+)
+def test_loss_falls_by_the_share_of_the_last_epoch(means, share):
+    assert losses_of(*means).falling() == share

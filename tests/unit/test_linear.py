@@ -313,11 +313,11 @@ def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch, 
     ],
 )
 def test_block_bytes_of_kept_rows_are_more_for_an_only_worker(options, workers, expected):
-    assert Linear.block_bytes(LinearSettings(**options), 1 << 33, workers) == expected
+    assert Linear.block_bytes(LinearSettings(**options, epochs=5), 1 << 33, workers) == expected
 
 
 def test_model_owes_pushes_until_the_fourth_block(make):
-    model = make(LinearSettings())
+    model = make(LinearSettings(epochs=5))
     owed = []
     for number in range(ROUND_BLOCKS + 1):
         train(model, planted(50, number), number)

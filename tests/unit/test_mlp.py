@@ -404,8 +404,10 @@ def test_look_takes_some_test_examples_evenly(settings, tmp_path, monkeypatch, m
 def test_pieces_of_the_model_stay_after_a_survey_of_nothing(monkeypatch, tmp_path):
     (tmp_path / "x").write_bytes(bytes(10))
     monkeypatch.setattr(Mlp, "pieces", lambda *_: [(str(tmp_path / "x"), 0, 10)])
-    found = JobInput(Mlp, MlpSettings(input=(str(tmp_path / "x"),), continue_from="before.npz"))
-    found.find(1, 1)
+    settings = MlpSettings(input=(str(tmp_path / "x"),), continue_from="before.npz")
+    found = JobInput(Mlp, settings)
+    found.find()
+    found.cut(settings, 1, 1)
     blocks = list(found.blocks)
     found.fit(b"")
     found.close()

@@ -18,14 +18,14 @@ class Job:
     def __init__(self, workers, deadline_s):
         self.deadline_s = deadline_s
         self.ledger, self.figures = RoundLedger(4, workers), []
-        self.has_reached_target = False
+        self.has_reached = False
 
     def next_round(self):
         self.ledger.advance()
 
     def round_done(self, round_, figures):
         self.figures.append((round_, figures))
-        self.has_reached_target = figures["loss"] <= TARGET
+        self.has_reached = figures["loss"] <= TARGET
 
 
 class Rounds:

@@ -24,8 +24,8 @@ RECENT_BLOCKS = 16
 """The loss shown, and compared with `target_loss`, is the mean over so many blocks, or visits."""
 FLAT_EPOCHS = 5
 """The loss has stopped falling if so many epochs have brought it down by less than `FLAT`, each."""
-FLAT = 1e-3
-"""Of the loss of the first epoch, as scikit-learn's `tol` of the loss where that is about 1."""
+FLAT = 5e-4
+"""Of the loss of the first epoch, like scikit-learn's `tol`, 1e-3 of a loss that begins at about 1."""
 FALLING = 0.01
 """The loss still falls if the last epoch has brought it down by this share of itself."""
 _BLOCK = -1

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.errors import ConfigError
@@ -24,6 +25,7 @@ _PATHS_WHEN = "To measure the model on lines that it was not trained on."
 class EmbeddingSettings(JobSettings):
     """Settings of all embeddings of names."""
 
+    epochs: int = setting(0, **EPOCHS_AUTO)
     test: tuple[str, ...] = setting(
         (),
         help="Hold-out files, folders and globs, in the format of the input, on which the finished "

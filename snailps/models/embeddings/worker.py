@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.passes import Passes
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
 from snailps.config import JobSettings
@@ -44,6 +45,8 @@ from snailps.models.shared_rows import FAR, KeptRows, SharedRows
 TABLE = "rows"
 KIND_KEY = 1 << 40
 """Key of name 0 of the second kind: names of the first may grow to as many."""
+ENOUGH_BYTES = 16 << 20
+"""Of all epochs of a small input."""
 BLOCK_BYTES_MAX = 4 << 20
 BLOCK_BYTES_SMALL = 256 << 10
 """Below this size the lease of a block costs more than a tenth of its training."""
@@ -255,6 +258,11 @@ class EmbeddingWorker(Worker):
             share = total_bytes // (20 * workers)
             least = min(BLOCK_BYTES_SMALL // 2, total_bytes // (4 * workers))
         return max(512, min(BLOCK_BYTES_MAX, max(share, least)))
+
+    @classmethod
+    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+        """Small inputs as often as `ENOUGH_BYTES` allow, all of them: the rate falls over them."""
+        return Passes.by_size(total_bytes, ENOUGH_BYTES, ends=False)
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:

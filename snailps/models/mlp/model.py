@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.passes import Passes
 from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
@@ -40,6 +41,8 @@ from snailps.models.packed_tables import NoSurvey, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.sparse import metrics
 
+ENOUGH_BYTES = 128 << 20
+"""Of all epochs of a small input."""
 BATCHES_MAX = 16
 """Maximum number of batches in a block; a lease costs a message to the master."""
 JUDGED = 2000
@@ -90,6 +93,11 @@ class Mlp(Worker):
                 f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose servers step "
                 "by gradients of dense layers: expected auto or one of " + ", ".join(METHODS)
             )
+
+    @classmethod
+    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+        """Small inputs as often as `ENOUGH_BYTES` allow, while the loss falls."""
+        return Passes.by_size(total_bytes, ENOUGH_BYTES)
 
     @classmethod
     def pieces(

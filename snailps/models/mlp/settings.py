@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
 from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of
@@ -41,6 +42,7 @@ _SEED_FIRST = 1 << 32
 class MlpSettings(JobSettings):
     """Settings of multilayer perceptrons."""
 
+    epochs: int = setting(0, **EPOCHS_AUTO)
     labels: tuple[str, ...] = setting(
         (),
         help="Labels of the input, one file for each input file. Empty: files in the same folder "

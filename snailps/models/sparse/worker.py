@@ -92,8 +92,6 @@ ROUND_WORKERS = 8
 """Workers from which a round is a part of each one's share of an epoch, as it is with 8."""
 ENOUGH_BYTES = 64 << 20
 """Of all epochs of a small input: about a second's work."""
-EPOCHS_FALLING = 50
-"""Where the step size falls over the job, which then does not end before."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Size below which the lease of a block costs more than a tenth of its training.  A block takes a
 worker about 1 ms beside its training, as much as 100 KB of text."""
@@ -302,9 +300,8 @@ class SparseWorker(Worker):
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
         """Small inputs as often as `ENOUGH_BYTES` allow, while the loss falls."""
         assert isinstance(settings, SparseSettings)
-        if settings.method in cls.falling:
-            return Passes.by_size(total_bytes, ENOUGH_BYTES, EPOCHS_FALLING, ends=False)
-        return Passes.by_size(total_bytes, ENOUGH_BYTES, ends=True)
+        ends = settings.method not in cls.falling
+        return Passes.by_size(total_bytes, ENOUGH_BYTES, ends=ends)
 
     @classmethod
     def keeps_rows(cls, settings: SparseSettings) -> bool:

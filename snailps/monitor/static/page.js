@@ -187,7 +187,7 @@ function showHead(picture, status) {
   byId("bar-fill").style.transform = `scaleX(${share})`;
   setAttrs(byId("bar"), { "aria-valuenow": Math.floor(share * 100), class: `bar ${status.phase === "failed" ? "bad" : over ? "good" : ""}` });
   const eta = known(status.eta_s) ? status.eta_s : etaOf(picture, status);
-  setText(byId("doing"), [share > 0 && percent(share), !over && status.pass_, known(eta) && !over && share > 0 && `about ${seconds(eta)} left`,
+  setText(byId("doing"), [share > 0 && percent(share), !over && status.pass_, known(eta) && !over && share > 0 && `${(status.pass_ || "").includes("at most") ? "at most" : "about"} ${seconds(eta)} left`,
     status.waiting_for && `waits for ${status.waiting_for}`, status.message].filter(Boolean).join(" · "));
   document.title = `${share > 0 && !over ? `${Math.floor(share * 100)}% ` : ""}${title} – snailps`;
   const unit = status.unit || "words";
