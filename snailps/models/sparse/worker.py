@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.passes import Passes
+from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results, Surveyor, Worker
 from snailps.config import JobSettings
@@ -85,7 +85,7 @@ ROUND_PART_FTRL = 1 / 16
 """The same with FTRL, whose sums add up however many workers make them: rows an example with rounds
 4.4 and log loss .4156 at a fortieth, 1.8 and .4158 at a sixteenth; one worker .4156."""
 ROUND_PART_ALONE = 3 / 16
-"""The same of an only worker."""
+"""The same of an only worker; of more epochs than `EPOCHS` as large a part of all of them."""
 ROUND_EXAMPLES_ALONE = 1_000_000
 """Its `ROUND_EXAMPLES`, about a second's work.  5 M clicks: 27 bytes an example, 39 at 250,000."""
 ROUND_WORKERS = 8
@@ -95,6 +95,8 @@ ENOUGH_BYTES = 64 << 20
 BLOCK_BYTES_SMALL = 1 << 20
 """Size below which the lease of a block costs more than a tenth of its training.  A block takes a
 worker about 1 ms beside its training, as much as 100 KB of text."""
+ENTRIES_A_THREAD = 1 << 12
+"""Fewer are trained in less time than another thread takes to wake."""
 SAMPLE = 1 << 16
 """Entries of a block whose steps are counted, at most: a counted one costs half a step."""
 EPS = 1e-8
@@ -489,7 +491,8 @@ class SparseWorker(Worker):
     def _round_part(self, block: Block, examples: int) -> float:
         """Part of a round that a block is."""
         before, after = block.progress
-        of_epoch = (after - before) * self.settings.epochs
+        epochs = self.settings.epochs
+        of_epoch = (after - before) * (min(EPOCHS, epochs) if self.workers == 1 else epochs)
         part = ROUND_PART_FTRL if self.settings.method == "ftrl" else ROUND_PART
         part *= min(1.0, ROUND_WORKERS / self.workers)
         if self.workers == 1:
@@ -623,14 +626,16 @@ class SparseWorker(Worker):
     def _train_batches(
         self, batches: Sequence[Batch], rows: Floats, rates: tuple[float, float]
     ) -> tuple[float, float]:
-        """Trains on a block's batches with all threads; loss, weight."""
+        """Trains on a block's batches with all threads that they are worth; loss, weight."""
+        entries = sum(len(batch.places) for batch in batches)
+        threads = max(1, min(self.threads, entries // ENTRIES_A_THREAD))
         parts = [
             (batch, part)
             for batch in batches
-            for part in itertools.pairwise(batch.edges(-(-self.threads // len(batches))))
+            for part in itertools.pairwise(batch.edges(-(-threads // len(batches))))
         ]
         # Parts run at once, or nearly so: each has the rates of the whole block.
-        if self.threads == 1 or len(parts) == 1:  # a thread more would have to be woken
+        if threads == 1 or len(parts) == 1:  # a thread more would have to be woken
             results = [
                 self.train_part(batch, rows, part, rates, shared=False) for batch, part in parts
             ]
