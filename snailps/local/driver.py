@@ -156,6 +156,19 @@ class Driver(Node):
         assert isinstance(answer, messages.Report)
         return answer.data
 
+    def when_ended(self, number: int, do: Callable[[], object]) -> None:
+        """Has `do` called, in another thread, once a job that is at work has ended.
+
+        Or never: a master that takes over may not know who has asked.
+        """
+        self.check_process()
+
+        def heard(answer: messages.Message) -> None:
+            if isinstance(answer, messages.Report):
+                do()
+
+        self.control.call_async(messages.AskJob(number), heard)
+
     def summary(self, number: int) -> bytes:
         """The merged survey of a job; empty if it had none, or the next job has begun."""
         answer = self._ask(messages.Summarise(number), self.settings.request_timeout)

@@ -457,8 +457,9 @@ class Cluster:
         until: float,
     ) -> History:
         """Waits for the end of the job; what the master told on the way."""
-        history, ending = History(), False
-        for status in self._watch(until):
+        history, ending, ended = History(), False, threading.Event()
+        self._driver.when_ended(number, ended.set)
+        for status in self._watch(until, ended):
             session = status["session"]
             assert session is not None
             leaving = status["phase"] == "stopping" and session["jobs"] == number
@@ -624,8 +625,10 @@ class Cluster:
             + (f" ({states})" if states else "")
         )
 
-    def _watch(self, until: float) -> Iterator[Status]:
+    def _watch(self, until: float, news: threading.Event | None = None) -> Iterator[Status]:
         """The status again and again, until that time is over; once at least.
+
+        At once when there are `news`, if given, and less often before them.
 
         Raises
         ------
@@ -633,7 +636,10 @@ class Cluster:
             The cluster has ended.
         """
         wait_s = 0.0
-        while not self._driver.ended.wait(wait_s):
+        while True:
+            (news or self._driver.ended).wait(wait_s)
+            if self._driver.ended.is_set():
+                break
             try:
                 status = self.status()
             except SnailError:
@@ -643,7 +649,7 @@ class Cluster:
             yield status
             if time.monotonic() > until:
                 return
-            wait_s = min(LOOK_S, 1.5 * wait_s or LOOK_FIRST_S)
+            wait_s = min(LOOK_S, (1.5 if news is None else 3) * wait_s or LOOK_FIRST_S)
         raise self._why_ended()
 
     def _why_ended(self) -> ClusterError:

@@ -792,6 +792,24 @@ def test_each_driver_is_told_of_its_own_job(make_job):
     assert "no job 3" in str(world.ask(first, m.AskJob(3)))
 
 
+def test_driver_that_asks_of_the_job_at_work_is_told_when_that_has_ended(make_job):
+    world = World(session=True)
+    _, *workers = world.forms()
+    driver = world.join("driver")
+    for number, failure in ((1, ""), (2, "a bug")):
+        assert world.ask(driver, m.Submit(make_job.values)) == m.Submitted(number)
+        world.tick()
+        call = world.call(driver, m.AskJob(number))
+        world.tick()
+        assert call not in world.answers
+        if failure:
+            world.note(workers[0], m.Failed(failure, ""))
+        else:
+            finishes(world, workers)
+        assert world.answers[call].data == left_by(world, driver, number)
+        assert world.answers[call].data["failure"].endswith(failure)
+
+
 def test_master_remembers_the_last_jobs_only(make_job):
     world = World(session=True)
     _, *workers = world.forms()

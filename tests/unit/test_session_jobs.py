@@ -1,6 +1,7 @@
 """`Cluster` with a driver that answers as a script says: whose job is whose, waits, forks."""
 
 import threading
+import time
 
 import pytest
 
@@ -38,6 +39,9 @@ class Driver:
         self.told.append("status")
         return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
 
+    def when_ended(self, number, do):
+        self.asked = number, do
+
     def submit(self, texts, source, key, limit_s):
         self.told.append("submit")
         if isinstance(self.submits, Exception):
@@ -61,6 +65,24 @@ def at_once(monkeypatch):
 
 def left(**changes):
     return {"settings": {"worker_class": "nowhere:Model"}, "figures": {"n": 1}, **DONE, **changes}
+
+
+def test_wait_for_a_job_ends_as_soon_as_the_master_tells_that_it_has(monkeypatch):
+    monkeypatch.setattr(session, "LOOK_FIRST_S", 20.0)
+    monkeypatch.setattr(session, "LOOK_S", 20.0)
+
+    class Prompt(Driver):
+        def status(self):
+            if self.told.count("status") == 1:  # the first one of the job at work
+                number, do = self.asked
+                assert number == 1
+                threading.Timer(0.01, do).start()
+            return super().status()
+
+    looks = [status(), status("training", 1, 1), status()]
+    driver, begun = Prompt(looks, {1: left()}), time.monotonic()
+    assert Cluster(None, driver).run("nowhere:Model").figures == {"n": 1}
+    assert time.monotonic() - begun < 15
 
 
 def test_job_that_began_between_two_looks_is_not_taken_for_ours():

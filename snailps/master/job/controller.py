@@ -153,6 +153,7 @@ class JobController:
         self.export = Export(out, self.checkpoints.advice)
         self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
         self.loading = ExportProgress()  # how far first rows are read from a file
+        self._to_tell: list[int] = []  # calls that ask what the job has left, when it has ended
         self._saved_last = False
         self._spent_at = 0.0  # when the seconds of work are noted next
 
@@ -670,10 +671,17 @@ class JobController:
         self.ended_jobs[self.jobs] = ended
         for number in list(self.ended_jobs)[:-ENDED_MAX]:
             del self.ended_jobs[number]
+        for call in self._to_tell:
+            self._out.reply(call, ended.report())
+        self._to_tell.clear()
 
     def tell_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
-        """A driver asks what a job has left."""
-        self._out.reply(call, self._ended(message.job).report())
+        """A driver asks what a job has left; of the one that is at work when that has ended."""
+        at_work = self.job is not None and self.jobs not in self.ended_jobs
+        if at_work and message.job == self.jobs:
+            self._to_tell.append(call)
+        else:
+            self._out.reply(call, self._ended(message.job).report())
 
     def _ended(self, number: int) -> EndedJob:
         ended = self.ended_jobs.get(number)
