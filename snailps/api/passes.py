@@ -53,9 +53,7 @@ class Passes:
             raise MisuseError(f"expected 1 <= least <= most epochs, got {self}")
 
     @classmethod
-    def by_size(
-        cls, total_bytes: int, enough_bytes: int, *, ends: bool = True
-    ) -> Passes:
+    def by_size(cls, total_bytes: int, enough_bytes: int, *, ends: bool = True) -> Passes:
         """As many as read `enough_bytes` in all, from `EPOCHS` to `EPOCHS_MAX`.
 
         With `ends`, all but `EPOCHS` of them are trained only while the loss falls.

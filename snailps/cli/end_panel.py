@@ -99,8 +99,12 @@ def ending_of(
         mood = "waits" if figures.get("ended_by") == "interrupt" else "good"
         title = f"{name} is trained"
         if by:
-            share = figures.get("progress") if figures["ended_by"] != "converged" else None
-            title += f": {by}" + (f", {share:.0%} done" if share is not None else "")
+            share = figures.get("progress")
+            title += f": {by}"
+            if figures["ended_by"] == "converged":  # of what was only a bound
+                title += f", after {figures['epochs']} epochs"
+            elif share is not None:
+                title += f", {share:.0%} done"
     facts.append(("wrote", [_file_line(path) for path in files]))
     if kept and figures.get("report"):
         facts.append(("report", [f"{_file_line(str(figures['report']))}: open it in a browser"]))
@@ -199,8 +203,7 @@ def _loss(figures: Mapping[str, Any], losses: Sequence[float]) -> list[str]:
     more = [f"still falling {falls:.0%} an epoch: more epochs would help"] if falls else []
     if len(course) == 1 or f"{course[0]:.4f}" == f"{course[-1]:.4f}":
         return [f"{course[-1]:.4f}", *more]
-    passes = f" in {len(epochs)} epochs" if len(epochs) > 1 else ""
-    return [f"{course[0]:.4f} → {course[-1]:.4f}{passes}", *more]
+    return [f"{course[0]:.4f} → {course[-1]:.4f}", *more]
 
 
 def _quality(test: Any) -> list[str]:

@@ -460,3 +460,20 @@ def test_threads_of_one_cluster_keep_their_models(cluster):
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(fit, range(1, 5))) == [(n + 2, n + 2) for n in range(1, 5)]
+
+
+def test_fit_trains_small_data_until_the_loss_stops_falling_and_else_warns(cluster):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(200, 4))
+    y = (x[:, 0] + rng.normal(0, 0.5, 200) > 0).astype(int)
+    heard = []
+    auto = snailps.LogisticRegression(cluster=cluster, callbacks=heard.append).fit(x, y)
+    figures = auto.figures_
+    assert figures["ended_by"] == "converged"
+    assert 5 < figures["epochs"] < 300
+    assert len(auto.history_) >= figures["epochs"] - 1
+    assert heard[-1]["epochs"] == figures["epochs"]
+    assert {one["at_most"] for one in heard if one["phase"] == "training"} <= {True}
+    with pytest.warns(snailps.ConvergenceWarning, match="falls .*% an epoch after 3 epochs"):
+        snailps.LogisticRegression(cluster=cluster, epochs=3).fit(x, y)
+    assert snailps.LogisticRegression(cluster=cluster, epochs=None).fit(x, y).history_

@@ -408,8 +408,8 @@ def test_monitor_tells_of_news_a_few_times_a_second():
     assert heard == screen.shown
     assert heard[-1]["epoch"] == 2
     assert heard[0] == {
-        "phase": "training", "epoch": 1, "epochs": 2, "at_most": False, "progress": 0.0, "loss": 2.0,
-        "lr": 0.1, "words": 10, "words_per_s": 100.0, "seconds": 0.0,
+        "phase": "training", "epoch": 1, "epochs": 2, "at_most": False, "progress": 0.0,
+        "loss": 2.0, "lr": 0.1, "words": 10, "words_per_s": 100.0, "seconds": 0.0,
     }  # fmt: skip
     now[0] += 1
     monitor.update(status(0.5, epoch=2))  # nothing new

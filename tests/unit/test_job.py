@@ -587,7 +587,7 @@ def test_job_with_clocks_and_rows_that_expire_is_refused(make, tmp_path):
         make(**linear, expire_after="1", input=str(tmp_path / "x.libsvm"))
 
 
-# --- epochs: auto ----------------------------------------------------------------------------------
+# --- epochs: auto ---------------------------------------------------------------------------------
 
 
 class Judged(Counter):

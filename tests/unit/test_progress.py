@@ -224,6 +224,22 @@ def test_end_names_files_figures_and_the_next_command():
     ]
 
 
+def test_end_says_that_the_loss_has_stopped_falling_or_has_not():
+    figures = FIGURES | {"ended_by": "converged", "progress": 0.27, "epochs": 80}
+    title = "logistic is trained: the loss has stopped falling, after 80 epochs"
+    assert ending_of(figures, job="logistic").title == title
+    lines = end_lines(ending_of(FIGURES | {"loss_falls": 0.076}, job="logistic"))
+    at = lines.index("loss: 2.7752 -> 2.5642")
+    assert lines[at + 1].strip() == "still falling 8% an epoch: more epochs would help"
+
+
+def test_time_left_of_a_training_that_may_end_before_is_a_bound():
+    line = line_of(make_status(pass_="epoch 12, at most 300"), 8.0)
+    assert "epoch 12, at most 300" in line
+    assert "at most 8" in line
+    assert "at most" not in line_of(make_status(pass_="epoch 2 of 5"), 8.0)
+
+
 def test_end_tells_the_faults_that_the_run_survived(tmp_path):
     (tmp_path / "m.npz").write_bytes(bytes(2_500_000))
     figures = {"files": [str(tmp_path / "m.npz")], "test": {"auc": 0.87654, "rows": []}}

@@ -25,7 +25,7 @@ RECENT_BLOCKS = 16
 FLAT_EPOCHS = 5
 """The loss has stopped falling if so many epochs have brought it down by less than `FLAT`, each."""
 FLAT = 5e-4
-"""Of the loss of the first epoch, like scikit-learn's `tol`, 1e-3 of a loss that begins at about 1."""
+"""Of the loss of the first epoch; scikit-learn's `tol` is 1e-3 of a loss that begins at about 1."""
 FALLING = 0.01
 """The loss still falls if the last epoch has brought it down by this share of itself."""
 _BLOCK = -1

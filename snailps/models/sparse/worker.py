@@ -279,8 +279,8 @@ class SparseWorker(Worker):
         """A tenth of an epoch, for several workers a twentieth of each one's share.
 
         Where that is less than what pays for a lease, a block is more: up to a fifth of a worker's
-        share, and all of it if there are 20 epochs; the job makes it a tenth of an epoch at most, or
-        more if it has many.
+        share, and all of it if there are 20 epochs; the job makes it a tenth of an epoch at most,
+        or more if it has many.
 
         If rows are copied for each block, an eightieth of that share, because the copies grow
         stale: 5 M clicks, 4 workers, log loss .40806 at a twentieth of an epoch in flight at all
