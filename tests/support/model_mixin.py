@@ -17,6 +17,7 @@ from test_cluster import figures_of
 from snailps import local_cluster
 from snailps.local.offline_export import CheckpointSource
 from snailps.local.table_export import export_tables
+from snailps.master.job.input import BLOCKS_LEAST
 from snailps.store.checkpoint.folder import CheckpointFolder
 
 COMMON = {"epochs", "blocks", "blocks_per_epoch", "loss_by_epoch", "train_loss", "train_s"}
@@ -112,7 +113,7 @@ class ModelContract:
         assert figures[self.kind] == epochs * self.units
         # In a rotation tenancies are blocks, too.
         assert figures["blocks"] >= epochs * figures["blocks_per_epoch"]
-        assert figures["blocks_per_epoch"] >= 10
+        assert figures["blocks_per_epoch"] * epochs >= min(10 * epochs, BLOCKS_LEAST)
         assert figures["progress"] == 1.0
         assert (figures["servers"], figures["workers"]) == (servers, workers)
         assert figures[f"bytes_per_{one}"] > 0
