@@ -372,8 +372,12 @@ class Worker(ModelTables):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """Size of a block: all workers together hold a twentieth of an epoch; 1 MiB at most."""
-        return max(1024, min(1 << 20, total_bytes // (20 * workers)))
+        """Size of a block: all workers together hold a twentieth of an epoch; 1 MiB at most.
+
+        At least 1 KiB, or a tenth of an epoch.
+        """
+        least = min(1024, -(-total_bytes // 10))
+        return max(least, min(1 << 20, total_bytes // (20 * workers)))
 
     @classmethod
     def pieces(

@@ -151,7 +151,7 @@ def test_worker_without_train_says_so(worker):
 
 @pytest.mark.parametrize(
     ("total", "workers", "expected"),
-    [(100, 1, 1024), (1 << 20, 1, (1 << 20) // 20), (1 << 20, 4, (1 << 20) // 80),
+    [(100, 1, 10), (1 << 20, 1, (1 << 20) // 20), (1 << 20, 4, (1 << 20) // 80),
      (1 << 40, 1, 1 << 20)],
 )  # fmt: skip
 def test_worker_block_bytes_is_a_twentieth_of_an_epoch_for_all(total, workers, expected):
