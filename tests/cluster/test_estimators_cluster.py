@@ -279,7 +279,7 @@ def test_l2_is_in_each_loss_whatever_the_optimizer_and_more_epochs_do_not_undo_i
     ways = [(10, {}), (40, {})]
     clocked = [(10, {"consistency": "bsp", "micro_batches": 4})]
     for made, y, ways in (
-        (snailps.LogisticRegression, labels, ways + clocked),
+        (snailps.LogisticRegression, labels, [*ways, *clocked]),
         (snailps.LinearRegression, numbers, ways),
     ):
         wanted = of_least_loss(X, y, 0.1, made is snailps.LinearRegression)
