@@ -75,6 +75,9 @@ class Block:
     head : callable
         Gives the beginning of the file, to the end of its first line that is not blank: what may
         tell how its lines are to be read.
+    place : callable, optional
+        Where byte i of `data` is in its file, -1 if that is not known; of a block of text that is
+        spread over its file (`data.blocks.strands`), whose `start` and `stop` are no bytes there.
     """
 
     number: int
@@ -102,6 +105,7 @@ class Block:
     visits: Visits = field(default_factory=NoVisits)
     open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
     head: Callable[[], bytes] = bytes
+    place: Callable[[int], int] | None = None
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)
     _reach: Pending | None = None

@@ -380,6 +380,16 @@ class Worker(ModelTables):
         return max(least, min(1 << 20, total_bytes // (20 * workers)))
 
     @classmethod
+    def shuffles(cls, settings: JobSettings) -> bool:
+        """Whether the order of the input is none: its blocks are drawn, anew in each epoch.
+
+        Then each block is spread over its file (`data.blocks.strands`), and a model should draw
+        the order of its lines from `Block.seed`.  False (the default): blocks as they are cut, in
+        their order.
+        """
+        return False
+
+    @classmethod
     def pieces(
         cls, settings: JobSettings, sources: Sequence[Source], workers: int
     ) -> Sequence[tuple[str, int, int]] | None:

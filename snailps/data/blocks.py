@@ -1,12 +1,15 @@
 """Input files, their division into blocks, and the bytes of a block.
 
     files, folders, globs -> expand -> Sources -> cut -> Blocks (what the master leases)
-    Block -> read_block -> the bytes of the units that begin in it
+    Block -> strands -> ranges of its file: one, or some all over it
+          -> read_block -> the bytes of the units that begin in it
           -> open_parts -> TextParts, its lines in parts: threads read one each
 
 A unit is a word or a line.  A cut may fall anywhere; the reader of a block finds its first and last
 unit from the bytes round the cuts, by one rule: a unit belongs to the block that holds its first
 byte.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is split.**
+A block may be spread over its file in strands, so that it has some of whatever lies together there
+(`strands`); then the blocks have the units of the file, each once, in another order.
 Matrix files (`matrix_file`) are cut by rows, and a block is a matrix file, too.  No vocabulary, no
 leases.
 """
@@ -14,6 +17,7 @@ leases.
 from __future__ import annotations
 
 import glob
+import io
 import os
 import re
 import stat
@@ -24,6 +28,7 @@ from typing import BinaryIO, Literal, NoReturn
 
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
+from snailps.data._matrix import gathered
 from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url
@@ -35,6 +40,9 @@ Unit = Literal["word", "line"]
 STEP_BYTES = 1 << 16
 # The same of a part's lines.
 STEP_BYTES_PART = 1 << 12
+# Ranges of a block that is spread.  Of a file sorted by class each block lacks or has too much of a
+# 64th at most; a block of 8 MiB is read in steps of 128 KiB.
+STRANDS = 64
 # Asked for in the place of a unit: the head of a block's file.
 HEAD = "head"
 # No text has a longer word or line: a file that has is something else, and would fill the memory.
@@ -193,8 +201,30 @@ def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
     return blocks
 
 
-def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch) -> bytes:
-    """The bytes of the units whose first byte lies in [start, stop).
+def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
+    """The ranges of a file that a block consists of, ascending, none of them empty.
+
+    A file of `spread` bytes has `STRANDS` bands of the same length, and the block takes the same
+    share of each: [start / STRANDS, stop / STRANDS) of it.  So **blocks that partition the file
+    partition it as well when they are spread**.  With 0 a block is its one range.
+    """
+    if not spread:
+        return [(start, stop)] if start < stop else []
+    found: list[tuple[int, int]] = []
+    for band in range(STRANDS):
+        first = -(-(band * spread + start) // STRANDS)
+        last = -(-(band * spread + stop) // STRANDS)
+        if found and found[-1][1] == first:
+            found[-1] = found[-1][0], last
+        elif first < last:
+            found.append((first, last))
+    return found
+
+
+def read_block(
+    path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch, spread: int = 0
+) -> bytes:
+    """The bytes of the units whose first byte lies in a block.
 
     Parameters
     ----------
@@ -206,6 +236,8 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
         What is not split.
     scratch : Scratch
         Has the copy of what is packed, fetched or a table.
+    spread : int
+        Length of the file when it was cut, if the block is spread over it; else 0.
 
     Returns
     -------
@@ -221,32 +253,23 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
 
     Notes
     -----
-    Looks for both ends in steps of 64 KiB, then reads what lies between in one piece, which is not
-    copied again: 16 MB take as long as a tenth of the training on them.
+    Looks for the ends of each range in steps of 64 KiB, then reads what lies between in one piece,
+    which is not copied again: 16 MB take as long as a tenth of the training on them.
     """
     if not 0 <= start <= stop:
         raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
     if start == stop:
         return b""
-    end = _ENDS[unit]
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
-            if size < stop:
-                raise _shorter(path, stop, size)
+            if size < max(stop, spread):
+                raise _shorter(path, max(stop, spread), size)
             file.seek(0)
+            ranges = strands(start, stop, spread)
             if unit == "line" and is_matrix(file.read(HEADER_BYTES)):
-                return read_matrix_block(file, path, start, stop, size)
-            # The byte before tells whether a unit begins at `start`.
-            first = _behind_unit(file, end, path, start - 1, stop) if start else 0
-            if first >= stop:
-                return b""  # the first unit that begins behind `start` begins behind `stop`
-            last = _behind_unit(file, end, path, stop - 1, size)
-            file.seek(first)
-            data = file.read(last - first)
-            if len(data) < last - first:
-                raise _shorter(path, last, first + len(data))
-            return data
+                return read_matrix_block(file, path, ranges, size)
+            return _read(file, path, _whole_units(file, path, ranges, size, unit))
     except OSError as error:
         raise DataError(
             f"cannot read {path} (bytes {start:,} to {stop:,}): {error.strerror or error}. "
@@ -261,17 +284,97 @@ def _shorter(path: str, expected: int, got: int) -> DataError:
     )
 
 
+def place_in_file(
+    path: str, start: int, stop: int, offset: int, *, unit: Unit, scratch: Scratch, spread: int = 0
+) -> int:
+    """Where byte `offset` of what `read_block` returned is in the text; -1: that cannot be read."""
+    try:
+        with scratch.open(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            ranges = strands(start, stop, spread)
+            return _place(_whole_units(file, path, ranges, size, unit), offset)
+    except (OSError, DataError):
+        return -1
+
+
+def _place(ranges: Sequence[tuple[int, int]], offset: int) -> int:
+    """Where byte `offset` of these ranges in sequence is in the file; -1: in none."""
+    for first, last in ranges:
+        if offset < last - first:
+            return first + offset
+        offset -= last - first
+    return -1
+
+
+def _whole_units(
+    file: BinaryIO,
+    path: str,
+    ranges: Sequence[tuple[int, int]],
+    size: int,
+    unit: Unit,
+    step_bytes: int = STEP_BYTES,
+) -> list[tuple[int, int]]:
+    """The units that begin in each of these ranges of a file, as ranges; none of them empty."""
+    end, found = _ENDS[unit], []
+    for start, stop in ranges:
+        # The byte before tells whether a unit begins at `start`.
+        first = _behind_unit(file, end, path, start - 1, stop, step_bytes) if start else 0
+        if first < stop:  # else the first unit that begins behind `start` begins behind `stop`
+            last = _behind_unit(file, end, path, stop - 1, size, step_bytes)
+            found.append((first, last))
+    return found
+
+
+def _read(file: BinaryIO, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """Ranges of a file in sequence."""
+    if len(ranges) > 1:
+        try:
+            return _in_sequence(file.fileno(), path, ranges)
+        except io.UnsupportedOperation:  # not a file of this machine
+            return b"".join(_read(file, path, [one]) for one in ranges)
+    for first, last in ranges:
+        file.seek(first)
+        data = file.read(last - first)
+        if len(data) < last - first:
+            raise _shorter(path, last, first + len(data))
+        return data
+    return b""
+
+
+def _in_sequence(descriptor: int, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The same of a file of this machine; threads may call it at once."""
+    if len(ranges) == 1:
+        ((first, last),) = ranges
+        data = os.pread(descriptor, last - first, first)
+        if len(data) < last - first:
+            raise _shorter(path, last, first + len(data))
+        return data
+    at, pieces = 0, []
+    for first, last in ranges:
+        pieces.append((at, first, last - first))
+        at += last - first
+    return gathered(descriptor, at, [], pieces)
+
+
 class TextParts:
     """A block's lines in parts of whole lines; made by `open_parts`.
 
     Attributes
     ----------
-    edges : list of int
-        Where the parts begin in the file, and where the last one ends.
+    parts : list of list of (int, int)
+        The ranges of the file that each part has.
     """
 
-    def __init__(self, file: BinaryIO, path: str, edges: list[int]) -> None:
-        self.edges, self._file, self._path = edges, file, path
+    def __init__(self, file: BinaryIO, path: str, parts: list[list[tuple[int, int]]]) -> None:
+        self.parts, self._file, self._path = parts, file, path
+
+    def start(self, part: int) -> int:
+        """Where a part begins in the file."""
+        return min(self.parts[part], default=(0, 0))[0]
+
+    def place(self, part: int, offset: int) -> int:
+        """Where byte `offset` of a part is in the file."""
+        return _place(self.parts[part], offset)
 
     def read(self, part: int) -> bytes:
         """The bytes of a part; threads may call it at once.
@@ -281,14 +384,10 @@ class TextParts:
         DataError
             They can no longer be read.
         """
-        first, last = self.edges[part : part + 2]
         try:
-            data = os.pread(self._file.fileno(), last - first, first)
+            return _in_sequence(self._file.fileno(), self._path, self.parts[part])
         except OSError as error:
             raise DataError(f"cannot read {self._path}: {error.strerror or error}") from error
-        if len(data) < last - first:
-            raise _shorter(self._path, last, first + len(data))
-        return data
 
     def close(self) -> None:
         """Closes the file."""
@@ -296,9 +395,9 @@ class TextParts:
 
 
 def open_parts(
-    path: str, start: int, stop: int, part_bytes: int, scratch: Scratch
+    path: str, start: int, stop: int, part_bytes: int, scratch: Scratch, spread: int = 0
 ) -> TextParts | None:
-    """The lines whose first byte lies in [start, stop), in parts of about `part_bytes`.
+    """The lines whose first byte lies in a block, in parts of about `part_bytes`.
 
     None: they are to be read with `read_block`, as there are no two parts, the file cannot be read
     here, or it is not a text in a file of this machine.
@@ -319,17 +418,30 @@ def open_parts(
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         if size >= stop and not is_matrix(file.read(HEADER_BYTES)):
-            cuts = [start + (stop - start) * part // parts for part in range(parts + 1)]
-            end, step = _ENDS["line"], STEP_BYTES_PART
-            edges = [
-                _behind_unit(file, end, path, cut - 1, size, step) if cut else 0 for cut in cuts
+            found = [
+                _whole_units(file, path, ranges, size, "line", STEP_BYTES_PART)
+                for ranges in even_parts(strands(start, stop, spread), parts)
             ]
-            return TextParts(file, path, edges)
+            return TextParts(file, path, [ranges for ranges in found if ranges] or [[]])
     except (OSError, DataError):
         file.close()
         return None
     file.close()
     return None
+
+
+def even_parts(ranges: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:
+    """Ranges in sequence, cut into so many parts of about the same length."""
+    total, at = sum(last - first for first, last in ranges), 0
+    found: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+    for first, last in ranges:
+        while first < last:
+            part = at * parts // total
+            behind = -(-(part + 1) * total // parts)  # where this part ends, in the sequence
+            stop = min(last, first + behind - at)
+            found[part].append((first, stop))
+            at, first = at + stop - first, stop
+    return found
 
 
 def _behind_unit(

@@ -133,7 +133,12 @@ class ExampleReader:
             self._reader = self._loops(format)
 
     def read(
-        self, data: bytes, path: str = "", start: int = 0, part: tuple[int, int] | None = None
+        self,
+        data: bytes,
+        path: str = "",
+        start: int = 0,
+        part: tuple[int, int] | None = None,
+        place: Callable[[int], int] | None = None,
     ) -> Examples:
         """The examples of a text or of a part of it, or of a matrix file.
 
@@ -148,6 +153,9 @@ class ExampleReader:
             `blocks.read_block` made it of.  0 means that the first line may be a header.
         part : (int, int), optional
             Where whole lines of a text begin and end that are read instead of all, without a copy.
+        place : callable, optional
+            Where byte i of `data` is in the file's content, -1 if that is not known; for messages
+            about a text whose lines are not in sequence there.
 
         Returns
         -------
@@ -180,7 +188,7 @@ class ExampleReader:
         if self.columns and not self._has_label:
             examples.labels[:] = 0
         if fault is not None:
-            message = self._message(data, first, fault, path, start)
+            message = self._message(data, first, fault, path, start, place)
             if self._reader is None and not self.columns and _SEPARATED.search(data, first, last):
                 raise DataError(
                     f"{message}. No line looks like LIBSVM (label index:value ...) or LIBFFM. "
@@ -271,15 +279,27 @@ class ExampleReader:
             at = end
         return ""
 
-    def _message(self, data: bytes, first: int, fault: Fault, path: str, start: int) -> str:
+    def _message(
+        self,
+        data: bytes,
+        first: int,
+        fault: Fault,
+        path: str,
+        start: int,
+        place: Callable[[int], int] | None,
+    ) -> str:
         at = first + fault.offset
         begin = first + fault.line
         end = data.find(b"\n", at)
         line = data[begin : end if end >= 0 else len(data)].removesuffix(b"\r")
         at = min(at, begin + len(line))
         number = data.count(b"\n", 0, begin) + 1
-        before = _lines_before(path, start)
-        where = f"line {before + number}"
+        if place is None:
+            before = _lines_before(path, start)
+            where = f"line {before + number}"
+        else:
+            before = _lines_before(path, place(begin))
+            where = f"line {before + 1}"
         if before < 0:
             where = f"line {number} of the block at byte {start:,}"
         expected, got = self._expected(fault, line, at - begin)
@@ -323,8 +343,8 @@ def _shown(got: bytes) -> str:
 
 def _lines_before(path: str, start: int) -> int:
     """Lines of a file before the first that begins at `start` or behind it; -1: unknown."""
-    if start == 0:
-        return 0
+    if start <= 0:
+        return min(0, start)
     lines, left = 0, start - 1
     try:
         with open_input(path) as file:

@@ -1,7 +1,7 @@
 """Binary files of examples: the format, and the blocks that are cut out of a file.
 
     head, size -> read_header -> Header -> sections: where each array lies
-    file, bytes [start, stop) -> read_matrix_block -> bytes, a matrix file of these rows alone
+    file, ranges of bytes -> read_matrix_block -> bytes, a matrix file of these rows alone
     bytes -> read_header, Header.array -> arrays, not copied
     bytes -> examples_of -> Examples
 
@@ -24,7 +24,7 @@ arrays, `matrix_writer.py` makes files of Python's.  No text.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from typing import IO, Any
@@ -240,23 +240,25 @@ def _contradiction(header: Header, trailing: bool) -> str:
     return ""
 
 
-def read_matrix_block(file: IO[bytes], path: str, start: int, stop: int, size: int) -> bytes:
-    """The rows of a range of bytes of an open matrix file, as a matrix file of their own.
+def read_matrix_block(
+    file: IO[bytes], path: str, ranges: Sequence[tuple[int, int]], size: int
+) -> bytes:
+    """The rows of ranges of bytes of an open matrix file, as a matrix file of their own.
 
     Parameters
     ----------
     file : binary file
     path : str
         For messages.
-    start, stop : int
-        Range of bytes.
+    ranges : sequence of (int, int)
+        First and last (exclusive) byte of each, ascending.
     size : int
         Of the file.
 
     Returns
     -------
     bytes
-        Empty if the range has no rows.
+        Empty if the ranges have no rows.
 
     Raises
     ------
@@ -278,7 +280,7 @@ def read_matrix_block(file: IO[bytes], path: str, start: int, stop: int, size: i
         descriptor = file.fileno()
     except OSError:  # it has none: not a file of this machine
         descriptor = -1
-    return _rows(read, descriptor, path, header, *header.rows_of(start, stop))
+    return _rows(read, descriptor, path, header, [header.rows_of(*one) for one in ranges])
 
 
 def head_of_matrix(read: Read, path: str, size: int) -> bytes:
@@ -290,40 +292,63 @@ def head_of_matrix(read: Read, path: str, size: int) -> bytes:
         As `read_matrix_block`.
     """
     header = read_header(read(0, HEADER_BYTES), size, path)
-    return _rows(read, -1, path, header, 0, min(header.rows, HEAD_ROWS))
+    return _rows(read, -1, path, header, [(0, min(header.rows, HEAD_ROWS))])
 
 
-def _rows(read: Read, descriptor: int, path: str, header: Header, first: int, last: int) -> bytes:
-    """Some rows; with a descriptor their entries are copied once only."""
-    if last <= first:
+def _rows(
+    read: Read, descriptor: int, path: str, header: Header, ranges: Sequence[tuple[int, int]]
+) -> bytes:
+    """Some ranges of rows; with a descriptor their entries are copied once only."""
+    ranges = [(first, last) for first, last in ranges if first < last]
+    if not ranges:
         return b""
-    rows, sections = last - first, header.sections()
-    ptr, entry = None, first * header.columns
-    nonzeros = rows * header.columns
-    if not header.dense:
-        begin = sections["ptr"].start + 8 * first
-        ptr = np.frombuffer(_whole(read, begin, begin + 8 * (rows + 1), path), "<i8")
-        entry, end = int(ptr[0]), int(ptr[-1])
-        if not 0 <= entry <= end <= header.nonzeros:
-            raise DataError(
-                f"{path}: rows {first:,} to {last - 1:,} have the entries {entry:,} to {end:,} of "
-                f"{header.nonzeros:,}: the file is damaged. {_AGAIN}"
-            )
-        nonzeros = end - entry
-    block = replace(header, rows=rows, nonzeros=nonzeros, first_row=first + header.first_row)
-    ranges, buffers = [], [(0, block.pack())]
+    sections = header.sections()
+    if header.dense:
+        entries = [(first * header.columns, last * header.columns) for first, last in ranges]
+    else:
+        ptrs = [_pointers(read, path, header, *one) for one in ranges]
+        entries = [(int(ptr[0]), int(ptr[-1])) for ptr in ptrs]
+    rows, nonzeros = (sum(last - first for first, last in some) for some in (ranges, entries))
+    # Of several ranges only the first one's rows have their numbers in the file.
+    first_row = ranges[0][0] + header.first_row
+    block = replace(header, rows=rows, nonzeros=nonzeros, first_row=first_row)
+    pieces, buffers = [], [(0, block.pack())]
     for name, section in block.sections().items():
-        if name == "ptr" and ptr is not None:
-            buffers.append((section.start, (ptr - entry).tobytes()))
+        at, item = section.start, section.dtype.itemsize
+        if name == "ptr":
+            before = np.cumsum([0, *(last - first for first, last in entries)]).tolist()
+            of_block = [ptr[1:] - ptr[0] + done for ptr, done in zip(ptrs, before, strict=False)]
+            buffers.append((at, np.concatenate([np.zeros(1, "<i8"), *of_block]).tobytes()))
             continue
-        before = (first if name in OF_ROWS else entry) * section.dtype.itemsize
-        begin = sections[name].start + before
-        if descriptor < 0:
-            found = _whole(read, begin, begin + section.bytes, path)
-            buffers.append((section.start, found))
-        else:
-            ranges.append((section.start, begin, section.bytes))
-    return gathered(descriptor, block.size, buffers, ranges)
+        for first, last in ranges if name in OF_ROWS else entries:
+            begin, size = sections[name].start + first * item, (last - first) * item
+            if descriptor < 0:
+                buffers.append((at, _whole(read, begin, begin + size, path)))
+            else:
+                pieces.append((at, begin, size))
+            at += size
+    return gathered(descriptor, block.size, buffers, pieces)
+
+
+def _pointers(
+    read: Read, path: str, header: Header, first: int, last: int
+) -> NDArray[np.int64]:
+    """Pointers of the entries of some rows, int64 (rows + 1,).
+
+    Raises
+    ------
+    DataError
+        They contradict the file.
+    """
+    begin = header.sections()["ptr"].start + 8 * first
+    ptr = np.frombuffer(_whole(read, begin, begin + 8 * (last - first + 1), path), "<i8")
+    entry, end = int(ptr[0]), int(ptr[-1])
+    if not 0 <= entry <= end <= header.nonzeros:
+        raise DataError(
+            f"{path}: rows {first:,} to {last - 1:,} have the entries {entry:,} to {end:,} of "
+            f"{header.nonzeros:,}: the file is damaged. {_AGAIN}"
+        )
+    return ptr
 
 
 def _whole(read: Read, first: int, last: int, path: str) -> bytes:

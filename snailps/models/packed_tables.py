@@ -32,6 +32,13 @@ CONTINUE_FROM: Mapping[str, Any] = {
     "hidden": True,
 }
 """The setting of models that go on with such a file."""
+SHUFFLE: Mapping[str, Any] = {
+    "help": "Whether examples are trained in an order that is drawn from `seed`, another one in "
+    "each epoch; a block is read from all over its file. `false`: as they come.",
+    "when": "`false` if their order means something, or if they are already shuffled and more than "
+    "fit in memory on a disk that seeks slowly.",
+}
+"""The setting of models that can do without the order of the examples."""
 _KEYS, _ROWS = ".keys", ".rows"
 _PUT_FLOATS = 1 << 20
 """Floats that are pushed at a time."""

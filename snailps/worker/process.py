@@ -26,7 +26,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
-from snailps.data.blocks import HEAD, open_parts, read_block, read_head
+from snailps.data.blocks import HEAD, open_parts, place_in_file, read_block, read_head
 from snailps.data.driver_files import is_driver_file
 from snailps.data.scratch import Scratch
 from snailps.errors import (
@@ -594,8 +594,15 @@ class WorkerProcess(Node):
                 assert isinstance(content, messages.Content)
                 return content.blob
 
+        where = lease.path, lease.start, lease.stop
+
         def read() -> bytes:
-            return read_block(lease.path, lease.start, lease.stop, unit=model.unit, scratch=scratch)
+            return read_block(*where, unit=model.unit, scratch=scratch, spread=lease.spread)
+
+        def place(offset: int) -> int:
+            return place_in_file(
+                *where, offset, unit=model.unit, scratch=scratch, spread=lease.spread
+            )
 
         scratch.expect(lease.path, lease.version)
         visits: Visits = NoVisits()
@@ -625,10 +632,9 @@ class WorkerProcess(Node):
             settled=tuple(lease.had),
             first=lease.first,
             visits=visits,
-            open_parts=lambda part_bytes: open_parts(
-                lease.path, lease.start, lease.stop, part_bytes, scratch
-            ),
+            open_parts=lambda part_bytes: open_parts(*where, part_bytes, scratch, lease.spread),
             head=partial(fetched, partial(read_head, lease.path, scratch), HEAD),
+            place=place if lease.spread else None,
         )
 
     # --- waiting ---------------------------------------------------------------------------

@@ -33,6 +33,9 @@ class JobInput:
         How large they are, about; 0 where the model cuts its input itself.
     total_bytes : int
         Of all files.
+    order : int or None
+        Seed by which blocks are drawn, each spread over its file; None: as they are cut, in their
+        order.
     """
 
     def __init__(self, cls: type[Worker], settings: JobSettings) -> None:
@@ -41,6 +44,8 @@ class JobInput:
             settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
         )
         self._sources: list[Source] = []
+        self._lengths: dict[str, int] = {}
+        self.order: int | None = None
         self._versions: dict[str, str] = {}
         self.total_bytes = 0
         self.blocks: list[Block] = []
@@ -61,7 +66,8 @@ class JobInput:
         """
         self._sources = expand(self._settings.input, self._scratch)
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
-        self.total_bytes = sum(source.bytes for source in self._sources)
+        self._lengths = {one.path: one.bytes for one in self._sources}
+        self.total_bytes = sum(self._lengths.values())
 
     def cut(self, settings: JobSettings, workers: int, workers_told: int) -> None:
         """Cuts the files, for so many workers as they are and as models count them."""
@@ -74,6 +80,8 @@ class JobInput:
             of_job = self.total_bytes * min(settings.epochs, BLOCKS_LEAST)
             most = max(most, -(-of_job // (BLOCKS_LEAST * workers_told)))
         pieces = self._cls.pieces(settings, self._sources, workers)
+        is_drawn = pieces is None and self._cls.shuffles(settings)
+        self.order = settings.seed if is_drawn else None
         if pieces is None:
             self._cut(max(1, min(size, most)))
         else:
@@ -89,9 +97,13 @@ class JobInput:
         size = self._cls.fit_block(self._settings, self.block_bytes, self.total_bytes, summary)
         self._cut(max(1, min(size, self.block_bytes)))
 
-    def take(self, blocks: list[Block], block_bytes: int) -> None:
-        """Takes the blocks that an earlier life of the job had."""
-        self.blocks, self.block_bytes = blocks, block_bytes
+    def take(self, blocks: list[Block], block_bytes: int, order: int | None) -> None:
+        """Takes the blocks that an earlier life of the job had, and their order."""
+        self.blocks, self.block_bytes, self.order = blocks, block_bytes, order
+
+    def spread(self, path: str) -> int:
+        """Length of a file over which blocks are spread; 0: they are not."""
+        return 0 if self.order is None else self._lengths.get(path, 0)
 
     def version(self, path: str) -> str:
         """What tells the version of a file that was cut; empty of one that is read as it is."""
@@ -113,6 +125,7 @@ class JobInput:
             block.stop,
             unit="word" if unit == "word" else "line",
             scratch=self._scratch,
+            spread=self.spread(block.path),
         )
 
     def close(self) -> None:

@@ -324,7 +324,7 @@ class Job:
             return RotationLedger(
                 self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=extent
             )
-        all_ = (self.input.blocks, s.epochs, s.max_steps, known)
+        all_ = (self.input.blocks, s.epochs, s.max_steps, known, self.input.order)
         if self.clocked:
             return BspLedger(*all_, micro_batches=s.micro_batches, nodes=nodes)
         if s.consistency == "ssp" or s.assign == "own":
@@ -422,6 +422,8 @@ class Job:
         arrays: dict[str, NDArray[Any]],
     ) -> JobSnapshot:
         input_ = self.input
+        if input_.order is not None:
+            figures["order"] = input_.order
         return JobSnapshot(
             input_.sources, input_.blocks, input_.block_bytes, records, self.summary, clock,
             figures, exact, arrays,
@@ -429,7 +431,7 @@ class Job:
 
     def _take_input(self, snapshot: JobSnapshot) -> None:
         """Takes the blocks and the summary of a snapshot: nothing of a survey is left to do."""
-        self.input.take(snapshot.blocks, snapshot.block_bytes)
+        self.input.take(snapshot.blocks, snapshot.block_bytes, snapshot.figures.get("order"))
         self.summary, self.survey = snapshot.summary, None
         self._seconds["survey"] = snapshot.figures["survey_s"]
 
@@ -640,6 +642,7 @@ class Job:
             list(entry.had),
             first,
             self.input.version(entry.block.path),
+            self.input.spread(entry.block.path),
         )
 
     def check_fetch(self, number: int, unit: str) -> None:

@@ -51,7 +51,8 @@ class JobSnapshot:
     figures : dict
         ``lr``, ``survey_s``, ``train_s``, ``wall_s``, ``ticks`` of the job; of one in rounds also
         ``rounds``, ``units``, ``losses``, as of the beginning of the present round; of a rotation
-        ``rotation``: how it is cut, which chunks are open, and for a checkpoint the ``metrics``.
+        ``rotation``: how it is cut, which chunks are open, and for a checkpoint the ``metrics``;
+        of one whose blocks are drawn ``order``, the seed.
     exact : dict or None
         For JSON: state of ledger and metrics, and what ended or will end the training.
     arrays : dict of str to numpy.ndarray

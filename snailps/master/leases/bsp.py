@@ -28,7 +28,7 @@ class BspLedger(Ledger):
 
     Parameters
     ----------
-    blocks, epochs, limit, known
+    blocks, epochs, limit, known, order
         As of `Ledger`.
     micro_batches : int
         Slots of a clock; the last one may have fewer.
@@ -52,6 +52,7 @@ class BspLedger(Ledger):
         epochs: int = 1,
         limit: int = 0,
         known: NDArray[Any] | None = None,
+        order: int | None = None,
         *,
         micro_batches: int,
         nodes: Sequence[int] = (),
@@ -71,7 +72,7 @@ class BspLedger(Ledger):
         self._copied = -1  # the last clock that was withheld until it was copied
         self._news = False  # an entry may be free for others than the worker that finished one
         self._done_now: set[int] = set()  # workers that have, since the last `woken`
-        super().__init__(blocks, epochs, limit, known)
+        super().__init__(blocks, epochs, limit, known, order)
         clocks, counts = np.unique(self.records.done() // micro_batches, return_counts=True)
         self._done_of = dict(zip(clocks.tolist(), counts.tolist(), strict=True))
         self._advance()

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.array_files import order as permutation
 from snailps.data.blocks import Block
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
 
@@ -80,8 +81,28 @@ class Wait(NamedTuple):
         return f"{', '.join(names) or 'its own last block'} to {self.text}"
 
 
+ORDERS_KEPT = 4
+"""Epochs whose order is kept: blocks of few are leased at the same time."""
+
+
+class EpochOrder:
+    """The order of an epoch's blocks, and how many bytes are before each.
+
+    Attributes
+    ----------
+    blocks : numpy.ndarray
+        int64 (n,): the block at each place.
+    before : numpy.ndarray
+        int64 (n + 1,): bytes before each place, and all.
+    """
+
+    def __init__(self, blocks: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        self.blocks = blocks
+        self.before = np.concatenate(([0], np.cumsum(sizes[blocks])))
+
+
 class Ledger:
-    """The ledger of one pass: every block, `epochs` times, in order.
+    """The ledger of one pass: every block, `epochs` times, in order or in an order that is drawn.
 
     `woken` returns workers that were refused and may get a block now.  A block that is done is
     looked at once, not once for each of a thousand workers that wait.
@@ -91,11 +112,14 @@ class Ledger:
     blocks : sequence of Block
         At least one.
     epochs : int
-        How often each is leased; entry ``e * len(blocks) + b`` is block b in epoch e.
+        How often each is leased; entry ``e * len(blocks) + i`` is the i-th block of epoch e.
     limit : int
         Most entries; 0: no limit.
     known : numpy.ndarray, optional
         Records of an earlier run, as `settled` or `known` returned them.
+    order : int, optional
+        Seed from which, and from the epoch alone, the order of the blocks is drawn; None: as they
+        are.
     """
 
     def __init__(
@@ -104,6 +128,7 @@ class Ledger:
         epochs: int = 1,
         limit: int = 0,
         known: NDArray[Any] | None = None,
+        order: int | None = None,
     ) -> None:
         self._blocks = tuple(blocks)
         self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
@@ -113,13 +138,13 @@ class Ledger:
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
         self._closed = False
-        sizes = [block.stop - block.start for block in self._blocks]
-        self._epoch_bytes = sum(sizes)
-        self._before = [0]
-        for size in sizes:
-            self._before.append(self._before[-1] + size)
+        self._sizes = np.array([block.stop - block.start for block in self._blocks], np.int64)
+        self._order, self._orders = order, dict[int, EpochOrder]()
+        self._plain = EpochOrder(np.arange(len(self._blocks)), self._sizes)
+        self._epoch_bytes = int(self._sizes.sum())
         whole, rest = divmod(self._size, len(self._blocks))
-        self._total_bytes = self._epoch_bytes * whole + self._before[rest]
+        behind = int(self._of_epoch(whole).before[rest]) if rest else 0
+        self._total_bytes = self._epoch_bytes * whole + behind
         self._done_bytes = self._counted_bytes = 0
         if known is not None:
             self.records.resume(known)
@@ -128,15 +153,27 @@ class Ledger:
 
     def entry(self, number: int) -> Entry:
         """The entry of a number."""
-        epoch, index = divmod(number, len(self._blocks))
-        base = epoch * self._epoch_bytes
+        epoch, place = divmod(number, len(self._blocks))
+        order, base = self._of_epoch(epoch), epoch * self._epoch_bytes
         return Entry(
             number,
-            self._blocks[index],
+            self._blocks[order.blocks[place]],
             epoch,
-            (base + self._before[index]) / self._total_bytes,
-            (base + self._before[index + 1]) / self._total_bytes,
+            (base + int(order.before[place])) / self._total_bytes,
+            (base + int(order.before[place + 1])) / self._total_bytes,
         )
+
+    def _of_epoch(self, epoch: int) -> EpochOrder:
+        """The order of an epoch's blocks."""
+        if self._order is None:
+            return self._plain
+        found = self._orders.get(epoch)
+        if found is None:
+            drawn = permutation(len(self._blocks), self._order, epoch)
+            found = self._orders[epoch] = EpochOrder(drawn, self._sizes)
+            if len(self._orders) > ORDERS_KEPT:
+                del self._orders[next(iter(self._orders))]
+        return found
 
     # --- leases ------------------------------------------------------------------------------
 
@@ -292,12 +329,18 @@ class Ledger:
         return self._bytes_of(np.asarray(numbers, np.int64)) / self._total_bytes
 
     def _bytes(self, number: int) -> int:
-        block = self._blocks[number % len(self._blocks)]
-        return block.stop - block.start
+        epoch, place = divmod(number, len(self._blocks))
+        return int(self._sizes[self._of_epoch(epoch).blocks[place]])
 
     def _bytes_of(self, numbers: NDArray[np.int64]) -> int:
-        times = np.bincount(numbers % len(self._blocks))
-        return int(times @ np.diff(self._before)[: len(times)])
+        epochs, places = np.divmod(numbers, len(self._blocks))
+        found, counts = np.unique(epochs, return_counts=True)
+        whole = found[counts == len(self._blocks)]
+        total = len(whole) * self._epoch_bytes
+        for epoch in found[counts < len(self._blocks)].tolist():
+            of_epoch = self._of_epoch(epoch).blocks[places[epochs == epoch]]
+            total += int(self._sizes[of_epoch].sum())
+        return total
 
     def release(self, node: int) -> list[int]:
         """Takes back what a worker has leased, to be leased first; returns the numbers."""

@@ -197,7 +197,7 @@ class RotationLedger(Ledger):
 
     def _bytes_before(self, chunk: int) -> int:
         epoch, place = divmod(chunk, self._chunks)
-        return epoch * self._epoch_bytes + self._before[self._starts[place]]
+        return epoch * self._epoch_bytes + int(self._plain.before[self._starts[place]])
 
     def entry(self, number: int) -> Entry:
         """A slice or a tenancy; of the latter `before` and `after` are those of its chunk."""

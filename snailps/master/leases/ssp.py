@@ -28,7 +28,7 @@ class SspLedger(Ledger):
 
     Parameters
     ----------
-    blocks, epochs, limit, known
+    blocks, epochs, limit, known, order
         As of `Ledger`.
     nodes : sequence of int
         The workers; without any, the first that joins owns all.
@@ -47,11 +47,12 @@ class SspLedger(Ledger):
         epochs: int = 1,
         limit: int = 0,
         known: NDArray[Any] | None = None,
+        order: int | None = None,
         *,
         nodes: Sequence[int],
         staleness: int = -1,
     ) -> None:
-        super().__init__(blocks, epochs, limit, known)
+        super().__init__(blocks, epochs, limit, known, order)
         self._staleness = staleness
         self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
         self._clocks = dict.fromkeys(nodes, 0)

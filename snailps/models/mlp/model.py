@@ -6,7 +6,7 @@
 The optimiser of all layers runs at the servers.  With ``bsp`` a block is one micro-batch, and its
 gradient is its part of that of the batch's mean loss: the shards add the parts and take one step.
 Otherwise a block is a few batches, each of them a step.  Examples stay in their files, which every
-worker opens; seed and epoch determine the order in which they are trained on.
+worker opens; seed and epoch determine the order in which they are trained on, with `shuffle`.
 """
 
 from __future__ import annotations
@@ -271,7 +271,10 @@ class Mlp(Worker):
             ) from None
         epoch, examples = self._order
         if epoch != block.epoch:
-            examples = order(len(self._examples), self.settings.seed, block.epoch)
+            count = len(self._examples)
+            examples = np.arange(count)
+            if self.settings.shuffle:
+                examples = order(count, self.settings.seed, block.epoch)
             self._order = block.epoch, examples
         item = header.width * header.dtype.itemsize
         first = before + (block.start - header.bytes) // item

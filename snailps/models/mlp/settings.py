@@ -22,7 +22,7 @@ from snailps.data.encoding import Encoding
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats, Layers, check_widths
-from snailps.models.packed_tables import CONTINUE_FROM
+from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
@@ -119,6 +119,7 @@ class MlpSettings(JobSettings):
         when="Never; the master takes it from a sample of the input.",
         hidden=True,
     )
+    shuffle: bool = setting(True, **SHUFFLE)
     continue_from: str = setting("", **CONTINUE_FROM)
 
     def validate(self, where: Callable[[str], str]) -> None:

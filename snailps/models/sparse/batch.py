@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from snailps.api.block import Block
 from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
+from snailps.data._shuffling import shuffled as shuffled_rows
 from snailps.data.blocks import TextParts
 from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
@@ -39,6 +41,8 @@ time.  Pieces of 4 MiB take a tenth longer to parse, look up and train."""
 PLAIN = Encoding()
 P = TypeVar("P")
 T = TypeVar("T")
+Place = Callable[[int], int] | None
+"""Of `ExampleReader.read`."""
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
@@ -143,7 +147,7 @@ class BatchReader:
         """Position and reason of the first line that was left out."""
         return self._reader.first_bad
 
-    def read(self, data: bytes, path: str = "", start: int = 0) -> Batch:
+    def read(self, data: bytes, path: str = "", start: int = 0, place: Place = None) -> Batch:
         """The batch of a text of whole lines, which begins at byte `start` of file `path`.
 
         Raises
@@ -151,7 +155,7 @@ class BatchReader:
         DataError
             A line is malformed, or a label is no class that has a weight.
         """
-        return self.numbered(self.parse(data, path, start), path)
+        return self.numbered(self.parse(data, path, start, place), path)
 
     def placed(
         self, examples: Examples, places: NDArray[np.int32], bias: int, path: str = ""
@@ -189,21 +193,26 @@ class BatchReader:
             batch.keys = np.append(batch.keys, np.uint64(BIAS_KEY))
         return batch
 
-    def parse(self, data: bytes, path: str = "", start: int = 0) -> Examples:
+    def parse(self, data: bytes, path: str = "", start: int = 0, place: Place = None) -> Examples:
         """The examples of a text, parsed by all threads."""
         if self._pool is None:  # in one piece: there is nothing to join
-            return self._reader.read(data, path, start)
-        return joined(self.pieces(data, lambda examples: examples, path, start))
+            return self._reader.read(data, path, start, place=place)
+        return joined(self.pieces(data, lambda examples: examples, path, start, place))
 
     def pieces(
-        self, data: bytes, then: Callable[[Examples], T], path: str = "", start: int = 0
+        self,
+        data: bytes,
+        then: Callable[[Examples], T],
+        path: str = "",
+        start: int = 0,
+        place: Place = None,
     ) -> list[T]:
         """Results of `then` for the pieces of a text, in order; threads parse and call it."""
         if is_matrix(data):
             return self._pieces_of_rows(data, then, path)
         parts = len(data) // PIECE_BYTES
         if parts < 2 or not self._reader.learn_format(data, start):
-            return [then(self._reader.read(data, path, start))]
+            return [then(self._reader.read(data, path, start, place=place))]
         edges = [0]
         for part in range(1, parts):
             edges.append(
@@ -212,21 +221,22 @@ class BatchReader:
         edges.append(len(data))
 
         def read(part: tuple[int, int]) -> T:
-            return then(self._reader.read(data, path, start, part))
+            return then(self._reader.read(data, path, start, part, place))
 
         try:
             return self._map(read, itertools.pairwise(edges))
         except DataError:
-            self._reader.read(data, path, start)  # an error with the line number
+            self._reader.read(data, path, start, place=place)  # an error with the line number
             raise
 
     def pieces_of(self, parts: TextParts, then: Callable[[Examples], T], path: str = "") -> list[T]:
         """The same of parts of a file, which the threads read, too; the format must be known."""
 
         def read(part: int) -> T:
-            return then(self._reader.read(parts.read(part), path, parts.edges[part]))
+            place = partial(parts.place, part)
+            return then(self._reader.read(parts.read(part), path, parts.start(part), None, place))
 
-        return self._map(read, range(len(parts.edges) - 1))
+        return self._map(read, range(len(parts.parts)))
 
     def knows_format(self, block: Block) -> bool:
         """Whether the format of a block is given, found in a text before, or told by its file."""
@@ -237,7 +247,7 @@ class BatchReader:
     def read_block(self, block: Block) -> Batch:
         """The batch of a block."""
         self.knows_format(block)
-        return self.read(block.data, block.path, block.start)
+        return self.read(block.data, block.path, block.start, block.place)
 
     def _pieces_of_rows(self, data: bytes, then: Callable[[Examples], T], path: str) -> list[T]:
         """The same for a block of a matrix file."""
@@ -304,6 +314,29 @@ def batch_reader(
         admitted=admitted,
         encoding=encoding,
     )
+
+
+def shuffled(batches: Sequence[Batch], seed: int) -> list[Batch]:
+    """The examples of all batches in an order drawn from `seed`, in as many batches.
+
+    Their places must be of the same rows, unless there is one batch only.
+    """
+    given = [batch for batch in batches if len(batch)]
+    if not given:
+        return list(batches)
+    by_row = ["labels", "weights"] if len(given[0].weights) else ["labels"]
+    has_fields = any(len(batch.fields) for batch in given)
+    by_entry = ["places", "values", "fields"] if has_fields else ["places", "values"]
+    ptrs, of_rows, of_entries = shuffled_rows(
+        seed,
+        [batch.ptr for batch in given],
+        [[getattr(batch, name) for name in by_row] for batch in given],
+        [[getattr(batch, name) for name in by_entry] for batch in given],
+    )
+    return [
+        replace(batch, ptr=ptr, **dict(zip(by_row + by_entry, numbers + entries, strict=True)))
+        for batch, ptr, numbers, entries in zip(given, ptrs, of_rows, of_entries, strict=True)
+    ]
 
 
 def check_classes(batch: Batch, classes: int, where: str) -> None:

@@ -19,7 +19,7 @@ from snailps.data.encoding import Encoding
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
 from snailps.data.reading import ENDINGS, Reading
 from snailps.errors import ConfigError
-from snailps.models.packed_tables import CONTINUE_FROM
+from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
@@ -127,6 +127,7 @@ class SparseSettings(JobSettings):
         low=1e-6,
         high=1e6,
     )
+    shuffle: bool = setting(True, **SHUFFLE)
     class_weights: tuple[str, ...] = setting(
         (),
         help="Weight of an example of each class, class 0 (no) first. Empty: 1.",

@@ -50,6 +50,7 @@ from snailps.models.sparse.batch import (
     Keys,
     batch_reader,
     check_classes,
+    shuffled,
 )
 from snailps.models.sparse.delta_shares import Shares, motion_of, set_step
 from snailps.models.sparse.sample import encoded
@@ -278,6 +279,12 @@ class SparseWorker(Worker):
             check_classes(batch, settings.classes, where)
 
     @classmethod
+    def shuffles(cls, settings: JobSettings) -> bool:
+        """As the settings say."""
+        assert isinstance(settings, SparseSettings)
+        return settings.shuffle
+
+    @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A tenth of an epoch, for several workers a twentieth of each one's share.
 
@@ -369,7 +376,7 @@ class SparseWorker(Worker):
             return b""
         reader = batch_reader(self.settings)
         reader.knows_format(block)
-        examples = reader.parse(block.data, block.path, block.start)
+        examples = reader.parse(block.data, block.path, block.start, block.place)
         keys, places = number_keys(examples.keys)
         counts = np.minimum(np.bincount(places, minlength=len(keys)), self.settings.min_count)
         return keys.tobytes() + counts.astype(np.uint8).tobytes()
@@ -435,11 +442,14 @@ class SparseWorker(Worker):
             prepared = self._with_copies(self._reader.read_block(block))
         for batch in prepared.batches:
             self._look_at(batch, block)
+        if self.settings.shuffle:  # batches as they were read are kept: another order each epoch
+            prepared.batches = shuffled(prepared.batches, block.seed)
         return prepared
 
     def _look_at(self, batch: Batch, block: Block) -> None:
         """Checks a block's examples, logs the first line that was left out, drops the text."""
-        self.check_batch(self.settings, batch, f"{block.path}, bytes from {block.start:,}")
+        where = block.path if block.place else f"{block.path}, bytes from {block.start:,}"
+        self.check_batch(self.settings, batch, where)
         if batch.bad and not self._has_told:
             self._has_told = True
             log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
@@ -475,7 +485,9 @@ class SparseWorker(Worker):
 
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
         if parts is None:
-            pieces = self._reader.pieces(block.data, find, block.path, block.start)
+            pieces = self._reader.pieces(
+                block.data, find, block.path, block.start, block.place
+            )
         else:
             with contextlib.closing(parts):
                 pieces = self._reader.pieces_of(parts, find, block.path)

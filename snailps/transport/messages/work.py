@@ -181,7 +181,8 @@ class Leased(Message):
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
     the fields from `clock` on are those of `api.block.Block`; `had`: visiting parts of a tenancy
     whose visits others have settled.  `first`: nothing of the training was leased before.
-    `version`: tells that of which the master has a copy.
+    `version`: tells that of which the master has a copy.  `spread`: length of the file over which
+    the block is spread, 0: it is one range of it.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
@@ -204,6 +205,7 @@ class Leased(Message):
     had: Annotated[list[Any], ListOf(PART, PARTS_MAX)] = field(default_factory=list)
     first: Bool = False
     version: Text = ""
+    spread: Natural = 0
 
     def check(self) -> None:
         """A block comes with both shares, a tenancy with its parts."""
