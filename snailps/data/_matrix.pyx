@@ -18,6 +18,7 @@ import os
 import numpy as np
 
 from snailps.abi._key_hash cimport hash_key
+from snailps.abi._prefetch cimport fetch
 
 cdef extern from "data/_cells.h" nogil:
     uint64_t hash_text "snail_hash_text"(uint64_t seed, const uint8_t *text, int64_t size) noexcept
@@ -31,6 +32,8 @@ cdef extern from "<errno.h>" nogil:
 
 cdef enum:
     RUN = 4096                  # floats looked at together: the faulty one is sought afterwards
+    AHEAD = 8                   # rows in another order that are fetched before they are copied
+    FETCHED = 64                # keys of such a row
     SHORT = 256                 # bytes of a text that is copied to the stack, to be readable behind it
 
 ctypedef fused Narrow:
@@ -38,7 +41,22 @@ ctypedef fused Narrow:
     uint64_t
 
 
-def gathered(int fd, Py_ssize_t size, list buffers, list ranges):
+cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nogil:
+    """Reads a range of a file; 0, the error, or -1: the file ends before."""
+    cdef Py_ssize_t got
+    while length > 0:
+        got = pread(fd, to, <size_t>length, offset)
+        if got < 0 and errno == EINTR:
+            continue
+        if got <= 0:
+            return errno if got < 0 else -1
+        to += got
+        offset += got
+        length -= got
+    return 0
+
+
+def gathered(int fd, Py_ssize_t size, list buffers not None, ranges not None):
     """`size` bytes: zeros but for buffers and ranges of a file.
 
     Parameters
@@ -46,8 +64,8 @@ def gathered(int fd, Py_ssize_t size, list buffers, list ranges):
     fd : int
     size : int
     buffers : list of (int, bytes)
-        Place in the result, what is there.
-    ranges : list of (int, int, int)
+        Place in the result, what is there; ascending, as are the ranges.
+    ranges : int64 array (n, 3), or list of as much
         Place in the result, place in the file, length.
 
     Raises
@@ -55,35 +73,34 @@ def gathered(int fd, Py_ssize_t size, list buffers, list ranges):
     OSError
         The file cannot be read, or ends before a range does.
     """
+    cdef const int64_t[:, ::1] pieces = np.ascontiguousarray(ranges, np.int64).reshape(-1, 3)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
     cdef char *to = PyBytes_AS_STRING(out)
-    cdef Py_ssize_t at = 0, place, length, done, got
-    cdef int64_t offset
+    cdef Py_ssize_t at = 0, place, length, piece = 0, n = pieces.shape[0]
+    cdef int wrong = 0
+    cdef bint placed = True
     cdef bytes content
-    pieces = sorted([(place, content, 0, len(content)) for place, content in buffers] +
-                    [(place, None, offset, length) for place, offset, length in ranges],
-                    key=lambda piece: piece[0])
-    for place, found, offset, length in pieces:
-        if not at <= place <= size - length:
+    for place, content in [*buffers, (size, b"")]:
+        with nogil:
+            while piece < n and pieces[piece, 0] < place and not wrong:
+                placed = at <= pieces[piece, 0] and 0 <= pieces[piece, 2] <= size - pieces[piece, 0]
+                if not placed:
+                    break
+                memset(to + at, 0, <size_t>(pieces[piece, 0] - at))
+                wrong = read_all(fd, to + pieces[piece, 0], pieces[piece, 1], pieces[piece, 2])
+                at = pieces[piece, 0] + pieces[piece, 2]
+                piece += 1
+        if wrong > 0:
+            raise OSError(wrong, os.strerror(wrong))
+        if wrong < 0:
+            end = pieces[piece - 1, 1] + pieces[piece - 1, 2]
+            raise OSError(0, f"it ends before byte {end:,}")
+        length = len(content)
+        if not placed or not at <= place <= size - length:
             raise ValueError(f"expected pieces in order within {size} bytes, got one at {place}")
         memset(to + at, 0, place - at)
+        memcpy(to + place, PyBytes_AS_STRING(content), length)
         at = place + length
-        if found is not None:
-            content = found
-            memcpy(to + place, PyBytes_AS_STRING(content), length)
-            continue
-        done = 0
-        while done < length:
-            with nogil:
-                got = pread(fd, to + place + done, length - done, offset + done)
-            if got < 0 and errno == EINTR:
-                continue
-            if got < 0:
-                raise OSError(errno, os.strerror(errno))
-            if got == 0:
-                raise OSError(0, f"it ends before byte {offset + length:,}")
-            done += got
-    memset(to + at, 0, size - at)
     return out
 
 
@@ -123,13 +140,26 @@ def first_not_finite(const float[::1] values not None):
 
 
 cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, int bits,
-                   uint64_t *out) noexcept nogil:
-    """Place of the first key that is not below `limit`, or -1."""
-    cdef int64_t i
+                   uint64_t *out, const uint32_t *order, const int64_t *ptr,
+                   int64_t rows) noexcept nogil:
+    """Place of the first key that is not below `limit`, or -1; with an order that of rows."""
+    cdef int64_t i, k, at = 0, begin, length
     cdef uint64_t most = 0
-    for i in range(n):
-        most = max(most, <uint64_t>keys[i])
-        out[i] = keys[i]
+    if order == NULL:
+        for i in range(n):
+            most = max(most, <uint64_t>keys[i])
+            out[i] = keys[i]
+    for i in range(rows):
+        if i + AHEAD < rows:
+            begin = ptr[order[i + AHEAD]]
+            for k in range(begin, min(ptr[order[i + AHEAD] + 1], begin + FETCHED), 16):
+                fetch(keys + k)
+        begin = ptr[order[i]]
+        length = ptr[order[i] + 1] - begin
+        for k in range(length):
+            most = max(most, <uint64_t>keys[begin + k])
+            out[at + k] = keys[begin + k]
+        at += length
     if most >= limit:
         for i in range(n):
             if keys[i] >= limit:
@@ -143,7 +173,8 @@ cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, i
     return -1
 
 
-def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
+def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits,
+              const int64_t[::1] ptr=None, const uint32_t[::1] order=None):
     """Keys as models have them, and the place of the first one out of range.
 
     Parameters
@@ -155,6 +186,9 @@ def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
         Keys are the upper 63 bits of hashes: they are folded by leaving more bits out.
     hash_bits : int
         0: keys stay as they are, else 1 to 62.
+    ptr, order : int64 array (rows + 1,), uint32 array (rows,), optional
+        The rows that the keys are of, from entry 0 to the last one, and the order in which they are
+        wanted, as of `_shuffling.entries_in_order`.
 
     Returns
     -------
@@ -165,21 +199,28 @@ def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
     cdef const uint32_t[::1] narrow
     cdef const uint64_t[::1] wide
     cdef uint64_t[::1] out
-    cdef int64_t wrong = -1, n = len(keys)
+    cdef int64_t wrong = -1, n = len(keys), rows = 0
+    cdef const uint32_t *in_order = NULL
+    cdef const int64_t *pointers = NULL
     if not 0 <= hash_bits <= 62:
         raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
     made = np.empty(n, np.uint64)
     if n == 0:
         return made, -1
     out = made
+    if order is not None:
+        rows, in_order, pointers = order.shape[0], &order[0], &ptr[0]
+        if ptr.shape[0] != rows + 1 or ptr[0] != 0 or ptr[rows] != n:
+            raise ValueError(f"expected pointers of {rows} rows with {n} entries")
     if keys.dtype == np.uint32:
         narrow = keys
         with nogil:
-            wrong = widen(&narrow[0], n, limit, hashed, hash_bits, &out[0])
+            wrong = widen(&narrow[0], n, limit, hashed, hash_bits, &out[0], in_order, pointers,
+                          rows)
     else:
         wide = keys
         with nogil:
-            wrong = widen(&wide[0], n, limit, hashed, hash_bits, &out[0])
+            wrong = widen(&wide[0], n, limit, hashed, hash_bits, &out[0], in_order, pointers, rows)
     return made, wrong
 
 

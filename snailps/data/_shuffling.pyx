@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Rows of several CSR matrices, mixed: drawn one by one from all of them.
+"""Rows of a CSR matrix in an order that is drawn.
 
-    seed, pointers, arrays by row, arrays by entry -> shuffled -> the same, rows in another order
+    seed, rows -> drawn_order -> order
+    pointers, order -> pointers_in_order;  entries, pointers, order -> entries_in_order
 
 The loops run without the GIL.
 """
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import numpy as np
@@ -15,13 +15,7 @@ from snailps.abi._prefetch cimport fetch
 
 cdef enum:
     AHEAD = 8                   # rows that are fetched before they are copied
-    FETCHED = 4                 # cache lines of such a row: what follows the processor guesses
-
-ctypedef struct Row:            # where a row is
-    int64_t begin               # its first entry
-    int32_t entries
-    int32_t matrix
-    int64_t place
+    FETCHED = 256               # bytes of such a row: what follows the processor guesses
 
 
 cdef uint64_t draw(uint64_t *state) noexcept nogil:
@@ -34,125 +28,78 @@ cdef uint64_t draw(uint64_t *state) noexcept nogil:
     return x ^ (x >> 31)
 
 
-cdef void mix(uint64_t seed, Row *rows, int64_t n) noexcept nogil:
-    """Fisher and Yates' shuffle."""
-    cdef int64_t i, other
-    cdef Row kept
-    for i in range(n - 1, 0, -1):
-        other = <int64_t>(((draw(&seed) >> 32) * <uint64_t>(i + 1)) >> 32)
-        kept = rows[i]
-        rows[i] = rows[other]
-        rows[other] = kept
+cdef void mix(uint64_t seed, uint32_t *order, int64_t n) noexcept nogil:
+    """Fisher and Yates' shuffle of 0 to n - 1."""
+    cdef int64_t i
+    cdef uint64_t other
+    for i in range(n):
+        other = ((draw(&seed) >> 32) * <uint64_t>(i + 1)) >> 32
+        order[i] = order[other]
+        order[other] = <uint32_t>i
 
 
-cdef void copy_rows(const Row *rows, int64_t n, const uint32_t **sources, int64_t stride,
-                    uint32_t *to) noexcept nogil:
-    """Copies the entries of rows behind each other; matrix m has its array at sources[m * stride]."""
-    cdef int64_t i, k
-    cdef const Row *row
-    cdef const uint32_t *begin
+cdef void copy_rows(const uint32_t *order, int64_t n, const int64_t *ptr, const char *values,
+                    int64_t size, char *to) noexcept nogil:
+    """Copies the entries of rows, of `size` bytes each, behind each other."""
+    cdef int64_t i, k, begin, end
     for i in range(n):
         if i + AHEAD < n:
-            row = rows + i + AHEAD
-            begin = sources[row.matrix * stride] + row.begin
-            for k in range(0, min(row.entries, 16 * FETCHED), 16):
-                fetch(begin + k)
-        row = rows + i
-        memcpy(to, sources[row.matrix * stride] + row.begin, 4 * <size_t>row.entries)
-        to += row.entries
+            begin, end = size * ptr[order[i + AHEAD]], size * ptr[order[i + AHEAD] + 1]
+            for k in range(begin, min(end, begin + FETCHED), 64):
+                fetch(values + k)
+        begin, end = size * ptr[order[i]], size * ptr[order[i] + 1]
+        memcpy(to, values + begin, <size_t>(end - begin))
+        to += end - begin
 
 
-cdef void copy_numbers(const Row *rows, int64_t n, const uint32_t **sources, int64_t stride,
-                       uint32_t *to) noexcept nogil:
-    """Copies the numbers of rows, one each."""
-    cdef int64_t i
-    for i in range(n):
-        to[i] = sources[rows[i].matrix * stride][rows[i].place]
+def drawn_order(uint64_t seed, int64_t n):
+    """A permutation of 0 to n - 1, uint32, that `seed` (uint64) determines."""
+    cdef uint32_t[::1] order
+    if not 0 <= n < 1 << 32:
+        raise ValueError(f"expected fewer than 2^32 rows, got {n}")
+    drawn = np.empty(n, np.uint32)
+    order = drawn
+    with nogil:
+        mix(seed, &order[0], n)
+    return drawn
 
 
-def shuffled(uint64_t seed, list ptrs not None, list by_row not None, list by_entry not None):
-    """Rows of several CSR matrices in an order that is drawn, as as many matrices.
+def pointers_in_order(const int64_t[::1] ptr not None, const uint32_t[::1] order not None):
+    """Pointers of the rows of a CSR matrix in another order; the first entry is 0."""
+    cdef int64_t i, n = ptr.shape[0] - 1
+    cdef int64_t[::1] behind
+    if order.shape[0] != n:
+        raise ValueError(f"expected an order of {n} rows, got {order.shape[0]}")
+    found = np.empty(n + 1, np.int64)
+    behind = found
+    with nogil:
+        behind[0] = 0
+        for i in range(n):
+            behind[i + 1] = behind[i] + ptr[order[i] + 1] - ptr[order[i]]
+    return found
+
+
+def entries_in_order(array not None, const int64_t[::1] ptr not None,
+                     const uint32_t[::1] order not None):
+    """The entries of a CSR matrix, its rows in another order.
 
     Parameters
     ----------
-    seed : int
-        uint64; with the matrices it determines the order.
-    ptrs : list of int64 array (rows + 1,)
-        Of each matrix: row i has the entries ptr[i] to before ptr[i + 1] of its arrays.
-    by_row, by_entry : list of list of array
-        Of each matrix the arrays that have a number of 4 bytes for each row, and for each entry: of
-        one type in all matrices.  Fewer than 2^31 entries a row.
-
-    Returns
-    -------
-    ptrs, by_row, by_entry : list
-        As given, but for the order; all matrices have about as many rows.
+    array : array (entries,)
+        Row i has the entries ptr[i] to before ptr[i + 1].
+    ptr : int64 array (rows + 1,)
+        It must not fall.
+    order : uint32 array (rows,)
+        A permutation.
     """
-    cdef int64_t n = 0, i, at, first, last, entries, matrices = len(ptrs)
-    cdef int64_t of_rows, of_entries
-    cdef const int64_t[::1] ptr
-    cdef int64_t[::1] made
-    cdef const uint32_t **sources
-    cdef Row *rows
-    cdef size_t address
-    if matrices == 0:
-        return [], [], []
-    of_rows, of_entries = len(by_row[0]), len(by_entry[0])
-    for one, numbers, arrays in zip(ptrs, by_row, by_entry, strict=True):
-        n += len(one) - 1
-        if len(numbers) != of_rows or len(arrays) != of_entries:
-            raise ValueError("expected as many arrays of each matrix")
-        for array in numbers:
-            if len(array) != len(one) - 1 or array.itemsize != 4 or not array.flags.c_contiguous:
-                raise ValueError("expected a number of 4 bytes for each row")
-        for array in arrays:
-            if len(array) < one[len(one) - 1] or array.itemsize != 4 or not array.flags.c_contiguous:
-                raise ValueError("expected a number of 4 bytes for each entry")
-    if n >= 1 << 32:
-        raise ValueError(f"expected fewer than 2^32 rows, got {n}")
-    rows = <Row *>malloc(max(1, n) * sizeof(Row))
-    sources = <const uint32_t **>malloc(
-        max(1, matrices * (of_rows + of_entries)) * sizeof(uint32_t *)
-    )
-    try:
-        if rows == NULL or sources == NULL:
-            raise MemoryError
-        at = 0
-        for matrix, one in enumerate(ptrs):
-            for i, array in enumerate(by_row[matrix] + by_entry[matrix]):
-                address = array.ctypes.data
-                sources[matrix * (of_rows + of_entries) + i] = <const uint32_t *>address
-            ptr = one
-            for i in range(ptr.shape[0] - 1):
-                rows[at].begin, rows[at].entries = ptr[i], <int32_t>(ptr[i + 1] - ptr[i])
-                rows[at].matrix, rows[at].place = <int32_t>matrix, i
-                at += 1
+    cdef int64_t n = order.shape[0], size = array.itemsize
+    cdef const char[::1] given = array.view(np.int8)
+    cdef char[::1] made
+    if ptr.shape[0] != n + 1 or ptr[0] < 0 or given.shape[0] < size * ptr[n]:
+        raise ValueError(f"expected {n} rows within {len(array)} entries")
+    found = np.empty(ptr[n] - ptr[0], array.dtype)
+    if len(found):
+        made = found.view(np.int8)
         with nogil:
-            mix(seed, rows, n)
-        found = [], [], []
-        for matrix in range(matrices):
-            first, last = n * matrix // matrices, n * (matrix + 1) // matrices
-            one = np.empty(last - first + 1, np.int64)
-            made, entries = one, 0
-            made[0] = 0
-            for i in range(first, last):
-                entries += rows[i].entries
-                made[i - first + 1] = entries
-            numbers = [np.empty(last - first, array.dtype) for array in by_row[0]]
-            arrays = [np.empty(entries, array.dtype) for array in by_entry[0]]
-            for i, array in enumerate(numbers + arrays):
-                address = array.ctypes.data
-                with nogil:
-                    if i < of_rows:
-                        copy_numbers(rows + first, last - first, sources + i, of_rows + of_entries,
-                                     <uint32_t *>address)
-                    else:
-                        copy_rows(rows + first, last - first, sources + i, of_rows + of_entries,
-                                  <uint32_t *>address)
-            found[0].append(one)
-            found[1].append(numbers)
-            found[2].append(arrays)
-        return found
-    finally:
-        free(rows)
-        free(sources)
+            copy_rows(&order[0], n, &ptr[0], &given[0], size, &made[0])
+    return found

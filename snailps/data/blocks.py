@@ -43,6 +43,8 @@ STEP_BYTES_PART = 1 << 12
 # Ranges of a block that is spread.  Of a file sorted by class each block lacks or has too much of a
 # 64th at most; a block of 8 MiB is read in steps of 128 KiB.
 STRANDS = 64
+# 0, 32, 16, 48, ...: with their bits in reverse.
+_BANDS = [int(f"{band:06b}"[::-1], 2) for band in range(STRANDS)]
 # Asked for in the place of a unit: the head of a block's file.
 HEAD = "head"
 # No text has a longer word or line: a file that has is something else, and would fill the memory.
@@ -202,23 +204,21 @@ def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
 
 
 def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
-    """The ranges of a file that a block consists of, ascending, none of them empty.
+    """The ranges of a file that a block consists of, none of them empty.
 
     A file of `spread` bytes has `STRANDS` bands of the same length, and the block takes the same
     share of each: [start / STRANDS, stop / STRANDS) of it.  So **blocks that partition the file
-    partition it as well when they are spread**.  With 0 a block is its one range.
+    partition it as well when they are spread**.  The bands come in such an order that each part of
+    the block is all over the file, too; the file's beginning is first and its end last.  With 0 a
+    block is its one range.
     """
     if not spread:
         return [(start, stop)] if start < stop else []
-    found: list[tuple[int, int]] = []
-    for band in range(STRANDS):
-        first = -(-(band * spread + start) // STRANDS)
-        last = -(-(band * spread + stop) // STRANDS)
-        if found and found[-1][1] == first:
-            found[-1] = found[-1][0], last
-        elif first < last:
-            found.append((first, last))
-    return found
+    ranges = [
+        (-(-(band * spread + start) // STRANDS), -(-(band * spread + stop) // STRANDS))
+        for band in _BANDS
+    ]
+    return [(first, last) for first, last in ranges if first < last]
 
 
 def read_block(

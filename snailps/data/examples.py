@@ -218,9 +218,16 @@ class ExampleReader:
         return self._reader is not None
 
     def read_rows(
-        self, data: bytes, path: str = "", first: int = 0, last: int | None = None
+        self,
+        data: bytes,
+        path: str = "",
+        first: int = 0,
+        last: int | None = None,
+        seed: int | None = None,
     ) -> Examples:
         """The examples of some rows of a matrix file, or of a block of one; all by default.
+
+        With a seed in an order that is drawn from it.
 
         Raises
         ------
@@ -240,7 +247,7 @@ class ExampleReader:
         if self._needs_labels:
             check_labels(data, path or "the input")
         return examples_of(
-            data, path or "the input", hash_bits=self.hash_bits, first=first, last=last
+            data, path or "the input", hash_bits=self.hash_bits, first=first, last=last, seed=seed
         )
 
     def _loops(self, format: str) -> EntryReader | RowReader:

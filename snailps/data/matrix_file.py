@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
 from snailps.data._matrix import first_falling, first_not_finite, gathered, wide_keys
+from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.errors import DataError
 
 MAGIC = b"\x93SNAILX\n"
@@ -172,10 +173,10 @@ class Header:
         count = section.bytes // section.dtype.itemsize
         return np.frombuffer(data, section.dtype, count, section.start)
 
-    def rows_of(self, start: int, stop: int) -> tuple[int, int]:
-        """First and last (exclusive) row of a range of bytes of the file."""
-        size = self.size
-        return -(-start * self.rows // size), -(-stop * self.rows // size)
+    def rows_of(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """First and last (exclusive) row of ranges of bytes of the file."""
+        rows, size = self.rows, self.size
+        return [(-(-start * rows // size), -(-stop * rows // size)) for start, stop in ranges]
 
 
 def is_matrix(head: bytes) -> bool:
@@ -280,7 +281,7 @@ def read_matrix_block(
         descriptor = file.fileno()
     except OSError:  # it has none: not a file of this machine
         descriptor = -1
-    return _rows(read, descriptor, path, header, [header.rows_of(*one) for one in ranges])
+    return _rows(read, descriptor, path, header, header.rows_of(ranges))
 
 
 def head_of_matrix(read: Read, path: str, size: int) -> bytes:
@@ -299,56 +300,55 @@ def _rows(
     read: Read, descriptor: int, path: str, header: Header, ranges: Sequence[tuple[int, int]]
 ) -> bytes:
     """Some ranges of rows; with a descriptor their entries are copied once only."""
-    ranges = [(first, last) for first, last in ranges if first < last]
-    if not ranges:
+
+    def copied(size: int, buffers: list[tuple[int, bytes]], pieces: NDArray[np.int64]) -> bytes:
+        if descriptor < 0:
+            found = [(to, _whole(read, at, at + n, path)) for to, at, n in pieces.tolist()]
+            buffers, pieces = sorted(buffers + found), pieces[:0]
+        return gathered(descriptor, size, buffers, pieces)
+
+    wanted = np.array([(first, last) for first, last in ranges if first < last], np.int64)
+    if not len(wanted):
         return b""
-    sections = header.sections()
+    sections, counts = header.sections(), wanted[:, 1] - wanted[:, 0]
     if header.dense:
-        entries = [(first * header.columns, last * header.columns) for first, last in ranges]
+        entries = wanted * header.columns
     else:
-        ptrs = [_pointers(read, path, header, *one) for one in ranges]
-        entries = [(int(ptr[0]), int(ptr[-1])) for ptr in ptrs]
-    rows, nonzeros = (sum(last - first for first, last in some) for some in (ranges, entries))
+        pieces = _behind_each_other(0, sections["ptr"].start, 8, wanted + [0, 1])
+        ptr = np.frombuffer(copied(8 * int((counts + 1).sum()), [], pieces), "<i8")
+        ends = np.cumsum(counts + 1) - 1
+        entries = np.stack((ptr[ends - counts], ptr[ends]), axis=1)
+        odd = (entries[:, 0] < 0) | (entries[:, 0] > entries[:, 1])
+        for at in np.flatnonzero(odd | (entries[:, 1] > header.nonzeros)).tolist():
+            (first, last), (begin, end) = wanted[at].tolist(), entries[at].tolist()
+            raise DataError(
+                f"{path}: rows {first:,} to {last - 1:,} have the entries {begin:,} to {end:,} "
+                f"of {header.nonzeros:,}: the file is damaged. {_AGAIN}"
+            )
+        # Each range's pointers less its first one, and more by the entries before.
+        before = np.cumsum(entries[:, 1] - entries[:, 0]) - entries[:, 1]
+        ptr = np.delete(ptr, ends - counts) + np.repeat(before, counts)
+    nonzeros = int((entries[:, 1] - entries[:, 0]).sum())
     # Of several ranges only the first one's rows have their numbers in the file.
-    first_row = ranges[0][0] + header.first_row
-    block = replace(header, rows=rows, nonzeros=nonzeros, first_row=first_row)
-    pieces, buffers = [], [(0, block.pack())]
+    first_row = int(wanted[0, 0]) + header.first_row
+    block = replace(header, rows=int(counts.sum()), nonzeros=nonzeros, first_row=first_row)
+    found, buffers = [np.empty((0, 3), np.int64)], [(0, block.pack())]
     for name, section in block.sections().items():
-        at, item = section.start, section.dtype.itemsize
         if name == "ptr":
-            before = np.cumsum([0, *(last - first for first, last in entries)]).tolist()
-            of_block = [ptr[1:] - ptr[0] + done for ptr, done in zip(ptrs, before, strict=False)]
-            buffers.append((at, np.concatenate([np.zeros(1, "<i8"), *of_block]).tobytes()))
-            continue
-        for first, last in ranges if name in OF_ROWS else entries:
-            begin, size = sections[name].start + first * item, (last - first) * item
-            if descriptor < 0:
-                buffers.append((at, _whole(read, begin, begin + size, path)))
-            else:
-                pieces.append((at, begin, size))
-            at += size
-    return gathered(descriptor, block.size, buffers, pieces)
+            buffers.append((section.start, bytes(8) + ptr.tobytes()))
+        else:
+            of_it = wanted if name in OF_ROWS else entries
+            begin, item = sections[name].start, section.dtype.itemsize
+            found.append(_behind_each_other(section.start, begin, item, of_it))
+    return copied(block.size, buffers, np.concatenate(found))
 
 
-def _pointers(
-    read: Read, path: str, header: Header, first: int, last: int
+def _behind_each_other(
+    to: int, begin: int, item: int, ranges: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Pointers of the entries of some rows, int64 (rows + 1,).
-
-    Raises
-    ------
-    DataError
-        They contradict the file.
-    """
-    begin = header.sections()["ptr"].start + 8 * first
-    ptr = np.frombuffer(_whole(read, begin, begin + 8 * (last - first + 1), path), "<i8")
-    entry, end = int(ptr[0]), int(ptr[-1])
-    if not 0 <= entry <= end <= header.nonzeros:
-        raise DataError(
-            f"{path}: rows {first:,} to {last - 1:,} have the entries {entry:,} to {end:,} of "
-            f"{header.nonzeros:,}: the file is damaged. {_AGAIN}"
-        )
-    return ptr
+    """Where ranges of items go, are in the file, how many bytes; they begin there at `begin`."""
+    sizes = (ranges[:, 1] - ranges[:, 0]) * item
+    return np.stack((to + np.cumsum(sizes) - sizes, begin + ranges[:, 0] * item, sizes), axis=1)
 
 
 def _whole(read: Read, first: int, last: int, path: str) -> bytes:
@@ -368,7 +368,13 @@ def _whole(read: Read, first: int, last: int, path: str) -> bytes:
 
 
 def examples_of(
-    data: bytes, path: str, *, hash_bits: int = 0, first: int = 0, last: int | None = None
+    data: bytes,
+    path: str,
+    *,
+    hash_bits: int = 0,
+    first: int = 0,
+    last: int | None = None,
+    seed: int | None = None,
 ) -> Examples:
     """Rows of a matrix file or block in memory as models have examples; they are checked.
 
@@ -382,6 +388,8 @@ def examples_of(
         As for text: 0, or keys are folded to so many bits.
     first, last : int
         Which of the rows; all by default.
+    seed : int, optional
+        The rows come in an order that is drawn from it.
 
     Returns
     -------
@@ -396,8 +404,8 @@ def examples_of(
 
     Notes
     -----
-    Values and fields are views of `data`; labels and keys are converted in one pass.  Threads may
-    take different rows of one block.
+    Values and fields are views of `data`, or copied in their order; labels and keys are converted
+    in one pass.  Threads may take different rows of one block.
     """
     header = read_header(data, len(data), path)
     if header.dense:
@@ -414,7 +422,10 @@ def examples_of(
     if not 0 <= begin <= end <= header.nonzeros:
         raise where.damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
     stored = header.array(data, "keys")[begin:end]
-    keys, at = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
+    pointers, order = ptr - begin, None if seed is None else drawn_order(seed, last - first)
+    keys, at = wide_keys(
+        stored, header.key_limit, Flags.HASHED in header.flags, hash_bits, pointers, order
+    )
     if at >= 0:
         key, limit = int(stored[at]), header.key_limit
         raise where.damaged(where.row_of(at), f"has key {key:,}: expected keys below {limit:,}")
@@ -440,7 +451,15 @@ def examples_of(
         weights = weights[first:last]
         if (at := first_not_weight(weights)) >= 0:
             raise where.damaged(at, f"has weight {weights[at]}: expected 0 and above")
-    return Examples(labels, ptr - begin, keys, values, fields, 0, weights)
+    if order is None:
+        return Examples(labels, pointers, keys, values, fields, 0, weights)
+    if Flags.VALUES in header.flags:
+        values = entries_in_order(values, pointers, order)
+    if len(fields):
+        fields = entries_in_order(fields, pointers, order)
+    weights = weights[order] if len(weights) else weights
+    pointers = pointers_in_order(pointers, order)
+    return Examples(labels[order], pointers, keys, values, fields, 0, weights)
 
 
 def floats(values: NDArray[Any]) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ from snailps.api.block import Block
 from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
-from snailps.data._shuffling import shuffled as shuffled_rows
+from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data.blocks import TextParts
 from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
@@ -206,13 +206,17 @@ class BatchReader:
         path: str = "",
         start: int = 0,
         place: Place = None,
+        seed: int | None = None,
     ) -> list[T]:
-        """Results of `then` for the pieces of a text, in order; threads parse and call it."""
+        """Results of `then` for the pieces of a text, in order; threads parse and call it.
+
+        With a seed the examples of each piece are in an order that is drawn from it.
+        """
         if is_matrix(data):
-            return self._pieces_of_rows(data, then, path)
+            return self._pieces_of_rows(data, then, path, seed)
         parts = len(data) // PIECE_BYTES
         if parts < 2 or not self._reader.learn_format(data, start):
-            return [then(self._reader.read(data, path, start, place=place))]
+            return [then(_drawn(self._reader.read(data, path, start, place=place), seed))]
         edges = [0]
         for part in range(1, parts):
             edges.append(
@@ -221,7 +225,7 @@ class BatchReader:
         edges.append(len(data))
 
         def read(part: tuple[int, int]) -> T:
-            return then(self._reader.read(data, path, start, part, place))
+            return then(_drawn(self._reader.read(data, path, start, part, place), seed))
 
         try:
             return self._map(read, itertools.pairwise(edges))
@@ -229,12 +233,19 @@ class BatchReader:
             self._reader.read(data, path, start, place=place)  # an error with the line number
             raise
 
-    def pieces_of(self, parts: TextParts, then: Callable[[Examples], T], path: str = "") -> list[T]:
+    def pieces_of(
+        self,
+        parts: TextParts,
+        then: Callable[[Examples], T],
+        path: str = "",
+        seed: int | None = None,
+    ) -> list[T]:
         """The same of parts of a file, which the threads read, too; the format must be known."""
 
         def read(part: int) -> T:
             place = partial(parts.place, part)
-            return then(self._reader.read(parts.read(part), path, parts.start(part), None, place))
+            found = self._reader.read(parts.read(part), path, parts.start(part), None, place)
+            return then(_drawn(found, seed))
 
         return self._map(read, range(len(parts.parts)))
 
@@ -249,14 +260,16 @@ class BatchReader:
         self.knows_format(block)
         return self.read(block.data, block.path, block.start, block.place)
 
-    def _pieces_of_rows(self, data: bytes, then: Callable[[Examples], T], path: str) -> list[T]:
+    def _pieces_of_rows(
+        self, data: bytes, then: Callable[[Examples], T], path: str, seed: int | None
+    ) -> list[T]:
         """The same for a block of a matrix file."""
         parts = len(data) // PIECE_BYTES
         if parts < 2:
-            return [then(self._reader.read_rows(data, path))]
+            return [then(self._reader.read_rows(data, path, seed=seed))]
 
         def read(part: tuple[int, int]) -> T:
-            return then(self._reader.read_rows(data, path, *part))
+            return then(self._reader.read_rows(data, path, *part, seed))
 
         return self._map(read, itertools.pairwise(even_rows(data, path, parts)))
 
@@ -316,27 +329,26 @@ def batch_reader(
     )
 
 
-def shuffled(batches: Sequence[Batch], seed: int) -> list[Batch]:
-    """The examples of all batches in an order drawn from `seed`, in as many batches.
+R = TypeVar("R", Batch, Examples)
 
-    Their places must be of the same rows, unless there is one batch only.
-    """
-    given = [batch for batch in batches if len(batch)]
-    if not given:
-        return list(batches)
-    by_row = ["labels", "weights"] if len(given[0].weights) else ["labels"]
-    has_fields = any(len(batch.fields) for batch in given)
-    by_entry = ["places", "values", "fields"] if has_fields else ["places", "values"]
-    ptrs, of_rows, of_entries = shuffled_rows(
-        seed,
-        [batch.ptr for batch in given],
-        [[getattr(batch, name) for name in by_row] for batch in given],
-        [[getattr(batch, name) for name in by_entry] for batch in given],
-    )
-    return [
-        replace(batch, ptr=ptr, **dict(zip(by_row + by_entry, numbers + entries, strict=True)))
-        for batch, ptr, numbers, entries in zip(given, ptrs, of_rows, of_entries, strict=True)
-    ]
+
+def shuffled(rows: R, seed: int) -> R:
+    """A batch or examples in an order drawn from `seed`; nothing of them is changed."""
+    order = drawn_order(seed, len(rows.labels))
+    names = ["places" if isinstance(rows, Batch) else "keys", "values", "fields"]
+    given = {name: getattr(rows, name) for name in names}
+    found: dict[str, Any] = {
+        name: entries_in_order(array, rows.ptr, order) if len(array) else array
+        for name, array in given.items()
+    }
+    found["weights"] = rows.weights[order] if len(rows.weights) else rows.weights
+    found |= {"labels": rows.labels[order], "ptr": pointers_in_order(rows.ptr, order)}
+    return replace(rows, **found) if isinstance(rows, Batch) else rows._replace(**found)
+
+
+def _drawn(examples: Examples, seed: int | None) -> Examples:
+    """Examples just parsed, while they are in the cache, in an order drawn from a seed if any."""
+    return examples if seed is None else shuffled(examples, seed)
 
 
 def check_classes(batch: Batch, classes: int, where: str) -> None:

@@ -33,7 +33,7 @@ from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.parameters import pulled
 from snailps.models.sparse import evaluate, export
-from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader, shuffled
+from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -279,7 +279,7 @@ class Net(SparseWorker):
         """Parses the block."""
         batch = self._reader.read_block(block)
         self._look_at(batch, block)
-        return shuffled([batch], block.seed)[0] if self.settings.shuffle else batch
+        return self._mixed(batch, block)
 
     def workers_changed(self) -> None:
         """Does nothing: the optimiser runs at the servers."""

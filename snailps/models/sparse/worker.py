@@ -34,6 +34,7 @@ from snailps.config import JobSettings
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
+from snailps.data._shuffling import drawn_order
 from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.errors import DataError
@@ -48,6 +49,7 @@ from snailps.models.sparse.batch import (
     Batch,
     Floats,
     Keys,
+    R,
     batch_reader,
     check_classes,
     shuffled,
@@ -439,12 +441,14 @@ class SparseWorker(Worker):
         if self.shared_rows is not None:
             prepared = self._prepare_kept(block, self.shared_rows)
         else:
-            prepared = self._with_copies(self._reader.read_block(block))
+            prepared = self._with_copies(self._mixed(self._reader.read_block(block), block))
         for batch in prepared.batches:
             self._look_at(batch, block)
-        if self.settings.shuffle:  # batches as they were read are kept: another order each epoch
-            prepared.batches = shuffled(prepared.batches, block.seed)
         return prepared
+
+    def _mixed(self, rows: R, block: Block) -> R:
+        """Examples of a block in the order in which they are trained in this epoch."""
+        return shuffled(rows, block.seed) if self.settings.shuffle else rows
 
     def _look_at(self, batch: Batch, block: Block) -> None:
         """Checks a block's examples, logs the first line that was left out, drops the text."""
@@ -464,7 +468,9 @@ class SparseWorker(Worker):
         if seen is not None:
             units = sum(len(batch) for batch in seen)
             kept = shared.ask(list(_found_again(seen, shared)), self._round_part(block, units))
-            return Prepared(list(seen), kept=kept)
+            # Their examples have been drawn once: again would take as long as reading the arrays.
+            order = drawn_order(block.seed, len(seen)) if self.settings.shuffle else range(len(seen))
+            return Prepared([seen[at] for at in order], kept=kept)
         prepared = self._placed(block, shared)
         self._seen.keep(block, shared.numbering, prepared.batches)
         return prepared
@@ -472,7 +478,7 @@ class SparseWorker(Worker):
     def _placed(self, block: Block, shared: SharedRows) -> Prepared:
         """A block that is read: its features get places among the kept rows."""
         if self.summary:  # the filter needs a block's distinct keys
-            batch = self._reader.read_block(block)
+            batch = self._mixed(self._reader.read_block(block), block)
             found = shared.find(batch.keys)
             kept = shared.ask([found], self._round_part(block, len(batch)))
             bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
@@ -483,14 +489,15 @@ class SparseWorker(Worker):
         def find(examples: Examples) -> tuple[Examples, Found]:
             return examples, shared.find(examples.keys)
 
+        seed = block.seed if self.settings.shuffle else None
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
         if parts is None:
             pieces = self._reader.pieces(
-                block.data, find, block.path, block.start, block.place
+                block.data, find, block.path, block.start, block.place, seed
             )
         else:
             with contextlib.closing(parts):
-                pieces = self._reader.pieces_of(parts, find, block.path)
+                pieces = self._reader.pieces_of(parts, find, block.path, seed)
         block._data = None
         of_bias = shared.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
         examples = sum(len(examples.labels) for examples, _ in pieces)
