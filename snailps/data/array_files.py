@@ -6,8 +6,7 @@
     number of examples, seed, epoch -> order -> int64, each number once
 
 An idx file has two zero bytes, a code of the type, the number of axes, the size of each as 4 bytes,
-big endian, then the values in C order, big endian.  A matrix file has its labels, too.  `order`, in
-which examples are trained on, is the same in every process, whatever was computed before.  What a
+big endian, then the values in C order, big endian.  A matrix file has its labels, too.  What a
 class means is not known here.
 
 References
@@ -44,8 +43,6 @@ _BEGINNING_BYTES = 10_240
 AXES_MAX = 8
 IMAGES, LABELS = "images-idx3", "labels-idx1"
 """Parts of MNIST's file names that distinguish examples from labels."""
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,28 +373,3 @@ def weights_of(path: str, scratch: Scratch) -> NDArray[np.float32]:
     if (at := first_not_weight(weights)) >= 0:
         raise DataError(f"{path}: row {at:,} has weight {weights[at]}: expected 0 and above")
     return weights
-
-
-def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """A permutation of 0 to `count` - 1, another one for each seed and epoch.
-
-    Notes
-    -----
-    Sorts `count` hashes, element i being draw i + 1 of SplitMix64 started at a hash of seed and
-    epoch.  No two are equal, as its steps and its finaliser are bijective: every way of sorting
-    gives the same order, and the fastest one takes a fifth of a stable one's time.
-
-    References
-    ----------
-    G. Steele, D. Lea, C. Flood: Fast splittable pseudorandom number generators. OOPSLA 2014.
-    """
-    start = _mixed(np.array([seed & _MASK], np.uint64) * _GOLDEN + np.uint64((epoch + 1) & _MASK))
-    draws = np.arange(1, count + 1, dtype=np.uint64)
-    return np.argsort(_mixed(draws * _GOLDEN + start))
-
-
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser of each element."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))

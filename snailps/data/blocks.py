@@ -209,8 +209,8 @@ def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
     A file of `spread` bytes has `STRANDS` bands of the same length, and the block takes the same
     share of each: [start / STRANDS, stop / STRANDS) of it.  So **blocks that partition the file
     partition it as well when they are spread**.  The bands come in such an order that each part of
-    the block is all over the file, too; the file's beginning is first and its end last.  With 0 a
-    block is its one range.
+    the block is all over the file, too; the file's beginning is first.  With 0 a block is its one
+    range.
     """
     if not spread:
         return [(start, stop)] if start < stop else []
@@ -314,7 +314,10 @@ def _whole_units(
     unit: Unit,
     step_bytes: int = STEP_BYTES,
 ) -> list[tuple[int, int]]:
-    """The units that begin in each of these ranges of a file, as ranges; none of them empty."""
+    """The units that begin in each of these ranges of a file, as ranges; none of them empty.
+
+    The end of the file comes last, as its last line may have no newline.
+    """
     end, found = _ENDS[unit], []
     for start, stop in ranges:
         # The byte before tells whether a unit begins at `start`.
@@ -322,7 +325,7 @@ def _whole_units(
         if first < stop:  # else the first unit that begins behind `start` begins behind `stop`
             last = _behind_unit(file, end, path, stop - 1, size, step_bytes)
             found.append((first, last))
-    return found
+    return sorted(found, key=lambda one: one[1] == size)
 
 
 def _read(file: BinaryIO, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:

@@ -156,6 +156,7 @@ class FMClassifier(_fm.FMClassifier):
     l1: float
     l2: float
     beta: float
+    shuffle: bool
     factors: int
     scale: float
     factor_l2: float
@@ -186,6 +187,7 @@ class FMClassifier(_fm.FMClassifier):
         l1: float = 0.0,
         l2: float = 0.0,
         beta: float = 1.0,
+        shuffle: bool = True,
         factors: int = 8,
         scale: float = 0.03,
         factor_l2: float = 0.002,
@@ -216,6 +218,7 @@ class FMRegressor(_fm.FMRegressor):
     l1: float
     l2: float
     beta: float
+    shuffle: bool
     factors: int
     scale: float
     factor_l2: float
@@ -245,6 +248,7 @@ class FMRegressor(_fm.FMRegressor):
         l1: float = 0.0,
         l2: float = 0.0,
         beta: float = 1.0,
+        shuffle: bool = True,
         factors: int = 8,
         scale: float = 0.03,
         factor_l2: float = 0.002,
@@ -274,6 +278,7 @@ class LinearRegression(_linear.LinearRegression):
     l1: float
     l2: float
     beta: float
+    shuffle: bool
     bias: bool
     epochs: int | Literal["auto"]
     max_steps: int
@@ -299,6 +304,7 @@ class LinearRegression(_linear.LinearRegression):
         l1: float = 0.0,
         l2: float = 0.0,
         beta: float = 1.0,
+        shuffle: bool = True,
         bias: bool = True,
         epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
@@ -324,6 +330,7 @@ class LogisticRegression(_linear.LogisticRegression):
     l1: float
     l2: float
     beta: float
+    shuffle: bool
     bias: bool
     epochs: int | Literal["auto"]
     max_steps: int
@@ -350,6 +357,7 @@ class LogisticRegression(_linear.LogisticRegression):
         l1: float = 0.0,
         l2: float = 0.0,
         beta: float = 1.0,
+        shuffle: bool = True,
         bias: bool = True,
         epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
@@ -374,7 +382,8 @@ class MLPClassifier(_mlp.MLPClassifier):
     batch_size: int
     lr: float
     momentum: float
-    epochs: int | Literal["auto"]
+    shuffle: bool
+    epochs: int
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -398,7 +407,8 @@ class MLPClassifier(_mlp.MLPClassifier):
         batch_size: int = 256,
         lr: float = 0.002,
         momentum: float = 0.9,
-        epochs: int | Literal["auto"] = "auto",
+        shuffle: bool = True,
+        epochs: int = 5,
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -424,6 +434,7 @@ class SparseNetClassifier(_net.SparseNetClassifier):
     l1: float
     l2: float
     beta: float
+    shuffle: bool
     activation: Literal["relu", "sigmoid"]
     init_scale: float
     batch_size: int
@@ -455,6 +466,7 @@ class SparseNetClassifier(_net.SparseNetClassifier):
         l1: float = 0.0,
         l2: float = 0.0,
         beta: float = 1.0,
+        shuffle: bool = True,
         activation: Literal["relu", "sigmoid"] = "relu",
         init_scale: float = 0.05,
         batch_size: int = 1024,

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from idx_files import CODES, idx_bytes, write_idx
 
-from snailps.data.array_files import Labelled, labels_of, order, read_array, read_header
+from snailps.data.array_files import Labelled, labels_of, read_array, read_header
 from snailps.data.matrix_writer import write_matrix
+from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 

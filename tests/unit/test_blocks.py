@@ -19,13 +19,17 @@ from snailps.data.blocks import (
     Source,
     _behind_unit,
     cut,
+    even_parts,
     expand,
     files_of,
     first_line_of,
     open_parts,
+    place_in_file,
     read_block,
     read_head,
+    strands,
 )
+from snailps.data.matrix_file import examples_of
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -323,6 +327,82 @@ def test_expand_unreadable_by_any_cause_is_data_error(tree, scratch, monkeypatch
         expand([str(tree / "a.txt")], scratch)
 
 
+# ---- strands ----
+
+
+def lines_of(data):
+    return data.removesuffix(b"\n").split(b"\n") if data else []
+
+
+@examples(80)
+@given(st.integers(1, 3000), st.integers(1, 900))
+def test_strands_of_a_files_blocks_are_the_file_each_byte_once(size, block_bytes):
+    blocks = cut([Source("/f", size)], block_bytes)
+    ranges = [one for block in blocks for one in strands(block.start, block.stop, size)]
+    assert all(first < last for first, last in ranges)
+    assert np.array_equal(
+        np.sort(np.concatenate([np.arange(*one) for one in ranges])), np.arange(size)
+    )
+    assert strands(0, blocks[0].stop, size)[0][0] == 0  # where a header is
+    for block in blocks:
+        assert strands(block.start, block.stop, 0) == [(block.start, block.stop)]
+
+
+def test_strands_of_a_part_of_a_block_are_all_over_the_file():
+    size = 1 << 20
+    for part in even_parts(strands(size // 4, size // 2, size), 8):
+        bands = sorted(first * 8 // size for first, _ in part)
+        assert bands == list(range(8))
+
+
+@examples(60)
+@given(TEXTS, st.integers(1, 60), st.integers(1, 20), st.booleans())
+def test_blocks_in_strands_have_the_lines_of_the_file_each_once(
+    folder, scratch, text, block_bytes, part_bytes, packed
+):
+    path = write(folder / "s.txt", text)
+    if packed:
+        path = write(folder / f"s{hash(text)}.txt.gz", gzip.compress(text, mtime=0))
+    got = []
+    for block in cut([Source(path, len(text))], block_bytes):
+        where = block.path, block.start, block.stop
+        data = read_block(*where, unit="line", scratch=scratch, spread=len(text))
+        got += lines_of(data)
+        for offset in range(len(data)):
+            at = place_in_file(*where, offset, unit="line", scratch=scratch, spread=len(text))
+            assert text[at] == data[offset]
+        parts = open_parts(*where, part_bytes, scratch, len(text))
+        if parts is not None:
+            with contextlib.closing(parts):
+                found = [parts.read(part) for part in range(len(parts.parts))]
+            assert sorted(lines_of(b"".join(found))) == sorted(lines_of(data))
+    assert sorted(got) == sorted(lines_of(text))
+
+
+def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, scratch):
+    path, rng = folder / "strands.mx", np.random.default_rng(3)
+    x = np.where(rng.random((517, 6)) < 0.5, rng.random((517, 6)), 0).astype(np.float32)
+    write_matrix(path, x, np.arange(517), sample_weight=np.arange(517) / 8)
+    size, found = path.stat().st_size, {}
+    for block in cut([Source(str(path), size)], 900):
+        where = block.path, block.start, block.stop
+        data = read_block(*where, unit="line", scratch=scratch, spread=size)
+        for seed in (None, 7):
+            examples = examples_of(data, "m", seed=seed)
+            for row, (label, weight) in enumerate(
+                zip(examples.labels.tolist(), examples.weights.tolist(), strict=True)
+            ):
+                entries = slice(*examples.ptr[row : row + 2])
+                whole = np.zeros(6, np.float32)
+                whole[examples.keys[entries].astype(int)] = examples.values[entries]
+                assert np.array_equal(whole, x[int(label)])
+                assert weight == label / 8
+                assert found.setdefault((seed, label), block.index) == block.index
+        order = examples.labels.tolist()
+        assert sorted(order) == sorted(examples_of(data, "m").labels.tolist()) != order
+    assert len(found) == 2 * 517
+
+
 # ---- open_parts ----
 
 
@@ -341,9 +421,10 @@ def test_open_parts_are_whole_lines_that_make_the_block(
             assert (block.stop - block.start) // part_bytes < 2
             continue
         with contextlib.closing(parts):
-            got = [parts.read(part) for part in range(len(parts.edges) - 1)]
+            got = [parts.read(part) for part in range(len(parts.parts))]
+            starts = [parts.start(part) for part in range(len(parts.parts))]
         assert b"".join(got) == whole
-        for first, data in zip(parts.edges, got, strict=False):
+        for first, data in zip(starts, got, strict=True):
             assert text[first : first + len(data)] == data
             assert first == 0 or not data or text[first - 1 : first] == b"\n"
 

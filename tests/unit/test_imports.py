@@ -122,7 +122,8 @@ INNER = {
 
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
-    "_version", "errors", "config", "data.array_archives", "data.blocks", "transport.messages",
+    "_version", "errors", "config", "data.array_archives", "data.blocks",
+    "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
     "api.results", "api.export_progress", "api.rotation",

@@ -1,5 +1,6 @@
 """The book of leases: every entry is done exactly once, whatever happens in between."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -95,6 +96,44 @@ def test_ledger_with_limit_ends_there_and_shares_add_up_to_all(limit, size, shar
         assert ledger.done(entry.number, 1)
     assert ledger.over
     assert ledger.progress == 1.0
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    st.integers(1, 6),
+    st.integers(0, 40),
+    st.integers(0, (1 << 64) - 1),
+)
+def test_ledger_with_an_order_leases_each_block_once_an_epoch_and_shares_add_up(
+    sizes, epochs, limit, seed
+):
+    made = partial(Ledger, blocks(sizes), epochs, limit, order=seed)
+    ledger, before = made(), 0.0
+    taken, n = [], len(sizes)
+    while (entry := ledger.take(1)) is not None:
+        assert entry.before == pytest.approx(before)
+        assert entry == ledger.entry(entry.number) == made().entry(entry.number)
+        assert ledger.done(entry.number, 1)
+        before = entry.after
+        assert ledger.progress == pytest.approx(before)
+        taken.append(entry.block.index)
+        ledger.records.settle([entry.number], 1)
+        again = made(known=ledger.settled())
+        assert again.progress == pytest.approx(before)
+        assert again.share(range(len(taken))) == pytest.approx(before)
+    assert before == pytest.approx(1.0)
+    for first in range(0, len(taken) // n * n, n):
+        assert sorted(taken[first : first + n]) == list(range(n))
+
+
+def test_order_of_a_ledger_is_another_one_for_each_seed_and_epoch():
+    orders = set()
+    for seed in (1, 2):
+        ledger = Ledger(blocks([1] * 50), 3, order=seed)
+        taken = [ledger.take(1).block.index for _ in range(150)]
+        orders |= {tuple(taken[at : at + 50]) for at in (0, 50, 100)}
+    assert len(orders) == 6
+    assert tuple(range(50)) not in orders
 
 
 def test_ledger_with_entry_of_another_node_refuses_its_end():

@@ -181,7 +181,7 @@ def keep(model, rows):
 def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, prefetch, kept):
     text = planted(700, 1) + shifted(planted(200, 2), 20)  # 41 rows, then 61: one more than 60
     rows = text.splitlines(keepends=True)
-    settings = LinearSettings(optimizer=method, l2=0.01)
+    settings = LinearSettings(optimizer=method, l2=0.01, shuffle=False)
     model = make(settings)
     model.prefetch = prefetch
     model.sgd.behind = prefetch + 1
@@ -262,7 +262,7 @@ def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
 
     for in_parts in (False, True):
         reads.clear()
-        model, start = make(LinearSettings()), 0
+        model, start = make(LinearSettings(shuffle=False)), 0
         for number, text in enumerate(texts):
             stop = start + len(text)
             block = Block(
@@ -286,7 +286,7 @@ def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
 def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch, format):
     text = planted(384, 4)
     monkeypatch.setattr("snailps.models.sparse.batch.PIECE_BYTES", len(text) // 8)
-    model = make(LinearSettings(format=format))  # of one thread
+    model = make(LinearSettings(format=format, shuffle=False))  # of one thread
     block = block_of(text)
     block.prepared = model.prepare(block)
     assert len(block.prepared.batches) == 8

@@ -543,7 +543,7 @@ def test_labels_are_kept_exactly_and_small_where_float32_has_room(tmp_path, labe
         assert examples_of(data, "a.mx").labels.tolist() == found.labels().tolist()
         with (tmp_path / "a.mx").open("rb") as file:  # blocks of the file have them, too
             edges = [0, len(data) // 3, len(data)]
-            blocks = [read_matrix_block(file, "a.mx", a, b, len(data)) for a, b in pairwise(edges)]
+            blocks = [read_matrix_block(file, "a.mx", [cut], len(data)) for cut in pairwise(edges)]
         parts = [examples_of(block, "a.mx").labels for block in blocks if block]
         assert np.concatenate(parts).tolist() == found.labels().tolist()
 

@@ -62,11 +62,13 @@ KNOWN = [
     (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true,"held":0}'),
     (
         m.Leased(
-            1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1, 7, -1, 8, 2, 3, 6, [1], True, "9"
+            1, "/in.txt", 2, 3, 4, 5, [0.0, 0.5], 6, 1, 4, -1, 7, -1, 8, 2, 3, 6, [1], True, "9",
+            640,
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
         b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1,"chunk":7,"slice":-1,'
-        b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1],"first":true,"version":"9"}',
+        b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1],"first":true,"version":"9",'
+        b'"spread":640}',
     ),
     (m.Borrow(9), b'{"is":"Borrow","number":9}'),
     (m.Borrowed(5), b'{"is":"Borrowed","part":5,"ends":false}'),

@@ -13,7 +13,7 @@ from snailps import Tensor, Worker
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
-from snailps.data.array_files import order
+from snailps.data.orders import order
 from snailps.data.blocks import Source
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
 from snailps.master.job.input import JobInput

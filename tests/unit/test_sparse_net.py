@@ -90,7 +90,7 @@ class Setup:
     def __init__(self, shards=2, **changed):
         self.settings = NetSettings(
             **{"hidden": ("12", "6"), "batch_size": 50, "optimizer": "adagrad", "seed": 5}
-            | {"format": "libsvm", "wire": "float32"} | changed
+            | {"format": "libsvm", "wire": "float32", "shuffle": False} | changed
         )  # fmt: skip
         self.cluster = Shards(shards)
         self.model = Net(self.settings, 1)

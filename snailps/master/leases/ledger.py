@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.array_files import order as permutation
 from snailps.data.blocks import Block
+from snailps.data.orders import order as permutation
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
 
 LOSSES_MAX = 3

@@ -22,8 +22,9 @@ from snailps.api.passes import Passes
 from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
-from snailps.data.array_files import Header, Labelled, order, read_header
+from snailps.data.array_files import Header, Labelled, read_header
 from snailps.data.blocks import Source
+from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats

@@ -1,0 +1,39 @@
+"""Orders that a seed and an epoch determine, in every process, whatever was computed before.
+
+    count, seed, epoch -> order -> a permutation
+
+Of examples, or of the blocks of an input.  That of the rows of a block is `_shuffling`'s.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+
+
+def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """A permutation of 0 to `count` - 1, another one for each seed and epoch.
+
+    Notes
+    -----
+    Sorts `count` hashes, element i being draw i + 1 of SplitMix64 started at a hash of seed and
+    epoch.  No two are equal, as its steps and its finaliser are bijective: every way of sorting
+    gives the same order, and the fastest one takes a fifth of a stable one's time.
+
+    References
+    ----------
+    G. Steele, D. Lea, C. Flood: Fast splittable pseudorandom number generators. OOPSLA 2014.
+    """
+    start = _mixed(np.array([seed & _MASK], np.uint64) * _GOLDEN + np.uint64((epoch + 1) & _MASK))
+    draws = np.arange(1, count + 1, dtype=np.uint64)
+    return np.argsort(_mixed(draws * _GOLDEN + start))
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser of each element."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
