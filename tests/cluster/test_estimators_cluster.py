@@ -2,6 +2,7 @@
 
 import doctest
 import io
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -327,6 +328,59 @@ def test_linear_models_go_on_with_batches(cluster, tmp_path):
     assert loaded.predict_proba(X).shape == (4000, 3)
     steps = snailps.LogisticRegression(optimizer="adagrad", cluster=cluster)
     assert steps.partial_fit(X, y).partial_fit(X, y).score(X, y) > 0.9
+
+
+def sorted_classes(seed=8, n=2400):
+    """Training rows sorted by one of three classes, columns overlapping; the same mixed; test."""
+    rng = np.random.default_rng(seed)
+    y = np.sort(rng.integers(0, 3, n))
+    X = rng.normal(size=(n, 12)) + 0.7 * rng.normal(size=(3, 12))[y]
+    rows = rng.permutation(n)
+    test, mixed = rows[: n // 4], rows[n // 4 :]
+    ordered = np.sort(mixed)
+    return [(X[some], y[some]) for some in (ordered, mixed, test)]
+
+
+@pytest.mark.parametrize(
+    ("make", "classes"),
+    [
+        (partial(snailps.LogisticRegression, optimizer="ftrl"), 3),
+        (partial(snailps.LogisticRegression, optimizer="adagrad"), 3),
+        (partial(snailps.LogisticRegression, optimizer="sgd"), 3),
+        (snailps.FMClassifier, 2),
+        (partial(snailps.SparseNetClassifier, epochs=20), 3),
+    ],
+)
+def test_rows_sorted_by_class_are_learnt_as_shuffled_ones(cluster, tmp_path, make, classes):
+    ordered, mixed, test = [(X, np.minimum(y, classes - 1)) for X, y in sorted_classes()]
+    of_ordered, of_mixed = (make(cluster=cluster).fit(*some) for some in (ordered, mixed))
+    assert of_ordered.score(*test) > max(0.75, of_mixed.score(*test) - 0.02)
+    by_steps = make(cluster=cluster)
+    for _ in range(5):
+        by_steps.partial_fit(*ordered)
+    assert by_steps.score(*test) > of_mixed.score(*test) - 0.04
+    lines = [
+        f"{y} " + " ".join(f"{key}:{value:.5f}" for key, value in enumerate(row))
+        for row, y in zip(*ordered, strict=True)
+    ]
+    path = tmp_path / "sorted.svm"
+    path.write_text("\n".join(lines))
+    of_file = make(cluster=cluster).fit(str(path))
+    assert of_file.score(*test) > of_mixed.score(*test) - 0.02
+
+
+def test_seed_determines_the_order_and_no_shuffle_keeps_it(cluster):
+    X, y = sorted_classes()[0]
+    make = partial(snailps.LogisticRegression, optimizer="adagrad", epochs=3, cluster=cluster)
+    same, again, other = (make(seed=seed).fit(X, y).coef_ for seed in (1, 1, 2))
+    assert np.array_equal(same, again)
+    assert not np.array_equal(same, other)
+    given, as_given = (make(seed=seed, shuffle=False).fit(X, y) for seed in (1, 2))
+    assert np.array_equal(given.coef_, as_given.coef_)
+    mixed = make(seed=1).fit(X, y)
+    assert given.score(X, y) < mixed.score(X, y) - 0.05  # the last class is in the weights
+    net = partial(snailps.MLPClassifier, epochs=2, shuffle=False, cluster=cluster)
+    assert net().fit(X, y).score(X[-400:], y[-400:]) > 0.9
 
 
 def test_machine_of_dicts_learns_pairs(cluster):

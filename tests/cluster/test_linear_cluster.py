@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -129,6 +130,40 @@ def tick_above(tick, journal):
             return latest
         assert time.monotonic() < end, f"the clock stands at {latest}"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ending", ["svm", "csv"])
+def test_sorted_file_is_learnt_as_a_shuffled_one(tmp_path, monkeypatch, capsys, ending, workers):
+    """In 15 blocks or more, by which no line is far from lines of its class in the file."""
+    monkeypatch.chdir(tmp_path)
+    lines = planted(4000, 1).splitlines()
+    test = planted(1000, 2).splitlines()
+    options = []
+    if ending == "csv":
+        table = [csv_of(line) for line in (*lines, *test)]
+        lines, test = table[:4000], table[4000:]
+        columns = ["label:label", *(f"f{key}:numeric" for key in range(1, FEATURES + 1))]
+        options = ["--columns", ", ".join(columns), "--format", "csv"]
+    Path(f"test.{ending}").write_text("\n".join(test))
+    accuracies = []
+    for name, some in (("sorted", sorted(lines)), ("mixed", lines)):
+        Path(f"{name}.{ending}").write_text("\n".join(some))
+        code, out, err = call(
+            monkeypatch, capsys, "train", "logistic", "--input", f"{name}.{ending}",
+            "--test", f"test.{ending}", "--workers", str(workers), "--threads", "1",
+            "--output", name, "--json", *options,
+        )  # fmt: skip
+        assert code == 0, err
+        accuracies.append(json.loads(out)["test"]["accuracy"])
+    assert accuracies[0] > max(0.75, accuracies[1] - 0.02)
+
+
+def csv_of(line):
+    """A line of LIBSVM as one of CSV, a column a feature."""
+    label, *entries = line.split()
+    values = dict(entry.split(":") for entry in entries)
+    return ",".join([label, *(values.get(str(key), "") for key in range(1, FEATURES + 1))])
 
 
 def test_job_with_malformed_line_ends_naming_it(tmp_path):

@@ -193,6 +193,11 @@ class SparseSettings(JobSettings):
             )
 
     @property
+    def draws_order(self) -> bool:
+        """Whether examples are shuffled; rows that expire by age need them as they come."""
+        return self.shuffle and not self.expire_after
+
+    @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns of text, in its order; of tables there is no text, but matrix files."""
         return () if self.label_column else self.columns

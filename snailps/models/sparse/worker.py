@@ -284,7 +284,7 @@ class SparseWorker(Worker):
     def shuffles(cls, settings: JobSettings) -> bool:
         """As the settings say."""
         assert isinstance(settings, SparseSettings)
-        return settings.shuffle
+        return settings.draws_order
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
@@ -448,7 +448,7 @@ class SparseWorker(Worker):
 
     def _mixed(self, rows: R, block: Block) -> R:
         """Examples of a block in the order in which they are trained in this epoch."""
-        return shuffled(rows, block.seed) if self.settings.shuffle else rows
+        return shuffled(rows, block.seed) if self.settings.draws_order else rows
 
     def _look_at(self, batch: Batch, block: Block) -> None:
         """Checks a block's examples, logs the first line that was left out, drops the text."""
@@ -469,7 +469,7 @@ class SparseWorker(Worker):
             units = sum(len(batch) for batch in seen)
             kept = shared.ask(list(_found_again(seen, shared)), self._round_part(block, units))
             # Their examples have been drawn once: again would take as long as reading the arrays.
-            order = drawn_order(block.seed, len(seen)) if self.settings.shuffle else range(len(seen))
+            order = drawn_order(block.seed, len(seen)) if self.settings.draws_order else range(len(seen))
             return Prepared([seen[at] for at in order], kept=kept)
         prepared = self._placed(block, shared)
         self._seen.keep(block, shared.numbering, prepared.batches)
@@ -489,7 +489,7 @@ class SparseWorker(Worker):
         def find(examples: Examples) -> tuple[Examples, Found]:
             return examples, shared.find(examples.keys)
 
-        seed = block.seed if self.settings.shuffle else None
+        seed = block.seed if self.settings.draws_order else None
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
         if parts is None:
             pieces = self._reader.pieces(
