@@ -379,8 +379,6 @@ def test_seed_determines_the_order_and_no_shuffle_keeps_it(cluster):
     assert np.array_equal(given.coef_, as_given.coef_)
     mixed = make(seed=1).fit(X, y)
     assert given.score(X, y) < mixed.score(X, y) - 0.05  # the last class is in the weights
-    net = partial(snailps.MLPClassifier, epochs=2, shuffle=False, cluster=cluster)
-    assert net().fit(X, y).score(X[-400:], y[-400:]) > 0.9
 
 
 def test_machine_of_dicts_learns_pairs(cluster):

@@ -207,15 +207,17 @@ def test_first_weights_are_those_of_the_seed_and_no_two_layers_alike(settings):
 # --- blocks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("consistency", ["async", "bsp"])
-def test_blocks_of_an_epoch_have_every_example_once(settings, consistency):
-    s = settings(consistency=consistency, batch_size=28, micro_batches=4)
+def test_blocks_of_an_epoch_have_every_example_once(settings, consistency, shuffle):
+    s = settings(consistency=consistency, batch_size=28, micro_batches=4, shuffle=shuffle)
     with Setup(s) as net:
         for epoch in (0, 1):
             first = epoch * len(net.pieces)
             blocks = [net.block(first + index) for index in range(len(net.pieces))]
             numbers = np.concatenate([net.model._numbers(block) for block in blocks])
-            assert np.array_equal(numbers, order(COUNT, s.seed, epoch))
+            wanted = order(COUNT, s.seed, epoch) if shuffle else np.arange(COUNT)
+            assert np.array_equal(numbers, wanted)
 
 
 def test_micro_batches_weigh_as_all_of_their_clock(settings):
