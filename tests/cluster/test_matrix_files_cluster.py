@@ -77,7 +77,7 @@ class TestSparseModels:
         write_matrix(folders[1] / "input", *train, fields=fields)
         write_matrix(folders[1] / "test", *test, fields=fields)
         job = {"epochs": 2, "consistency": "bsp", "micro_batches": 2, "test": "test"}
-        job["block_bytes"] = 1 << 20  # of both, a tenth of the file
+        job |= {"block_bytes": 1 << 20, "shuffle": "false"}  # of both, a tenth of the file
         found = [run(folder, {**job, **self.jobs[name]}) for folder in folders]
         (of_text, text_arrays), (of_matrix, matrix_arrays) = found
         assert of_matrix["examples"] == 2 * EXAMPLES
