@@ -41,10 +41,10 @@ STEP_BYTES = 1 << 16
 # The same of a part's lines.
 STEP_BYTES_PART = 1 << 12
 # Ranges of a block that is spread.  Of a file sorted by class each block lacks or has too much of a
-# 64th at most; a block of 8 MiB is read in steps of 128 KiB.
-STRANDS = 64
-# 0, 32, 16, 48, ...: with their bits in reverse.
-_BANDS = [int(f"{band:06b}"[::-1], 2) for band in range(STRANDS)]
+# 32nd at most; a block of 8 MiB is read in steps of 256 KiB.
+STRANDS = 32
+# 0, 16, 8, 24, ...: with their bits in reverse.
+_BANDS = [int(f"{band:05b}"[::-1], 2) for band in range(STRANDS)]
 # Asked for in the place of a unit: the head of a block's file.
 HEAD = "head"
 # No text has a longer word or line: a file that has is something else, and would fill the memory.
@@ -433,6 +433,15 @@ def open_parts(
     return None
 
 
+def _read_at(file: BinaryIO, at: int, size: int) -> bytes:
+    """Up to so many bytes of a file; of one of this machine by one call."""
+    try:
+        return os.pread(file.fileno(), size, at)
+    except OSError:  # io.UnsupportedOperation, or what reading raises again
+        file.seek(at)
+        return file.read(size)
+
+
 def even_parts(ranges: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:
     """Ranges in sequence, cut into so many parts of about the same length."""
     total, at = sum(last - first for first, last in ranges), 0
@@ -456,9 +465,8 @@ def _behind_unit(
     step_bytes: int = STEP_BYTES,
 ) -> int:
     """Where the unit that byte `at` belongs to has ended; at most `stop`."""
-    file.seek(at)
     begin = at
-    while at < stop and (step := file.read(step_bytes)):
+    while at < stop and (step := _read_at(file, at, step_bytes)):
         found = end.search(step)
         if found:
             return min(at + found.end(), stop)

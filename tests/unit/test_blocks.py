@@ -350,7 +350,7 @@ def test_strands_of_a_files_blocks_are_the_file_each_byte_once(size, block_bytes
 
 def test_strands_of_a_part_of_a_block_are_all_over_the_file():
     size = 1 << 20
-    for part in even_parts(strands(size // 4, size // 2, size), 8):
+    for part in even_parts(strands(size // 4, size // 2, size), 4):
         bands = sorted(first * 8 // size for first, _ in part)
         assert bands == list(range(8))
 
