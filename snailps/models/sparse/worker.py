@@ -469,8 +469,10 @@ class SparseWorker(Worker):
             units = sum(len(batch) for batch in seen)
             kept = shared.ask(list(_found_again(seen, shared)), self._round_part(block, units))
             # Their examples have been drawn once: again would take as long as reading the arrays.
-            order = drawn_order(block.seed, len(seen)) if self.settings.draws_order else range(len(seen))
-            return Prepared([seen[at] for at in order], kept=kept)
+            batches = list(seen)
+            if self.settings.draws_order:
+                batches = [batches[at] for at in drawn_order(block.seed, len(batches))]
+            return Prepared(batches, kept=kept)
         prepared = self._placed(block, shared)
         self._seen.keep(block, shared.numbering, prepared.batches)
         return prepared
