@@ -383,7 +383,7 @@ class MLPClassifier(_mlp.MLPClassifier):
     lr: float
     momentum: float
     shuffle: bool
-    epochs: int
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -408,7 +408,7 @@ class MLPClassifier(_mlp.MLPClassifier):
         lr: float = 0.002,
         momentum: float = 0.9,
         shuffle: bool = True,
-        epochs: int = 5,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,
@@ -502,7 +502,8 @@ class TextClassifier(_text.TextClassifier):
     negatives: int
     min_count: int
     min_count_label: int
-    epochs: int
+    shuffle: bool
+    epochs: int | Literal["auto"]
     max_steps: int
     max_seconds: float
     target_loss: float
@@ -531,7 +532,8 @@ class TextClassifier(_text.TextClassifier):
         negatives: int = 5,
         min_count: int = 1,
         min_count_label: int = 0,
-        epochs: int = 5,
+        shuffle: bool = True,
+        epochs: int | Literal["auto"] = "auto",
         max_steps: int = 0,
         max_seconds: float = 0.0,
         target_loss: float = 0.0,

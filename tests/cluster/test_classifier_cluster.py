@@ -8,7 +8,9 @@ from pathlib import Path
 import official_fasttext
 import pytest
 from processes import Cluster
+from test_cli import call
 
+import snailps
 from snailps.data.stdlib_prose import write_prose
 from snailps.vectors import LabelModel, evaluate_labels, read_bin
 
@@ -69,3 +71,56 @@ def test_classifier_on_prose_is_as_good_as_the_official_package(prose, tmp_path,
     # By label: those that are as probable may come in another order.
     assert {p.label.decode(): p.probability for p in found} == pytest.approx(theirs, abs=2e-6)
     assert found == sorted(found, key=lambda p: -p.probability)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def topics(texts):
+    """Texts of eight topics, each with one word in four of its topic, and these, topic by topic."""
+    rng = random.Random(5)
+    found = []
+    for topic in range(8):
+        for _ in range(texts):
+            words = [f"t{topic}w{rng.randrange(40)}" for _ in range(2)]
+            words += [f"w{rng.randrange(300)}" for _ in range(6)]
+            found.append((" ".join(words), topic))
+    return found
+
+
+@pytest.mark.parametrize("door", ["texts", "file", "command"])
+def test_classifier_learns_from_what_is_sorted_by_label(tmp_path, monkeypatch, capsys, door):
+    train, test = topics(200), topics(20)
+    lines = "".join(f"__label__{topic} {text}\n" for text, topic in train)
+    file = tmp_path / "sorted.txt"
+    file.write_text(lines)
+    if door == "command":
+        code, _, told = call(
+            monkeypatch, capsys, "train", "classifier", "--input", str(file), "--output",
+            str(tmp_path / "m"), "--epochs", "5", "--lr", "0.5", "--threads", "1",
+        )  # fmt: skip
+        assert code == 0, told
+        model = snailps.TextClassifier.load(tmp_path / "m.bin")
+    else:
+        with snailps.cluster(threads=1) as cluster:
+            model = snailps.TextClassifier(epochs=5, lr=0.5, verbose=False, cluster=cluster)
+            if door == "file":
+                model.fit(str(file))
+            else:
+                model.fit([text for text, _ in train], [topic for _, topic in train])
+    said = model.predict([text for text, _ in test])
+    right = sum(str(one) == str(topic) for one, (_, topic) in zip(said, test, strict=True))
+    assert right / len(test) > 0.95
+
+
+def test_classifier_trains_in_an_order_drawn_from_seed(monkeypatch):
+    texts, labels = zip(*topics(20), strict=True)
+    with snailps.cluster(threads=1) as cluster:
+        found = [
+            snailps.TextClassifier(epochs=2, dim=8, seed=seed, verbose=False, cluster=cluster)
+            .fit(list(texts), list(labels))
+            .predict_proba(texts[:3])
+            .tolist()
+            for seed in (1, 1, 2)
+        ]
+    assert found[0] == found[1] != found[2]

@@ -9,6 +9,7 @@ import pytest
 from connected import block_of, connected, train
 
 from snailps import kernels
+from snailps.api.passes import Passes
 from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
@@ -75,7 +76,7 @@ def settings_of(**values):
 
 def test_settings_defaults_are_those_of_fasttext():
     s = settings_of()
-    assert (s.lr, s.epochs, s.dim, s.loss, s.word_ngrams) == (0.1, 5, 100, "softmax", 1)
+    assert (s.lr, s.epochs, s.dim, s.loss, s.word_ngrams) == (0.1, 0, 100, "softmax", 1)
     assert (s.min_count, s.min_count_label, s.negatives) == (1, 0, 5)
     assert (s.minn, s.maxn, s.label, s.buckets) == (0, 0, "__label__", 0)
 
@@ -294,7 +295,7 @@ def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make
     assert len(batch.output_keys) <= 2 + 2 * 2
     labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
     known = batch.kept[1].new_keys  # of places from 0
-    assert known[batch.examples.lines.labels].tolist() == labels.tolist()
+    assert sorted(known[batch.examples.lines.labels]) == sorted(labels)
     assert len(batch.examples.noise) == 4
 
 
@@ -322,3 +323,30 @@ def test_lines_are_estimated_by_the_beginning_of_the_input(tmp_path, packed):
     assert lines_in([str(path)], 3 * len(text)) == pytest.approx(30_000, rel=0.01)
     path.write_bytes(b"no line")
     assert lines_in([str(path)], 7) == 1
+
+
+def test_lines_of_a_block_are_trained_in_an_order_drawn_from_its_seed(make):
+    text = b"".join(b"__label__%d word w%d\n" % (n // 50, n) for n in range(100))
+
+    def ordered(seed, **settings):
+        model = make(replace(SMALL, **settings), text=text)
+        lines = model.prepare(replace(block_of(text), seed=seed)).examples.lines
+        bags = np.split(lines.features, lines.feature_ptr[1:-1])
+        assert {len(bag) for bag in bags} == {3}
+        return lines.labels.tolist(), [tuple(bag.tolist()) for bag in bags]
+
+    as_they_come = ordered(1, shuffle=False)
+    drawn, again, other = ordered(1), ordered(1), ordered(2)
+    assert drawn == again != other
+    assert drawn != as_they_come
+    assert sorted(zip(*drawn, strict=True)) == sorted(zip(*as_they_come, strict=True))
+    assert sum(drawn[0][:50]) > 10  # not all of one label
+
+
+def test_epochs_are_those_of_the_rule_but_for_a_model_that_goes_on(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"__label__x word\n" * 4000)
+    settings = replace(SMALL, input=(str(path),))
+    assert Classifier.passes(settings, path.stat().st_size) == Passes(100, 100)
+    goes_on = replace(settings, continue_from="m.bin")
+    assert Classifier.passes(goes_on, path.stat().st_size) == Passes(5, 5)

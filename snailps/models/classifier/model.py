@@ -26,15 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Pending, Results
 from snailps.config import JobSettings
 from snailps.data._labelled import LineReader, Lines, number_rows
+from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data._text import WordCounter
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier import warm_start
 from snailps.models.classifier.curvature import Curvature
+from snailps.models.classifier.passes import enough_epochs, lines_in
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.ngram_rows import chosen, surveyed, with_rows
@@ -80,6 +83,17 @@ EXCHANGE_LINES = 64
 lines move all of them, so that sums of whole blocks' deltas go much too far.  4 workers, rate .1:
 accuracy .612 to .681 with one exchange a block and any scaling, .705 with one every 64 lines and
 none, .703 every 16 lines; one worker .709."""
+
+
+def _shuffled(lines: Lines, seed: int) -> Lines:
+    """Lines in an order drawn from a seed."""
+    order = drawn_order(seed, len(lines.label_ptr) - 1)
+    return lines._replace(
+        feature_ptr=pointers_in_order(lines.feature_ptr, order),
+        features=entries_in_order(lines.features, lines.feature_ptr, order),
+        label_ptr=pointers_in_order(lines.label_ptr, order),
+        labels=entries_in_order(lines.labels, lines.label_ptr, order),
+    )
 
 
 def _label_keys(labels: Ints) -> Keys:
@@ -207,6 +221,24 @@ class Classifier(TextModel):
         return warm_start.adopt(settings, explicit)
 
     @classmethod
+    def shuffles(cls, settings: JobSettings) -> bool:
+        """As the settings say."""
+        assert isinstance(settings, ClassifierSettings)
+        return settings.shuffle
+
+    @classmethod
+    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+        """A small text as often as its lines need at this rate, which falls over all of them.
+
+        One that an older model goes on with as often as a large one: it is a part of the text.
+        """
+        assert isinstance(settings, ClassifierSettings)
+        epochs = EPOCHS
+        if not settings.continue_from:
+            epochs = enough_epochs(lines_in(settings.input, total_bytes), settings.lr)
+        return Passes(epochs, epochs)
+
+    @classmethod
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
         """Sets the rows from `continue_from`."""
         assert isinstance(settings, ClassifierSettings)
@@ -274,10 +306,14 @@ class Classifier(TextModel):
         if self._shared is not None:
             return self._place(block, seen, label_ids, labels, noise)
         input_keys = self._input_keys(seen.used)
-        examples = _Examples(lines._replace(labels=labels), noise)
+        examples = _Examples(self._ordered(lines._replace(labels=labels), block.seed), noise)
         batch = _Batch(examples, input_keys, _label_keys(label_ids))
         batch.copies = self.sgd.pull({"input": input_keys})
         return batch
+
+    def _ordered(self, lines: Lines, seed: int) -> Lines:
+        """Lines in the order in which they are trained."""
+        return _shuffled(lines, seed) if self.settings.shuffle else lines
 
     def _place(
         self, block: Block, seen: _Seen, label_ids: Ints, labels: Ints, noise: Ints
@@ -306,7 +342,10 @@ class Classifier(TextModel):
             self._keep(block, _Seen(lines, found.places, of_input.numbering))
         label_at = label_found.places
         return _Batch(
-            _Examples(lines._replace(labels=label_at[labels]), label_at[noise]),
+            _Examples(
+                self._ordered(lines._replace(labels=label_at[labels]), block.seed),
+                label_at[noise],
+            ),
             found.keys,
             label_found.keys,
             kept=(inputs, outputs),

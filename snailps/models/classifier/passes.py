@@ -26,9 +26,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from snailps.api.passes import EPOCHS, EPOCHS_MAX
 from snailps.data.blocks import files_of, head_of
 
-EPOCHS, EPOCHS_MAX = 5, 300
 STEPS = 40_000.0
 """Sum of the rates at the beginning of all lines."""
 LINE_BYTES = 100

@@ -11,16 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from snailps.api.passes import EPOCHS_AUTO
 from snailps.config import JobSettings, setting
 from snailps.data._labelled import GRAM_MAX
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
+from snailps.models.packed_tables import SHUFFLE
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifierSettings(JobSettings):
-    """Settings of the classifier; the defaults are those of fastText's supervised mode."""
+    """Settings of the classifier; defaults are those of fastText's supervised mode, but epochs."""
 
+    epochs: int = setting(0, **EPOCHS_AUTO)
     dim: int = setting(
         100,
         help="Length of a feature's vector.",
@@ -111,6 +114,7 @@ class ClassifierSettings(JobSettings):
         when="There are new lines or new labels, or more time for the same lines.",
         unit="path",
     )
+    shuffle: bool = setting(True, **SHUFFLE)
     label: str = setting(
         "__label__",
         help="Prefix of labels.",
