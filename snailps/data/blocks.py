@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
+from snailps.data._matrix import gathered
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
-from snailps.data._matrix import gathered
 from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url

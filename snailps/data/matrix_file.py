@@ -314,7 +314,9 @@ def _rows(
     if header.dense:
         entries = wanted * header.columns
     else:
-        pieces = _behind_each_other(0, sections["ptr"].start, 8, wanted + [0, 1])
+        pieces = _behind_each_other(
+            0, sections["ptr"].start, 8, wanted + np.array([0, 1], np.int64)
+        )
         ptr = np.frombuffer(copied(8 * int((counts + 1).sum()), [], pieces), "<i8")
         ends = np.cumsum(counts + 1) - 1
         entries = np.stack((ptr[ends - counts], ptr[ends]), axis=1)

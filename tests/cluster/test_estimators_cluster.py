@@ -277,11 +277,11 @@ def test_l2_is_in_each_loss_whatever_the_optimizer_and_more_epochs_do_not_undo_i
     labels = (rng.random(3000) < 1 / (1 + np.exp(-truth - 1))).astype(int)
     numbers = truth + rng.normal(size=3000)
     numbers = (numbers - numbers.mean()) / numbers.std()
-    ways = [(10, {}), (40, {})]
+    free_ways = [(10, {}), (40, {})]
     clocked = [(10, {"consistency": "bsp", "micro_batches": 4})]
     for made, y, ways in (
-        (snailps.LogisticRegression, labels, [*ways, *clocked]),
-        (snailps.LinearRegression, numbers, ways),
+        (snailps.LogisticRegression, labels, [*free_ways, *clocked]),
+        (snailps.LinearRegression, numbers, free_ways),
     ):
         wanted = of_least_loss(X, y, 0.1, made is snailps.LinearRegression)
         free = of_least_loss(X, y, 0, made is snailps.LinearRegression)

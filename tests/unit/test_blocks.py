@@ -375,7 +375,9 @@ def test_blocks_in_strands_have_the_lines_of_the_file_each_once(
         if parts is not None:
             with contextlib.closing(parts):
                 found = [parts.read(part) for part in range(len(parts.parts))]
-            assert sorted(sum(map(lines_of, found), [])) == sorted(lines_of(data))
+            assert sorted(line for part in found for line in lines_of(part)) == sorted(
+                lines_of(data)
+            )
     assert sorted(got) == sorted(lines_of(text))
 
 

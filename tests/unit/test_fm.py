@@ -65,9 +65,7 @@ def batch_of(data, settings):
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "ftrl"])
 @pytest.mark.parametrize(("data", "fields"), [(LINES, 0), (FIELDS, 3), (FIELDS, 0)])
 def test_fm_block_changes_the_rows_as_the_twin_does(make, optimizer, data, fields):
-    settings = FmSettings(
-        optimizer=optimizer, factors=3, fields=fields, l2=0.01, shuffle=False
-    )
+    settings = FmSettings(optimizer=optimizer, factors=3, fields=fields, l2=0.01, shuffle=False)
     model = make(settings)
     batch = batch_of(data, settings)
     before = model.pull("weights", batch.keys, state=True)

@@ -13,8 +13,8 @@ from snailps import Tensor, Worker
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
-from snailps.data.orders import order
 from snailps.data.blocks import Source
+from snailps.data.orders import order
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
