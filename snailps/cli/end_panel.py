@@ -201,6 +201,9 @@ def _loss(figures: Mapping[str, Any], losses: Sequence[float]) -> list[str]:
         return []
     falls = figures.get("loss_falls")
     more = [f"still falling {falls:.0%} an epoch: more epochs would help"] if falls else []
+    constant = figures.get("constant_loss")
+    if constant:
+        more.append(f"a constant's is {constant:.4f}: check labels and columns")
     if len(course) == 1 or f"{course[0]:.4f}" == f"{course[-1]:.4f}":
         return [f"{course[-1]:.4f}", *more]
     return [f"{course[0]:.4f} → {course[-1]:.4f}", *more]

@@ -58,6 +58,8 @@ class Encoding:
         Theirs.
     is_measured : bool
         Whether the factors are those of an input, and not yet to be found.
+    constant : float
+        Mean loss of the best constant score, of classes; 0: not known.
     """
 
     labels: tuple[float, ...] = ()
@@ -67,6 +69,7 @@ class Encoding:
     keys: tuple[int, ...] = ()
     factors: tuple[float, ...] = ()
     is_measured: bool = False
+    constant: float = 0.0
 
     @classmethod
     def of_text(cls, text: str) -> Encoding:
@@ -87,7 +90,8 @@ class Encoding:
         }
         made = cls(**values)
         numbers = np.array(
-            [*made.labels, made.centre, made.deviation, made.factor, *made.factors], float
+            [*made.labels, made.centre, made.deviation, made.factor, *made.factors, made.constant],
+            float,
         )
         keys = np.array(made.keys, np.uint64)
         if (

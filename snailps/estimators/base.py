@@ -150,7 +150,6 @@ class Estimator:
         settings: Mapping[str, Any] = _NONE,
         *,
         without: Iterable[str] = (),
-        loss_factor: float = 1.0,
         first: bool = True,
     ) -> None:
         """Trains; the fitted attributes are set when all has gone well.
@@ -163,8 +162,6 @@ class Estimator:
             Of the job, beside the parameters.
         without : iterable of str
             Parameters that do not go with the job.
-        loss_factor : float
-            Of the losses that the job tells, for reports and the history.
         first : bool
             The training begins anew: so does the history.
         """
@@ -173,7 +170,7 @@ class Estimator:
         before = [] if first else self.history_
         display = display_of(self._parameter("verbose"), name)
         past = before[-1]["epoch"] if before else 0
-        monitor = Monitor(self._parameter("callbacks"), display, past, loss_factor=loss_factor)
+        monitor = Monitor(self._parameter("callbacks"), display, past)
         monitor.quiet = not self._parameter("verbose")
         try:
             with run_job(
@@ -189,13 +186,17 @@ class Estimator:
         finally:
             monitor.close()
         figures = dict(done.figures)
-        if loss_factor != 1 and figures.get("train_loss") is not None:
-            figures["train_loss"] *= loss_factor
         self.history_, self.figures_ = [*before, *monitor.history], figures
         if falls := figures.get("loss_falls"):
             epochs = figures["epochs"]
             text = f"{name}: the loss still falls {falls:.0%} an epoch after {epochs} epochs: more "
             warnings.warn(convergence_warning(f"{text}would help (epochs=...)"), stacklevel=4)
+        if constant := figures.get("constant_loss"):
+            loss = figures["train_loss"]
+            text = (
+                f"{name}: the loss, {loss:.4g}, is above that of a constant, {constant:.4g}: check "
+            )
+            warnings.warn(convergence_warning(f"{text}labels and columns, or lower lr"), stacklevel=4)
 
     def _checked(
         self, settings: Mapping[str, Any] = _NONE, without: Iterable[str] = ()

@@ -90,10 +90,8 @@ class Monitor:
         display: Display,
         first: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        loss_factor: float = 1.0,
     ) -> None:
         self._callbacks = callbacks_of(callbacks)
-        self._loss_factor = loss_factor
         self._display, self._first, self._clock = display, first, clock
         self._epochs, self._may_converge = 0, False
         self._begun: float | None = None
@@ -122,7 +120,7 @@ class Monitor:
                 "epochs": self._first + self._epochs,
                 "at_most": self._may_converge,
                 "progress": status["progress"],
-                "loss": self._loss(status["loss"]),
+                "loss": status["loss"],
                 "lr": status["lr"],
                 **self._speed(phase, status),
                 "seconds": self._seconds(now),
@@ -135,10 +133,7 @@ class Monitor:
         # Epochs that were not begun, as the training ended early, have no loss; nor have those of a
         # text so small that none of its words was drawn.
         history = [one for one in history if one["loss"] is not None]
-        self.history = [
-            {**one, "epoch": self._first + one["epoch"], "loss": self._loss(one["loss"])}
-            for one in history
-        ]
+        self.history = [{**one, "epoch": self._first + one["epoch"]} for one in history]
         unit = "words" if "words" in figures else "examples"
         speed = f"{unit}_per_s"
         self._tell(
@@ -148,7 +143,7 @@ class Monitor:
                 "epochs": self._first + int(figures.get("epochs", self._epochs)),
                 "at_most": False,
                 "progress": 1.0,
-                "loss": self._loss(figures.get("train_loss")),
+                "loss": figures.get("train_loss"),
                 "lr": None,
                 unit: figures.get(unit, 0),
                 speed: figures.get(speed),
@@ -163,10 +158,6 @@ class Monitor:
         if phase == "reading":  # which counts bytes
             return {unit: 0, f"{unit}_per_s": 0.0, "bytes": units, "bytes_per_s": speed}
         return {unit: units, f"{unit}_per_s": speed}
-
-    def _loss(self, told: float | None) -> float | None:
-        """Of a job, in the units of the user's data."""
-        return None if told is None else told * self._loss_factor
 
     def _seconds(self, now: float) -> float:
         """Since the job was first heard of."""

@@ -188,6 +188,34 @@ def test_column_of_ids_is_told(tmp_path, caplog):
     assert "ids" not in caplog.text
 
 
+def test_sorted_labels_are_told_where_the_order_is_kept(tmp_path, caplog):
+    path = tmp_path / "x.svm"
+    path.write_text("".join(f"{at // 500} {at}:1\n" for at in range(1000)))
+    given = SparseSettings(input=(str(path),))
+    encoded(given, has_constant=True)
+    assert caplog.text == ""
+    encoded(given, has_constant=True, is_drawn=False)
+    assert (
+        "have a mean of 0, the others 0.556: if they are sorted, set shuffle: true" in caplog.text
+    )
+    caplog.clear()
+    path.write_text("".join(f"{at % 3 % 2} {at}:1\n" for at in range(1000)))
+    encoded(given, has_constant=True, is_drawn=False)
+    assert caplog.text == ""
+
+
+def test_loss_of_a_constant_is_that_of_the_shares(tmp_path):
+    text = "".join(f"{at % 4 // 3} 1:1\n" for at in range(400))
+    found = settings_of(text, tmp_path / "x.svm")
+    assert Linear.constant_loss(found) == pytest.approx(
+        -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    )
+    weighted = settings_of(text, tmp_path / "x.svm", class_weights=("1", "2"))
+    assert Linear.constant_loss(weighted) == 0
+    squared = settings_of(text, tmp_path / "x.svm", loss="squared")
+    assert Linear.constant_loss(squared) == pytest.approx(0.1875 / 2)
+
+
 def test_what_is_encoded_already_stays(tmp_path):
     known = Encoding(labels=(0.0, 1.0), factor=0.5, is_measured=True).text
     assert settings_of("5 1:100\n6 1:90\n", tmp_path / "x", encoding=known).encoding == known

@@ -650,6 +650,18 @@ def test_job_of_given_epochs_trains_them_all_and_tells_that_its_loss_still_falls
     assert figures["loss_falls"] == 0.2
 
 
+def test_job_that_learns_less_than_a_constant_says_so(make, monkeypatch):
+    monkeypatch.setattr(Counter, "constant_loss", classmethod(lambda cls, settings: 0.5))
+    for epochs, told in (("3", True), ("1", False)):
+        job = make(epochs=epochs)
+        job.begin_pass("train")
+        assert (train_on(job).figures({}).get("constant_loss") == 0.5) == told
+    monkeypatch.setattr(Counter, "constant_loss", classmethod(lambda cls, settings: 99.0))
+    job = make(epochs="3")
+    job.begin_pass("train")
+    assert "constant_loss" not in train_on(job).figures({})
+
+
 def test_job_of_a_model_that_does_not_decide_has_the_epochs_of_its_setting(make):
     assert Counter.passes(Counter.Settings(), 1) == Passes(5, 5)
     job = make(epochs="3")

@@ -230,6 +230,8 @@ def test_end_says_that_the_loss_has_stopped_falling_or_has_not():
     assert ending_of(figures, job="logistic").title == title
     lines = end_lines(ending_of(FIGURES | {"loss_falls": 0.076}, job="logistic"))
     assert "loss: 2.7752 -> 2.5642, still falling 8% an epoch: more epochs would help" in lines
+    lines = end_lines(ending_of(FIGURES | {"constant_loss": 0.6931}, job="logistic"))
+    assert "loss: 2.7752 -> 2.5642, a constant's is 0.6931: check labels and columns" in lines
 
 
 def test_time_left_of_a_training_that_may_end_before_is_a_bound():

@@ -843,11 +843,14 @@ class Job:
         whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
         ended_by = self.ended_by or self._end(whole)
+        constant = self.cls.constant_loss(self.settings)
+        is_poor = len(known) > 1 and 0 < constant < known[-1]
         falls = self.metrics.falling() if ended_by == "epochs" and self._is_judged else 0.0
         return {
             **bad,
             **self._clock_figures(),
             **({"loss_falls": round(falls, 4)} if falls else {}),
+            **({"constant_loss": constant} if is_poor else {}),
             "ended_by": ended_by,
             f"{kind}_per_s": round(units / seconds, 1) if seconds else None,
             kind: units,

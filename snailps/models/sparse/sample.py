@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 PIECES = 16
 PIECE_BYTES = 64 << 10
 """Some 1,000 examples of 14 features, or 150 of 100."""
+TENTH_MIN = 10
+"""Examples that tell whether labels are sorted, at least."""
 EXACT = 1 << 24
 """Whole numbers up to here are exact in float32."""
 S = TypeVar("S", bound=SparseSettings)
@@ -116,10 +118,11 @@ def _of_file(
             yield reader.read(data, path, start), False
 
 
-def encoded(settings: S, *, has_constant: bool) -> S:
+def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True) -> S:
     """The settings with the encoding of the input's labels and values.
 
-    What `encoding` has already stays: the labels, or all of it where a training goes on.
+    What `encoding` has already stays: the labels, or all of it where a training goes on.  Unless
+    the order `is_drawn`, it says so where the labels of the beginning are not those of the rest.
 
     Raises
     ------
@@ -135,6 +138,8 @@ def encoded(settings: S, *, has_constant: bool) -> S:
     labels, weights = sample.labelled()
     if len(labels) == 0:  # all have weight 0
         return settings
+    if not is_drawn:
+        _look_at_order(sample)
     encoding = encoding.measured(sample.pieces)
     if settings.loss == "squared":
         if encoding.is_plain_target:
@@ -142,6 +147,8 @@ def encoded(settings: S, *, has_constant: bool) -> S:
     elif not encoding.labels:
         classes = 2 if settings.loss == "logistic" else getattr(settings, "classes", 0)
         encoding = replace(encoding, labels=_classes(labels, classes, is_whole=sample.is_whole))
+    if settings.loss != "squared" and not settings.class_weights:
+        encoding = replace(encoding, constant=_entropy(labels, weights))
     if not encoding.keeps_values:
         log.info(
             "values: of %d columns divided by the root of their mean square, others by %g",
@@ -154,6 +161,30 @@ def encoded(settings: S, *, has_constant: bool) -> S:
             f"{EXACT:,}",
         )
     return replace(settings, encoding=encoding.text)
+
+
+def _look_at_order(sample: Sample) -> None:
+    """Warns if the mean label of the first tenth is far from that of the rest."""
+    labels = np.concatenate([piece.labels for piece in sample.pieces])
+    tenth = len(labels) // 10
+    if tenth < TENTH_MIN:
+        return
+    first, rest, spread = labels[:tenth].mean(), labels[tenth:].mean(), labels.std()
+    if abs(first - rest) > spread * max(0.5, 5 / tenth**0.5):
+        log.warning(
+            "the labels of the first tenth of the input have a mean of %.3g, the others %.3g: if "
+            "they are sorted, set shuffle: true",
+            first, rest,
+        )  # fmt: skip
+
+
+def _entropy(labels: NDArray[np.float64], weights: NDArray[np.float32]) -> float:
+    """Log loss of the shares of the labels."""
+    numbers = np.unique(labels, return_inverse=True)[1].ravel()
+    shares = np.bincount(numbers, weights if len(weights) else None) / (
+        weights.sum() or len(labels)
+    )
+    return float(-shares @ np.log(shares))
 
 
 def _classes(labels: NDArray[np.float64], classes: int, *, is_whole: bool) -> tuple[float, ...]:

@@ -211,6 +211,15 @@ class SparseWorker(Worker):
         return cls.has_bias(settings)
 
     @classmethod
+    def constant_loss(cls, settings: JobSettings) -> float:
+        """By a sample of the labels; of targets half their variance."""
+        assert isinstance(settings, SparseSettings)
+        encoding = Encoding.of_text(settings.encoding)
+        if settings.loss == "squared" and not encoding.is_plain_target:
+            return encoding.deviation**2 / 2
+        return encoding.constant
+
+    @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
         """Arrays that the model in training has besides its rows, by name."""
         return {}
@@ -259,7 +268,11 @@ class SparseWorker(Worker):
         """Declares all columns of an input of tables; encodes labels and values by a sample."""
         assert isinstance(settings, SparseSettings)
         declared = evaluate.with_columns(settings)
-        return encoded(declared, has_constant=cls.has_constant(declared))
+        return encoded(
+            declared,
+            has_constant=cls.has_constant(declared),
+            is_drawn=cls.shuffles(declared),
+        )
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
