@@ -37,7 +37,7 @@ class RowwiseAdagrad(torch.optim.Optimizer):
 
 
 class Ftrl(torch.optim.Optimizer):
-    """FTRL-proximal of McMahan et al. (2013), algorithm 1, in NumPy; first weights set z."""
+    """FTRL-proximal of McMahan et al. (2013), in NumPy, l2 in the gradient; first weights set z."""
 
     def __init__(self, parameters, lr, l1, l2, beta=1.0):
         super().__init__(parameters, {"lr": lr, "l1": l1, "l2": l2, "beta": beta})
@@ -50,12 +50,12 @@ class Ftrl(torch.optim.Optimizer):
                 if row.grad is None:
                     continue
                 g, w = row.grad.double().numpy(), row.double().numpy()
-                first = -w * (beta / lr + l2) - np.sign(w) * l1
+                g, first = g + l2 * w, -w * beta / lr - np.sign(w) * l1
                 z, n = self.state[row].get("zn", (first, np.zeros(DIM)))
                 sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / lr
                 z, n = z + g - sigma * w, n + g * g
                 self.state[row]["zn"] = z, n
-                step = -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / lr + l2)
+                step = -(z - np.sign(z) * l1) * lr / (beta + np.sqrt(n))
                 row.copy_(torch.from_numpy(np.where(np.abs(z) <= l1, 0.0, step)))
 
 
