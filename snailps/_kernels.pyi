@@ -363,6 +363,7 @@ class Kernels:
         rows: Floats, ptr: Longs, places: Ints, values: Floats, labels: Floats, weights: Floats, *,
         outputs: int, loss: int, method: int, bias: int, hot: int, lr_start: float, lr_stop: float,
         eps: float, l1: float, l2: float, beta: float, first: int, last: int,
+        order: NDArray[np.uint32] | None = None,
     ) -> tuple[float, float]:  # fmt: skip
         """Train a generalised linear model, one step after each of examples `first` to `last - 1`.
 
@@ -398,6 +399,10 @@ class Kernels:
             each feature that an example has, and `l1` does nothing.
         beta
             FTRL's.
+        order
+            uint32[examples], numbers of examples in the order in which they are trained; `first`
+            to `last - 1` then are places in it.  `places` and `fields` are checked as they come:
+            before a wrong one is told the examples in front of it have been trained.
 
         Returns
         -------
@@ -435,7 +440,7 @@ class Kernels:
         weights: Floats, *,
         factors: int, field_num: int, loss: int, method: int, bias: int, hot: int,
         lr_start: float, lr_stop: float, eps: float, l1: float, l2: float, factor_l2: float,
-        beta: float, first: int, last: int,
+        beta: float, first: int, last: int, order: NDArray[np.uint32] | None = None,
     ) -> tuple[float, float]:  # fmt: skip
         """Train a factorization machine, one step after each of examples `first` to `last - 1`.
 
@@ -479,6 +484,10 @@ class Kernels:
             The same for factors, where they have a gradient.
         beta
             FTRL's.
+        order
+            uint32[examples], numbers of examples in the order in which they are trained; `first`
+            to `last - 1` then are places in it.  `places` and `fields` are checked as they come:
+            before a wrong one is told the examples in front of it have been trained.
 
         Returns
         -------

@@ -13,9 +13,10 @@ a NumPy twin in tests/support/twins.
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport hash_key
+from snailps.abi._prefetch cimport fetch
 from snailps.abi._row_ops cimport (
     ACCESS_ADAGRAD, ACCESS_AVERAGE, ACCESS_FTRL, ACCESS_NUM, ACCESS_SGD, HYPER_NUM, INIT_FACTORS,
     INIT_ZEROS, hyper_floats_of, state_floats_of,
@@ -40,6 +41,10 @@ cdef enum:
     C_BUNDLE_MAX = 1 << 20
     C_SHARED_MAX = 64
     C_NEGATIVES_MAX = 4096
+    TILE = 1024             # examples in an order that are laid behind each other, and trained
+    TILE_ENTRIES = 1 << 15  # of them, at most, or those of one example: they fit in the second cache
+    TILE_AHEAD = 8          # examples that are fetched before they are copied
+    TILE_FETCHED = 64       # entries of such a one: what follows the processor guesses
 
 cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
@@ -53,11 +58,17 @@ PANEL = _jobs.PANEL
 
 # ---- what every call needs -------------------------------------------------------------------------
 
-cdef char *zeros(int64_t size) except NULL:
+cdef char *taken(int64_t size) except NULL:
     """Scratch, at the beginning of a cache line.  Free it."""
     cdef char *scratch = NULL
     if posix_memalign(<void **>&scratch, 64, <size_t>size) != 0:
         raise MemoryError(f"no memory for {size} bytes of scratch")
+    return scratch
+
+
+cdef char *zeros(int64_t size) except NULL:
+    """The same, all zeros."""
+    cdef char *scratch = taken(size)
     with nogil:
         memset(scratch, 0, <size_t>size)
     return scratch
@@ -86,6 +97,73 @@ cdef object check_rows(str name, const float[:, ::1] rows):
 cdef object check_span(str what, Py_ssize_t first, Py_ssize_t last, Py_ssize_t count):
     if not 0 <= first <= last <= count:
         raise ValueError(f"{what} {first}..{last - 1} must be among the {count} of ptr")
+
+
+# ---- examples in an order --------------------------------------------------------------------------
+
+ctypedef void (*Training)(const SparseJob *job, char *scratch, double *loss,
+                          double *weight) noexcept nogil
+
+ctypedef int64_t (*ScratchOf)(const SparseJob *job) noexcept nogil
+
+cdef struct Tile:
+    int64_t *ptr            # TILE + 1, like the next two but one less
+    float *labels
+    float *weights
+    int32_t *places         # `room`, like the next two, of which fields may be NULL
+    float *values
+    int32_t *fields
+    int64_t room
+
+
+cdef float rate_at(const SparseJob *job, int64_t i) noexcept nogil:
+    """Step size before example i."""
+    cdef float share = <float>(i - job.first) / <float>(job.last - job.first)
+    return job.rate_start + share * (job.rate_stop - job.rate_start)
+
+
+cdef int64_t tile_bytes(int64_t room) noexcept nogil:
+    return 64 + (TILE + 8) * 16 + room * 12
+
+
+cdef void set_tile(Tile *tile, char *memory, int64_t room) noexcept nogil:
+    tile.ptr = <int64_t *>memory
+    tile.labels = <float *>(tile.ptr + TILE + 8)
+    tile.weights = tile.labels + TILE
+    tile.places = <int32_t *>(tile.weights + TILE)
+    tile.values = <float *>(tile.places + room)
+    tile.fields = <int32_t *>(tile.values + room)
+    tile.room = room
+
+
+cdef int64_t lay_out(const SparseJob *job, const uint32_t *order, int64_t num,
+                     Tile *tile) noexcept nogil:
+    """Copies examples of an order behind each other; how many there is room for."""
+    cdef int64_t i, k, begin, count, at = 0
+    cdef uint32_t row
+    tile.ptr[0] = 0
+    for i in range(min(num, <int64_t>TILE)):
+        if i + TILE_AHEAD < num:
+            begin = job.ptr[order[i + TILE_AHEAD]]
+            count = min(job.ptr[order[i + TILE_AHEAD] + 1] - begin, <int64_t>TILE_FETCHED)
+            for k in range(0, count + 15, 16):
+                fetch(job.places + begin + min(k, count))
+                fetch(job.values + begin + min(k, count))
+        row = order[i]
+        begin = job.ptr[row]
+        count = job.ptr[row + 1] - begin
+        if at + count > tile.room:
+            return i
+        memcpy(tile.places + at, job.places + begin, <size_t>(4 * count))
+        memcpy(tile.values + at, job.values + begin, <size_t>(4 * count))
+        if job.fields:
+            memcpy(tile.fields + at, job.fields + begin, <size_t>(4 * count))
+        tile.labels[i] = job.labels[row]
+        if job.weights:
+            tile.weights[i] = job.weights[row]
+        at += count
+        tile.ptr[i + 1] = at
+    return min(num, <int64_t>TILE)
 
 
 cdef object parts_of_words(str name, object parts, Py_ssize_t word_num, int most):
@@ -149,14 +227,9 @@ cdef class Kernels:
             inside = self.table.in_range(at, n, <int32_t>low, <int32_t>(high - 1))
         return inside
 
-    cdef object check_bags(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
-                           Py_ssize_t row_num, int64_t least, str ptr="bag_ptr",
-                           str rows="bag_rows", str table="inputs", Py_ssize_t first=0,
-                           Py_ssize_t last=-1):
-        """Bags of at least `least` rows, all inside the table: all of them, or first..last-1.
-
-        Only these are read, so that a block that is trained in many spans is checked once.
-        """
+    cdef object check_ptr(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
+                          int64_t least, str ptr, str rows, Py_ssize_t first, Py_ssize_t last):
+        """Pointers of bags of at least `least` entries: of all, or of first..last-1."""
         cdef Py_ssize_t w, bag_num = bag_ptr.shape[0] - 1
         cdef int bad = 0
         if bag_num < 0 or bag_ptr[0] != 0 or bag_ptr[bag_num] > bag_rows.shape[0]:
@@ -173,6 +246,18 @@ cdef class Kernels:
         # Between these two bags all rise; they may still lie outside.
         if not 0 <= bag_ptr[first] <= bag_ptr[last] <= bag_rows.shape[0]:
             raise ValueError(f"{ptr} must lie in 0..{bag_rows.shape[0]}, the entries of {rows}")
+
+    cdef object check_bags(self, const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
+                           Py_ssize_t row_num, int64_t least, str ptr="bag_ptr",
+                           str rows="bag_rows", str table="inputs", Py_ssize_t first=0,
+                           Py_ssize_t last=-1):
+        """Bags of at least `least` rows, all inside the table: all of them, or first..last-1.
+
+        Only these are read, so that a block that is trained in many spans is checked once.
+        """
+        self.check_ptr(bag_ptr, bag_rows, least, ptr, rows, first, last)
+        if last < 0:
+            last = bag_ptr.shape[0] - 1
         if not self.in_range(bag_rows[bag_ptr[first]:bag_ptr[last]], 0, row_num):
             raise ValueError(f"{rows} must lie in 0..{row_num - 1}, the rows of {table}")
 
@@ -659,12 +744,19 @@ cdef class Kernels:
     cdef object take_examples(self, SparseJob *job, const float[:, ::1] rows,
                               const int64_t[::1] ptr, const int32_t[::1] places,
                               const float[::1] values, Py_ssize_t bias, Py_ssize_t first=0,
-                              Py_ssize_t last=-1):
+                              Py_ssize_t last=-1, const uint32_t[::1] order=None):
         """Examples whose features are all rows, and a bias that is one, too.
 
-        With `first` and `last` only examples first..last-1 are looked at.
+        With `first` and `last` only examples first..last-1 are looked at; with an order the features
+        are by `train_examples`.
         """
-        self.check_bags(ptr, places, rows.shape[0], 0, "ptr", "places", "rows", first, last)
+        if order is None:
+            self.check_bags(ptr, places, rows.shape[0], 0, "ptr", "places", "rows", first, last)
+        else:
+            self.check_ptr(ptr, places, 0, "ptr", "places", 0, -1)
+            if order.shape[0] != ptr.shape[0] - 1:
+                raise ValueError(f"order ({order.shape[0]}) must be as many as examples "
+                                 f"({ptr.shape[0] - 1})")
         if values.shape[0] != places.shape[0]:
             raise ValueError(f"values ({values.shape[0]}) must be as many as places "
                              f"({places.shape[0]})")
@@ -714,18 +806,71 @@ cdef class Kernels:
         job.l2 = l2
         job.beta = beta
 
+    cdef object train_examples(self, Training train, ScratchOf scratch_of, const SparseJob *job,
+                               const uint32_t[::1] order, Py_ssize_t row_num):
+        """Trains examples first..last-1, of an order if there is one; returns loss and weight.
+
+        Those of an order are laid behind each other, some at a time, and are looked at then.
+        """
+        cdef SparseJob part = job[0]
+        cdef double total = 0, weight = 0
+        cdef int64_t i, scratch_bytes, entries, n, first = job.first, last = job.last
+        cdef int64_t room = TILE_ENTRIES
+        cdef const uint32_t *in_order
+        cdef Tile tile
+        cdef char *scratch
+        cdef bint right = True
+        if order is None:
+            scratch = zeros(scratch_of(job))
+            with nogil:
+                train(job, scratch, &total, &weight)
+                free(scratch)
+            return total, weight
+        n = order.shape[0]
+        in_order = &order[0]
+        for i in range(n):
+            room = max(room, job.ptr[i + 1] - job.ptr[i])
+        part.first, part.last = 0, n
+        scratch_bytes = (scratch_of(&part) + 63) // 64 * 64
+        scratch = taken(scratch_bytes + tile_bytes(room))
+        with nogil:
+            set_tile(&tile, scratch + scratch_bytes, room)
+            part.ptr, part.places, part.values = tile.ptr, tile.places, tile.values
+            part.labels = tile.labels
+            part.weights = tile.weights if job.weights else NULL
+            part.fields = tile.fields if job.fields else NULL
+            for i in range(first, last):
+                right &= in_order[i] < n
+            i = first
+            while right and i < last:
+                part.last = lay_out(job, in_order + i, last - i, &tile)
+                entries = tile.ptr[part.last]
+                right = entries == 0 or (
+                    self.table.in_range(tile.places, entries, 0, <int32_t>min(row_num - 1, 0x7fffffff))
+                    and (job.fields == NULL or self.table.in_range(
+                        tile.fields, entries, 0, <int32_t>(job.field_num - 1))))
+                if right:
+                    part.rate_start = rate_at(job, i)
+                    part.rate_stop = rate_at(job, i + part.last)
+                    memset(scratch, 0, <size_t>scratch_bytes)
+                    train(&part, scratch, &total, &weight)
+                i += part.last
+            free(scratch)
+        if not right:
+            raise ValueError(f"order must have numbers below {n}, of the examples, places numbers "
+                             f"below {row_num}, of the rows, fields below {job.field_num}")
+        return total, weight
+
     def train_linear(self, float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
                      const float[::1] values, const float[::1] labels, const float[::1] weights, *,
                      int outputs, int loss, int method, Py_ssize_t bias, Py_ssize_t hot,
                      float lr_start, float lr_stop, float eps, float l1, float l2, float beta,
-                     Py_ssize_t first, Py_ssize_t last):
+                     Py_ssize_t first, Py_ssize_t last, const uint32_t[::1] order=None):
         cdef SparseJob job
-        cdef char *scratch
-        cdef double total = 0, weight = 0
         cdef Py_ssize_t i
         cdef int bad = 0
         check_span("examples", first, last, ptr.shape[0] - 1)
-        self.take_examples(&job, rows, ptr, places, values, bias, first, last)
+        self.take_examples(&job, rows, ptr, places, values, bias, first, last, order)
         if not LOGISTIC <= loss <= MULTINOMIAL:
             raise ValueError(
                 f"loss must be 0 (logistic), 1 (squared) or 2 (multinomial), got {loss}")
@@ -736,17 +881,14 @@ cdef class Kernels:
         self.take_training(&job, labels, weights, rows.shape[0], loss, method, hot, first, last,
                            lr_start, lr_stop, eps, l1, l2, beta)
         if loss == MULTINOMIAL:
-            for i in range(first, last):
+            for i in range(first if order is None else 0, last if order is None else labels.shape[0]):
                 bad |= not 0 <= labels[i] < outputs
             if bad:
                 raise ValueError(f"labels must be class numbers 0 to {outputs - 1}")
         if first == last or rows.shape[0] == 0:
             return 0.0, 0.0
-        scratch = zeros(self.table.linear_scratch(&job))
-        with nogil:
-            self.table.linear(&job, scratch, &total, &weight)
-            free(scratch)
-        return total, weight
+        return self.train_examples(self.table.linear, self.table.linear_scratch, &job, order,
+                                   rows.shape[0])
 
     def linear_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr,
                       const int32_t[::1] places, const float[::1] values, *, int outputs,
@@ -780,9 +922,9 @@ cdef class Kernels:
                              const int64_t[::1] ptr, const int32_t[::1] places,
                              const float[::1] values, const int32_t[::1] fields, Py_ssize_t bias,
                              Py_ssize_t factors, Py_ssize_t field_num, Py_ssize_t first=0,
-                             Py_ssize_t last=-1):
+                             Py_ssize_t last=-1, const uint32_t[::1] order=None):
         """Examples of a factorization machine, and its sizes."""
-        self.take_examples(job, rows, ptr, places, values, bias, first, last)
+        self.take_examples(job, rows, ptr, places, values, bias, first, last, order)
         if factors < 1 or field_num < 1 or 1 + factors * field_num > C_DIM_MAX:
             raise ValueError(f"factors and field_num must be at least 1, and 1 + their product at "
                              f"most {C_DIM_MAX}; got {factors} and {field_num}")
@@ -791,7 +933,8 @@ cdef class Kernels:
                              f"({places.shape[0]}); with field_num 1 they may be none")
         if last < 0:
             last = ptr.shape[0] - 1
-        if fields.shape[0] and not self.in_range(fields[ptr[first]:ptr[last]], 0, field_num):
+        if (fields.shape[0] and order is None
+                and not self.in_range(fields[ptr[first]:ptr[last]], 0, field_num)):
             raise ValueError(f"fields must lie in 0..{field_num - 1}")
         check_rows("rows", rows)
         job.weights_num = (factors * field_num + C_PAD) // C_PAD * C_PAD
@@ -804,13 +947,11 @@ cdef class Kernels:
                  const float[::1] weights, *, Py_ssize_t factors, Py_ssize_t field_num, int loss,
                  int method, Py_ssize_t bias, Py_ssize_t hot, float lr_start, float lr_stop,
                  float eps, float l1, float l2, float factor_l2, float beta, Py_ssize_t first,
-                 Py_ssize_t last):
+                 Py_ssize_t last, const uint32_t[::1] order=None):
         cdef SparseJob job
-        cdef char *scratch
-        cdef double total = 0, weight = 0
         check_span("examples", first, last, ptr.shape[0] - 1)
         self.take_machine(&job, rows, ptr, places, values, fields, bias, factors, field_num, first,
-                          last)
+                          last, order)
         if not LOGISTIC <= loss <= SQUARED:
             raise ValueError(f"loss must be 0 (logistic) or 1 (squared), got {loss}")
         self.take_training(&job, labels, weights, rows.shape[0], loss, method, hot, first, last,
@@ -823,11 +964,7 @@ cdef class Kernels:
         job.factor_l2 = factor_l2
         if first == last or rows.shape[0] == 0:
             return 0.0, 0.0
-        scratch = zeros(self.table.fm_scratch(&job))
-        with nogil:
-            self.table.fm(&job, scratch, &total, &weight)
-            free(scratch)
-        return total, weight
+        return self.train_examples(self.table.fm, self.table.fm_scratch, &job, order, rows.shape[0])
 
     def fm_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr,
                   const int32_t[::1] places, const float[::1] values, const int32_t[::1] fields, *,

@@ -13,12 +13,7 @@ def gathered(
 def first_falling(ptr: NDArray[np.int64]) -> int: ...
 def first_not_finite(values: NDArray[np.float32]) -> int: ...
 def wide_keys(
-    keys: NDArray[Any],
-    limit: int,
-    hashed: bool,
-    hash_bits: int,
-    ptr: NDArray[np.int64] | None = None,
-    order: NDArray[np.uint32] | None = None,
+    keys: NDArray[Any], limit: int, hashed: bool, hash_bits: int
 ) -> tuple[NDArray[np.uint64], int]: ...
 def hash_texts(
     seed: int, texts: Sequence[Any], out: NDArray[np.uint64], there: NDArray[np.uint8]

@@ -18,7 +18,6 @@ import os
 import numpy as np
 
 from snailps.abi._key_hash cimport hash_key
-from snailps.abi._prefetch cimport fetch
 
 cdef extern from "data/_cells.h" nogil:
     uint64_t hash_text "snail_hash_text"(uint64_t seed, const uint8_t *text, int64_t size) noexcept
@@ -32,8 +31,6 @@ cdef extern from "<errno.h>" nogil:
 
 cdef enum:
     RUN = 4096                  # floats looked at together: the faulty one is sought afterwards
-    AHEAD = 8                   # rows in another order that are fetched before they are copied
-    FETCHED = 64                # keys of such a row
     SHORT = 256                 # bytes of a text that is copied to the stack, to be readable behind it
 
 ctypedef fused Narrow:
@@ -140,26 +137,13 @@ def first_not_finite(const float[::1] values not None):
 
 
 cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, int bits,
-                   uint64_t *out, const uint32_t *order, const int64_t *ptr,
-                   int64_t rows) noexcept nogil:
-    """Place of the first key that is not below `limit`, or -1; with an order that of rows."""
-    cdef int64_t i, k, at = 0, begin, length
+                   uint64_t *out) noexcept nogil:
+    """Place of the first key that is not below `limit`, or -1."""
+    cdef int64_t i
     cdef uint64_t most = 0
-    if order == NULL:
-        for i in range(n):
-            most = max(most, <uint64_t>keys[i])
-            out[i] = keys[i]
-    for i in range(rows):
-        if i + AHEAD < rows:
-            begin = ptr[order[i + AHEAD]]
-            for k in range(begin, min(ptr[order[i + AHEAD] + 1], begin + FETCHED), 16):
-                fetch(keys + k)
-        begin = ptr[order[i]]
-        length = ptr[order[i] + 1] - begin
-        for k in range(length):
-            most = max(most, <uint64_t>keys[begin + k])
-            out[at + k] = keys[begin + k]
-        at += length
+    for i in range(n):
+        most = max(most, <uint64_t>keys[i])
+        out[i] = keys[i]
     if most >= limit:
         for i in range(n):
             if keys[i] >= limit:
@@ -173,8 +157,7 @@ cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, i
     return -1
 
 
-def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits,
-              const int64_t[::1] ptr=None, const uint32_t[::1] order=None):
+def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
     """Keys as models have them, and the place of the first one out of range.
 
     Parameters
@@ -186,9 +169,6 @@ def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits,
         Keys are the upper 63 bits of hashes: they are folded by leaving more bits out.
     hash_bits : int
         0: keys stay as they are, else 1 to 62.
-    ptr, order : int64 array (rows + 1,), uint32 array (rows,), optional
-        The rows that the keys are of, from entry 0 to the last one, and the order in which they are
-        wanted, as of `_shuffling.entries_in_order`.
 
     Returns
     -------
@@ -199,28 +179,21 @@ def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits,
     cdef const uint32_t[::1] narrow
     cdef const uint64_t[::1] wide
     cdef uint64_t[::1] out
-    cdef int64_t wrong = -1, n = len(keys), rows = 0
-    cdef const uint32_t *in_order = NULL
-    cdef const int64_t *pointers = NULL
+    cdef int64_t wrong = -1, n = len(keys)
     if not 0 <= hash_bits <= 62:
         raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
     made = np.empty(n, np.uint64)
     if n == 0:
         return made, -1
     out = made
-    if order is not None:
-        rows, in_order, pointers = order.shape[0], &order[0], &ptr[0]
-        if ptr.shape[0] != rows + 1 or ptr[0] != 0 or ptr[rows] != n:
-            raise ValueError(f"expected pointers of {rows} rows with {n} entries")
     if keys.dtype == np.uint32:
         narrow = keys
         with nogil:
-            wrong = widen(&narrow[0], n, limit, hashed, hash_bits, &out[0], in_order, pointers,
-                          rows)
+            wrong = widen(&narrow[0], n, limit, hashed, hash_bits, &out[0])
     else:
         wide = keys
         with nogil:
-            wrong = widen(&wide[0], n, limit, hashed, hash_bits, &out[0], in_order, pointers, rows)
+            wrong = widen(&wide[0], n, limit, hashed, hash_bits, &out[0])
     return made, wrong
 
 

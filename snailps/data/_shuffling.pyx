@@ -64,12 +64,21 @@ def drawn_order(uint64_t seed, int64_t n):
     return drawn
 
 
-def pointers_in_order(const int64_t[::1] ptr not None, const uint32_t[::1] order not None):
-    """Pointers of the rows of a CSR matrix in another order; the first entry is 0."""
+cdef object check_rows(const int64_t[::1] ptr, const uint32_t[::1] order):
+    """Rows of an order that are among those of the pointers."""
     cdef int64_t i, n = ptr.shape[0] - 1
+    cdef bint right = True
+    for i in range(order.shape[0]):
+        right &= order[i] < n
+    if not right:
+        raise ValueError(f"expected numbers of {n} rows")
+
+
+def pointers_in_order(const int64_t[::1] ptr not None, const uint32_t[::1] order not None):
+    """Pointers of rows of a CSR matrix in another order; the first entry is 0."""
+    cdef int64_t i, n = order.shape[0]
     cdef int64_t[::1] behind
-    if order.shape[0] != n:
-        raise ValueError(f"expected an order of {n} rows, got {order.shape[0]}")
+    check_rows(ptr, order)
     found = np.empty(n + 1, np.int64)
     behind = found
     with nogil:
@@ -81,7 +90,7 @@ def pointers_in_order(const int64_t[::1] ptr not None, const uint32_t[::1] order
 
 def entries_in_order(array not None, const int64_t[::1] ptr not None,
                      const uint32_t[::1] order not None):
-    """The entries of a CSR matrix, its rows in another order.
+    """The entries of rows of a CSR matrix in another order.
 
     Parameters
     ----------
@@ -89,16 +98,19 @@ def entries_in_order(array not None, const int64_t[::1] ptr not None,
         Row i has the entries ptr[i] to before ptr[i + 1].
     ptr : int64 array (rows + 1,)
         It must not fall.
-    order : uint32 array (rows,)
-        A permutation.
+    order : uint32 array
+        The rows that are wanted.
     """
-    cdef int64_t n = order.shape[0], size = array.itemsize
+    cdef int64_t i, n = order.shape[0], size = array.itemsize, entries = 0
     cdef const char[::1] given = array.view(np.int8)
     cdef char[::1] made
-    if ptr.shape[0] != n + 1 or ptr[0] < 0 or given.shape[0] < size * ptr[n]:
-        raise ValueError(f"expected {n} rows within {len(array)} entries")
-    found = np.empty(ptr[n] - ptr[0], array.dtype)
-    if len(found):
+    check_rows(ptr, order)
+    if ptr[0] < 0 or given.shape[0] < size * ptr[ptr.shape[0] - 1]:
+        raise ValueError(f"expected {ptr.shape[0] - 1} rows within {len(array)} entries")
+    for i in range(n):
+        entries += ptr[order[i] + 1] - ptr[order[i]]
+    found = np.empty(entries, array.dtype)
+    if entries:
         made = found.view(np.int8)
         with nogil:
             copy_rows(&order[0], n, &ptr[0], &given[0], size, &made[0])

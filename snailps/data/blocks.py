@@ -29,7 +29,13 @@ from typing import BinaryIO, Literal, NoReturn
 from snailps.data._matrix import gathered
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
-from snailps.data.matrix_file import HEADER_BYTES, head_of_matrix, is_matrix, read_matrix_block
+from snailps.data.matrix_file import (
+    HEADER_BYTES,
+    head_of_matrix,
+    is_matrix,
+    read_matrix_block,
+    rows_of_matrix,
+)
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url
 from snailps.errors import DataError
@@ -287,18 +293,24 @@ def _shorter(path: str, expected: int, got: int) -> DataError:
 def place_in_file(
     path: str, start: int, stop: int, offset: int, *, unit: Unit, scratch: Scratch, spread: int = 0
 ) -> int:
-    """Where byte `offset` of what `read_block` returned is in the text; -1: that cannot be read."""
+    """Where byte `offset` of what `read_block` returned is in the text; -1: that cannot be read.
+
+    Of a matrix file the number of the row that is row `offset` there.
+    """
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             ranges = strands(start, stop, spread)
+            if unit == "line" and is_matrix(file.read(HEADER_BYTES)):
+                return _place(rows_of_matrix(file, path, ranges, size), offset)
             return _place(_whole_units(file, path, ranges, size, unit), offset)
     except (OSError, DataError):
         return -1
 
 
 def _place(ranges: Sequence[tuple[int, int]], offset: int) -> int:
-    """Where byte `offset` of these ranges in sequence is in the file; -1: in none."""
+    """Where number `offset` of these ranges in sequence is; -1: in none."""
     for first, last in ranges:
         if offset < last - first:
             return first + offset

@@ -154,8 +154,8 @@ class ExampleReader:
         part : (int, int), optional
             Where whole lines of a text begin and end that are read instead of all, without a copy.
         place : callable, optional
-            Where byte i of `data` is in the file's content, -1 if that is not known; for messages
-            about a text whose lines are not in sequence there.
+            Where byte i of `data` is in the file's content, of a matrix file the number of row i
+            there, -1 if that is not known; for messages about what is not in sequence there.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class ExampleReader:
         400 MB/s a core and more for LIBSVM and LIBFFM (bench/parse.py).
         """
         if is_matrix(data):
-            return self.read_rows(data, path)
+            return self.read_rows(data, path, place=place)
         first, last = part or (0, len(data))
         self.learn_format(data, start)
         if start + first == 0:
@@ -223,11 +223,9 @@ class ExampleReader:
         path: str = "",
         first: int = 0,
         last: int | None = None,
-        seed: int | None = None,
+        place: Callable[[int], int] | None = None,
     ) -> Examples:
         """The examples of some rows of a matrix file, or of a block of one; all by default.
-
-        With a seed in an order that is drawn from it.
 
         Raises
         ------
@@ -247,7 +245,7 @@ class ExampleReader:
         if self._needs_labels:
             check_labels(data, path or "the input")
         return examples_of(
-            data, path or "the input", hash_bits=self.hash_bits, first=first, last=last, seed=seed
+            data, path or "the input", hash_bits=self.hash_bits, first=first, last=last, place=place
         )
 
     def _loops(self, format: str) -> EntryReader | RowReader:

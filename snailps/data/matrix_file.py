@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
 from snailps.data._matrix import first_falling, first_not_finite, gathered, wide_keys
-from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.errors import DataError
 
 MAGIC = b"\x93SNAILX\n"
@@ -284,6 +283,21 @@ def read_matrix_block(
     return _rows(read, descriptor, path, header, header.rows_of(ranges))
 
 
+def rows_of_matrix(
+    file: IO[bytes], path: str, ranges: Sequence[tuple[int, int]], size: int
+) -> list[tuple[int, int]]:
+    """First and last (exclusive) row of ranges of bytes of an open matrix file.
+
+    Raises
+    ------
+    DataError
+        The header contradicts the file.
+    OSError
+    """
+    file.seek(0)
+    return read_header(file.read(HEADER_BYTES), size, path).rows_of(ranges)
+
+
 def head_of_matrix(read: Read, path: str, size: int) -> bytes:
     """The first `HEAD_ROWS` rows of a file of `size` bytes, as a matrix file of their own.
 
@@ -331,7 +345,7 @@ def _rows(
         before = np.cumsum(entries[:, 1] - entries[:, 0]) - entries[:, 1]
         ptr = np.delete(ptr, ends - counts) + np.repeat(before, counts)
     nonzeros = int((entries[:, 1] - entries[:, 0]).sum())
-    # Of several ranges only the first one's rows have their numbers in the file.
+    # Of the first range; where the others are `blocks.place_in_file` tells.
     first_row = int(wanted[0, 0]) + header.first_row
     block = replace(header, rows=int(counts.sum()), nonzeros=nonzeros, first_row=first_row)
     found, buffers = [np.empty((0, 3), np.int64)], [(0, block.pack())]
@@ -376,7 +390,7 @@ def examples_of(
     hash_bits: int = 0,
     first: int = 0,
     last: int | None = None,
-    seed: int | None = None,
+    place: Callable[[int], int] | None = None,
 ) -> Examples:
     """Rows of a matrix file or block in memory as models have examples; they are checked.
 
@@ -390,8 +404,9 @@ def examples_of(
         As for text: 0, or keys are folded to so many bits.
     first, last : int
         Which of the rows; all by default.
-    seed : int, optional
-        The rows come in an order that is drawn from it.
+    place : callable, optional
+        The number of row i of `data` in its file, -1 if that is not known; for messages about rows
+        that are not in sequence there.
 
     Returns
     -------
@@ -406,8 +421,8 @@ def examples_of(
 
     Notes
     -----
-    Values and fields are views of `data`, or copied in their order; labels and keys are converted
-    in one pass.  Threads may take different rows of one block.
+    Values and fields are views of `data`; labels and keys are converted in one pass.  Threads may
+    take different rows of one block.
     """
     header = read_header(data, len(data), path)
     if header.dense:
@@ -418,16 +433,13 @@ def examples_of(
     last = header.rows if last is None else last
     ptr = header.array(data, "ptr")[first : last + 1]
     begin, end = int(ptr[0]), int(ptr[-1])
-    where = _Place(path, header.first_row + first, ptr)
+    where = _Place(path, header.first_row, first, ptr, place)
     if (at := first_falling(ptr)) >= 0:
         raise where.damaged(at - 1, "has its entries' end before their beginning")
     if not 0 <= begin <= end <= header.nonzeros:
         raise where.damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
     stored = header.array(data, "keys")[begin:end]
-    pointers, order = ptr - begin, None if seed is None else drawn_order(seed, last - first)
-    keys, at = wide_keys(
-        stored, header.key_limit, Flags.HASHED in header.flags, hash_bits, pointers, order
-    )
+    keys, at = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
     if at >= 0:
         key, limit = int(stored[at]), header.key_limit
         raise where.damaged(where.row_of(at), f"has key {key:,}: expected keys below {limit:,}")
@@ -453,15 +465,7 @@ def examples_of(
         weights = weights[first:last]
         if (at := first_not_weight(weights)) >= 0:
             raise where.damaged(at, f"has weight {weights[at]}: expected 0 and above")
-    if order is None:
-        return Examples(labels, pointers, keys, values, fields, 0, weights)
-    if Flags.VALUES in header.flags:
-        values = entries_in_order(values, pointers, order)
-    if len(fields):
-        fields = entries_in_order(fields, pointers, order)
-    weights = weights[order] if len(weights) else weights
-    pointers = pointers_in_order(pointers, order)
-    return Examples(labels[order], pointers, keys, values, fields, 0, weights)
+    return Examples(labels, ptr - begin, keys, values, fields, 0, weights)
 
 
 def floats(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -501,11 +505,13 @@ def even_rows(data: bytes, path: str, parts: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where rows are from, for messages: they begin with row `first` of a file."""
+    """Where rows are from, for messages: they begin with row `first` of a block of a file."""
 
     path: str
+    block: int  # its first row in the file
     first: int
     ptr: NDArray[np.int64]
+    place: Callable[[int], int] | None
 
     def row_of(self, entry: int) -> int:
         """The row of an entry, both counted from the first row's."""
@@ -513,7 +519,10 @@ class _Place:
 
     def damaged(self, row: int, what: str) -> DataError:
         """The error for one of the rows."""
-        return DataError(f"{self.path}: row {self.first + row:,} {what}: damaged. {_AGAIN}")
+        number = self.first + row
+        at = self.block + number if self.place is None else self.place(number)
+        where = f"row {at:,}" if at >= 0 else f"row {number:,} of a block"
+        return DataError(f"{self.path}: {where} {what}: damaged. {_AGAIN}")
 
 
 _all_ones = np.ones(1 << 16, np.float32)

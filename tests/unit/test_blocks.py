@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from cases import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from snailps.data import blocks
 from snailps.data._text import WordCounter
@@ -29,10 +31,12 @@ from snailps.data.blocks import (
     read_head,
     strands,
 )
+from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import examples_of
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.models.sparse.batch import BatchReader
 
 PIECES = st.sampled_from(
     [b"a", b"bb", b"word", b" ", b"\n", b"\r\n", b"\t", b"\0", b"\v", b"\xff", b"</s>", b"\n\n"]
@@ -389,20 +393,46 @@ def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, sc
     for block in cut([Source(str(path), size)], 900):
         where = block.path, block.start, block.stop
         data = read_block(*where, unit="line", scratch=scratch, spread=size)
-        for seed in (None, 7):
-            examples = examples_of(data, "m", seed=seed)
-            for row, (label, weight) in enumerate(
-                zip(examples.labels.tolist(), examples.weights.tolist(), strict=True)
-            ):
-                entries = slice(*examples.ptr[row : row + 2])
-                whole = np.zeros(6, np.float32)
-                whole[examples.keys[entries].astype(int)] = examples.values[entries]
-                assert np.array_equal(whole, x[int(label)])
-                assert weight == label / 8
-                assert found.setdefault((seed, label), block.index) == block.index
-        order = examples.labels.tolist()
-        assert sorted(order) == sorted(examples_of(data, "m").labels.tolist()) != order
-    assert len(found) == 2 * 517
+        examples = examples_of(data, "m")
+        for row, (label, weight) in enumerate(
+            zip(examples.labels.tolist(), examples.weights.tolist(), strict=True)
+        ):
+            entries = slice(*examples.ptr[row : row + 2])
+            whole = np.zeros(6, np.float32)
+            whole[examples.keys[entries].astype(int)] = examples.values[entries]
+            assert np.array_equal(whole, x[int(label)])
+            assert weight == label / 8
+            assert found.setdefault(label, block.index) == block.index
+            at = place_in_file(*where, row, unit="line", scratch=scratch, spread=size)
+            assert at == int(label)
+    assert len(found) == 517
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 20, 300])
+def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
+    folder, scratch, monkeypatch, part_bytes
+):
+    """Whether a block is looked at in one piece or in several."""
+    monkeypatch.setattr("snailps.models.sparse.batch.PIECE_BYTES", part_bytes)
+    path, x = folder / "damaged.mx", np.ones((300, 2), np.float32)
+    x[177, 1] = 7
+    write_matrix(path, csr_matrix(x), np.zeros(300))
+    data = path.read_bytes()
+    seven, nan = np.array([7, np.nan], np.float32)
+    assert data.count(seven.tobytes()) == 1
+    path.write_bytes(data.replace(seven.tobytes(), nan.tobytes()))
+    size = path.stat().st_size
+    told = []
+    for block in cut([Source(str(path), size)], size // 3):
+        where = block.path, block.start, block.stop
+        content = read_block(*where, unit="line", scratch=scratch, spread=size)
+        place = partial(place_in_file, *where, unit="line", scratch=scratch, spread=size)
+        try:
+            BatchReader(ExampleReader()).pieces(content, list, str(path), place=place)
+        except DataError as error:
+            told.append(str(error))
+    assert len(told) == 1
+    assert "row 177 has value nan" in told[0]
 
 
 # ---- open_parts ----

@@ -8,6 +8,7 @@ import pytest
 from twins import fm as twin
 
 from snailps import kernels
+from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 
 builds = pytest.mark.parametrize("build", kernels.builds_available())
 methods = pytest.mark.parametrize("method", [1, 2, 4], ids=["sgd", "adagrad", "ftrl"])
@@ -110,6 +111,28 @@ def test_train_fm_with_falling_rate_equals_twin():
     toy = Toy(examples=600, method=1)
     rates = {"lr_start": 0.02, "lr_stop": 0.002}
     assert_close(toy.train(**rates), toy.twin(**rates))
+
+
+@methods
+@pytest.mark.parametrize("field_num", [1, 4])
+def test_train_fm_in_an_order_is_as_if_examples_lay_so(method, field_num):
+    toy = Toy(examples=1500, field_num=field_num, method=method)
+    order = drawn_order(5, 1500)
+    got = toy.train(order=order)
+    data, ptr = toy.data, toy.ptr
+    toy.data = [pointers_in_order(ptr, order)]
+    toy.data += [entries_in_order(array, ptr, order) for array in data[1:4]]
+    toy.data += [array[order] for array in data[4:]]
+    want = toy.train()
+    assert np.array_equal(got[0], want[0])
+    assert got[1:] == pytest.approx(want[1:])
+
+
+def test_fields_out_of_range_in_an_order_are_refused():
+    toy = Toy(field_num=4)
+    toy.fields[30] = 4
+    with pytest.raises(ValueError, match="fields below 4"):
+        toy.train(order=drawn_order(5, 120))
 
 
 @builds

@@ -1,5 +1,6 @@
 """kernels.train_linear, linear_scores, ftrl_weights against their NumPy twins, in every build."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -8,6 +9,7 @@ from twins import linear as twin
 from twins.linear import ADAGRAD, FTRL, LOGISTIC, MULTINOMIAL, SGD, SQUARED
 
 from snailps import kernels
+from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 
 builds = pytest.mark.parametrize("build", kernels.builds_available())
 methods = pytest.mark.parametrize("method", [SGD, ADAGRAD, FTRL])
@@ -236,3 +238,56 @@ def test_train_linear_with_label_that_is_no_class_refuses():
 def test_ftrl_weights_of_rows_of_other_width_refuses():
     with pytest.raises(ValueError, match="6 columns"):
         kernels.ftrl_weights(np.zeros((2, 3), np.float32), outputs=2, lr=1, l1=0, beta=1)
+
+
+@pytest.mark.parametrize("method", [SGD, ADAGRAD, FTRL])
+@pytest.mark.parametrize(("loss", "classes"), LOSSES)
+@pytest.mark.parametrize("longest", [9, 70_000])
+def test_examples_in_an_order_are_trained_as_if_they_lay_so(method, loss, classes, longest):
+    """Those of some tiles, and one that is longer than a tile."""
+    rng = np.random.default_rng(7)
+    n, features = (2500, 40) if longest == 9 else (30, 90_000)
+    sizes = rng.integers(longest > 9, 9, n)  # a tile's end is that of a group trained together
+    sizes[n // 2] = longest
+    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    places = rng.integers(0, features, ptr[-1]).astype(np.int32)
+    values = rng.normal(0, 0.3, len(places)).astype(np.float32)
+    labels = rng.integers(0, max(2, classes), n).astype(np.float32)
+    weights = rng.uniform(0.5, 2, n).astype(np.float32)
+    order = drawn_order(3, n)
+    kind = {"outputs": classes, "loss": loss, "method": method, "bias": features}
+    options = SETTINGS | kind | {"hot": 0, "first": 0, "last": n}
+    options["lr_stop"] = options["lr_start"]
+    given = ptr, places, values, labels, weights
+    lying = (
+        pointers_in_order(ptr, order), entries_in_order(places, ptr, order),
+        entries_in_order(values, ptr, order), labels[order], weights[order],
+    )  # fmt: skip
+    width = classes * {SGD: 1, ADAGRAD: 2, FTRL: 3}[method]
+    got, want = np.zeros((2, features + 1, width), np.float32)
+    of_got = [
+        kernels.train_linear(got, *given, **options | {"first": first, "last": last}, order=order)
+        for first, last in itertools.pairwise((0, 1040, n) if longest == 9 else (0, n))
+    ]
+    of_want = kernels.train_linear(want, *lying, **options)
+    assert np.array_equal(got, want)
+    assert np.sum(of_got, axis=0) == pytest.approx(of_want)
+    assert np.abs(got).sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("places", "order", "message"),
+    [
+        ([0, 1, 1], [0, 2], "order must have"),
+        ([0, 1, 1], [0], "order .1."),
+        ([0, 5, 1], [1, 0], "order must have"),
+    ],
+)
+def test_orders_and_places_out_of_range_are_refused(places, order, message):
+    rows, ones = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
+    with pytest.raises(ValueError, match=message):
+        kernels.train_linear(
+            rows, np.array([0, 1, 3]), np.array(places, np.int32), ones, ones[:2], NONE,
+            **SETTINGS, outputs=1, loss=0, method=FTRL, bias=-1, hot=0, first=0, last=2,
+            order=np.array(order, np.uint32),
+        )  # fmt: skip

@@ -85,6 +85,24 @@ def test_seen_blocks_train_the_rows_that_read_ones_do(monkeypatch, kind, workers
     assert np.abs(rows[:, 0]).min() > 0
 
 
+def test_examples_of_a_seen_block_come_in_another_order_in_another_epoch():
+    """As numbers: neither when they are read nor when they come again are they copied."""
+    with connected(Linear, 1) as make:
+        model, batches = make(LinearSettings(format="libsvm", epochs=EPOCHS)), []
+        for epoch in range(2):
+            block = Block(epoch, "text", 0, 1000, epoch, epoch, (0.0, 0.1), lambda: TEXTS[0])
+            block.prepared = model.prepare(block)
+            model.train(block)
+            batches += block.prepared.batches
+    first, again = batches
+    assert again.places is first.places
+    assert again.values is first.values
+    labels = [int(line[:1]) for line in TEXTS[0].splitlines()]
+    assert first.labels.tolist() == labels
+    assert sorted(first.order.tolist()) == sorted(again.order.tolist()) == list(range(60))
+    assert first.order.tolist() != again.order.tolist()
+
+
 def test_blocks_are_read_again_where_their_rows_were_dropped():
     """There is room for the rows of one block, and each has others: all get places anew."""
     texts = [

@@ -72,6 +72,8 @@ class Batch:
         float32 (n,), weight of each example; empty: 1.
     bad : int
         Number of malformed lines, which were left out.
+    order : numpy.ndarray or None
+        uint32 (n,): the examples in the order in which they are trained; None: as they lie.
     """
 
     labels: Floats
@@ -83,15 +85,42 @@ class Batch:
     bias: int
     weights: Floats
     bad: int
+    order: NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def drawn(self, seed: int) -> Batch:
+        """The same, trained in an order that is drawn from a seed."""
+        return replace(self, order=drawn_order(seed, len(self)))
+
+    def places_of_first(self, count: int) -> NDArray[np.int32]:
+        """Places of the examples that are trained first."""
+        if self.order is None:
+            return self.places[: self.ptr[count]]
+        found: NDArray[np.int32] = entries_in_order(self.places, self.ptr, self.order[:count])
+        return found
+
+    def laid_out(self) -> Batch:
+        """The same, its examples lying as they are trained."""
+        if self.order is None:
+            return self
+        ptr, order = self.ptr, self.order
+        places, values, fields = (
+            entries_in_order(array, ptr, order) if len(array) else array
+            for array in (self.places, self.values, self.fields)
+        )
+        return Batch(
+            self.labels[order], pointers_in_order(ptr, order), places, values, fields, self.keys,
+            self.bias, self.weights[order] if len(self.weights) else self.weights, self.bad,
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
         """Memory of its arrays."""
         arrays = (self.labels, self.ptr, self.places, self.values, self.fields, self.keys)
-        return sum(array.nbytes for array in (*arrays, self.weights))
+        of_order = 0 if self.order is None else self.order.nbytes
+        return sum(array.nbytes for array in (*arrays, self.weights)) + of_order
 
     def edges(self, parts: int, first: int = 0, last: int | None = None) -> list[int]:
         """Edges of `parts` ranges of examples `first` to before `last` with about as many entries
@@ -100,6 +129,8 @@ class Batch:
         stop = len(self) if last is None else last
         if parts == 1:  # NumPy's calls take longer than the rest of what a piece takes here
             return sorted({first, stop})
+        if self.order is not None:  # any of them have about as many
+            return sorted({first + (stop - first) * part // parts for part in range(parts + 1)})
         wanted = np.linspace(float(self.ptr[first]), float(self.ptr[stop]), parts + 1)[1:-1]
         inner = np.clip(np.searchsorted(self.ptr, wanted), first, stop)
         return sorted({first, *inner.tolist(), stop})
@@ -206,17 +237,13 @@ class BatchReader:
         path: str = "",
         start: int = 0,
         place: Place = None,
-        seed: int | None = None,
     ) -> list[T]:
-        """Results of `then` for the pieces of a text, in order; threads parse and call it.
-
-        With a seed the examples of each piece are in an order that is drawn from it.
-        """
+        """Results of `then` for the pieces of a text, in order; threads parse and call it."""
         if is_matrix(data):
-            return self._pieces_of_rows(data, then, path, seed)
+            return self._pieces_of_rows(data, then, path, place)
         parts = len(data) // PIECE_BYTES
         if parts < 2 or not self._reader.learn_format(data, start):
-            return [then(_drawn(self._reader.read(data, path, start, place=place), seed))]
+            return [then(self._reader.read(data, path, start, place=place))]
         edges = [0]
         for part in range(1, parts):
             edges.append(
@@ -225,7 +252,7 @@ class BatchReader:
         edges.append(len(data))
 
         def read(part: tuple[int, int]) -> T:
-            return then(_drawn(self._reader.read(data, path, start, part, place), seed))
+            return then(self._reader.read(data, path, start, part, place))
 
         try:
             return self._map(read, itertools.pairwise(edges))
@@ -233,19 +260,12 @@ class BatchReader:
             self._reader.read(data, path, start, place=place)  # an error with the line number
             raise
 
-    def pieces_of(
-        self,
-        parts: TextParts,
-        then: Callable[[Examples], T],
-        path: str = "",
-        seed: int | None = None,
-    ) -> list[T]:
+    def pieces_of(self, parts: TextParts, then: Callable[[Examples], T], path: str = "") -> list[T]:
         """The same of parts of a file, which the threads read, too; the format must be known."""
 
         def read(part: int) -> T:
             place = partial(parts.place, part)
-            found = self._reader.read(parts.read(part), path, parts.start(part), None, place)
-            return then(_drawn(found, seed))
+            return then(self._reader.read(parts.read(part), path, parts.start(part), None, place))
 
         return self._map(read, range(len(parts.parts)))
 
@@ -261,15 +281,15 @@ class BatchReader:
         return self.read(block.data, block.path, block.start, block.place)
 
     def _pieces_of_rows(
-        self, data: bytes, then: Callable[[Examples], T], path: str, seed: int | None
+        self, data: bytes, then: Callable[[Examples], T], path: str, place: Place
     ) -> list[T]:
         """The same for a block of a matrix file."""
         parts = len(data) // PIECE_BYTES
         if parts < 2:
-            return [then(self._reader.read_rows(data, path, seed=seed))]
+            return [then(self._reader.read_rows(data, path, place=place))]
 
         def read(part: tuple[int, int]) -> T:
-            return then(self._reader.read_rows(data, path, *part, seed))
+            return then(self._reader.read_rows(data, path, *part, place))
 
         return self._map(read, itertools.pairwise(even_rows(data, path, parts)))
 
@@ -327,28 +347,6 @@ def batch_reader(
         admitted=admitted,
         encoding=encoding,
     )
-
-
-R = TypeVar("R", Batch, Examples)
-
-
-def shuffled(rows: R, seed: int) -> R:
-    """A batch or examples in an order drawn from `seed`; nothing of them is changed."""
-    order = drawn_order(seed, len(rows.labels))
-    names = ["places" if isinstance(rows, Batch) else "keys", "values", "fields"]
-    given = {name: getattr(rows, name) for name in names}
-    found: dict[str, Any] = {
-        name: entries_in_order(array, rows.ptr, order) if len(array) else array
-        for name, array in given.items()
-    }
-    found["weights"] = rows.weights[order] if len(rows.weights) else rows.weights
-    found |= {"labels": rows.labels[order], "ptr": pointers_in_order(rows.ptr, order)}
-    return replace(rows, **found) if isinstance(rows, Batch) else rows._replace(**found)
-
-
-def _drawn(examples: Examples, seed: int | None) -> Examples:
-    """Examples just parsed, while they are in the cache, in an order drawn from a seed if any."""
-    return examples if seed is None else shuffled(examples, seed)
 
 
 def check_classes(batch: Batch, classes: int, where: str) -> None:

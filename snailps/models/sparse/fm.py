@@ -186,6 +186,7 @@ class FactorizationMachine(SparseWorker):
             beta=s.beta,
             first=part[0],
             last=part[1],
+            order=batch.order,
         )
 
     @classmethod

@@ -106,6 +106,7 @@ class Linear(SparseWorker):
             beta=s.beta,
             first=part[0],
             last=part[1],
+            order=batch.order,
         )
 
     @classmethod

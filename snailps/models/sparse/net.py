@@ -279,7 +279,7 @@ class Net(SparseWorker):
         """Parses the block."""
         batch = self._reader.read_block(block)
         self._look_at(batch, block)
-        return self._mixed(batch, block)
+        return self._in_order(batch, block).laid_out()
 
     def workers_changed(self) -> None:
         """Does nothing: the optimiser runs at the servers."""

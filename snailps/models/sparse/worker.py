@@ -34,7 +34,6 @@ from snailps.config import JobSettings
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
-from snailps.data._shuffling import drawn_order
 from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.errors import DataError
@@ -49,10 +48,8 @@ from snailps.models.sparse.batch import (
     Batch,
     Floats,
     Keys,
-    R,
     batch_reader,
     check_classes,
-    shuffled,
 )
 from snailps.models.sparse.delta_shares import Shares, motion_of, set_step
 from snailps.models.sparse.sample import encoded
@@ -454,14 +451,14 @@ class SparseWorker(Worker):
         if self.shared_rows is not None:
             prepared = self._prepare_kept(block, self.shared_rows)
         else:
-            prepared = self._with_copies(self._mixed(self._reader.read_block(block), block))
+            prepared = self._with_copies(self._in_order(self._reader.read_block(block), block))
         for batch in prepared.batches:
             self._look_at(batch, block)
         return prepared
 
-    def _mixed(self, rows: R, block: Block) -> R:
-        """Examples of a block in the order in which they are trained in this epoch."""
-        return shuffled(rows, block.seed) if self.settings.draws_order else rows
+    def _in_order(self, batch: Batch, block: Block) -> Batch:
+        """A batch of a block with the order in which it is trained in this epoch."""
+        return batch.drawn(block.seed) if self.settings.draws_order else batch
 
     def _look_at(self, batch: Batch, block: Block) -> None:
         """Checks a block's examples, logs the first line that was left out, drops the text."""
@@ -481,11 +478,7 @@ class SparseWorker(Worker):
         if seen is not None:
             units = sum(len(batch) for batch in seen)
             kept = shared.ask(list(_found_again(seen, shared)), self._round_part(block, units))
-            # Their examples have been drawn once: again would take as long as reading the arrays.
-            batches = list(seen)
-            if self.settings.draws_order:
-                batches = [batches[at] for at in drawn_order(block.seed, len(batches))]
-            return Prepared(batches, kept=kept)
+            return Prepared([self._in_order(batch, block) for batch in seen], kept=kept)
         prepared = self._placed(block, shared)
         self._seen.keep(block, shared.numbering, prepared.batches)
         return prepared
@@ -493,7 +486,7 @@ class SparseWorker(Worker):
     def _placed(self, block: Block, shared: SharedRows) -> Prepared:
         """A block that is read: its features get places among the kept rows."""
         if self.summary:  # the filter needs a block's distinct keys
-            batch = self._mixed(self._reader.read_block(block), block)
+            batch = self._in_order(self._reader.read_block(block), block)
             found = shared.find(batch.keys)
             kept = shared.ask([found], self._round_part(block, len(batch)))
             bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
@@ -504,15 +497,12 @@ class SparseWorker(Worker):
         def find(examples: Examples) -> tuple[Examples, Found]:
             return examples, shared.find(examples.keys)
 
-        seed = block.seed if self.settings.draws_order else None
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
         if parts is None:
-            pieces = self._reader.pieces(
-                block.data, find, block.path, block.start, block.place, seed
-            )
+            pieces = self._reader.pieces(block.data, find, block.path, block.start, block.place)
         else:
             with contextlib.closing(parts):
-                pieces = self._reader.pieces_of(parts, find, block.path, seed)
+                pieces = self._reader.pieces_of(parts, find, block.path)
         block._data = None
         of_bias = shared.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
         examples = sum(len(examples.labels) for examples, _ in pieces)
@@ -521,7 +511,7 @@ class SparseWorker(Worker):
         )
         at = int(of_bias.places[0]) if len(of_bias.places) else -1
         batches = [
-            self._reader.placed(examples, found.places, at, block.path)
+            self._in_order(self._reader.placed(examples, found.places, at, block.path), block)
             for examples, found in pieces
         ]
         return Prepared(batches, kept=kept)
@@ -621,7 +611,7 @@ class SparseWorker(Worker):
         places, examples = [], 0
         for batch in batches:
             some = int(np.ceil(len(batch) * share))
-            places.append(batch.places[: batch.ptr[some]])
+            places.append(batch.places_of_first(some))
             examples += some
         if batches[0].bias >= 0:
             places.append(np.full(examples, batches[0].bias, np.int32))
