@@ -42,9 +42,9 @@ cdef enum:
     C_SHARED_MAX = 64
     C_NEGATIVES_MAX = 4096
     TILE = 1024             # examples in an order that are laid behind each other, and trained
-    TILE_ENTRIES = 1 << 15  # of them, at most, or those of one example: they fit in the second cache
+    TILE_ENTRIES = 1 << 13  # of them, at most, or those of one example: near the first cache
     TILE_AHEAD = 8          # examples that are fetched before they are copied
-    TILE_FETCHED = 64       # entries of such a one: what follows the processor guesses
+    TILE_FETCHED = 64       # entries of such a one, every second line of a cache
 
 cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
@@ -146,7 +146,7 @@ cdef int64_t lay_out(const SparseJob *job, const uint32_t *order, int64_t num,
         if i + TILE_AHEAD < num:
             begin = job.ptr[order[i + TILE_AHEAD]]
             count = min(job.ptr[order[i + TILE_AHEAD] + 1] - begin, <int64_t>TILE_FETCHED)
-            for k in range(0, count + 15, 16):
+            for k in range(0, count + 31, 32):
                 fetch(job.places + begin + min(k, count))
                 fetch(job.values + begin + min(k, count))
         row = order[i]

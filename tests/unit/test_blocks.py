@@ -408,6 +408,21 @@ def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, sc
     assert len(found) == 517
 
 
+def test_ends_of_strands_are_looked_for_in_small_steps(folder, scratch, monkeypatch):
+    path, read = write(folder / "ends.txt", b"a line of text\n" * 200_000), []
+    read_at = blocks._read_at
+
+    def counted(file, at, most):
+        read.append(most)
+        return read_at(file, at, most)
+
+    monkeypatch.setattr(blocks, "_read_at", counted)
+    size = 200_000 * 15
+    data = read_block(path, 0, size // 3, unit="line", scratch=scratch, spread=size)
+    assert len(data) == pytest.approx(size // 3, rel=0.01)
+    assert sum(read) < len(data) / 3
+
+
 @pytest.mark.parametrize("part_bytes", [1 << 20, 300])
 def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
     folder, scratch, monkeypatch, part_bytes

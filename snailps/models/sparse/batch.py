@@ -106,9 +106,9 @@ class Batch:
         if self.order is None:
             return self
         ptr, order = self.ptr, self.order
+        arrays: list[NDArray[Any]] = [self.places, self.values, self.fields]
         places, values, fields = (
-            entries_in_order(array, ptr, order) if len(array) else array
-            for array in (self.places, self.values, self.fields)
+            entries_in_order(array, ptr, order) if len(array) else array for array in arrays
         )
         return Batch(
             self.labels[order], pointers_in_order(ptr, order), places, values, fields, self.keys,
