@@ -196,7 +196,9 @@ class Estimator:
             text = (
                 f"{name}: the loss, {loss:.4g}, is above that of a constant, {constant:.4g}: check "
             )
-            warnings.warn(convergence_warning(f"{text}labels and columns, or lower lr"), stacklevel=4)
+            warnings.warn(
+                convergence_warning(f"{text}labels and columns, or lower lr"), stacklevel=4
+            )
 
     def _checked(
         self, settings: Mapping[str, Any] = _NONE, without: Iterable[str] = ()
