@@ -214,7 +214,7 @@ def test_bsp_worker_that_comes_and_one_that_leaves_do_not_change_the_bits(tmp_pa
         pid = int(Path(f"{gate.path}.pid").read_text())
         leaver = next(process for process in cluster.processes if process.pid == pid)
         newcomer = cluster.start("worker")
-        master.wait_line(rf"process {newcomer.pid}\) registered")
+        cluster.await_joined(newcomer)
         leaver.send(signal.SIGTERM)
         leaver_name = cluster.name_of(leaver)
         master.wait_line(rf"{leaver_name} .*SIGTERM")

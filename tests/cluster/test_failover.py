@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -88,7 +87,7 @@ def wait_lines(process, pattern, count, behind=""):
 
 
 def test_job_goes_on_when_a_server_is_killed(tmp_path, job, gate):
-    with Cluster(tmp_path, {"shard_num": 2}, job, servers=3, workers=2) as cluster:
+    with Cluster(tmp_path, {"shard_num": 2}, job, servers=3, workers=2, cores=2) as cluster:
         master, (victim, *_), _ = begin(cluster, gate)
         name = cluster.name_of(victim)
         victim.send(signal.SIGKILL)
@@ -135,7 +134,7 @@ def test_job_with_both_servers_killed_at_once_says_what_is_gone(tmp_path, job, g
 
 
 def test_server_that_joins_makes_up_for_a_lost_one(tmp_path, job, gate):
-    with Cluster(tmp_path, {"shard_num": 2}, job, servers=2, workers=1) as cluster:
+    with Cluster(tmp_path, {"shard_num": 2}, job, servers=2, workers=1, cores=2) as cluster:
         master, (victim, _), _ = begin(cluster, gate)
         victim.send(signal.SIGKILL)
         master.wait_line("there is one server only", WAIT_S)
@@ -238,12 +237,6 @@ def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, j
         assert "continuing from checkpoint" in master.stderr
 
 
-EIGHT_CORES = (
-    "import os, sys; os.sched_getaffinity = lambda pid: set(range(8)); "
-    "from snailps.cli.entry import main; sys.exit(main())"
-)
-
-
 @pytest.mark.long
 def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path, job, gate):
     """A fence waits for the silent standbys of eight shards, and nothing waits behind it.
@@ -252,10 +245,9 @@ def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path
     too late, and the healthy server was expelled.
     """
     settings = {"shard_num": 8, "heartbeat_interval": 0.2, "heartbeat_timeout": 5}
-    with Cluster(tmp_path, settings, job, servers=2, workers=2) as cluster:
+    with Cluster(tmp_path, settings, job, servers=2, workers=2, cores=8) as cluster:
         master = cluster.master()
-        eight = [sys.executable, "-c", EIGHT_CORES]
-        silent, healthy = [cluster.start("server", program=eight) for _ in range(2)]
+        silent, healthy = [cluster.start("server") for _ in range(2)]
         victim, _ = [cluster.start("worker") for _ in range(2)]
         gate.meet()
         master.wait_line(REDUNDANT, WAIT_S)

@@ -149,9 +149,9 @@ def test_worker_killed_with_counted_blocks_has_them_counted_by_another(tmp_path,
     job |= {"worker_class": "cluster_models:Together", "gates": str(tmp_path / "gates")}
     job |= {"lines": 1000, "on_node_loss": "recover"}
     with Cluster(tmp_path, job=job) as cluster:
-        master, _, (victim,) = cluster.started_at(gate)
+        *_, (victim,) = cluster.started_at(gate)
         other = cluster.start("worker")
-        master.wait_line(rf"process {other.pid}\) registered")
+        cluster.await_joined(other)
         victim.send(signal.SIGKILL)
         gate.open()
         assert cluster.codes() == [0, 0, -signal.SIGKILL, 0]
@@ -165,7 +165,7 @@ def test_worker_told_to_leave_with_counted_blocks_sends_them_first(tmp_path, job
     with Cluster(tmp_path, job=job) as cluster:
         master, _, (leaver,) = cluster.started_at(gate)
         other = cluster.start("worker")
-        master.wait_line(rf"process {other.pid}\) registered")
+        cluster.await_joined(other)
         leaver.send(signal.SIGTERM)
         master.wait_line(rf"process {leaver.pid}\): SIGTERM")
         gate.open()

@@ -108,7 +108,7 @@ def test_rotation_of_one_worker_goes_on_with_two_parts_when_another_joins(tmp_pa
     with Cluster(tmp_path, job=job) as cluster:
         master, *_ = cluster.started_at(gate)
         another = cluster.start("worker")
-        master.wait_line(rf"process {another.pid}\) waits for worker")
+        cluster.await_joined(another)
         gate.open()
         assert cluster.codes() == [0] * 4
     assert assert_visited(tmp_path).max() == 1
@@ -133,7 +133,7 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
         victim.wait()
         later.meet()
         another = cluster.start("worker")
-        master.wait_line(rf"process {another.pid}\) registered")
+        cluster.await_joined(another)
         later.open()
         codes = cluster.codes()
         assert [code for code in codes if code] == [-signal.SIGKILL]
@@ -265,7 +265,7 @@ def test_rotation_of_one_worker_grows_and_shrinks_to_one_again(tmp_path, job):
     with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
         master, _, (first,) = cluster.started_at(joins)
         second = cluster.start("worker")
-        master.wait_line(rf"process {second.pid}\) registered")
+        cluster.await_joined(second)
         joins.open()
         dies.meet()
         victim = _one_at((first, second), dies)
@@ -309,8 +309,8 @@ def test_master_killed_while_a_rotation_waits_for_other_parts(tmp_path, job):
         master = cluster.begin()
         Gate.meet_one(gates)  # one worker may hold both tenancies
         third = cluster.start("worker")
-        master.wait_line(rf"process {third.pid}\) registered")
-        await_node(cluster, lambda node: "finish chunk 2" in node["waits"])
+        number = int(cluster.name_of(third).split()[1])
+        await_node(cluster, lambda node: node["id"] == number and "finish chunk 2" in node["waits"])
         master = cluster.kill(master)
         master.wait_line("took over from the previous master")
         for gate in gates:

@@ -61,7 +61,7 @@ def watching(cluster, tmp_path, *options):
 
 def test_status_with_tables_tells_rows_memory_and_what_a_limit_let_go():
     log = io.StringIO()
-    with local_cluster(servers=2, workers=0, frag_num=4, log=log) as cluster:
+    with local_cluster(servers=2, workers=0, shard_num=1, frag_num=4, log=log) as cluster:
         plain = cluster.table("plain", dim=8)
         bounded = cluster.table("bounded", dim=8, rows_max=400)
         plain.push(range(1000), np.ones((1000, 8), np.float32))

@@ -25,6 +25,7 @@ from pathlib import Path
 import copies
 
 import snailps
+from snailps.cli.status import ask
 
 LIMIT_S = 90.0
 ENDING_S = 10.0  # a process that was told to end may need so long
@@ -38,6 +39,7 @@ SUPPORT = Path(__file__).resolve().parent
 TESTS = SUPPORT.parent
 PACKAGE = Path(snailps.__file__).resolve().parent.parent
 
+_AT_WORK = ("starting", "counting", "training")  # what the status says of workers with the job
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -231,7 +233,8 @@ def session_members(session):
 class Gate:
     """A place where a worker stops until the test lets it go: a named pipe.
 
-    `cluster_models.Counter` opens the pipe ``block-N`` before it trains on lease N.
+    `cluster_models.Counter` opens the pipe ``block-N`` before it trains on lease N.  A wait
+    for one ends, too, when all processes of the clusters that the test is in have ended.
     """
 
     def __init__(self, folder, number, kind="block"):
@@ -254,6 +257,11 @@ class Gate:
                     gate._file = os.open(gate.path, os.O_WRONLY | os.O_NONBLOCK)
                     return gate
             names = ", ".join(gate.path.name for gate in gates)
+            left = [process for cluster in _open for process in cluster.processes]
+            assert not left or any(process.runs for process in left), (
+                f"no worker has come to {names}, and all processes have ended: "
+                + ", ".join(f"{process.name} with {process.popen.poll()}" for process in left)
+            )
             assert time.monotonic() < until, f"no worker has come to {names} in {limit_s:g} s"
             time.sleep(0.005)
 
@@ -266,6 +274,9 @@ class Gate:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+_open = []  # clusters that the test is in
 
 
 class Cluster:
@@ -283,13 +294,16 @@ class Cluster:
         Where the master listens.
     copied : bool
         False: each process is a new Python, which takes half a second more.
+    cores : int
+        That its processes see, whatever this machine has; 0: what it has.
     """
 
     def __init__(
         self, folder, settings=None, job=None, *, host="127.0.0.1", servers=1, workers=1,
-        copied=True,
+        copied=True, cores=0,
     ):  # fmt: skip
         self.folder, self._copied = folder, copied
+        self._program = [sys.executable, "-m", "with_cores", str(cores)] if cores else SNAILPS
         self.processes = []
         self.host, self.port = host, 0
         self.servers, self.workers = servers, workers
@@ -312,9 +326,11 @@ class Cluster:
         (self.folder / name).write_text("\n".join(lines) + "\n")
 
     def __enter__(self):
+        _open.append(self)
         return self
 
     def __exit__(self, kind, error, trace):
+        _open.remove(self)
         if kind is not None:
             for process in self.processes:
                 print(f"--- {process.name} ({process.pid}), code {process.popen.poll()}")
@@ -352,10 +368,10 @@ class Cluster:
         return process
 
     def start(
-        self, role, *sets, cwd=None, options=(), pass_fds=(), told=True, env=None, program=SNAILPS
+        self, role, *sets, cwd=None, options=(), pass_fds=(), told=True, env=None, program=None
     ):
         """Starts a process of a role; servers and workers are told the master's address."""
-        command = [*program, role, "-c", str(self.folder / f"{role}.conf")]
+        command = [*(program or self._program), role, "-c", str(self.folder / f"{role}.conf")]
         pairs = [f"master_addr={self.address}", *sets] if told else sets
         for pair in pairs:
             command += ["--set", pair]
@@ -394,6 +410,19 @@ class Cluster:
         """What the master calls a process, such as "worker 3"; waits until it has registered."""
         line = self.processes[0].wait_line(rf"process {process.pid}\) registered")
         return re.search(r"(server|worker) \d+", line)[0]
+
+    def await_joined(self, worker):
+        """Waits until a worker takes part in the job: the master has counted it, and told it all.
+
+        It registers before that, and may still be far from having connected to all servers.
+        """
+        until = time.monotonic() + LIMIT_S
+        while True:
+            nodes = ask(self.address, LIMIT_S)["nodes"]
+            if any(n["pid"] == worker.pid and n["state"] in _AT_WORK for n in nodes):
+                return
+            assert time.monotonic() < until, nodes
+            time.sleep(0.02)
 
     def codes(self, limit_s=LIMIT_S):
         """Exit codes of all processes, in order of their start, once all have ended."""

@@ -1,7 +1,9 @@
 """processes.Gate: a test that waits for a worker which does not come fails and names the place."""
 
 import threading
+from types import SimpleNamespace
 
+import processes
 import pytest
 from processes import Gate
 
@@ -12,6 +14,21 @@ def test_meet_without_a_worker_fails_and_names_the_gates(tmp_path):
         Gate.meet_one(gates, 0.02)
     with pytest.raises(AssertionError, match="before-7"):
         gates[1].meet(0.02)
+
+
+def test_meet_fails_at_once_when_all_processes_have_ended(tmp_path, monkeypatch):
+    def process(name, code):
+        return SimpleNamespace(
+            name=name, runs=code is None, popen=SimpleNamespace(poll=lambda: code)
+        )
+
+    cluster = SimpleNamespace(processes=[process("master 1", 1), process("worker 1", None)])
+    monkeypatch.setattr(processes, "_open", [cluster])
+    with pytest.raises(AssertionError, match="no worker has come to visit-4 in "):
+        Gate(tmp_path, 4, "visit").meet(0.02)
+    cluster.processes[1] = process("worker 1", 3)
+    with pytest.raises(AssertionError, match="have ended: master 1 with 1, worker 1 with 3"):
+        Gate(tmp_path, 5, "visit").meet()
 
 
 def test_meet_one_with_a_worker_at_the_later_gate_opens_that_one(tmp_path):
