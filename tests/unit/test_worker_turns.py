@@ -2,6 +2,7 @@
 trains on, and spares the collector."""
 
 import gc
+import math
 import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -135,23 +136,36 @@ def test_collector_is_as_before_when_the_training_fails(worker):
     assert gc.get_freeze_count() == 0
 
 
+class Asked(Future):
+    """An answer that comes when it is waited for, if it has not come before."""
+
+    def __init__(self, come):
+        super().__init__()
+        self.come = come
+
+    def done(self):
+        if not super().done():
+            self.come()
+        return super().done()
+
+
 class Master:
     """The other end of a control connection: reports, and the answers that it is told to give."""
 
     def __init__(self, events):
-        self.events, self.open = events, []
+        self.events, self.open, self.script = events, [], []
 
     def call_async(self, message, heard):
-        future = Future()
+        future = Asked(lambda: self.answer(self.script.pop(0)))
         self.events.append(("done", message.number))
-        self.open.append((message, heard, future))
+        self.open.append((heard, future))
         return future
 
     def note(self, message):
         self.events.append(("settled", *message.numbers))
 
     def answer(self, answer):
-        _, heard, future = self.open.pop(0)
+        heard, future = self.open.pop(0)
         heard(answer)
         future.set_result(answer)
 
@@ -175,7 +189,9 @@ class Trained:
 
 
 @pytest.fixture
-def training(worker):
+def training(worker, monkeypatch):
+    """A worker whose blocks are short, however long this machine pauses in them."""
+    monkeypatch.setattr(process, "SHORT_S", math.inf)
     worker.settings = SimpleNamespace(request_timeout=10.0)
     worker._control, worker._stand = Master(worker.events), ResumeState()
     worker._tally, worker._report, worker._workers = BlockTally(), None, 1
@@ -204,7 +220,7 @@ def test_short_block_is_answered_while_the_next_one_is_trained(training):
             master.answer(messages.Ok())
         if number == 3:  # closes the round
             model.owes = False
-            threading.Timer(0.02, master.answer, [messages.Ok()]).start()
+            master.script.append(messages.Ok())
 
     model.between = between
     run(training, model)
@@ -219,7 +235,7 @@ def test_training_that_has_reached_its_end_goes_on_for_one_short_block(training)
     def between(number):
         if number == 1:
             master.answer(messages.Enough())
-            threading.Timer(0.02, master.answer, [messages.Enough()]).start()
+            master.script.append(messages.Enough())
 
     run(training, Trained(training.events, between))
     assert [number for what, number, *_ in training.events if what == "train"] == [0, 1]
@@ -237,10 +253,7 @@ def test_block_is_answered_before_the_next_one_if(training, monkeypatch, why):
         model.settings.consistency = "ssp"
         training._client.flush = lambda limit_s: None
 
-    def between(number):
-        threading.Timer(0.02, master.answer, [messages.Enough()]).start()
-
-    model.between = between
+    master.script.append(messages.Enough())
     run(training, model)
     expected = [("train", 0), ("done", 0)] + [("settled", 0)] * (why == "pushed")
     assert training.events == expected
