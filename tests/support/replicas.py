@@ -105,11 +105,13 @@ class Replicas(Shards):
         )
         return sock.detach()
 
-    def back_up(self, index=0, sync=True, ready=True, standby=None, relay=0):
+    def back_up(self, index=0, sync=True, ready=True, standby=None, relay=0, slow=False):
         """Gives a shard a standby: its thread and port."""
         made = standby or self.standby(index)
         if relay:
             self.relays.append(Relay(made[1], relay))
+        if slow:
+            self.relays[-1].slow()
         fd = self.stream_to(self.relays[-1].port if relay else made[1])
         self.told = told = queue.SimpleQueue()  # of this stream, and no other
         self.threads[index].back_up(fd, sync=sync, tell=lambda *words: told.put(words))
@@ -202,14 +204,14 @@ def assert_equal(a, b):
 
 
 class Relay:
-    """A way to a port that can be closed for a while, or narrow: what is sent waits."""
+    """A way to a port that can be closed for a while, slow or narrow: what is sent waits."""
 
     def __init__(self, port, chunk=1 << 16):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 * chunk)
         self.chunk = chunk
         self.port, self.target = self.listener.getsockname()[1], port
-        self.open, self.ends = threading.Event(), []
+        self.open, self.pause_s, self.ends = threading.Event(), None, []
         self.open.set()
         self.main = threading.Thread(target=self._accept, daemon=True)
         self.main.start()
@@ -224,9 +226,14 @@ class Relay:
     def _pump(self, source, sink):
         with contextlib.suppress(OSError):
             while data := source.recv(self.chunk):
-                self.open.wait()
+                self.open.wait(self.pause_s)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
+
+    def slow(self, pause_s=0.002):
+        """Until it is opened again, each piece takes so long: a copy goes on beside much else."""
+        self.pause_s = pause_s
+        self.open.clear()
 
     def close(self):
         self.open.set()

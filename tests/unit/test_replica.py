@@ -154,22 +154,18 @@ def test_fragment_that_changes_while_its_pieces_are_copied_is_equal(frag_num):
         tables(cluster)
         run_all(lambda: traffic(cluster, 9, lambda n: n == 40))
         made = cluster.standby()
-        cluster.back_up(standby=made, ready=False, relay=1 << 14)
-        done = threading.Event()
+        cluster.back_up(standby=made, ready=False, relay=1 << 16, slow=True)
 
         def copied(steps):
-            return steps >= 15 and done.is_set()
-
-        def ready():
-            assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
-            done.set()
+            return steps >= 15 and (steps >= 25 or not cluster.told.empty())
 
         run_all(
             lambda: traffic(cluster, 1, copied),
             lambda: traffic(cluster, 2, copied),
             lambda: orders(cluster, 3, copied),
-            ready,
         )
+        cluster.relays[0].open.set()
+        assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
         cluster.settle()
         assert_equal(dump(cluster.threads[0]), dump(made[0]))
 

@@ -69,21 +69,17 @@ def test_standby_of_a_standby_is_equal_where_its_only_fragment_changes_while_it_
         tables(cluster)
         run_all(lambda: traffic(cluster, 9, lambda n: n == 30))
         middle, last = cluster.back_up(), cluster.standby()
-        way = Relay(last[1], 1 << 14)
+        way = Relay(last[1], 1 << 16)
         cluster.relays.append(way)
+        way.slow()
         fill(cluster, middle[0], last, ready=False, way=way)
-        done = threading.Event()
 
         def copied(steps):
-            return steps >= 10 and done.is_set()
+            return steps >= 10 and (steps >= 25 or not cluster.told.empty())
 
-        def ready():
-            assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
-            done.set()
-
-        run_all(
-            lambda: traffic(cluster, 1, copied), lambda: orders(cluster, 3, copied), ready
-        )  # fmt: skip
+        run_all(lambda: traffic(cluster, 1, copied), lambda: orders(cluster, 3, copied))
+        way.open.set()
+        assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
         settle(cluster.threads[0], middle[0])
         assert_equal(dump(cluster.threads[0]), dump(last[0]))
 
