@@ -49,7 +49,8 @@ OWN_CODES = (EXIT_OK, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED, EXIT_INTERRUPTED)
 RESTARTS_MAX = 3
 """How many times a killed process is started again."""
 LEAVE_S = 1.0
-"""How long a node may take to end by itself after the master, and again after SIGTERM, seconds."""
+"""How long a node may take to end by itself after the master, and again after SIGTERM, or after
+its connection has closed, seconds."""
 HELD_MAX = 1000
 """How many lines of a quiet job are kept."""
 LAST_MAX, LAST_CHARS = 3, 500
@@ -423,11 +424,14 @@ class Launcher:
         """How servers and workers have ended that wrote no error, such as one lost by a failure."""
         told = []
         for child in self.children[1:]:
+            is_lost = f"{child.process.pid}) is lost" in failure
+            if is_lost:  # its connection is closed before it has ended
+                _wait(child.process, LEAVE_S)
             code = child.process.poll()
             if code is not None and code < 0:
                 told.append(f"{child.name} {_ended_by(code)}")
             elif code not in (None, EXIT_OK, EXIT_FAILED, EXIT_STOPPED) or (
-                code is not None and f"{child.process.pid}) is lost" in failure
+                code is not None and is_lost
             ):
                 told.append(f"{child.name} has exited with code {code}")
         return "; ".join(told)

@@ -370,6 +370,18 @@ def test_launcher_restart_ends_a_worker_that_still_runs(make):
     assert ("worker", "has left the cluster: it is started again") in cluster.lines
 
 
+def test_launcher_waits_for_the_end_of_a_lost_worker_to_say_how_it_ended(make, monkeypatch):
+    """The master may tell that its connection is closed before the system tells that it ended."""
+    cluster = make(master="listen()\n" + BLOCK, server=BLOCK, worker=BLOCK)
+    cluster.launcher.start()
+    worker = cluster.launcher.children[2].process
+    failure = f"worker 2 (vm, process {worker.pid}) is lost: connection closed"
+    threading.Timer(0.2, worker.kill).start()
+    with monkeypatch.context() as patched:
+        patched.setattr(launcher, "LEAVE_S", LIMIT_S)
+        assert "was ended by SIGKILL" in cluster.launcher.unusual_ends(failure)
+
+
 def test_workers_are_kept_on_the_nodes_also_when_they_are_started_again(make, monkeypatch):
     ours = os.sched_getaffinity(0)
     both = [min(ours), max(ours)]
