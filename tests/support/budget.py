@@ -23,7 +23,8 @@ SIM_CPU_S = 5.0
 NOISE = 3.0
 """A test fails at so many times that: caches and the other hyper-thread cost up to a half."""
 UNIT_WALL_S = 20.0
-"""Far more than a loaded machine takes for half a second: such a test waits for time to pass."""
+"""Far more than half a second, in which no process of the machine waited for a core or a disk: such
+a test waits for time to pass."""
 STARTS = (
     "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "copies.start",
 )  # fmt: skip
@@ -87,6 +88,18 @@ def yardstick() -> float:
     return sorted(taken)[1]
 
 
+def pressure_s() -> float:
+    """Seconds in which some process of this machine waited for a core or for a disk."""
+    total = 0
+    for what in ("cpu", "io"):
+        try:
+            some = Path(f"/proc/pressure/{what}").read_text().split()
+        except OSError:  # a kernel without them, or one that counts only when it is told to
+            return 0.0
+        total += next(int(word[6:]) for word in some if word.startswith("total="))
+    return total / 1e6
+
+
 @dataclass(slots=True)
 class Meter:
     """What one stage of a test takes, from when this is made."""
@@ -95,10 +108,13 @@ class Meter:
     children_s: float
     wall_s: float
     starts: int
+    loaded_s: float = 0.0
 
     @classmethod
     def begin(cls) -> Meter:
-        return cls(time.process_time(), children_cpu_s(), time.monotonic(), _starts[0])
+        return cls(
+            time.process_time(), children_cpu_s(), time.monotonic(), _starts[0], pressure_s()
+        )
 
     def end(self) -> Meter:
         now = Meter.begin()
@@ -107,12 +123,13 @@ class Meter:
             now.children_s - self.children_s,
             now.wall_s - self.wall_s,
             now.starts - self.starts,
+            now.loaded_s - self.loaded_s,
         )
 
 
 def complaint(spent: Meter, speed=yardstick) -> str:
     """Why what a test of tests/unit took is too much; empty: it is not."""
-    if spent.wall_s > UNIT_WALL_S:
+    if spent.wall_s - spent.loaded_s > UNIT_WALL_S:
         return f"took {spent.wall_s:.1f} s, at most {UNIT_WALL_S:g}: it waits for time to pass"
     if spent.cpu_s > UNIT_CPU_S:
         slower = max(1.0, speed() / YARDSTICK_S)
