@@ -53,8 +53,7 @@ def stop_between(folder, job, first, last):
         first.meet()
         with Observer(cluster) as observer:
             for _ in range(2):  # its folder is made by then
-                while not observer.status()["checkpoint"]["writing"]:
-                    time.sleep(0.1)
+                observer.until(lambda status: status["checkpoint"]["writing"])
                 time.sleep(0.2)
         first.open()
         last.meet()

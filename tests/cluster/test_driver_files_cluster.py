@@ -2,14 +2,13 @@
 
 import re
 import signal
-import socket
 import sys
 import time
 
 import pytest
 import session_models as models
 from idx_files import pictures
-from processes import LIMIT_S, SNAILPS, Cluster, Process, environment
+from processes import LIMIT_S, SNAILPS, Cluster, Process, environment, free_port
 from test_trust import secret_file
 
 import snailps
@@ -40,9 +39,7 @@ class Session(Cluster):
         super().__init__(folder, {"secret_file": self.secret}, workers=2, copied=False)
 
     def begin(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.start("master", f"listen_addr={self.address}", options=["--session"], told=False)
         self.start("server")
         for number in range(self.workers):

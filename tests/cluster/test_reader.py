@@ -146,7 +146,7 @@ def test_server_that_hangs_delays_its_own_keys_alone(tmp_path, secret):
             assert 0.2 < lost.mean() < 0.8
             with snailps.reader(
                 cluster.address, "users", secret_file=secret, max_age_s=0.0, unreachable="stale",
-                timeout_s=2.0,
+                timeout_s=5.0,
             ) as rows:  # fmt: skip
                 rows.pull(KEYS)
                 table.push(KEYS, np.ones((len(KEYS), 4), np.float32))
