@@ -220,7 +220,7 @@ def test_server_holds_back_what_is_over_the_limit(served, monkeypatch):
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join(10)
+        reader.join(60)
     assert sorted(found) == sorted([TEXT[i : i + 5000] for i in range(0, 25000, 5000)] * 3)
     assert max(most) < 2 * 5000  # one piece at a time
 

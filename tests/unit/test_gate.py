@@ -35,10 +35,10 @@ def test_meet_one_with_a_worker_at_the_later_gate_opens_that_one(tmp_path):
     first, second = (Gate(tmp_path, number, "before") for number in (3, 7))
     worker = threading.Thread(target=second.path.read_bytes, daemon=True)
     worker.start()
-    assert Gate.meet_one([first, second], 5.0) is second
+    assert Gate.meet_one([first, second], 60.0) is second
     assert worker.is_alive()
     second.open()
-    worker.join(5.0)
+    worker.join(60.0)
     assert not worker.is_alive()
     assert not second.path.exists()
 
@@ -49,6 +49,6 @@ def test_open_of_a_gate_that_nobody_met_lets_go_who_waits_there(tmp_path):
     worker.start()
     worker.join(0.2)  # it stands in open()
     gate.open()
-    worker.join(5.0)
+    worker.join(60.0)
     assert not worker.is_alive()
     gate.open()

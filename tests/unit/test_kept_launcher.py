@@ -14,7 +14,7 @@ from snailps.errors import ClusterError
 from snailps.local import cluster, launcher, session
 from snailps.local.launcher import Child, Launcher
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 def made(kind=Launcher):

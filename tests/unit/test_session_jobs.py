@@ -157,11 +157,11 @@ def test_job_waits_for_that_of_another_thread_and_no_longer_than_it_may():
     def hold():
         with cluster.in_turn():
             holds.set()
-            over.wait(10)
+            over.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert holds.wait(10)
+    assert holds.wait(60)
     with pytest.raises(ClusterError, match="another thread's job is not done in time"):
         cluster.train("nowhere:Model", timeout_s=0.01)
     over.set()
@@ -208,13 +208,13 @@ def test_block_of_another_thread_is_not_within_and_the_main_threads_is():
         with other:
             found.append(within())
             entered.set()
-            looked.wait(10)
+            looked.wait(60)
 
     entered, looked = threading.Event(), threading.Event()
     thread = threading.Thread(target=look)
     with mine:
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(60)
         assert within() is mine
     assert within() is None
     looked.set()

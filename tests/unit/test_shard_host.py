@@ -372,7 +372,7 @@ def test_shard_that_is_promoted_while_it_yields_says_nothing_of_that(rig):
     rig.order(m.Promote(0, 4))
     rig.reply("promote")
     rig.feed(ev.Answered(begun.post))
-    assert rig.wait(10) == []
+    assert rig.wait(60) == []
     assert (rig.posts, rig.told) == ([], [])
     assert rig.core.host.primaries[0] == rig.handles[0]
 
