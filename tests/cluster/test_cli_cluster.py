@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Gate, Process, environment, free_port
+from processes import LIMIT_S, SNAILPS, Gate, Process, children_of, environment, free_port
 from texts import write_topics
 
 import snailps
@@ -267,11 +267,7 @@ def test_local_with_failing_worker_gives_one_error_and_its_traceback(tmp_path, c
 
 
 def child_of(pid, role):
-    (found,) = [
-        child
-        for child in children_of(pid)
-        if role in Path(f"/proc/{child}/cmdline").read_text().split("\0")
-    ]
+    (found,) = children_of(pid, role)
     return found
 
 
@@ -288,13 +284,6 @@ def test_local_when_killed_leaves_no_process(tmp_path, conf):
             assert select.select([descriptor], [], [], LIMIT_S)[0]
             os.close(descriptor)
         gate.open()
-
-
-def children_of(pid):
-    found = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, children.read_text().split())
-    return found
 
 
 def test_process_with_environment_and_set_follows_precedence(tmp_path):

@@ -1,18 +1,16 @@
 """kill -9 of the master: the same command takes over, and nothing is lost or done twice."""
 
-import contextlib
 import json
 import os
 import signal
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from cluster_models import counting_job, write_numbers
-from processes import SNAILPS, Cluster, Gate, Process, environment, free_port
+from processes import SNAILPS, Cluster, Gate, Process, children_of, environment, free_port
 from test_bsp import files_of, prepare, run, undisturbed
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
@@ -410,19 +408,6 @@ def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
 
 
 # --- under a launcher -------------------------------------------------------------------------
-
-
-def children_of(pid, role):
-    """Ids of the processes of a role that a process has started; not of one that just ended."""
-    found = []
-    for child in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for number in child.read_text().split():
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
-                    if role in words:
-                        found.append(int(number))
-    return found
 
 
 def launch(tmp_path, job, servers, workers):

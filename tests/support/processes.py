@@ -230,6 +230,19 @@ def session_members(session):
     return found
 
 
+def children_of(pid, role=""):
+    """Ids of processes, of a role or all, that one has started; of none that has just ended."""
+    found = []
+    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for number in child.read_text().split():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
+                    if not role or role in words:
+                        found.append(int(number))
+    return found
+
+
 class Gate:
     """A place where a worker stops until the test lets it go: a named pipe.
 
