@@ -203,3 +203,28 @@ def test_model_of_declared_columns_knows_its_labels(tmp_path, monkeypatch, capsy
         assert {key: printed[key] for key in tested} == pytest.approx(tested, rel=1e-5), file
     with pytest.raises(DataError, match=r"has no names of columns .* labels in 'clicked'; got 'x'"):
         model.score("bare.csv", "x")
+
+
+@pytest.mark.parametrize("form", ["matrix", "npy"])
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_command_and_python_read_pictures_alike(tmp_path, form, kind):
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 3, 600)
+    x = np.clip(rng.normal(60 + 40 * (np.arange(8) % 3 == y[:, None]), 25), 0, 255).astype(kind)
+    if form == "matrix":
+        write_matrix(tmp_path / "t.mx", x, y, dense=True)
+    else:
+        np.save(tmp_path / "X.npy", x)
+        np.save(tmp_path / "y.npy", y)
+    path = tmp_path / {"matrix": "t.mx", "npy": "X.npy"}[form]
+    words = ["--input", path, "--test", path, "--output", tmp_path / "m", "--epochs", 30, "--json"]
+    trained = subprocess.run(
+        list(map(str, [*SNAILPS, "train", "mlp", *words, "--workers", 1])),
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+    figures = json.loads(trained.stdout)["test"]
+    assert figures["accuracy"] > 0.7
+    model = snailps.load(tmp_path / "m.npz")
+    assert model.evaluate(x, y) == pytest.approx(figures, rel=1e-4)
+    assert model.evaluate(x.astype(float), y) == pytest.approx(figures, rel=1e-4)
