@@ -35,6 +35,8 @@ KEYS_MAX = 4096
 """Columns with a factor of their own, those with the most entries; others have a common one."""
 TABLE_KEYS = 1 << 20
 """Keys below are looked up in an array."""
+FACTOR_MAX = 1e36
+"""Factors within float32's range, with room for what is learnt beside them."""
 SHOWN = 5
 """Labels that a message names."""
 
@@ -116,8 +118,10 @@ class Encoding:
 
     # --- examples --------------------------------------------------------------------------------
 
-    def labels_of(self, labels: NDArray[Any], where: str = "") -> NDArray[Any]:
-        """Labels (n,), encoded.
+    def labels_of(
+        self, labels: NDArray[Any], where: str = "", weights: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Labels (n,), encoded; that of an example of weight 0 may be any.
 
         Raises
         ------
@@ -127,7 +131,10 @@ class Encoding:
         if self.labels:
             known = np.array(self.labels)
             numbers = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-            wrong = np.flatnonzero(known[numbers] != labels)
+            is_wrong = known[numbers] != labels
+            if weights is not None and len(weights):
+                is_wrong &= weights != 0
+            wrong = np.flatnonzero(is_wrong)
             if len(wrong):
                 raise DataError(
                     f"{where}: label {labels[wrong[0]]:g} is none of the classes that a sample of "
@@ -191,7 +198,7 @@ class Encoding:
         """With factors for the columns of these examples."""
         found = replace(self, is_measured=True)
         sizes = [np.abs(piece.values) for piece in pieces]
-        if not any(((size > NEAR) | (size * NEAR < 1)).any() for size in sizes):
+        if not any(((size > NEAR) | (size < 1 / NEAR)).any() for size in sizes):
             return found
         keys = np.concatenate([piece.keys for piece in pieces])
         squares = np.concatenate(sizes).astype(np.float64) ** 2
@@ -234,7 +241,7 @@ class Encoding:
 
 def _factor(size: float) -> float:
     """What values of this size are multiplied by."""
-    return 1.0 if 1 / NEAR <= size <= NEAR else float(np.float32(1 / size))
+    return 1.0 if 1 / NEAR <= size <= NEAR else float(np.float32(min(1 / size, FACTOR_MAX)))
 
 
 def moments(numbers: NDArray[np.float64], weights: NDArray[Any] | None) -> tuple[float, float]:

@@ -70,6 +70,14 @@ def test_columns_of_other_sizes_have_a_mean_square_of_1(shift):
     assert others.tolist() == [found.factor] * 3
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-39, 1e-30, 1e30, 3e38])
+def test_columns_of_any_size_have_factors_within_float32(size):
+    found = Encoding().measured([examples([{1: 1.0, 2: 1.0, 3: size}] * 3)])
+    assert Encoding.of_text(found.text) == found
+    (factor,) = found.factors
+    assert factor == pytest.approx(min(1 / size, 1e36), rel=0.5)
+
+
 def test_many_columns_of_one_size_have_one_factor():
     rows = [dict.fromkeys(range(first, first + 50), 0.01) for first in range(0, 50_000, 50)]
     found = Encoding().measured([examples(rows)])
@@ -83,6 +91,18 @@ def test_labels_are_numbers_of_classes_and_unknown_ones_are_refused():
     assert known.labels_of(np.array([2.0, 1, 2])).tolist() == [1, 0, 1]
     with pytest.raises(DataError, match=r"x\.svm: label 3 is none of the classes .*: 1, 2"):
         known.labels_of(np.array([2.0, 3]), "x.svm")
+
+
+def test_label_of_an_example_without_weight_may_be_any(tmp_path):
+    known, labels = Encoding(labels=(1.0, 2.0)), np.array([2.0, 7, 1])
+    assert known.labels_of(labels, weights=np.array([1, 0, 0.5]))[[0, 2]].tolist() == [1, 0]
+    with pytest.raises(DataError, match="label 7 is none of the classes"):
+        known.labels_of(labels, weights=np.array([1, 0.5, 0]))
+    path = tmp_path / "w.mx"
+    write_matrix(path, np.ones((3, 2)), labels, sample_weight=[1, 0, 0.5])
+    settings = encoded(LinearSettings(input=(str(path),)), has_constant=True)
+    batch = batch_reader(settings).read(path.read_bytes(), str(path))
+    assert (batch.labels[[0, 2]].tolist(), batch.weights.tolist()) == ([1, 0], [1, 0, 0.5])
 
 
 def test_targets_are_centred_in_float64_and_given_back():

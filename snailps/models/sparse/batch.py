@@ -198,7 +198,9 @@ class BatchReader:
         DataError
             A label is none of the classes, or of none that has a weight.
         """
-        labels = np.asarray(self.encoding.labels_of(examples.labels, path), np.float32)
+        labels = np.asarray(
+            self.encoding.labels_of(examples.labels, path, examples.weights), np.float32
+        )
         values = self.encoding.values_of(examples.keys, examples.values)
         keys = np.empty(0, np.uint64)
         return Batch(
