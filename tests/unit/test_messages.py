@@ -372,6 +372,13 @@ def test_text_for_people_is_cut_and_cleaned_not_refused():
     assert (len(long.text), len(long.trace)) == (65_541, 131_072)
 
 
+def test_settings_of_a_job_that_has_ended_arrive_whole():
+    settings = {"encoding": "x" * 300_000}
+    told = {"settings": settings, "figures": {}, "failure": "", "trace": "", "tables": None}
+    report = m.decode(m.encode(m.Report(told)))
+    assert report.data["settings"] == settings
+
+
 def test_path_that_is_no_utf8_travels():
     message = m.Leased(1, "/data/\udcff.txt", progress=[0.0, 1.0])
     assert m.decode(m.encode(message)) == message

@@ -22,6 +22,8 @@ NAME_CHARS_MAX = 256
 WORDS_CHARS_MAX = 1 << 16
 TRACE_CHARS_MAX = 1 << 17
 PATH_CHARS_MAX = 1 << 16
+SETTING_CHARS_MAX = 1 << 20
+"""Of a setting, as `input` with many files, wherever it stands in a message."""
 ITEMS_MAX = 1 << 20
 DEPTH_MAX = 16
 COUNT_MAX = 1 << 53
@@ -341,7 +343,7 @@ class Plain:
         raise Misfit("what JSON can hold", value)
 
 
-_KEY, _WORDS, WORD64 = Name(), Words(), Whole(-(1 << 63), (1 << 64) - 1)
+_KEY, _WORDS, WORD64 = Name(), Words(SETTING_CHARS_MAX), Whole(-(1 << 63), (1 << 64) - 1)
 
 FLAG, COUNT, U16 = Flag(), Whole(0, COUNT_MAX), Whole(0, SHARDS_MAX - 1)
 U32, U63, U64 = (Whole(0, (1 << bits) - 1) for bits in (32, 63, 64))
@@ -351,7 +353,7 @@ SECONDS = Number(0.0, 1e9)
 PORT = Whole(1, PORT_MAX)
 ENDPOINT = Row(Host(), PORT)
 SCALAR = Plain(0)
-TEXTS = MapOf(Path(1 << 20))
+TEXTS = MapOf(Path(SETTING_CHARS_MAX))
 FIGURES_SHAPE = MapOf(Number(-COUNT_MAX, COUNT_MAX))
 METRICS = MapOf(
     Number(finite=False),
