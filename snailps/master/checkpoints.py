@@ -44,6 +44,8 @@ STALL_S = 120.0
 """... and is given up then."""
 RETRY_S = 10.0
 """At least so long after one that failed."""
+SHOWN_CHARS = 60
+"""Of a setting, in an error."""
 _MAY_DIFFER = {
     *CHECKPOINT_SETTINGS,
     "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
@@ -263,9 +265,15 @@ class CheckpointController:
         names = [name for name in ours if theirs.get(name) != ours[name]]
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
-        differ = [f"{name} is {ours[name]} here and {theirs.get(name)} there" for name in names]
+        differ = []
         if sorted(found.snapshot.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
+            names = [name for name in names if name not in job.cls.completed]  # which it tells
+        differ += [
+            f"{name} is {ours[name]:.{SHOWN_CHARS}} here and "
+            f"{theirs.get(name, 'not set'):.{SHOWN_CHARS}} there"
+            for name in names
+        ]
         if found.manifest.frag_num != self._members.frag_num:
             differ.append(
                 f"frag_num is {self._members.frag_num} here and {found.manifest.frag_num} there"

@@ -337,6 +337,7 @@ def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
             r"worker_class is cluster_models:Counter here and a:B there\. ",
         ),
         ({"sources": [("in.txt", 11)]}, "the input has other files, or files of other lengths"),
+        ({"wire": "x" * 100_000}, r"wire is \w+ here and x{60} there\. "),
         ({"frag_num": 16}, "frag_num is 64 here and 16 there"),
         ({}, ""),
     ],
@@ -356,6 +357,18 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
         return
     with pytest.raises(ConfigError, match=rf"checkpoint-1 is a .* of another job: {words}.*fresh"):
         world.controller.check_opened(job, opened)
+
+
+def test_what_an_input_tells_is_not_said_of_another_input(world, tmp_path):
+    path = str(tmp_path / "in.txt")
+    (tmp_path / "in.txt").write_text("0 1:5\n1 1:9\n")
+    raw = {"worker_class": "snailps.models.sparse.linear:Linear", "input": path, "output": "x"}
+    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
+    manifest = SimpleNamespace(job=_identity(job) | {"encoding": "{}"}, frag_num=64, tables=())
+    candidate = Candidate(1, "checkpoint-1", manifest, SimpleNamespace(sources=[(path, 11)]))
+    words = r"of another job: the input has other files, or files of other lengths\. Choose"
+    with pytest.raises(ConfigError, match=words):
+        world.controller.check_opened(job, Opened(1, "folder", [candidate]))
 
 
 @each("access", ["python_methods:Plain", "python_methods:Momentum"])
