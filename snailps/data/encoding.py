@@ -138,7 +138,8 @@ class Encoding:
             if len(wrong):
                 raise DataError(
                     f"{where}: label {labels[wrong[0]]:g} is none of the classes that a sample of "
-                    f"the input has: {shown(self.labels)}"
+                    f"the input has: {shown(self.labels)}. A small file with an example of each "
+                    "class, named first in the input, makes all of them known"
                 )
             return np.asarray(numbers, np.float32)
         if self.is_plain_target:

@@ -10,7 +10,7 @@ parsed (table_formats.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from snailps.data._examples import Examples
@@ -131,13 +131,18 @@ def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
         _require(table, [name for name in named if name not in later])
         kinds = table.kinds(named)
         columns = [
-            given.get(name) or Column(name, Kind.LABEL if name == label else kinds[name])
+            given.get(name) or Column(name, Kind.LABEL if name == label else _kind(name, kinds))
             for name in (*table.names, *later)
         ]
     if not any(column.is_feature for column in columns):
         beside = f" beside the label {label!r}" if label else ""
         raise DataError(f"{path} has no column of features{beside}")
     return tuple(map(declaration_of, columns))
+
+
+def _kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
+    """That of a column's values; pandas' index is none, which tells the order of the rows."""
+    return Kind.IGNORE if name.startswith("__index_level_") else kinds[name]
 
 
 def check_table(path: str, reading: Reading) -> None:

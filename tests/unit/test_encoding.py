@@ -7,6 +7,7 @@ import snailps
 from snailps import write_matrix
 from snailps.data._examples import Examples
 from snailps.data.encoding import KEYS_MAX, Encoding
+from snailps.data.table_files import complete
 from snailps.errors import DataError
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
@@ -96,7 +97,7 @@ def test_labels_are_numbers_of_classes_and_unknown_ones_are_refused():
 def test_label_of_an_example_without_weight_may_be_any(tmp_path):
     known, labels = Encoding(labels=(1.0, 2.0)), np.array([2.0, 7, 1])
     assert known.labels_of(labels, weights=np.array([1, 0, 0.5]))[[0, 2]].tolist() == [1, 0]
-    with pytest.raises(DataError, match="label 7 is none of the classes"):
+    with pytest.raises(DataError, match=r"label 7 is none of the classes"):
         known.labels_of(labels, weights=np.array([1, 0.5, 0]))
     path = tmp_path / "w.mx"
     write_matrix(path, np.ones((3, 2)), labels, sample_weight=[1, 0, 0.5])
@@ -180,6 +181,33 @@ def test_labels_that_are_not_those_of_the_loss_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"2 classes, got 3 .*: 0, 1, 2\. .*multinomial"):
         settings_of("0 1:1\n1 1:1\n2 1:1\n", path)
     assert settings_of("0 1:1\n1 1:1\n2 1:1\n", path, loss="squared").encoding
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"), [(0, (0, 1)), (-1, (-1, 1)), (1, (0, 1)), (2, (1, 2))]
+)
+def test_rare_class_that_a_sample_lacks_is_guessed_and_no_other_is_taken(tmp_path, label, expected):
+    text = "".join(f"{label} {at}:1\n" for at in range(200_000))
+    found = settings_of(text, tmp_path / "x.svm")
+    assert Encoding.of_text(found.encoding).labels == expected
+    with pytest.raises(DataError, match="label 7 is none of the classes.* A small file"):
+        batch_reader(found).read(b"7 1:1\n", "x.svm")
+
+
+def test_file_that_cannot_be_read_is_not_taken_for_read(tmp_path):
+    (tmp_path / "a.svm").write_text("0 1:1\n" * 10)
+    (tmp_path / "b.svm").write_text("no example\n" * 10)
+    paths = (str(tmp_path / "a.svm"), str(tmp_path / "b.svm"))
+    found = encoded(SparseSettings(input=paths, format="libsvm"), has_constant=True)
+    assert Encoding.of_text(found.encoding).labels == (0, 1)
+
+
+def test_index_that_pandas_writes_is_no_column(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2, 3, 4], "y": [0, 1, 0, 1]}).sort_values("y")
+    frame.to_parquet(tmp_path / "x.parquet")
+    declared = complete(str(tmp_path / "x.parquet"), (), "y")
+    assert declared == ("a:numeric", "y:label", "__index_level_0__:ignore")
 
 
 def test_label_that_a_sample_lacks_is_refused_where_it_comes(tmp_path):

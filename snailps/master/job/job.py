@@ -844,7 +844,7 @@ class Job:
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
         ended_by = self.ended_by or self._end(whole)
         constant = self.cls.constant_loss(self.settings)
-        is_poor = len(known) > 1 and 0 < constant < known[-1]
+        is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
         falls = self.metrics.falling() if ended_by == "epochs" and self._is_judged else 0.0
         return {
             **bad,

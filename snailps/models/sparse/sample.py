@@ -84,10 +84,12 @@ def sample_of(settings: SparseSettings) -> Sample:
             on_bad_line="skip",
         )
         for path in (paths[place] for place in places):
+            read = False
             with contextlib.suppress(SnailError):
                 for examples, is_last in _of_file(settings, reader, path, each, scratch):
                     found += [examples] * (len(examples.labels) > 0)
-                    is_whole = is_whole and is_last is not False
+                    is_whole, read = is_whole and is_last and not examples.bad, True
+            is_whole = is_whole and read
     finally:
         scratch.close()
     return Sample(found, is_whole and bool(found))
@@ -204,7 +206,7 @@ def _classes(labels: NDArray[np.float64], classes: int, *, is_whole: bool) -> tu
                 f"{len(labels):,} are {one:g}"
             )
         log.warning("all labels of a sample of %s examples are %g", f"{len(labels):,}", one)
-        return (one, 1.0) if one <= 0 else ()
+        return (one, 1.0) if one <= 0 else (one - 1.0, one)
     if len(found) > classes:
         raise DataError(
             f"input: expected labels of {classes} classes, got {len(found):,} different ones: "
