@@ -3,7 +3,6 @@
     path -> read_header -> Header: type, shape, where the values begin  (also packed)
     path -> Scratch -> read_array -> array mapped from the file
     files of examples and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
-    number of examples, seed, epoch -> order -> int64, each number once
 
 An idx file has two zero bytes, a code of the type, the number of axes, the size of each as 4 bytes,
 big endian, then the values in C order, big endian.  A matrix file has its labels, too.  What a

@@ -158,7 +158,7 @@ class LinearRegression(
     """Linear regression with the squared loss, on sparse or dense matrices.
 
     It learns ``(y - mean) / deviation`` and scales the weights back; `l1` and `l2` apply to the
-    scaled ones.  Columns should have similar scales.
+    scaled ones.
 
     Parameters
     ----------

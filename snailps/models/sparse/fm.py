@@ -51,7 +51,7 @@ class FmSettings(SparseSettings):
 
     loss: Literal["logistic", "squared"] = setting(
         "logistic",
-        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers.",
+        help="`logistic`: two labels, the larger one is yes. `squared`: real numbers.",
         when="Labels are numbers.",
     )
     factors: int = setting(

@@ -137,8 +137,8 @@ class SparseSettings(JobSettings):
 
     loss: Literal["logistic", "squared", "multinomial"] = setting(
         "logistic",
-        help="`logistic`: labels are yes (above 0) or no. `squared`: real numbers. `multinomial`: "
-        "class numbers from 0.",
+        help="`logistic`: two labels, the larger one is yes. `squared`: real numbers. `multinomial`: "
+        "as many different numbers as there are classes.",
         when="Labels are numbers, or more than two classes.",
     )
 
