@@ -520,7 +520,7 @@ class Job:
         """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
         assert self.ledger is not None
         self.ended_by = why
-        if isinstance(self.ledger, BspLedger) and why == self._reached:
+        if why == self._reached:
             self.ledger.end_after(self._reached_in + CLOCKS_AHEAD)
         else:
             self.ledger.close()
