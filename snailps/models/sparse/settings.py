@@ -137,8 +137,8 @@ class SparseSettings(JobSettings):
 
     loss: Literal["logistic", "squared", "multinomial"] = setting(
         "logistic",
-        help="`logistic`: two labels, the larger one is yes. `squared`: real numbers. `multinomial`: "
-        "as many different numbers as there are classes.",
+        help="`logistic`: two labels, the larger one is yes. `squared`: real numbers. "
+        "`multinomial`: as many different numbers as there are classes.",
         when="Labels are numbers, or more than two classes.",
     )
 
