@@ -5,9 +5,11 @@ Every setting of the model is an option of its command; both come from the setti
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -195,7 +197,9 @@ def train(
     for key in _REQUIRED:
         if not raw.explicit(key, JobSettings) and not (judged and key == "output"):
             raise ConfigError(f"--{key} is missing: snailps train {name} --help shows how")
-    _show_completed(cls, raw, job_settings(cls, raw, known_classes(raw)))
+    with _unlogged():  # the master says it
+        settings = job_settings(cls, raw, known_classes(raw))
+    _show_completed(cls, raw, settings)
     raw.build(WorkerSettings, also_known=known_classes(raw))
     overrides = [*(f"{entry.key}={entry.value}" for entry in options.entries), *sets]
     return run_local(
@@ -210,6 +214,16 @@ def train(
         job=name,
         ui=ui,
     )
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Logs nothing meanwhile."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> None:

@@ -16,6 +16,8 @@ from snailps.config.raw import RawConfig, to_mapping
 Origin = tuple[str, str, str]
 """Name of a setting, its value as text, and where that comes from: "default" where not set."""
 HIDDEN = "(not shown)"
+CHARS_MAX = 1000
+"""Of a value; what a model has found out of 4,096 columns has 100,000."""
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET = re.compile(r"(secret|token|password|credential)s?$")
@@ -32,7 +34,11 @@ def with_origins(settings: Settings, raw: RawConfig) -> list[Origin]:
 
 
 def _shown(name: str, value: str) -> str:
-    return HIDDEN if value and _SECRET.search(name) else _CREDENTIALS.sub("", value)
+    if value and _SECRET.search(name):
+        return HIDDEN
+    shown = _CREDENTIALS.sub("", value)
+    more = len(shown) - CHARS_MAX
+    return f"{shown[:CHARS_MAX]}... ({more:,} more characters)" if more > 0 else shown
 
 
 def _place(origin: str) -> str:

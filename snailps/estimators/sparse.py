@@ -308,13 +308,19 @@ class SparseEstimator(Estimator):
         if matrix.files is not None:
             y = matrix.labels()
         weights = weights_of(matrix.own_weights(sample_weight), len(scores))
-        judge, labels, scores = self._judged(y, scores)
-        judge.add(labels, scores, np.ones(len(labels)) if weights is None else weights)
+        weights = np.ones(len(scores)) if weights is None else weights
+        judge, labels, scores = self._judged(y, scores, weights)
+        judge.add(labels, scores, weights)
         return judge.figures()
 
     @abstractmethod
-    def _judged(self, y: Any, scores: Floats) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
-        """The judge of such labels; the labels as it takes them, and the scores."""
+    def _judged(
+        self, y: Any, scores: Floats, weights: Doubles
+    ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
+        """The judge of such labels; the labels as it takes them, and the scores.
+
+        A label of weight 0 may be any.
+        """
 
     def predictions(self, X: Any) -> Iterator[Doubles]:
         """What ``snailps predict`` prints, for some rows at a time.
@@ -592,30 +598,32 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         known = Encoding.of_text(before)
         return {"encoding": replace(known, labels=tuple(map(float, range(count)))).text}
 
-    def _judged(self, y: Any, scores: Floats) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
+    def _judged(
+        self, y: Any, scores: Floats, weights: Doubles
+    ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
         decided = self._decided(scores)
         loss = "logistic" if decided.ndim == 1 else "multinomial"
-        return judge_of(loss), self._numbers_of(y, len(scores)), decided.reshape(len(scores), -1)
+        return judge_of(loss), self._numbers_of(y, weights), decided.reshape(len(scores), -1)
 
-    def _numbers_of(self, y: Any, rows: int) -> NDArray[np.int64]:
-        """Numbers of classes of labels.
+    def _numbers_of(self, y: Any, weights: Doubles) -> NDArray[np.int64]:
+        """Numbers of classes of labels; of one of weight 0 that is none, 0.
 
         Raises
         ------
         DataError
             As of `labels_of`; or a label is none of the model's classes.
         """
-        found, numbers = labels_of(y, type(self).__name__, rows)
+        found, numbers = labels_of(y, type(self).__name__, len(weights))
         if not self._has_labels and len(self.classes_) == 2:  # of `snailps train`: 0, or -1
             found = np.asarray(found > 0, np.int64)
         places = {label: place for place, label in enumerate(self.classes_.tolist())}
-        for label in found.tolist():
+        for label in found[np.unique(numbers[weights > 0])].tolist():
             if label not in places:
                 raise DataError(
                     f"y: label {label!r:.60} is none of the model's classes, "
                     f"{self.classes_.tolist()!r:.120}"
                 )
-        return np.array([places[label] for label in found.tolist()], np.int64)[numbers]
+        return np.array([places.get(label, 0) for label in found.tolist()], np.int64)[numbers]
 
     def _predicted(self, scores: Floats) -> Doubles:
         loss = "logistic" if self._decided(scores).ndim == 1 else "multinomial"
@@ -808,7 +816,9 @@ class SparseRegressor(SparseEstimator):
     def _said(self, scores: Floats) -> Doubles:
         return scores[:, 0].astype(np.float64) + self._offset
 
-    def _judged(self, y: Any, scores: Floats) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
+    def _judged(
+        self, y: Any, scores: Floats, weights: Doubles
+    ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
         targets = targets_of(y, type(self).__name__, len(scores))
         return judge_of("squared"), targets, self._said(scores)[:, None]
 

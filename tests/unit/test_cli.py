@@ -216,6 +216,17 @@ def test_train_with_commas_between_paths_separates_them_where_all_are_there(
     assert "--class-weights: class_weights: expected 2 numbers" in told
 
 
+def test_train_leaves_what_the_input_is_like_for_the_master_to_say(
+    tmp_path, monkeypatch, capsys, caplog
+):
+    (tmp_path / "x.svm").write_text("0 1:1\n" * 400_000)
+    asked = []
+    monkeypatch.setattr("snailps.cli.train.run_local", lambda *_, **given: asked.append(given) or 0)
+    monkeypatch.chdir(tmp_path)
+    code, _, told = call(monkeypatch, capsys, *"train logistic --train x.svm --output o".split())
+    assert (code, len(asked), told, caplog.messages) == (0, 1, "", [])
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

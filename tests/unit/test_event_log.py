@@ -167,6 +167,13 @@ def test_settings_with_origins_show_no_password(monkeypatch):
     assert [value for _, value, _ in with_origins(_built(raw), raw)] == [HIDDEN, "1"]
 
 
+def test_settings_with_origins_are_as_long_as_a_reader_reads(monkeypatch):
+    raw = RawConfig.from_mapping({}, "file:1")
+    monkeypatch.setattr("snailps.config.origins.to_mapping", lambda settings: {"x": "y" * 98_000})
+    ((_, told, _),) = with_origins(_built(raw), raw)
+    assert told == "y" * 1000 + "... (97,000 more characters)"
+
+
 def _built(raw):
     return raw.build(MasterSettings)
 

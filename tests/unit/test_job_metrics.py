@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,3 +91,9 @@ def test_loss_is_flat_if_the_last_epochs_have_not_brought_it_down(means, flat):
 )
 def test_loss_falls_by_the_share_of_the_last_epoch(means, share):
     assert losses_of(*means).falling() == share
+
+
+@each("constant, share", [(0.0, 0), (1.0, 0), (0.5, 0.2)])
+def test_loss_that_is_nothing_beside_a_constants_does_not_fall(constant, share):
+    """Of targets that are learnt to seven digits: an epoch more gains nothing."""
+    assert losses_of(1.0, 1e-4, 8e-5).falling(constant) == pytest.approx(share)

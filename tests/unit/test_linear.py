@@ -53,7 +53,7 @@ def settings_of(**values):
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        ({"loss": "multinomial"}, ["job.conf:loss", "classes", "at least 2"]),
+        ({"loss": "multinomial"}, ["job.conf:loss", "needs the number of classes", "as --classes 3"]),
         ({"classes": 3}, ["job.conf:classes", "classes", "multinomial"]),
         ({"format": "csv"}, ["job.conf:format", "columns"]),
         ({"columns": "a:what"}, ["job.conf:columns", "a"]),

@@ -118,6 +118,16 @@ def test_fit_gives_weights_by_column(jobs):
         assert other.predict(X).tolist() == ["yes"] * 4
 
 
+def test_label_of_weight_0_may_be_any_at_both_doors(jobs):
+    model = snailps.LogisticRegression().fit(X, ["no", "yes", "no", "no"])
+    told, weights = ["yes", "other", "no", "yes"], [1, 0, 1, 1]
+    assert model.score(X, told, sample_weight=weights) == pytest.approx(2 / 3)
+    figures = model.evaluate(X, told, sample_weight=weights)
+    assert (figures["examples"], figures["accuracy"]) == (3, pytest.approx(2 / 3))
+    with pytest.raises(DataError, match="label 'other' is none of the model's classes"):
+        model.evaluate(X, told)
+
+
 def test_several_classes_are_multinomial(jobs):
     model = snailps.LogisticRegression().fit(X, [3, 1, 2, 1])
     assert jobs.asked[0][1] == {"loss": "multinomial", "classes": 3}

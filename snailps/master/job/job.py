@@ -845,7 +845,8 @@ class Job:
         ended_by = self.ended_by or self._end(whole)
         constant = self.cls.constant_loss(self.settings)
         is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
-        falls = self.metrics.falling() if ended_by == "epochs" and self._is_judged else 0.0
+        is_told = ended_by == "epochs" and self._is_judged
+        falls = self.metrics.falling(constant) if is_told else 0.0
         return {
             **bad,
             **self._clock_figures(),

@@ -28,6 +28,9 @@ FLAT = 5e-4
 """Of the loss of the first epoch; scikit-learn's `tol` is 1e-3 of a loss that begins at about 1."""
 FALLING = 0.01
 """The loss still falls if the last epoch has brought it down by this share of itself."""
+LEARNT = 1e-4
+"""Below this share of a constant's loss, of the first epoch's where that is not known, nothing is
+left to gain."""
 _BLOCK = -1
 """In the place of a tenancy."""
 
@@ -318,10 +321,17 @@ class PassMetrics:
         before, last = min(known[:-FLAT_EPOCHS]), min(known[-FLAT_EPOCHS:])
         return before - last < FLAT_EPOCHS * FLAT * abs(known[0])
 
-    def falling(self) -> float:
-        """By what share of itself the last epoch has brought the loss down; 0: by less than 1%."""
+    def falling(self, constant: float = 0.0) -> float:
+        """By what share of itself the last epoch has brought the loss down.
+
+        0: by less than 1%, or next to the loss of a `constant`, or else the first one, it is
+        nothing.
+        """
+        first, *_ = *self.loss_by_epoch(), 0.0
         *_, before, last = 0.0, 0.0, *self.loss_by_epoch()
-        share = (before - last) / before if before and last is not None and before > 0 else 0.0
+        if not before or last is None or last <= LEARNT * (constant or first or 0.0):
+            return 0.0
+        share = (before - last) / before if before > 0 else 0.0
         return share if share >= FALLING else 0.0
 
     def loss_by_epoch(self) -> list[float | None]:

@@ -246,12 +246,16 @@ class ClassesSettings(SparseSettings):
         """Refuse classes without multinomial loss, and that loss without classes."""
         SparseSettings.validate(self, where)
         if (self.loss == "multinomial") != (self.classes > 1):
-            expected = (
-                "at least 2" if self.loss == "multinomial" else "0: only multinomial has them"
-            )
+            loss = f"loss {self.loss} (from {where('loss')})"
+            if self.loss == "multinomial":
+                raise ConfigError(
+                    f"{loss} needs the number of classes, got {self.classes} "
+                    f"({where('classes')}): set classes to how many different labels the input "
+                    "has, as --classes 3"
+                )
             raise ConfigError(
-                f"{where('classes')}: classes: expected {expected} with loss {self.loss} (from "
-                f"{where('loss')}), got {self.classes}"
+                f"{where('classes')}: classes: expected 0 with {loss}, as only multinomial has "
+                f"them, got {self.classes}. Set loss: multinomial, or leave classes out"
             )
 
     @property
