@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.api.rotation import NoVisits, Visits
-from snailps.data.blocks import TextParts
+from snailps.data.joined import Place, Text, TextParts
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Pending
 
@@ -31,7 +31,7 @@ class Block:
     number : int
         Number of the lease, unique in its pass.
     path : str
-        File that contains it.
+        File that contains it; of a block over several files (`data.joined`) a name for messages.
     start, stop : int
         Bytes of that file; a line or word belongs to the block that its first byte lies in.
     epoch : int
@@ -76,8 +76,10 @@ class Block:
         Gives the beginning of the file, to the end of its first line that is not blank: what may
         tell how its lines are to be read.
     place : callable, optional
-        Where byte i of `data` is in its file, -1 if that is not known; of a block of text that is
+        File of byte i of `data`, and where it is there, -1 if that is not known; of a block that is
         spread over its file (`data.blocks.strands`), whose `start` and `stop` are no bytes there.
+    read_texts : callable, optional
+        Reads the texts of a block over several files.
     """
 
     number: int
@@ -105,7 +107,8 @@ class Block:
     visits: Visits = field(default_factory=NoVisits)
     open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
     head: Callable[[], bytes] = bytes
-    place: Callable[[int], int] | None = None
+    place: Place | None = None
+    read_texts: Callable[[], Sequence[Text]] | None = None
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)
     _reach: Pending | None = None
@@ -116,6 +119,15 @@ class Block:
         if self._data is None:
             self._data = self.read()
         return self._data
+
+    def texts(self) -> Sequence[Text]:
+        """Its lines or rows, as texts of which each one's first line may be a header.
+
+        Of a block over several files `data` is all of them, if they are lines.
+        """
+        if self.read_texts is not None:
+            return self.read_texts()
+        return [Text(self.data, self.path, self.start, self.place)]
 
 
 @dataclass(frozen=True, slots=True)

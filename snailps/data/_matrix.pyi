@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 def gathered(
-    fd: int,
+    fds: int | Sequence[int],
     size: int,
     buffers: list[tuple[int, bytes]],
     ranges: NDArray[np.int64] | list[tuple[int, int, int]],

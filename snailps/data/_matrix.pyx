@@ -53,12 +53,13 @@ cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nog
     return 0
 
 
-def gathered(int fd, Py_ssize_t size, list buffers not None, ranges not None):
-    """`size` bytes: zeros but for buffers and ranges of a file.
+def gathered(fds, Py_ssize_t size, list buffers not None, ranges not None):
+    """`size` bytes: zeros but for buffers and ranges of files.
 
     Parameters
     ----------
-    fd : int
+    fds : int, or sequence of int
+        Descriptor of the file, or of each range's.
     size : int
     buffers : list of (int, bytes)
         Place in the result, what is there; ascending, as are the ranges.
@@ -68,9 +69,10 @@ def gathered(int fd, Py_ssize_t size, list buffers not None, ranges not None):
     Raises
     ------
     OSError
-        The file cannot be read, or ends before a range does.
+        A file cannot be read, or ends before a range does.
     """
     cdef const int64_t[:, ::1] pieces = np.ascontiguousarray(ranges, np.int64).reshape(-1, 3)
+    cdef const int64_t[:] files = np.broadcast_to(np.asarray(fds, np.int64), pieces.shape[0])
     cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
     cdef char *to = PyBytes_AS_STRING(out)
     cdef Py_ssize_t at = 0, place, length, piece = 0, n = pieces.shape[0]
@@ -84,7 +86,9 @@ def gathered(int fd, Py_ssize_t size, list buffers not None, ranges not None):
                 if not placed:
                     break
                 memset(to + at, 0, <size_t>(pieces[piece, 0] - at))
-                wrong = read_all(fd, to + pieces[piece, 0], pieces[piece, 1], pieces[piece, 2])
+                wrong = read_all(
+                    <int>files[piece], to + pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
+                )
                 at = pieces[piece, 0] + pieces[piece, 2]
                 piece += 1
         if wrong > 0:

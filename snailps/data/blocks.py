@@ -3,13 +3,13 @@
     files, folders, globs -> expand -> Sources -> cut -> Blocks (what the master leases)
     Block -> strands -> ranges of its file: one, or some all over it
           -> read_block -> the bytes of the units that begin in it
-          -> open_parts -> TextParts, its lines in parts: threads read one each
 
 A unit is a word or a line.  A cut may fall anywhere; the reader of a block finds its first and last
 unit from the bytes round the cuts, by one rule: a unit belongs to the block that holds its first
 byte.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is split.**
 A block may be spread over its file in strands, so that it has some of whatever lies together there
-(`strands`); then the blocks have the units of the file, each once, in another order.
+(`strands`), or over several files (`joined`): blocks have the units of these, each once, in another
+order.
 Matrix files (`matrix_file`) are cut by rows, and a block is a matrix file, too.  No vocabulary, no
 leases.
 """
@@ -267,25 +267,38 @@ def read_block(
         raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
     if start == stop:
         return b""
+    ranges = strands(start, stop, spread)
+    return read_ranges(path, ranges, max(stop, spread), unit=unit, scratch=scratch)
+
+
+def read_ranges(
+    path: str, ranges: Sequence[tuple[int, int]], least_bytes: int, *, unit: Unit, scratch: Scratch
+) -> bytes:
+    """The same of some ranges of a file, at least one, which is at least so long."""
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
-            if size < max(stop, spread):
-                raise _shorter(path, max(stop, spread), size)
-            file.seek(0)
-            ranges = strands(start, stop, spread)
-            if unit == "line" and is_matrix(file.read(HEADER_BYTES)):
+            if size < least_bytes:
+                raise shorter(path, least_bytes, size)
+            if unit == "line" and is_matrix_file(file):
                 return read_matrix_block(file, path, ranges, size)
             step_bytes = STEP_BYTES if len(ranges) == 1 else STEP_BYTES_PART
-            return _read(file, path, _whole_units(file, path, ranges, size, unit, step_bytes))
+            return _read(file, path, whole_units(file, path, ranges, size, unit, step_bytes))
     except OSError as error:
+        start, stop = min(ranges)[0], max(ranges)[1]
         raise DataError(
             f"cannot read {path} (bytes {start:,} to {stop:,}): {error.strerror or error}. "
             "The input has to stay where it is until the job ends"
         ) from error
 
 
-def _shorter(path: str, expected: int, got: int) -> DataError:
+def is_matrix_file(file: BinaryIO) -> bool:
+    """Whether an open file is a matrix file; its place is behind the header."""
+    file.seek(0)
+    return is_matrix(file.read(HEADER_BYTES))
+
+
+def shorter(path: str, expected: int, got: int) -> DataError:
     return DataError(
         f"{path} became shorter: expected at least {expected:,} bytes, got {got:,}. "
         "Do not change the input during a job"
@@ -299,14 +312,19 @@ def place_in_file(
 
     Of a matrix file the number of the row that is row `offset` there.
     """
+    return place_in_ranges(path, strands(start, stop, spread), offset, unit=unit, scratch=scratch)
+
+
+def place_in_ranges(
+    path: str, ranges: Sequence[tuple[int, int]], offset: int, *, unit: Unit, scratch: Scratch
+) -> int:
+    """The same of what `read_ranges` returned."""
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            ranges = strands(start, stop, spread)
-            if unit == "line" and is_matrix(file.read(HEADER_BYTES)):
+            if unit == "line" and is_matrix_file(file):
                 return _place(rows_of_matrix(file, path, ranges, size), offset)
-            return _place(_whole_units(file, path, ranges, size, unit), offset)
+            return _place(whole_units(file, path, ranges, size, unit), offset)
     except (OSError, DataError):
         return -1
 
@@ -320,7 +338,7 @@ def _place(ranges: Sequence[tuple[int, int]], offset: int) -> int:
     return -1
 
 
-def _whole_units(
+def whole_units(
     file: BinaryIO,
     path: str,
     ranges: Sequence[tuple[int, int]],
@@ -353,7 +371,7 @@ def _read(file: BinaryIO, path: str, ranges: Sequence[tuple[int, int]]) -> bytes
         file.seek(first)
         data = file.read(last - first)
         if len(data) < last - first:
-            raise _shorter(path, last, first + len(data))
+            raise shorter(path, last, first + len(data))
         return data
     return b""
 
@@ -364,7 +382,7 @@ def _in_sequence(descriptor: int, path: str, ranges: Sequence[tuple[int, int]]) 
         ((first, last),) = ranges
         data = os.pread(descriptor, last - first, first)
         if len(data) < last - first:
-            raise _shorter(path, last, first + len(data))
+            raise shorter(path, last, first + len(data))
         return data
     at, pieces = 0, []
     for first, last in ranges:
@@ -373,81 +391,7 @@ def _in_sequence(descriptor: int, path: str, ranges: Sequence[tuple[int, int]]) 
     return gathered(descriptor, at, [], pieces)
 
 
-class TextParts:
-    """A block's lines in parts of whole lines; made by `open_parts`.
-
-    Attributes
-    ----------
-    parts : list of list of (int, int)
-        The ranges of the file that each part has.
-    """
-
-    def __init__(self, file: BinaryIO, path: str, parts: list[list[tuple[int, int]]]) -> None:
-        self.parts, self._file, self._path = parts, file, path
-
-    def start(self, part: int) -> int:
-        """Where a part begins in the file."""
-        return min(self.parts[part], default=(0, 0))[0]
-
-    def place(self, part: int, offset: int) -> int:
-        """Where byte `offset` of a part is in the file."""
-        return _place(self.parts[part], offset)
-
-    def read(self, part: int) -> bytes:
-        """The bytes of a part; threads may call it at once.
-
-        Raises
-        ------
-        DataError
-            They can no longer be read.
-        """
-        try:
-            return _in_sequence(self._file.fileno(), self._path, self.parts[part])
-        except OSError as error:
-            raise DataError(f"cannot read {self._path}: {error.strerror or error}") from error
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-
-def open_parts(
-    path: str, start: int, stop: int, part_bytes: int, scratch: Scratch, spread: int = 0
-) -> TextParts | None:
-    """The lines whose first byte lies in a block, in parts of about `part_bytes`.
-
-    None: they are to be read with `read_block`, as there are no two parts, the file cannot be read
-    here, or it is not a text in a file of this machine.
-
-    Notes
-    -----
-    A part is copied while the thread that reads it needs it: it is parsed in a nearer cache than a
-    block that was read before, in .8 to .9 of the time of reading and parsing both.
-    """
-    parts = (stop - start) // part_bytes
-    if parts < 2 or is_driver_file(path):
-        return None
-    try:
-        file = scratch.open(path)
-    except (OSError, DataError):
-        return None
-    try:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        if size >= stop and not is_matrix(file.read(HEADER_BYTES)):
-            found = [
-                _whole_units(file, path, ranges, size, "line", STEP_BYTES_PART)
-                for ranges in even_parts(strands(start, stop, spread), parts)
-            ]
-            return TextParts(file, path, [ranges for ranges in found if ranges] or [[]])
-    except (OSError, DataError):
-        file.close()
-        return None
-    file.close()
-    return None
-
-
-def _read_at(file: BinaryIO, at: int, size: int) -> bytes:
+def read_at(file: BinaryIO, at: int, size: int) -> bytes:
     """Up to so many bytes of a file; of one of this machine by one call."""
     try:
         return os.pread(file.fileno(), size, at)
@@ -480,7 +424,7 @@ def _behind_unit(
 ) -> int:
     """Where the unit that byte `at` belongs to has ended; at most `stop`."""
     begin = at
-    while at < stop and (step := _read_at(file, at, step_bytes)):
+    while at < stop and (step := read_at(file, at, step_bytes)):
         found = end.search(step)
         if found:
             return min(at + found.end(), stop)

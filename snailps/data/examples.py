@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
 from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Declared, Kind, columns_of
+from snailps.data.joined import Place
 from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
@@ -138,7 +139,7 @@ class ExampleReader:
         path: str = "",
         start: int = 0,
         part: tuple[int, int] | None = None,
-        place: Callable[[int], int] | None = None,
+        place: Place | None = None,
     ) -> Examples:
         """The examples of a text or of a part of it, or of a matrix file.
 
@@ -154,8 +155,9 @@ class ExampleReader:
         part : (int, int), optional
             Where whole lines of a text begin and end that are read instead of all, without a copy.
         place : callable, optional
-            Where byte i of `data` is in the file's content, of a matrix file the number of row i
-            there, -1 if that is not known; for messages about what is not in sequence there.
+            The file of byte i of `data`, and where it is in that file's content, of a matrix file
+            the number of row i there, -1 if that is not known; for messages about what is not in
+            sequence there.
 
         Returns
         -------
@@ -223,7 +225,7 @@ class ExampleReader:
         path: str = "",
         first: int = 0,
         last: int | None = None,
-        place: Callable[[int], int] | None = None,
+        place: Place | None = None,
     ) -> Examples:
         """The examples of some rows of a matrix file, or of a block of one; all by default.
 
@@ -291,7 +293,7 @@ class ExampleReader:
         fault: Fault,
         path: str,
         start: int,
-        place: Callable[[int], int] | None,
+        place: Place | None,
     ) -> str:
         at = first + fault.offset
         begin = first + fault.line
@@ -303,7 +305,8 @@ class ExampleReader:
             before = _lines_before(path, start)
             where = f"line {before + number}"
         else:
-            before = _lines_before(path, place(begin))
+            path, at_byte = place(begin)
+            before = _lines_before(path, at_byte)
             where = f"line {before + 1}"
         if before < 0:
             where = f"line {number} of the block at byte {start:,}"

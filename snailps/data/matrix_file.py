@@ -390,7 +390,7 @@ def examples_of(
     hash_bits: int = 0,
     first: int = 0,
     last: int | None = None,
-    place: Callable[[int], int] | None = None,
+    place: Callable[[int], tuple[str, int]] | None = None,
 ) -> Examples:
     """Rows of a matrix file or block in memory as models have examples; they are checked.
 
@@ -405,7 +405,7 @@ def examples_of(
     first, last : int
         Which of the rows; all by default.
     place : callable, optional
-        The number of row i of `data` in its file, -1 if that is not known; for messages about rows
+        File and number there of row i of `data`, -1 if that is not known; for messages about rows
         that are not in sequence there.
 
     Returns
@@ -511,7 +511,7 @@ class _Place:
     block: int  # its first row in the file
     first: int
     ptr: NDArray[np.int64]
-    place: Callable[[int], int] | None
+    place: Callable[[int], tuple[str, int]] | None
 
     def row_of(self, entry: int) -> int:
         """The row of an entry, both counted from the first row's."""
@@ -520,7 +520,7 @@ class _Place:
     def damaged(self, row: int, what: str) -> DataError:
         """The error for one of the rows."""
         number = self.first + row
-        at = self.block + number if self.place is None else self.place(number)
+        at = self.block + number if self.place is None else self.place(number)[1]
         where = f"row {at:,}" if at >= 0 else f"row {number:,} of a block"
         return DataError(f"{self.path}: {where} {what}: damaged. {_AGAIN}")
 

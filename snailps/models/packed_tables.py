@@ -34,8 +34,8 @@ CONTINUE_FROM: Mapping[str, Any] = {
 """The setting of models that go on with such a file."""
 SHUFFLE: Mapping[str, Any] = {
     "help": "Whether examples are trained in an order that is drawn from `seed`, another one in "
-    "each epoch; a block is read from all over its file. `false`, or with `expire_after`: as they "
-    "come.",
+    "each epoch; a block is read from all over the input's files. `false`, or with `expire_after`: "
+    "as they come.",
     "when": "`false` if their order means something, or if they are already shuffled and more than "
     "fit in memory on a disk that seeks slowly.",
 }

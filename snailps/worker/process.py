@@ -26,8 +26,16 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
-from snailps.data.blocks import HEAD, open_parts, place_in_file, read_block, read_head
+from snailps.data.blocks import HEAD, place_in_file, read_block, read_head
 from snailps.data.driver_files import is_driver_file
+from snailps.data.joined import (
+    JoinedFile,
+    Text,
+    open_parts,
+    place_in_text,
+    read_text,
+    texts_of,
+)
 from snailps.data.scratch import Scratch
 from snailps.errors import (
     EXIT_FAILED,
@@ -580,7 +588,7 @@ class WorkerProcess(Node):
         return found + self._tally.samples()
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
-        def fetched(read: Callable[[], bytes], unit: str) -> bytes:
+        def fetched(read: Callable[[], bytes], unit: str, text: int = 0) -> bytes:
             try:
                 return read()
             except DataError as error:
@@ -589,7 +597,7 @@ class WorkerProcess(Node):
                 if lease.path not in self._unreadable:
                     self._unreadable.add(lease.path)
                     log.warning("%s; asking the master for the bytes", error)
-                fetch = messages.Fetch(lease.number, pass_, unit)
+                fetch = messages.Fetch(lease.number, pass_, unit, text)
                 content = self._ask(fetch, self.settings.request_timeout)
                 assert isinstance(content, messages.Content)
                 return content.blob
@@ -599,12 +607,33 @@ class WorkerProcess(Node):
         def read() -> bytes:
             return read_block(*where, unit=model.unit, scratch=scratch, spread=lease.spread)
 
-        def place(offset: int) -> int:
-            return place_in_file(
+        def place(offset: int) -> tuple[str, int]:
+            if several:
+                return lease.path, -1
+            return lease.path, place_in_file(
                 *where, offset, unit=model.unit, scratch=scratch, spread=lease.spread
             )
 
-        scratch.expect(lease.path, lease.version)
+        def read_texts() -> list[Text]:
+            """The texts of a block over several files."""
+            found: list[Text] = []
+            how = {"by_file": lease.by_file}
+            for text in texts_of(files, lease.start, lease.stop, lease.spread, **how):
+                data = fetched(partial(read_text, text, scratch, **how), "line", len(found))
+                at = partial(place_in_text, text, scratch, **how)
+                found.append(Text(data, text[0].file.path, text[0].first, at))
+            return found
+
+        def read_data() -> bytes:
+            if several:
+                return b"".join(text.data for text in read_texts())
+            return fetched(read, model.unit) if lease.path else b""
+
+        several = len(lease.files) > 0
+        files = [JoinedFile(*file) for file in lease.files]
+        files = files or [JoinedFile(lease.path, 0, max(lease.stop, lease.spread), lease.version)]
+        for file in files:
+            scratch.expect(file.path, file.version)
         visits: Visits = NoVisits()
         if lease.part >= 0:
             visits = TenancyVisits(lease.number, self._ask, self.control.note, self._stand)
@@ -617,7 +646,7 @@ class WorkerProcess(Node):
             lease.epoch,
             lease.seed,
             (float(before), float(after)),
-            partial(fetched, read, model.unit) if lease.path else bytes,
+            read_data,
             clock=lease.clock,
             slot=lease.slot,
             slots=lease.slots,
@@ -632,9 +661,12 @@ class WorkerProcess(Node):
             settled=tuple(lease.had),
             first=lease.first,
             visits=visits,
-            open_parts=lambda part_bytes: open_parts(*where, part_bytes, scratch, lease.spread),
-            head=partial(fetched, partial(read_head, lease.path, scratch), HEAD),
+            open_parts=lambda part_bytes: open_parts(
+                files, lease.start, lease.stop, part_bytes, scratch, lease.spread
+            ),
+            head=partial(fetched, partial(read_head, files[0].path, scratch), HEAD),
             place=place if lease.spread else None,
+            read_texts=read_texts if several else None,
         )
 
     # --- waiting ---------------------------------------------------------------------------

@@ -88,15 +88,22 @@ def topics(texts):
     return found
 
 
-@pytest.mark.parametrize("door", ["texts", "file", "command"])
+@pytest.mark.parametrize("door", ["texts", "file", "command", "files"])
 def test_classifier_learns_from_what_is_sorted_by_label(tmp_path, monkeypatch, capsys, door):
     train, test = topics(200), topics(20)
-    lines = "".join(f"__label__{topic} {text}\n" for text, topic in train)
+    lines = [f"__label__{topic} {text}\n" for text, topic in train]
     file = tmp_path / "sorted.txt"
-    file.write_text(lines)
-    if door == "command":
+    file.write_text("".join(lines))
+    if door in ("command", "files"):
+        given = str(file)
+        if door == "files":
+            given = str(tmp_path / "classes")
+            Path(given).mkdir()
+            for label in sorted({line.split()[0] for line in lines}):
+                own = [line for line in lines if line.split()[0] == label]
+                (tmp_path / "classes" / f"{label}.txt").write_text("".join(own))
         code, _, told = call(
-            monkeypatch, capsys, "train", "classifier", "--input", str(file), "--output",
+            monkeypatch, capsys, "train", "classifier", "--input", given, "--output",
             str(tmp_path / "m"), "--epochs", "5", "--lr", "0.5", "--threads", "1",
         )  # fmt: skip
         assert code == 0, told

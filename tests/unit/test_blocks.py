@@ -25,13 +25,20 @@ from snailps.data.blocks import (
     expand,
     files_of,
     first_line_of,
-    open_parts,
     place_in_file,
     read_block,
     read_head,
     strands,
 )
 from snailps.data.examples import ExampleReader
+from snailps.data.joined import (
+    JoinedFile,
+    join,
+    open_parts,
+    place_in_text,
+    read_text,
+    texts_of,
+)
 from snailps.data.matrix_file import examples_of
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.scratch import Scratch
@@ -375,10 +382,10 @@ def test_blocks_in_strands_have_the_lines_of_the_file_each_once(
         for offset in range(len(data)):
             at = place_in_file(*where, offset, unit="line", scratch=scratch, spread=len(text))
             assert text[at] == data[offset]
-        parts = open_parts(*where, part_bytes, scratch, len(text))
+        parts = parts_of(*where, part_bytes, scratch, len(text))
         if parts is not None:
             with contextlib.closing(parts):
-                found = [parts.read(part) for part in range(len(parts.parts))]
+                found = texts_in(parts)
             assert sorted(line for part in found for line in lines_of(part)) == sorted(
                 lines_of(data)
             )
@@ -410,13 +417,13 @@ def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, sc
 
 def test_ends_of_strands_are_looked_for_in_small_steps(folder, scratch, monkeypatch):
     path, read = write(folder / "ends.txt", b"a line of text\n" * 200_000), []
-    read_at = blocks._read_at
+    read_at = blocks.read_at
 
     def counted(file, at, most):
         read.append(most)
         return read_at(file, at, most)
 
-    monkeypatch.setattr(blocks, "_read_at", counted)
+    monkeypatch.setattr(blocks, "read_at", counted)
     size = 200_000 * 15
     data = read_block(path, 0, size // 3, unit="line", scratch=scratch, spread=size)
     assert len(data) == pytest.approx(size // 3, rel=0.01)
@@ -441,9 +448,11 @@ def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
     for block in cut([Source(str(path), size)], size // 3):
         where = block.path, block.start, block.stop
         content = read_block(*where, unit="line", scratch=scratch, spread=size)
-        place = partial(place_in_file, *where, unit="line", scratch=scratch, spread=size)
+        at = partial(place_in_file, *where, unit="line", scratch=scratch, spread=size)
         try:
-            BatchReader(ExampleReader()).pieces(content, list, str(path), place=place)
+            BatchReader(ExampleReader()).pieces(
+                content, list, str(path), place=lambda row, at=at: (str(path), at(row))
+            )
         except DataError as error:
             told.append(str(error))
     assert len(told) == 1
@@ -451,6 +460,15 @@ def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
 
 
 # ---- open_parts ----
+
+
+def parts_of(path, start, stop, part_bytes, scratch, spread=0):
+    files = [JoinedFile(path, 0, max(stop, spread))]
+    return open_parts(files, start, stop, part_bytes, scratch, spread)
+
+
+def texts_in(parts):
+    return [text.data for part in range(len(parts.parts)) for text in parts.texts(part)]
 
 
 @examples(60)
@@ -463,16 +481,15 @@ def test_open_parts_are_whole_lines_that_make_the_block(
         path = write(folder / f"p{hash(text)}.txt.gz", gzip.compress(text, mtime=0))
     for block in cut([Source(path, len(text))], block_bytes):
         whole = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
-        parts = open_parts(block.path, block.start, block.stop, part_bytes, scratch)
+        parts = parts_of(block.path, block.start, block.stop, part_bytes, scratch)
         if parts is None:
             assert (block.stop - block.start) // part_bytes < 2
             continue
         with contextlib.closing(parts):
-            got = [parts.read(part) for part in range(len(parts.parts))]
-            starts = [parts.start(part) for part in range(len(parts.parts))]
-        assert b"".join(got) == whole
-        for first, data in zip(starts, got, strict=True):
-            assert text[first : first + len(data)] == data
+            got = [text for part in range(len(parts.parts)) for text in parts.texts(part)]
+        assert b"".join(one.data for one in got).removesuffix(b"\n") == whole.removesuffix(b"\n")
+        for data, _, first, _ in got:
+            assert text[first : first + len(data)] in (data, data[:-1])
             assert first == 0 or not data or text[first - 1 : first] == b"\n"
 
 
@@ -480,20 +497,120 @@ def test_open_parts_of_what_is_no_readable_text_are_none(folder, scratch):
     matrix = folder / "m.snail"
     write_matrix(matrix, np.ones((9, 4)), np.ones(9))
     size = matrix.stat().st_size
-    assert open_parts(str(matrix), 0, size, size // 2, scratch) is None
-    assert open_parts(str(folder / "none.txt"), 0, 100, 10, scratch) is None
+    assert parts_of(str(matrix), 0, size, size // 2, scratch) is None
+    assert parts_of(str(folder / "none.txt"), 0, 100, 10, scratch) is None
     short = write(folder / "short.txt", b"1 2:1\n" * 3)
-    assert open_parts(short, 0, 19, 6, scratch) is None
+    assert parts_of(short, 0, 19, 6, scratch) is None
 
 
 def test_read_of_a_part_of_a_file_that_became_shorter_refuses(folder, scratch):
     path = write(folder / "shrinks.txt", b"1 2:1\n" * 9)
-    with contextlib.closing(open_parts(path, 0, 54, 18, scratch)) as parts:
-        assert parts.read(2) == b"1 2:1\n" * 3
+    with contextlib.closing(parts_of(path, 0, 54, 18, scratch)) as parts:
+        assert texts_in(parts) == [b"1 2:1\n" * 3] * 3
         os.truncate(path, 40)
-        assert parts.read(0) == b"1 2:1\n" * 3
-        with pytest.raises(DataError, match=r"shrinks\.txt became shorter.*54 bytes, got 40"):
-            parts.read(2)
+        assert next(parts.texts(0)).data == b"1 2:1\n" * 3
+        with pytest.raises(DataError, match=r"cannot read .*shrinks\.txt: it ends before byte 54"):
+            next(parts.texts(2))
+
+
+# ---- several files ----
+
+
+FILES = st.lists(TEXTS, min_size=2, max_size=6)
+
+
+@examples(60)
+@given(FILES, st.integers(1, 60), st.integers(1, 20))
+def test_blocks_over_several_files_have_the_lines_of_all_each_once(
+    tmp_path_factory, scratch, contents, block_bytes, part_bytes
+):
+    folder, read = tmp_path_factory.mktemp("several"), {}
+    for number, content in enumerate(contents):
+        packed = number % 3 == 2
+        path = folder / (f"{number}.txt" + ".gz" * packed)
+        path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
+        read[str(path)] = content
+    single, (joined,) = join([Source(path, len(read[path])) for path in reversed(read)], scratch)
+    assert single == []
+    assert joined.source.path == f"{folder}/0.txt and {len(read) - 1} more"
+    assert joined.source.bytes == sum(map(len, contents))
+    got, begun = [], []
+    for block in cut([joined.source], block_bytes):
+        where = (
+            joined.files(block.start, block.stop), block.start, block.stop, joined.source.bytes
+        )  # fmt: skip
+        lines = []
+        for ranges in texts_of(*where):
+            data = read_text(ranges, scratch)
+            assert data == b"" or data.endswith(b"\n")
+            begun += [one.file.path for one in ranges if one.first == 0]
+            assert all(one.first > 0 for one in ranges[1:])  # else it had a header in it
+            lines += lines_of(data)
+            for offset in range(len(data)):
+                path, at = place_in_text(ranges, scratch, offset)
+                assert (read[path] + b"\n")[at : at + 1] == data[offset : offset + 1]
+        parts = open_parts(*where[:3], part_bytes, scratch, where[3])
+        if parts is not None:
+            with contextlib.closing(parts):
+                found = [line for text in texts_in(parts) for line in lines_of(text)]
+            assert sorted(found) == sorted(lines)
+        got += lines
+    assert sorted(got) == sorted(line for content in contents for line in lines_of(content))
+    assert sorted(begun) == sorted(read)
+
+
+def test_block_over_many_files_opens_few_at_once_and_names_what_it_cannot_read(
+    folder, scratch, monkeypatch
+):
+    paths = [write(folder / f"many{number:03}.txt", b"1 2:1\n" * 4) for number in range(100)]
+    _, (joined,) = join([Source(path, 24) for path in paths], scratch)
+    files = joined.files(0, 2400)
+    (ranges,) = texts_of(files, 0, 2400, 0)[:1]
+    assert len(files) == 100
+    open_files, most = scratch.open, [0, 0]
+
+    def counted(path):
+        file = open_files(path)
+        close = file.close
+        most[0] += 1
+        most[1] = max(most)
+
+        class Closing:
+            def __getattr__(self, name):
+                return getattr(file, name)
+
+            def close(self):
+                most[0] -= 1
+                close()
+
+        return Closing()
+
+    monkeypatch.setattr(scratch, "open", counted)
+    everything = [one for text in texts_of(files, 0, 2400, 0) for one in text]
+    assert read_text(everything, scratch) == b"1 2:1\n" * 400
+    assert most == [0, 64]
+    assert open_parts(files, 0, 2400, 100, scratch) is None
+    os.unlink(paths[0])
+    with pytest.raises(DataError, match=r"cannot read .*many000\.txt: No such file"):
+        read_text(ranges, scratch)
+
+
+def test_matrix_files_of_several_are_read_one_by_one(folder, scratch):
+    sources = []
+    for label in range(3):
+        path = folder / f"class{label}.mx"
+        write_matrix(path, csr_matrix(np.ones((40, 2))), np.full(40, label))
+        sources.append(Source(str(path), path.stat().st_size))
+    text = Source(write(folder / "one.csv", b"1,2\n"), 4)
+    single, (joined,) = join([*sources, text], scratch)
+    assert (single, joined.by_file) == ([text], True)
+    for block in cut([joined.source], joined.source.bytes // 4):
+        where = block.start, block.stop, joined.source.bytes
+        labels = [
+            np.unique(examples_of(read_text(ranges, scratch, by_file=True), "m").labels).tolist()
+            for ranges in texts_of(joined.files(*where[:2]), *where, by_file=True)
+        ]
+        assert labels == [[0], [1], [2]]
 
 
 def test_files_of_a_folder_with_linked_folders_come_once_each(tmp_path):

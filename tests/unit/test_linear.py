@@ -13,7 +13,7 @@ from twins import linear as twin
 
 from snailps.api.block import Block
 from snailps.config import RawConfig
-from snailps.data.blocks import open_parts
+from snailps.data.joined import JoinedFile, open_parts
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.shared_rows import SharedRows
@@ -53,7 +53,10 @@ def settings_of(**values):
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        ({"loss": "multinomial"}, ["job.conf:loss", "needs the number of classes", "as --classes 3"]),
+        (
+            {"loss": "multinomial"},
+            ["job.conf:loss", "needs the number of classes", "as --classes 3"],
+        ),
         ({"classes": 3}, ["job.conf:classes", "classes", "multinomial"]),
         ({"format": "csv"}, ["job.conf:format", "columns"]),
         ({"columns": "a:what"}, ["job.conf:columns", "a"]),
@@ -270,7 +273,8 @@ def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
                 partial(read, number),
             )  # fmt: skip
             if in_parts:
-                block.open_parts = partial(open_parts, str(path), start, stop, scratch=scratch)
+                files = [JoinedFile(str(path), 0, stop)]
+                block.open_parts = partial(open_parts, files, start, stop, scratch=scratch)
             block.prepared, start = model.prepare(block), stop
             assert len(block.prepared.batches) == 6
             model.train(block)

@@ -83,11 +83,13 @@ KNOWN = [
             True,
             "9",
             640,
+            [["/a", 0, 10, ""], ["/b", 10, 630, "2"]],
+            True,
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
         b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1,"chunk":7,"slice":-1,'
         b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1],"first":true,"version":"9",'
-        b'"spread":640}',
+        b'"spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true}',
     ),
     (m.Borrow(9), b'{"is":"Borrow","number":9}'),
     (m.Borrowed(5), b'{"is":"Borrowed","part":5,"ends":false}'),
@@ -100,8 +102,8 @@ KNOWN = [
     (m.Slowest(3, 2), b'{"is":"Slowest","clock":3,"node":2}'),
     (m.Workers(2), b'{"is":"Workers","workers":2}'),
     (
-        m.Fetch(1, "survey", "lines"),
-        b'{"is":"Fetch","number":1,"pass_":"survey","unit":"lines"}',
+        m.Fetch(1, "survey", "lines", 2),
+        b'{"is":"Fetch","number":1,"pass_":"survey","unit":"lines","text":2}',
     ),
     (m.Content(b"\x00\xffraw"), b'{"is":"Content"}' + b"\x00\xffraw"),
     (m.Content(b""), b'{"is":"Content"}'),

@@ -6,9 +6,10 @@ import pytest
 from snailps.api.block import Block
 from snailps.data._admission import Admission, Admitted
 from snailps.data.examples import ExampleReader
+from snailps.data.joined import Text
 from snailps.errors import DataError
 from snailps.models.sparse import batch
-from snailps.models.sparse.batch import BIAS_KEY, BatchReader
+from snailps.models.sparse.batch import BIAS_KEY, BatchReader, joined
 
 
 def lines(n=400, seed=1):
@@ -62,6 +63,24 @@ def test_batch_of_a_block_of_csv_is_read_as_the_head_of_its_file_says():
         reader = BatchReader(ExampleReader(columns=columns, on_bad_line="skip"))
         found.append(reader.read_block(block))
     assert [(len(batch), batch.bad) for batch in found] == [(0, 1), (1, 0)]
+
+
+def test_block_of_several_files_is_read_text_by_text_each_with_its_header(monkeypatch):
+    texts = [Text(b"y,a\n1,2\n", "f", 0), Text(b"0,3\n", "g", 9), Text(b"y,a\n1,4\n", "g", 0)]
+    block = Block(0, "f and 1 more", 0, 20, 0, 1, (0, 1), bytes, read_texts=lambda: texts)
+    reader = BatchReader(ExampleReader("csv", columns="y:label, a:numeric"))
+    found = reader.read_block(block)
+    assert (found.labels.tolist(), found.values.tolist()) == ([1, 0, 1], [2, 3, 4])
+    texts[1] = Text(b"0,x\n", "g", 9, lambda at: ("/data/g", -1))
+    with pytest.raises(DataError, match=r"/data/g, line 1 of the block at byte 9, column 3"):
+        reader.read_block(block)
+
+
+def test_examples_without_weights_have_1_beside_those_of_others():
+    some = ExampleReader().read(b"1 7:2\n0 9:4\n")
+    weights = np.array([0.5, 2], np.float32)
+    found = joined([some, some._replace(weights=weights)]).weights
+    assert found.tolist() == [1, 1, 0.5, 2]
 
 
 def test_batch_of_nothing_is_empty():

@@ -14,6 +14,7 @@ from snailps.config import JobSettings
 from snailps.config.quoting import split_list
 from snailps.data.blocks import HEAD, Block, Source, cut, expand, read_block, read_head
 from snailps.data.driver_files import PREFIX, is_driver_file
+from snailps.data.joined import Joined, JoinedFile, join, read_text, texts_of
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError
 
@@ -34,8 +35,8 @@ class JobInput:
     total_bytes : int
         Of all files.
     order : int or None
-        Seed by which blocks are drawn, each spread over its file; None: as they are cut, in their
-        order.
+        Seed by which blocks are drawn, each spread over its file, or over several files; None: as
+        they are cut, in their order.
     """
 
     def __init__(self, cls: type[Worker], settings: JobSettings) -> None:
@@ -44,7 +45,9 @@ class JobInput:
             settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
         )
         self._sources: list[Source] = []
+        self._single: list[Source] = []
         self._lengths: dict[str, int] = {}
+        self._joined: dict[str, Joined] | None = None
         self.order: int | None = None
         self._versions: dict[str, str] = {}
         self.total_bytes = 0
@@ -102,23 +105,49 @@ class JobInput:
         self.blocks, self.block_bytes, self.order = blocks, block_bytes, order
 
     def spread(self, path: str) -> int:
-        """Length of a file over which blocks are spread; 0: they are not."""
-        return 0 if self.order is None else self._lengths.get(path, 0)
+        """Length of a file, or of several, over which blocks are spread; 0: they are not."""
+        if self.order is None:
+            return 0
+        joined = self._of_several().get(path)
+        return self._lengths.get(path, 0) if joined is None else joined.source.bytes
+
+    def files(self, block: Block) -> tuple[list[JoinedFile], bool]:
+        """The files that a block over several has bytes of, and whether they are matrix files."""
+        joined = self._of_several().get(block.path) if self.order is not None else None
+        if joined is None:
+            return [], False
+        return joined.files(block.start, block.stop), joined.by_file
+
+    def _of_several(self) -> dict[str, Joined]:
+        """Files that are cut as one, by the name that their blocks have."""
+        if self._joined is None:
+            self._single, joined = self._sources, list[Joined]()
+            if self._cls.unit == "line":
+                self._single, joined = join(self._sources, self._scratch)
+            self._joined = {one.source.path: one for one in joined}
+        return self._joined
 
     def version(self, path: str) -> str:
         """What tells the version of a file that was cut; empty of one that is read as it is."""
         return self._versions.get(path, "")
 
-    def read(self, block: Block, unit: str) -> bytes:
-        """Bytes of a block, in a unit; or the head of its file (`HEAD`).
+    def read(self, block: Block, unit: str, text: int = 0) -> bytes:
+        """Bytes of a block, in a unit, of one over several files a text's; or a head (`HEAD`).
 
         Raises
         ------
         DataError
             The master cannot read it either.
         """
+        files, by_file = self.files(block)
         if unit == HEAD:
-            return read_head(block.path, self._scratch)
+            return read_head(files[0].path if files else block.path, self._scratch)
+        if files:
+            where = files, block.start, block.stop, self.spread(block.path)
+            texts = texts_of(*where, by_file=by_file)
+            if text >= len(texts):
+                return b""
+            return read_text(texts[text], self._scratch, by_file=by_file)
         return read_block(
             block.path,
             block.start,
@@ -134,8 +163,11 @@ class JobInput:
         self._scratch.clean()
 
     def _cut(self, block_bytes: int) -> None:
-        self.block_bytes = block_bytes
-        self.blocks = cut(self._sources, block_bytes)
+        self.block_bytes, sources = block_bytes, self._sources
+        if self.order is not None:
+            joined = [one.source for one in self._of_several().values()]
+            sources = [*self._single, *joined]
+        self.blocks = cut(sources, block_bytes)
 
 
 def address_of(path: str) -> str:

@@ -621,6 +621,7 @@ class Job:
         if entry is None:
             return None
         first, self._is_fresh = self._is_fresh, False
+        files, by_file = self.input.files(entry.block)
         return messages.Leased(
             entry.number,
             entry.block.path,
@@ -643,6 +644,8 @@ class Job:
             first,
             self.input.version(entry.block.path),
             self.input.spread(entry.block.path),
+            [list(file) for file in files],
+            by_file,
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
@@ -660,8 +663,8 @@ class Job:
         ):
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
-    def content(self, number: int, unit: str) -> bytes:
-        """Bytes of a leased block, for a worker that cannot open its path.
+    def content(self, number: int, unit: str, text: int = 0) -> bytes:
+        """Bytes of a leased block, or of one of its texts, for a worker that cannot open its path.
 
         Raises
         ------
@@ -670,7 +673,7 @@ class Job:
         """
         self.check_fetch(number, unit)
         assert self.ledger is not None
-        return self.input.read(self.ledger.entry(number).block, unit)
+        return self.input.read(self.ledger.entry(number).block, unit, text)
 
     def done(self, message: messages.Done, node: int, now: float) -> bool:
         """Takes the result of a block of the training; False if that is not this worker's."""

@@ -241,7 +241,7 @@ class LeaseService:
         """A worker cannot open its block's path and wants the bytes, which are read beside."""
         job, ledger = self.running()
         job.check_fetch(message.number, message.unit)
-        read = partial(job.content, message.number, message.unit)
+        read = partial(job.content, message.number, message.unit, message.text)
         self._out.work(read, partial(self._fetched, call), "fetch")
         member.fetched += 1
         member.lacks = ledger.entry(message.number).block.path

@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,9 +22,9 @@ from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
-from snailps.data.blocks import TextParts
 from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
+from snailps.data.joined import Place, TextParts
 from snailps.data.matrix_file import even_rows, is_matrix
 from snailps.errors import DataError
 from snailps.models.sparse.settings import SparseSettings
@@ -41,8 +40,6 @@ time.  Pieces of 4 MiB take a tenth longer to parse, look up and train."""
 PLAIN = Encoding()
 P = TypeVar("P")
 T = TypeVar("T")
-Place = Callable[[int], int] | None
-"""Of `ExampleReader.read`."""
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
@@ -178,7 +175,9 @@ class BatchReader:
         """Position and reason of the first line that was left out."""
         return self._reader.first_bad
 
-    def read(self, data: bytes, path: str = "", start: int = 0, place: Place = None) -> Batch:
+    def read(
+        self, data: bytes, path: str = "", start: int = 0, place: Place | None = None
+    ) -> Batch:
         """The batch of a text of whole lines, which begins at byte `start` of file `path`.
 
         Raises
@@ -226,7 +225,9 @@ class BatchReader:
             batch.keys = np.append(batch.keys, np.uint64(BIAS_KEY))
         return batch
 
-    def parse(self, data: bytes, path: str = "", start: int = 0, place: Place = None) -> Examples:
+    def parse(
+        self, data: bytes, path: str = "", start: int = 0, place: Place | None = None
+    ) -> Examples:
         """The examples of a text, parsed by all threads."""
         if self._pool is None:  # in one piece: there is nothing to join
             return self._reader.read(data, path, start, place=place)
@@ -238,7 +239,7 @@ class BatchReader:
         then: Callable[[Examples], T],
         path: str = "",
         start: int = 0,
-        place: Place = None,
+        place: Place | None = None,
     ) -> list[T]:
         """Results of `then` for the pieces of a text, in order; threads parse and call it."""
         if is_matrix(data):
@@ -262,12 +263,15 @@ class BatchReader:
             self._reader.read(data, path, start, place=place)  # an error with the line number
             raise
 
-    def pieces_of(self, parts: TextParts, then: Callable[[Examples], T], path: str = "") -> list[T]:
-        """The same of parts of a file, which the threads read, too; the format must be known."""
+    def pieces_of(self, parts: TextParts, then: Callable[[Examples], T]) -> list[T]:
+        """The same of parts of files, which the threads read, too; the format must be known."""
 
         def read(part: int) -> T:
-            place = partial(parts.place, part)
-            return then(self._reader.read(parts.read(part), path, parts.start(part), None, place))
+            found = [
+                self._reader.read(text.data, text.path, text.start, place=text.place)
+                for text in parts.texts(part)
+            ]
+            return then(joined(found) if found else self._reader.read(b""))
 
         return self._map(read, range(len(parts.parts)))
 
@@ -279,11 +283,15 @@ class BatchReader:
 
     def read_block(self, block: Block) -> Batch:
         """The batch of a block."""
+        return self.numbered(self.parse_block(block), block.path)
+
+    def parse_block(self, block: Block) -> Examples:
+        """The examples of a block, of all its texts."""
         self.knows_format(block)
-        return self.read(block.data, block.path, block.start, block.place)
+        return joined([self.parse(*text) for text in block.texts()] or [self.parse(b"")])
 
     def _pieces_of_rows(
-        self, data: bytes, then: Callable[[Examples], T], path: str, place: Place
+        self, data: bytes, then: Callable[[Examples], T], path: str, place: Place | None
     ) -> list[T]:
         """The same for a block of a matrix file."""
         parts = len(data) // PIECE_BYTES
@@ -370,9 +378,16 @@ def check_classes(batch: Batch, classes: int, where: str) -> None:
 
 
 def joined(pieces: Sequence[Examples]) -> Examples:
-    """Examples of several texts in sequence."""
+    """Examples of several texts in sequence; without weights these are 1, beside others'."""
     if len(pieces) == 1:
         return pieces[0]
+    if any(len(piece.weights) for piece in pieces):
+        pieces = [
+            piece
+            if len(piece.weights)
+            else piece._replace(weights=np.ones(len(piece.labels), np.float32))
+            for piece in pieces
+        ]
     return Examples(**_in_sequence(pieces, "labels", "keys", "values", "fields", "weights"))
 
 

@@ -387,8 +387,7 @@ class SparseWorker(Worker):
         if self.settings.min_count == 1:
             return b""
         reader = batch_reader(self.settings)
-        reader.knows_format(block)
-        examples = reader.parse(block.data, block.path, block.start, block.place)
+        examples = reader.parse_block(block)
         keys, places = number_keys(examples.keys)
         counts = np.minimum(np.bincount(places, minlength=len(keys)), self.settings.min_count)
         return keys.tobytes() + counts.astype(np.uint8).tobytes()
@@ -498,11 +497,13 @@ class SparseWorker(Worker):
             return examples, shared.find(examples.keys)
 
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
-        if parts is None:
-            pieces = self._reader.pieces(block.data, find, block.path, block.start, block.place)
-        else:
+        if parts is not None:
             with contextlib.closing(parts):
-                pieces = self._reader.pieces_of(parts, find, block.path)
+                pieces = self._reader.pieces_of(parts, find)
+        elif block.read_texts is None:
+            pieces = self._reader.pieces(block.data, find, block.path, block.start, block.place)
+        else:  # of one file each: together, to be drawn together
+            pieces = [find(self._reader.parse_block(block))]
         block._data = None
         of_bias = shared.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
         examples = sum(len(examples.labels) for examples, _ in pieces)

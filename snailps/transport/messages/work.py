@@ -46,6 +46,7 @@ from snailps.transport.messages.validation import (
     PartOrNone,
     Path,
     Plain,
+    Row,
     Seconds,
     Struct,
     Table,
@@ -173,6 +174,9 @@ class Lease(Message):
     held: Natural = 0
 
 
+_FILE = Row(Path(), U63, U63, Words())
+
+
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Leased(Message):
@@ -182,7 +186,9 @@ class Leased(Message):
     the fields from `clock` on are those of `api.block.Block`; `had`: visiting parts of a tenancy
     whose visits others have settled.  `first`: nothing of the training was leased before.
     `version`: tells that of which the master has a copy.  `spread`: length of the file over which
-    the block is spread, 0: it is one range of it.
+    the block is spread, 0: it is one range of it.  `files`: of a block over several, those that it
+    has bytes of, each with its place in the sequence of all, its length, its version; `by_file`:
+    they are matrix files.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
@@ -206,6 +212,8 @@ class Leased(Message):
     first: Bool = False
     version: Text = ""
     spread: Natural = 0
+    files: Annotated[list[Any], ListOf(_FILE)] = field(default_factory=list)
+    by_file: Bool = False
 
     def check(self) -> None:
         """A block comes with both shares, a tenancy with its parts."""
@@ -280,11 +288,12 @@ class Workers(Message):
 @message(by="worker", answers="Content")
 @dataclass(frozen=True, slots=True)
 class Fetch(Message):
-    """A worker cannot open the path of its block and wants the bytes."""
+    """A worker cannot open the path of its block and wants the bytes, of several files a text's."""
 
     number: Natural
     pass_: Label
     unit: Label
+    text: Natural = 0
 
 
 @message(by="worker", answers="Ok Enough")
