@@ -240,6 +240,7 @@ class Scratch:
         self.tables = tables
         self._held: dict[str, tuple[Path, int, str]] = {}  # origin -> copy, lock on it, version
         self._expected: dict[str, str] = {}
+        self._plain: set[str] = set()
         self._copies: dict[str, DriverCopy] = {}
         self._mutex = threading.Lock()
         self._closing = threading.Event()  # set while `close` waits for its turn
@@ -271,12 +272,15 @@ class Scratch:
         WaitTimeout
             Another process has been making this copy for longer than `wait_s`.
         """
+        if path in self._plain:  # a block may be over many files
+            return Path(path)
         if is_driver_file(path):
             copy = self._copy_of(path)
             copy.fetch(start, copy.size if stop is None else stop)
             return copy.path
         is_table = self.tables is not None and self.tables.takes(path)
         if not (is_table or is_packed(path) or is_url(path)):
+            self._plain.add(path)
             return Path(path)
         with self._mutex:
             if path not in self._held:

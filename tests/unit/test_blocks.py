@@ -590,7 +590,7 @@ def test_block_over_many_files_opens_few_at_once_and_names_what_it_cannot_read(
     assert read_text(everything, scratch) == b"1 2:1\n" * 400
     assert most == [0, 64]
     assert open_parts(files, 0, 2400, 100, scratch) is None
-    os.unlink(paths[0])
+    Path(paths[0]).unlink()
     with pytest.raises(DataError, match=r"cannot read .*many000\.txt: No such file"):
         read_text(ranges, scratch)
 

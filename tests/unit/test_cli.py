@@ -223,7 +223,8 @@ def test_train_leaves_what_the_input_is_like_for_the_master_to_say(
     asked = []
     monkeypatch.setattr("snailps.cli.train.run_local", lambda *_, **given: asked.append(given) or 0)
     monkeypatch.chdir(tmp_path)
-    code, _, told = call(monkeypatch, capsys, *["train", "logistic", "--train", "x.svm", "--output", "o"])
+    words = ["train", "logistic", "--train", "x.svm", "--output", "o"]
+    code, _, told = call(monkeypatch, capsys, *words)
     assert (code, len(asked), told, caplog.messages) == (0, 1, "", [])
 
 
