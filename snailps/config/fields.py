@@ -75,6 +75,7 @@ def setting(
     aliases: Iterable[str | Alias] = (),
     check: Check | None = None,
     auto: bool = False,
+    automatic: int = 0,
     hidden: bool = False,
 ) -> T:
     """Declare a field of a `Settings` dataclass.
@@ -98,7 +99,9 @@ def setting(
         (value, origin) -> value for a str: normalises it, or raises `ConfigError` with a message
         that begins with origin.  Must accept its own results.
     auto : bool
-        Of an int: ``auto`` is a value, too, which is 0 in Python and in no range.
+        Of a number: ``auto`` is a value, too.
+    automatic : int
+        What ``auto`` is in a `Settings` object; of a setting with `low` another than all it takes.
     hidden : bool
         It is the program's own, which no user sets: no option, and in no document.
 
@@ -132,6 +135,7 @@ def setting(
         aliases=tuple(Alias(a) if isinstance(a, str) else a for a in aliases),
         check=check,
         auto=auto,
+        automatic=automatic,
         hidden=hidden,
     )
     field: Any = dataclasses.field(default=default, metadata={_METADATA: declared})
@@ -183,6 +187,7 @@ class Setting:
     aliases: tuple[Alias, ...]
     check: Check | None
     auto: bool = False
+    automatic: int = 0
     hidden: bool = False
 
     def parse(self, text: str, origin: str) -> Any:
@@ -199,7 +204,7 @@ class Setting:
                 return tuple(split_list(text))
             plain = unquote(text)
             if self.auto and plain.lower() == "auto":
-                return 0
+                return self.automatic
             value: Any = _PARSERS[self.kind](plain, self.unit)
         except ValueError as error:
             raise self._refusal(text, origin, str(error)) from None
@@ -213,7 +218,7 @@ class Setting:
 
     def format(self, value: Any) -> str:
         """Text that `parse` turns back into exactly `value`."""
-        return "auto" if self.auto and value == 0 else format_value(value)
+        return "auto" if self.auto and value == self.automatic else format_value(value)
 
     @property
     def expected(self) -> str:

@@ -494,10 +494,10 @@ class SparseNetClassifier(_net.SparseNetClassifier):
 class TextClassifier(_text.TextClassifier):
     dim: int
     loss: Literal["softmax", "ova", "ns", "hs"]
-    lr: float
+    lr: float | Literal["auto"]
     word_ngrams: int
-    minn: int
-    maxn: int
+    minn: int | Literal["auto"]
+    maxn: int | Literal["auto"]
     bucket: int | Literal["auto"]
     negatives: int
     min_count: int
@@ -524,10 +524,10 @@ class TextClassifier(_text.TextClassifier):
         *,
         dim: int = 100,
         loss: Literal["softmax", "ova", "ns", "hs"] = "softmax",
-        lr: float = 0.1,
+        lr: float | Literal["auto"] = "auto",
         word_ngrams: int = 1,
-        minn: int = 0,
-        maxn: int = 0,
+        minn: int | Literal["auto"] = "auto",
+        maxn: int | Literal["auto"] = "auto",
         bucket: int | Literal["auto"] = "auto",
         negatives: int = 5,
         min_count: int = 1,

@@ -185,13 +185,13 @@ def type_of(setting: Setting) -> Any:
     if setting.kind == "list" and setting.unit == "numbers":
         return Sequence[float]
     if setting.auto:
-        return int | Literal["auto"]
+        return _TYPES[setting.kind] | Literal["auto"]
     return int | str if setting.unit == "bytes" else _TYPES[setting.kind]
 
 
 def _shown(setting: Setting, value: Any) -> Any:
     """A value as users write it in Python."""
-    return "auto" if setting.auto and value == 0 else value
+    return "auto" if setting.auto and value == setting.automatic else value
 
 
 def _common() -> Mapping[str, Setting]:

@@ -51,6 +51,7 @@ def test_classifier_on_prose_is_as_good_as_the_official_package(prose, tmp_path,
     theirs.save_model(str(tmp_path / "theirs.bin"))
     job = {"worker_class": "snailps.models.classifier:Classifier", "output": "ours", **sizes}
     job |= {"input": str(prose / "train.txt"), "epochs": 10, "word_ngrams": 2, "bucket": 20_000}
+    job["maxn"] = 0
     servers, workers = servers_workers
     with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
         codes, master = cluster.run()

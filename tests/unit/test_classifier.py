@@ -75,10 +75,34 @@ def settings_of(**values):
 
 
 def test_settings_defaults_are_those_of_fasttext():
-    s = settings_of()
+    s = settings_of().decided(small=False)
     assert (s.lr, s.epochs, s.dim, s.loss, s.word_ngrams) == (0.1, 0, 100, "softmax", 1)
     assert (s.min_count, s.min_count_label, s.negatives) == (1, 0, 5)
     assert (s.minn, s.maxn, s.label, s.buckets) == (0, 0, "__label__", 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "lines", "expected"),
+    [
+        ({}, 1000, (4, 4, 0.5, 240)),
+        ({}, 80_000, (0, 0, 0.1, 5)),
+        ({"lr": 0.1}, 1000, (4, 4, 0.1, 300)),
+        ({"maxn": 0}, 1000, (0, 0, 0.1, 300)),
+        ({"maxn": 6}, 1000, (4, 6, 0.1, 300)),
+        ({"maxn": "auto", "minn": 2}, 1000, (2, 0, 0.1, 300)),
+    ],
+)
+def test_small_text_has_ngrams_of_characters_unless_settings_say_otherwise(
+    tmp_path, values, lines, expected
+):
+    text = b"__label__a some words in a line\n" * lines
+    path = tmp_path / "x.txt"
+    path.write_bytes(text)
+    s = Classifier.adopt(settings_of(**values, input=str(path)), lambda name: None)
+    passes = Classifier.passes(s, len(text))
+    assert (s.minn, s.maxn, s.lr, passes.most) == expected
+    other = Classifier.adopt(settings_of(**values), lambda name: None)
+    assert other == settings_of(**values)  # nothing is known of the text
 
 
 @pytest.mark.parametrize(
@@ -86,7 +110,7 @@ def test_settings_defaults_are_those_of_fasttext():
     [
         ({"loss": "hs"}, "hierarchical softmax"),
         ({"minn": 4, "maxn": 3}, "minn"),
-        ({"maxn": 3}, "minn"),
+        ({"maxn": 33}, "maxn"),
         ({"label": ""}, "label"),
         ({"label": '"a b"'}, "label"),
         ({"word_ngrams": 0}, "word.ngrams"),

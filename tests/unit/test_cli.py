@@ -221,6 +221,7 @@ def test_train_leaves_what_the_input_is_like_for_the_master_to_say(
 ):
     (tmp_path / "x.svm").write_text("0 1:1\n" * 400_000)
     asked = []
+    monkeypatch.setattr("snailps.models.sparse.sample.LABELS_BYTES", 0)
     monkeypatch.setattr("snailps.cli.train.run_local", lambda *_, **given: asked.append(given) or 0)
     monkeypatch.chdir(tmp_path)
     words = ["train", "logistic", "--train", "x.svm", "--output", "o"]

@@ -9,6 +9,7 @@ from snailps.data._examples import Examples
 from snailps.data.encoding import KEYS_MAX, Encoding
 from snailps.data.table_files import complete
 from snailps.errors import DataError
+from snailps.models.sparse import sample
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
@@ -186,12 +187,35 @@ def test_labels_that_are_not_those_of_the_loss_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("label", "expected"), [(0, (0, 1)), (-1, (-1, 1)), (1, (0, 1)), (2, (1, 2))]
 )
-def test_rare_class_that_a_sample_lacks_is_guessed_and_no_other_is_taken(tmp_path, label, expected):
+def test_rare_class_that_a_sample_lacks_is_guessed_and_no_other_is_taken(
+    tmp_path, monkeypatch, label, expected
+):
+    monkeypatch.setattr(sample, "LABELS_BYTES", 0)
     text = "".join(f"{label} {at}:1\n" for at in range(200_000))
     found = settings_of(text, tmp_path / "x.svm")
     assert Encoding.of_text(found.encoding).labels == expected
     with pytest.raises(DataError, match=r"label 7 is none of the classes.* A small file"):
         batch_reader(found).read(b"7 1:1\n", "x.svm")
+
+
+def rare(labels, lines=200_000):
+    """Lines of label 1, and after two fifths of them one each of other labels."""
+    found = [f"1 {at}:1\n" for at in range(lines)]
+    found[2 * lines // 5 : 2 * lines // 5 + len(labels)] = [f"{label} 1:1\n" for label in labels]
+    return "".join(found)
+
+
+def test_label_that_is_somewhere_in_a_file_of_moderate_size_is_known_before_training(tmp_path):
+    path = tmp_path / "x.svm"
+    assert Encoding.of_text(settings_of(rare([2]), path).encoding).labels == (1, 2)
+    with pytest.raises(DataError, match=r"2 classes, got 3 different ones: 0, 1, 2"):
+        settings_of(rare([2, 0]), path)
+    path.write_text(rare([7, 3]))
+    given = LinearSettings(input=(str(path),), loss="multinomial", classes=3)
+    three = encoded(given, has_constant=True)
+    assert Encoding.of_text(three.encoding).labels == (1, 3, 7)
+    with pytest.raises(DataError, match="got one only: all 200,000 are 1"):
+        settings_of(rare([]), path)
 
 
 def test_file_that_cannot_be_read_is_not_taken_for_read(tmp_path):
@@ -210,7 +234,8 @@ def test_index_that_pandas_writes_is_no_column(tmp_path):
     assert declared == ("a:numeric", "y:label", "__index_level_0__:ignore")
 
 
-def test_label_that_a_sample_lacks_is_refused_where_it_comes(tmp_path):
+def test_label_that_a_sample_lacks_is_refused_where_it_comes(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample, "LABELS_BYTES", 0)
     lines = "".join(f"{at % 2 + 1} {at}:1\n" for at in range(200_000))
     cut = lines.index("1 50010:")
     found = settings_of(lines[:cut] + "3 50010:1\n" + lines[cut:], tmp_path / "x.svm")
@@ -250,6 +275,19 @@ def test_sorted_labels_are_told_where_the_order_is_kept(tmp_path, caplog):
     path.write_text("".join(f"{at % 3 % 2} {at}:1\n" for at in range(1000)))
     encoded(given, has_constant=True, is_drawn=False)
     assert caplog.text == ""
+
+
+def test_files_of_one_class_each_are_told_where_they_are_fetched(tmp_path, monkeypatch, caplog):
+    paths = [tmp_path / "a.svm", tmp_path / "b.svm"]
+    for label, path in enumerate(paths):
+        path.write_text(f"{label} 1:1\n" * 1000)
+    given = SparseSettings(input=tuple(map(str, paths)))
+    encoded(given, has_constant=True)
+    assert caplog.text == ""
+    monkeypatch.setattr(sample, "is_url", lambda path: True)
+    encoded(given, has_constant=True)
+    assert "have a mean of 0, the others 0.556" in caplog.text
+    assert "mix the lines of files that are fetched" in caplog.text
 
 
 def test_loss_of_a_constant_is_that_of_the_shares(tmp_path):

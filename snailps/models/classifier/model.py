@@ -37,8 +37,14 @@ from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier import warm_start
 from snailps.models.classifier.curvature import Curvature
-from snailps.models.classifier.passes import enough_epochs, lines_in
-from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.classifier.passes import (
+    STEPS,
+    STEPS_GRAMS,
+    enough_epochs,
+    is_small,
+    lines_in,
+)
+from snailps.models.classifier.settings import LR, ClassifierSettings
 from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.ngram_rows import chosen, surveyed, with_rows
 from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
@@ -162,13 +168,14 @@ class _Batch:
 def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabulary]:
     """The settings as `surveyed`, and the vocabularies of words and labels."""
     assert isinstance(results.settings, ClassifierSettings)
-    s, summary = surveyed(results.settings, results.summary)
+    s, summary = surveyed(results.settings.decided(small=False), results.summary)
     return s, *unpack_summary(summary)
 
 
 class Classifier(TextModel):
     """fastText's supervised mode as a parameter-server model; see the module's docstring."""
 
+    completed: ClassVar[tuple[str, ...]] = ("minn", "maxn", "lr")
     Settings = ClassifierSettings
     settings: ClassifierSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
@@ -190,7 +197,7 @@ class Classifier(TextModel):
     def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
         """The vocabularies of words and labels, and how many rows n-grams have."""
         assert isinstance(settings, ClassifierSettings)
-        s, prefix = settings, settings.label.encode()
+        s, prefix = settings.decided(small=False), settings.label.encode()
         warn_of_unread(counter.unread, "the input")
         if s.continue_from:
             words, labels = warm_start.count_on(s, counter)
@@ -216,9 +223,14 @@ class Classifier(TextModel):
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Takes dim, loss and n-grams from the file that the training starts from."""
+        """Takes dim, loss and n-grams from the file that the training starts from.
+
+        Without one it leaves to the length of the text what is ``auto``.
+        """
         assert isinstance(settings, ClassifierSettings)
-        return warm_start.adopt(settings, explicit)
+        if settings.continue_from:
+            return warm_start.adopt(settings, explicit).decided(small=False)
+        return settings.decided(small=is_small(settings.input)) if settings.input else settings
 
     @classmethod
     def shuffles(cls, settings: JobSettings) -> bool:
@@ -235,7 +247,9 @@ class Classifier(TextModel):
         assert isinstance(settings, ClassifierSettings)
         epochs = EPOCHS
         if not settings.continue_from:
-            epochs = enough_epochs(lines_in(settings.input, total_bytes), settings.lr)
+            steps = STEPS_GRAMS if settings.maxn > 0 else STEPS
+            lines = lines_in(settings.input, total_bytes)
+            epochs = enough_epochs(lines, settings.lr or LR, steps)
         return Passes(epochs, epochs)
 
     @classmethod
@@ -250,7 +264,7 @@ class Classifier(TextModel):
 
     def setup(self) -> None:
         """Unpacks the vocabularies and what follows from them."""
-        self.settings, summary = surveyed(self.settings, self.summary)
+        self.settings, summary = surveyed(self.settings.decided(small=False), self.summary)
         s, (words, labels) = self.settings, unpack_summary(summary)
         self._words, self._labels = len(words), len(labels)
         self._reader = LineReader(

@@ -8,7 +8,7 @@ No tables, blocks or rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from snailps.api.passes import EPOCHS_AUTO
@@ -17,6 +17,11 @@ from snailps.data._labelled import GRAM_MAX
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
 from snailps.models.packed_tables import SHUFFLE
+
+AUTO_MAXN = -1
+"""Value of `maxn` in settings that leave it to the text."""
+LR, LR_GRAMS, GRAMS = 0.1, 0.5, 4
+"""Rates without and with n-grams of characters, and their length; see `passes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,13 @@ class ClassifierSettings(JobSettings):
         when="Lines have several labels, or there are thousands of labels.",
     )
     lr: float = setting(
-        0.1,
-        help="Initial learning rate; it falls linearly to 0 over the job.",
+        0.0,
+        help="Initial learning rate; it falls linearly to 0 over the job. `auto`: 0.1, of a small "
+        "text with n-grams of characters by `maxn: auto` 0.5.",
         when="0.5 to 1 for few or short lines.",
         low=1e-6,
         high=10.0,
+        auto=True,
     )
     word_ngrams: int = setting(
         1,
@@ -56,19 +63,22 @@ class ClassifierSettings(JobSettings):
     )
     minn: int = setting(
         0,
-        help="Shortest character n-gram.",
+        help="Shortest character n-gram. `auto`: the longest, at most 4.",
         when="With `maxn`.",
         unit="characters",
         low=0,
         high=32,
+        auto=True,
     )
     maxn: int = setting(
-        0,
-        help="Longest character n-gram. 0: none.",
-        when="3 to 6 if words have many forms or spellings.",
+        AUTO_MAXN,
+        help="Longest character n-gram. 0: none. `auto`: 4 of texts of up to 80,000 lines, else none.",
+        when="0 to have fastText's; 3 to 6 if words have many forms or spellings.",
         unit="characters",
         low=0,
         high=32,
+        auto=True,
+        automatic=AUTO_MAXN,
     )
     bucket: int = setting(
         AUTO,
@@ -148,7 +158,7 @@ class ClassifierSettings(JobSettings):
                 f"{where('loss')}: loss: hierarchical softmax (hs) is not part of snailps; for "
                 "many labels use ns, for up to a few thousand softmax"
             )
-        if self.maxn and not 1 <= self.minn <= self.maxn:
+        if self.minn > self.maxn > 0:
             raise ConfigError(
                 f"{where('minn')}: minn: expected 1 to maxn ({self.maxn}, from {where('maxn')}), "
                 f"got {self.minn}; for no character n-grams at all set maxn: 0"
@@ -158,6 +168,14 @@ class ClassifierSettings(JobSettings):
                 f"{where('label')}: label: expected a prefix of labels, such as __label__, "
                 f"without blanks; got {self.label!r}"
             )
+
+    def decided(self, *, small: bool) -> ClassifierSettings:
+        """The settings with what is left to a text that is `small` or not."""
+        maxn, lr = self.maxn, self.lr or LR
+        if maxn == AUTO_MAXN:
+            maxn = GRAMS if small and not self.minn else 0
+            lr = self.lr or (LR_GRAMS if maxn else LR)
+        return replace(self, maxn=maxn, minn=self.minn or min(GRAMS, maxn), lr=lr)
 
     @property
     def buckets(self) -> int:

@@ -36,8 +36,6 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
         The file cannot be read.
     """
     path = s.continue_from
-    if not path:
-        return s
     return with_shape(s, _shape_of(opened(s)), path, explicit)
 
 

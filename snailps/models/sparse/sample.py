@@ -1,6 +1,7 @@
 """What a sample of the input says before the training: the labels, and how large values are.
 
     files -> pieces spread over them -> Examples -> Encoding, in the settings   (master)
+    files of `LABELS_BYTES` -> all their labels
 
 A small input is read whole.  A piece that cannot be read is left out: what is wrong with it is told
 where it is trained.  No rows, no workers.
@@ -13,13 +14,15 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
-from snailps.data.blocks import files_of, head_of, read_block
+from snailps.data.blocks import Source, cut, files_of, head_of, read_block
+from snailps.data.driver_files import is_driver_file
 from snailps.data.encoding import Encoding, shown
 from snailps.data.examples import ExampleReader
 from snailps.data.scratch import Scratch
@@ -32,6 +35,9 @@ log = logging.getLogger(__name__)
 PIECES = 16
 PIECE_BYTES = 64 << 10
 """Some 1,000 examples of 14 features, or 150 of 100."""
+LABELS_BYTES = 32 << 20
+"""Of inputs up to here all labels are read, in .05 s; of larger ones blocks in drawn order have
+what lies together within the first few."""
 TENTH_MIN = 10
 """Examples that tell whether labels are sorted, at least."""
 EXACT = 1 << 24
@@ -77,12 +83,7 @@ def sample_of(settings: SparseSettings) -> Sample:
     found, is_whole = [], len(places) == len(paths)
     scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
     try:
-        reader = ExampleReader(
-            settings.format,
-            columns=settings.text_columns,
-            hash_bits=settings.hash_bits,
-            on_bad_line="skip",
-        )
+        reader = _reader(settings)
         for path in (paths[place] for place in places):
             read = False
             with contextlib.suppress(SnailError):
@@ -93,6 +94,43 @@ def sample_of(settings: SparseSettings) -> Sample:
     finally:
         scratch.close()
     return Sample(found, is_whole and bool(found))
+
+
+def _reader(settings: SparseSettings) -> ExampleReader:
+    return ExampleReader(
+        settings.format,
+        columns=settings.text_columns,
+        hash_bits=settings.hash_bits,
+        on_bad_line="skip",
+    )
+
+
+def all_labels(settings: SparseSettings) -> NDArray[np.float64] | None:
+    """Labels of all examples that have a weight; None: too large, or not to be read as it is."""
+    paths, reading = files_of(settings.input), settings.reading()
+    if any(
+        reading.takes(path) or is_packed(path) or is_url(path) or is_driver_file(path)
+        for path in paths
+    ):
+        return None
+    sources = [Source(path, Path(path).stat().st_size) for path in paths]
+    if sum(source.bytes for source in sources) > LABELS_BYTES:
+        return None
+    reader, found = _reader(settings), [np.empty(0)]
+    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+    try:
+        for at in cut(sources, 8 << 20):
+            data = read_block(at.path, at.start, at.stop, unit="line", scratch=scratch)
+            examples = reader.read(data, at.path, at.start)
+            if examples.bad:  # what is left out may have others
+                return None
+            has_weight = examples.weights > 0 if len(examples.weights) else slice(None)
+            found.append(examples.labels[has_weight])
+    except SnailError:  # told where it is trained
+        return None
+    finally:
+        scratch.close()
+    return np.concatenate(found)
 
 
 def _of_file(
@@ -140,7 +178,8 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True) -> S:
     labels, weights = sample.labelled()
     if len(labels) == 0:  # all have weight 0
         return settings
-    if not is_drawn:
+    # What is fetched is not spread over other files.
+    if not is_drawn or (len(sample.pieces) > 1 and any(map(is_url, settings.input))):
         _look_at_order(sample)
     encoding = encoding.measured(sample.pieces)
     if settings.loss == "squared":
@@ -148,7 +187,9 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True) -> S:
             encoding = encoding.centred(labels, weights, has_constant=has_constant)
     elif not encoding.labels:
         classes = 2 if settings.loss == "logistic" else getattr(settings, "classes", 0)
-        encoding = replace(encoding, labels=_classes(labels, classes, is_whole=sample.is_whole))
+        every = labels if sample.is_whole else all_labels(settings)
+        known = labels if every is None else every
+        encoding = replace(encoding, labels=_classes(known, classes, is_whole=every is not None))
     if settings.loss != "squared" and not settings.class_weights:
         encoding = replace(encoding, constant=_entropy(labels, weights))
     if not encoding.keeps_values:
@@ -175,7 +216,7 @@ def _look_at_order(sample: Sample) -> None:
     if abs(first - rest) > spread * max(0.5, 5 / tenth**0.5):
         log.warning(
             "the labels of the first tenth of the input have a mean of %.3g, the others %.3g: if "
-            "they are sorted, set shuffle: true",
+            "they are sorted, set shuffle: true, and mix the lines of files that are fetched",
             first, rest,
         )  # fmt: skip
 
