@@ -72,7 +72,8 @@ class ClassifierSettings(JobSettings):
     )
     maxn: int = setting(
         AUTO_MAXN,
-        help="Longest character n-gram. 0: none. `auto`: 4 of texts of up to 80,000 lines, else none.",
+        help="Longest character n-gram. 0: none. `auto`: 4 of texts of up to 80,000 lines, else "
+        "none.",
         when="0 to have fastText's; 3 to 6 if words have many forms or spellings.",
         unit="characters",
         low=0,
