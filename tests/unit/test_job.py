@@ -734,3 +734,34 @@ def test_small_input_of_many_epochs_has_fewer_blocks_an_epoch(make):
         assert len(make(epochs=epochs, block_bytes="4000").input.blocks) == blocks
     assert len(make(2, epochs="50", block_bytes="4000").input.blocks) == 2
     assert len(make(epochs="50", block_bytes="4000", consistency="bsp").input.blocks) == 10
+
+
+def test_blocks_of_a_job_that_shuffles_are_over_all_files_and_are_found_again(
+    make, tmp_path, monkeypatch
+):
+    """By the names of the files, whatever order the input has them in."""
+    monkeypatch.setattr(Counter, "shuffles", classmethod(lambda cls, settings: True))
+    paths = [tmp_path / f"{letter}.txt" for letter in "cab"]
+    for path in paths:
+        path.write_text(f"{path.stem}\n" * 700)
+    settings = {"epochs": "1", "block_bytes": "600"}
+    job = make(input=", ".join(map(str, paths)), **settings)
+    job.begin_pass("train")
+    first = job.lease(1)
+    assert first.path == f"{tmp_path}/a.txt and 2 more"
+    assert first.spread == 4200
+    assert [file[:3] for file in first.files] == [
+        [str(tmp_path / f"{letter}.txt"), 1400 * at, 1400] for at, letter in enumerate("abc")
+    ]
+    lines = job.content(first.number, "line").split()
+    assert {line: len(lines) / lines.count(line) for line in lines} == pytest.approx(
+        {b"a": 3, b"b": 3, b"c": 3}, abs=0.5
+    )
+    assert job.content(first.number, "line", 9) == b""
+    assert job.done(done(first.number), 1)
+    job.ledger.records.settle([first.number], 1)
+    snapshot = unpack(pack(job.snapshot()))
+    again = make(input=", ".join(map(str, sorted(paths))), **settings)
+    again.begin_pass("train", snapshot=snapshot)
+    left = [job.lease(1) for _ in range(job.ledger.size - 1)]
+    assert [again.lease(1) for _ in left] == left
