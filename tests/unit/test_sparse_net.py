@@ -307,7 +307,7 @@ def test_settings_that_do_not_fit_are_refused_at_the_master(changed, said):
         ({"hidden": ()}, "hidden: expected widths"),
         ({"hidden": ("0",)}, "hidden: expected widths"),
         ({"hidden": ("a",)}, "hidden: expected widths"),
-        ({"loss": "multinomial"}, "classes: expected at least 2"),
+        ({"loss": "multinomial"}, "needs the number of classes, got 0"),
         ({"classes": 3}, "classes: expected 0"),
     ],
 )
