@@ -154,8 +154,10 @@ def told(path: str) -> Iterator[None]:
                 f"`{packing} -t` tells, and a fresh copy helps"
             ) from error
         why = error.strerror if isinstance(error, OSError) else None
-        if why is None and isinstance(error, FileNotFoundError):  # fsspec's
-            why = "it does not exist"
+        if why is None and isinstance(error, FileNotFoundError):  # fsspec's, of any failure
+            cause = error.__cause__
+            absent = cause is None or isinstance(cause, FileNotFoundError)
+            why = "it does not exist" if absent else f"{cause}"
         raise DataError(f"cannot read {path}: {why or error}") from error
     except Exception as error:
         if not is_url(path):

@@ -1,6 +1,7 @@
 """The command line, whole runs: what is written, signals, exit codes."""
 
 import contextlib
+import gzip
 import json
 import os
 import re
@@ -12,12 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Gate, Process, children_of, environment, free_port
 from texts import write_topics
 
 import snailps
+from snailps.cli import demo
 
 # --- interrupts before anything is there ------------------------------------------------------
 
@@ -295,3 +298,41 @@ def test_process_with_environment_and_set_follows_precedence(tmp_path):
     assert worker.wait() == 1
     worker.close()
     assert f"127.0.0.1:{port} within 1 s" in worker.errors[0]
+
+
+def test_demo_trains_on_the_prose_of_python_and_shows_neighbours(tmp_path):
+    """README's first command, of which one epoch is enough here."""
+    with Run(tmp_path, "demo", "--epochs", "1", "--output", "out/demo") as run:
+        assert run.wait() == 0, run.stderr
+    assert re.search(
+        r"^\d{3},\d{3} words of prose from Python's standard library$", run.stderr, re.M
+    )
+    assert "cluster of 2 servers, 2 workers is up" in run.stderr
+    assert [line.split()[0] for line in run.stdout.splitlines()] == list(demo.WORDS)
+    assert all(len(re.findall(r"\w+ -?\d\.\d\d", line)) == 5 for line in run.stdout.splitlines())
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"demo.bin", "demo.report.html"}
+
+
+def test_two_jobs_of_a_user_at_once_share_a_copy_of_their_input_and_nothing_else(tmp_path):
+    lines = b"".join(b"%d\n" % (n % 50) for n in range(1000))
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(lines))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.conf").write_text(
+            f"worker_class: {COUNTER}\ninput: ../in.txt.gz\noutput: out\nepochs: 1\ngates: gates\n"
+            "scratch_dir: ../scratch\n"
+        )
+    gate = Gate(tmp_path / "one" / "gates", 2)
+    words = ["local", "-c", "job.conf", "--servers", "2", "--workers", "2", "--json"]
+    with Run(tmp_path / "one", *words) as first:
+        gate.meet()
+        with Run(tmp_path / "two", *words) as second:
+            assert second.wait() == 0, second.stderr
+        assert first.runs
+        gate.open()
+        assert first.wait() == 0, first.stderr
+    for run, name in ((first, "one"), (second, "two")):
+        assert json.loads(run.stdout)["examples"] == 1000
+        with np.load(tmp_path / name / "out.npz") as saved:
+            assert saved["counts.rows"].ravel().tolist() == [20] * 50

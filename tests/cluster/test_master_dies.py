@@ -257,6 +257,31 @@ def test_master_killed_while_a_round_is_looked_at_applies_it_once(tmp_path):
     assert [one["round"] for one in figures["by_round"]] == [*range(1, 6)]
 
 
+def test_master_killed_is_taken_over_at_another_address_that_its_name_has_then(tmp_path, job):
+    """What another machine does that sees the journal: nodes ask for the address at each dial."""
+    gate, names = Gate(tmp_path / "gates", 3), tmp_path / "names"
+    hurt = {"program": [sys.executable, "-m", "with_names"], "env": environment(NAMES=str(names))}
+    names.write_text("127.0.0.1 master.example\n")
+    with Mortal(tmp_path, job=job, workers=2, servers=2) as cluster:
+        master = cluster.master(port=free_port())
+        told = f"master_addr=master.example:{cluster.port}"
+        nodes = [cluster.start(role, told, **hurt) for role in ("server", "worker") for _ in "12"]
+        gate.meet()
+        master.send(signal.SIGKILL)
+        for node in nodes:
+            node.wait_line("the master at master.example:.* is gone")
+        cluster.processes.remove(master)
+        again = cluster.start(
+            "master", f"listen_addr=127.0.0.2:{cluster.port}", options=["--json"], told=False
+        )
+        names.write_text("127.0.0.2 master.example\n")
+        again.wait_line("took over from the previous master")
+        gate.open()
+        cluster.ends_well()
+    assert_trained_once(tmp_path)
+    assert figures_of(again)["examples"] == LINES
+
+
 # --- no master takes over, or another one -------------------------------------------------------
 
 

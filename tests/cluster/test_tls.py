@@ -23,7 +23,7 @@ from snailps.transport.control.files import FileServer, RemoteFile
 from snailps.transport.handshake import Channel, Role
 from snailps.transport.security import tls_relay as relays
 from snailps.transport.security.tls import Tls
-from snailps.transport.security.tls_link import TlsLink
+from snailps.transport.security.tls_link import TlsLink, words
 from snailps.transport.security.tls_relay import TlsRelay
 from snailps.transport.security.trust import Trust
 
@@ -285,6 +285,36 @@ def test_relay_refuses_a_certificate_of_another_ca_and_none_at_all(echo, folders
     ):
         sock.recv(1)
     wait_for_words(caplog, "it has no certificate")  # the peer is told before the log is
+
+
+def test_relay_refuses_a_certificate_that_has_expired_on_either_side(
+    echo, folders, caplog, monkeypatch
+):
+    monkeypatch.setattr("snailps.cli.tls.DAYS", -1)
+    (old,) = init(folders["a"].parent, ["old"])
+    tls = Tls(str(old))
+    with (
+        pytest.raises(ssl.SSLError) as error,
+        tls.encrypted(socket.create_connection(echo.address), LIMIT_S) as sock,
+    ):
+        sock.recv(1)  # TLS 1.3 tells what is wrong with its certificate to one that is connected
+    assert words(error.value) == "it says that this certificate has expired"
+    wait_for_words(caplog, "its certificate has expired")
+    theirs = Echo(tls)
+    with pytest.raises(ssl.SSLError) as error:
+        connected(Tls(str(folders["b"])), theirs.address)
+    theirs.close()
+    assert words(error.value) == "its certificate has expired"
+
+
+def test_relay_speaks_no_tls_before_1_3(echo, folders, caplog):
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.maximum_version = False, ssl.TLSVersion.TLSv1_2
+    old.load_verify_locations(folders["b"] / "ca.pem")
+    old.load_cert_chain(folders["b"] / "node.pem", folders["b"] / "node.key")
+    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+        old.wrap_socket(socket.create_connection(echo.address, LIMIT_S))
+    wait_for_words(caplog, "UNSUPPORTED_PROTOCOL")
 
 
 class Full(socket.socket):

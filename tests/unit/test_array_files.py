@@ -162,6 +162,22 @@ def test_npy_of_examples_has_its_labels_beside_it(tmp_path):
         labels_of(str(tmp_path / "y_train.npy"))
 
 
+def test_examples_of_npy_beyond_32_bits_are_read_where_they_lie(tmp_path, scratch):
+    """A file of holes, of which a process reads the rows that it is asked for."""
+    rows, width, path = 1 << 21, 600, tmp_path / "X.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+        )
+        file.seek(4 * width * (rows - 1), 1)
+        file.write(np.arange(width, dtype=np.float32).tobytes())
+    np.save(tmp_path / "y.npy", np.zeros(rows, np.uint8))
+    assert path.stat().st_size > 1 << 32
+    found = Labelled([(str(path), str(tmp_path / "y.npy"))], scratch)
+    assert len(found) == rows
+    assert found.rows(np.array([rows - 1, 5])).sum(axis=1).tolist() == [width * (width - 1) / 2, 0]
+
+
 @pytest.mark.parametrize("kind", ["u1", "f4"])
 def test_dense_matrix_file_has_examples_and_labels(tmp_path, scratch, kind):
     values, path = np.arange(30).reshape(6, 5).astype(kind), str(tmp_path / "m")

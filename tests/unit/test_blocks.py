@@ -459,6 +459,74 @@ def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
     assert "row 177 has value nan" in told[0]
 
 
+# ---- files of more bytes than 32 bits count ----
+
+BEYOND = (1 << 32) + (1 << 30)
+
+
+def write_far(path, ranges):
+    """A file of holes with lines of eight bytes at these ranges: the number of the line."""
+    with path.open("wb") as file:
+        file.truncate(BEYOND)
+        for first, last in ranges:
+            begin = max(0, first // 8 - 2)
+            file.seek(8 * begin)
+            file.write(b"".join(far_line(at) for at in range(begin, min(last + 24, BEYOND) // 8)))
+    return str(path)
+
+
+def far_line(number):
+    return b"%d:1\n" % (10_000 + number % 90_000)
+
+
+def assert_far(data, ranges, place):
+    """The lines of the ranges in sequence, each of which is known by its place in the file."""
+    places = [at for first, last in ranges for at in range(-(-first // 8) * 8, last, 8)]
+    assert data == b"".join(far_line(at // 8) for at in places)
+    assert [place(8 * number) for number in range(len(places))] == places
+
+
+@pytest.mark.parametrize("spread", [0, BEYOND])
+def test_block_beyond_32_bits_has_its_lines_and_names_their_places(folder, scratch, spread):
+    start = BEYOND - (1 << 20) + 5  # spread: near the end of each of 32 bands
+    for stop in (start + 6_000, BEYOND):
+        begin = max(start, stop - 6_000)
+        ranges = strands(begin, stop, spread)
+        path = write_far(folder / "far.txt", ranges)
+        where = path, begin, stop
+        data = read_block(*where, unit="line", scratch=scratch, spread=spread)
+        place = partial(place_in_file, *where, unit="line", scratch=scratch, spread=spread)
+        whole = sorted(ranges, key=lambda one: one[1] == BEYOND)
+        assert_far(data, whole, place)
+        with contextlib.closing(open_parts(*where, 2_500, scratch, spread)) as parts:
+            assert len(parts.parts) == 2
+            joined = b"".join(parts.read(part) for part in (0, 1))
+            assert sorted(lines_of(joined)) == sorted(lines_of(data))
+            assert [parts.place(part, 0) for part in (0, 1)] == [one[0][0] for one in parts.parts]
+        if not spread:
+            assert parts.place(1, 0) > 1 << 32
+            assert read_block(*where, unit="word", scratch=scratch) == data
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "columns"), [(b"1 3:1.5\n", ""), (b"1,3,1.5\n", "y:label,a:numeric,b:numeric")]
+)
+def test_examples_of_a_block_beyond_32_bits(folder, scratch, line, columns):
+    """A header is looked for at the beginning of the file, which is a hole here."""
+    path, at = folder / "far", (1 << 32) + (1 << 20)
+    with path.open("wb") as file:
+        file.truncate(at)
+        file.seek(at - 8)
+        file.write(line * 1001)
+    data = read_block(str(path), at, at + 8_000, unit="line", scratch=scratch)
+    reader = ExampleReader("csv", columns=columns) if columns else ExampleReader()
+    found = reader.read(data, str(path), at)
+    assert found.labels.tolist() == [1] * 1000
+    assert found.values.reshape(1000, -1)[:, -1].tolist() == [1.5] * 1000
+    path.unlink()
+
+
 # ---- open_parts ----
 
 

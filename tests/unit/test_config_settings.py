@@ -25,6 +25,7 @@ from snailps.config import (
     to_mapping,
 )
 from snailps.config.addresses import check_class_path
+from snailps.config.legacy import IGNORED
 from snailps.errors import ConfigError
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -171,6 +172,18 @@ def test_swiftsnails_settings_are_all_accepted_and_mean_what_they_meant():
     ):
         assert name in told
     assert "taken as 'optimizer: adagrad'" in told
+
+
+@pytest.mark.parametrize("name", [
+    "async_exec_num", "line_buffer_queue_capacity", "listen_thread_num", "local_train",
+    "master_longest_alive_duration", "min_len", "minibatch", "num_sents_to_cache", "pull_period",
+    "push_period", "zlib",
+])  # fmt: skip
+def test_swiftsnails_name_without_effect_is_accepted_with_its_reason(name):
+    raw = RawConfig.from_mapping({name: "7"}, "theirs.conf")
+    for cls in CLASSES:
+        assert raw.build(cls, also_known=CLASSES) == cls()
+    assert [note for note in raw.notices if f"{name} has no effect: {IGNORED[name]}" in note]
 
 
 def test_adagrad_zero_leaves_the_optimizer_as_it_was():

@@ -69,6 +69,18 @@ def test_check_of_kge_refuses_test_files_that_are_no_triples(tmp_path):
         KnowledgeGraph.check(KgeSettings(valid=(str(path),)))
 
 
+@pytest.mark.parametrize(
+    ("cls", "settings", "data"),
+    [(KnowledgeGraph, KgeSettings, TRIPLES), (MatrixFactorization, MfSettings, RATINGS)],
+)
+def test_step_size_falls_to_lr_end_of_it(cls, settings, data):
+    for end in (0.0, 0.4, 1.0):
+        chosen = settings(lr=0.1, lr_end=end)
+        with connected(cls) as make:
+            told = train(make(chosen, summary=surveyed(cls, chosen, data)), data)
+        assert told["lr"] == pytest.approx(0.1 * (1 - (1 - end) / 2))  # half of the job is over
+
+
 @pytest.mark.parametrize("names", [10, 1 << 25])
 def test_numbered_gives_distinct_numbers_and_places(names):
     parts = [np.array([5, 2, 5], np.int32), np.array([9, 2], np.int32)]

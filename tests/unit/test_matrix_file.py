@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.data.blocks import Source, cut, expand, head_of, read_block
+from snailps.data.blocks import Source, cut, expand, head_of, place_in_file, read_block
 from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import (
     HEADER_BYTES,
@@ -143,6 +143,37 @@ def test_block_of_a_packed_file_is_that_of_its_content(tmp_path, scratch):
         for b in cut([source], len(data) // 3 + 1)
     ]
     assert joined(examples_of(part, "a") for part in parts) == rows_of(examples_of(data, "a"))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_beyond_32_bits_are_those_of_the_file(tmp_path, scratch, wide):
+    """A file of holes: only its header, and the last rows of each section, are written."""
+    flags = Flags.VALUES | (Flags.WIDE if wide else Flags(0))
+    rows, per, last = 1 << 22, 300, 40
+    header = Header(flags, Labels.CLASSES, rows, rows * per, 1000)
+    path, rng = tmp_path / "far", np.random.default_rng(4)
+    first = rows - last
+    arrays = {
+        "labels": rng.integers(0, 9, last), "ptr": per * np.arange(first, rows + 1),
+        "keys": rng.integers(0, 1000, per * last), "values": rng.normal(size=per * last),
+    }  # fmt: skip
+    with path.open("wb") as file:
+        file.truncate(header.size)
+        file.write(header.pack())
+        for name, section in header.sections().items():
+            data = arrays[name].astype(section.dtype).tobytes()
+            file.seek(section.start + section.bytes - len(data))
+            file.write(data)
+    start = header.size * first // rows + 1
+    data = read_block(str(path), start, header.size, unit="line", scratch=scratch)
+    found = examples_of(data, "far")
+    count = len(found.labels)
+    assert last - 1 <= count <= last
+    assert found.labels.tolist() == arrays["labels"][-count:].tolist()
+    assert found.keys.tolist() == arrays["keys"][-count * per :].tolist()
+    assert found.values.tolist() == arrays["values"][-count * per :].astype(np.float32).tolist()
+    row = place_in_file(str(path), start, header.size, count - 1, unit="line", scratch=scratch)
+    assert row == rows - 1
 
 
 def test_head_of_file_has_its_first_rows(tmp_path):

@@ -63,6 +63,11 @@ def test_counter_every_control_byte_splits_as_in_fasttext():
         assert as_dict(counted(text)) == dict(twin.count(text)), byte
 
 
+def test_counter_takes_crlf_as_lf_and_a_byte_order_mark_as_part_of_a_word_as_fasttext_does():
+    assert as_dict(counted(b"a b\r\nc\r\n")) == as_dict(counted(b"a b\nc\n"))
+    assert as_dict(counted(b"\xef\xbb\xbfa a")) == {b"\xef\xbb\xbfa": 1, b"a": 1}
+
+
 def test_counter_many_words_grows_and_keeps_counts():
     words = [b"w%d" % (i * i) for i in range(30_000)] + [
         b"prefix-of-eight%d" % i for i in range(99)
