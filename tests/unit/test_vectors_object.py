@@ -193,15 +193,6 @@ def test_most_similar_is_gensims(drawn, positive, negative, terms):
     assert_same(drawn.most_similar(positive, negative, topn=7, restrict_vocab=few), expected)
 
 
-def test_most_similar_beside_gensim_itself(drawn):
-    pytest.importorskip("gensim", reason="gensim is not installed")
-    theirs = drawn.to_gensim()
-    for question in (("w3",), (["w4", "w5"], ["w6"]), ([VECTOR, "w8"],)):
-        assert_same(drawn.most_similar(*question), theirs.most_similar(*question))
-    words = ["w1", "w2", "w3", "w4", "w5"]
-    assert drawn.doesnt_match(words) == theirs.doesnt_match(words)
-
-
 def test_most_similar_of_more_words_than_there_are_gives_all_others(compass):
     assert len(compass.most_similar("north", topn=99)) == 3
     assert len(compass.most_similar("north", topn=99, restrict_vocab=2)) == 1
@@ -430,17 +421,6 @@ def test_to_pandas_has_rows_named_by_words(compass):
     assert frame.shape == (4, 2)
     assert frame.loc["east"].tolist() == [3, 0]
     assert frame.index.name == "word"
-
-
-def test_to_gensim_has_words_vectors_and_counts(both):
-    pytest.importorskip("gensim", reason="gensim is not installed")
-    ours, _ = both
-    theirs = ours.to_gensim()
-    assert theirs.index_to_key == ours.words
-    np.testing.assert_array_equal(theirs.vectors, ours.vectors)
-    assert theirs.get_vecattr(ours.words[0], "count") > 1
-    twice = Vectors(["a", "b", "a"], np.eye(3, dtype=np.float32)).to_gensim()
-    assert twice["a"].tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
