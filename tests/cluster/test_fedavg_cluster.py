@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from processes import Cluster
 from test_cluster import figures_of
-from test_fedavg import JOB, prepared, settings_of
+from test_fedavg import JOB, history, prepared, settings_of
 
 from snailps import kernels
+from snailps.errors import ConfigError
 from snailps.models.fedavg.feeds import Feeds
 from snailps.models.fedavg.learner import Learner
 from snailps.models.fedavg.model import INIT_SCALE
 from snailps.models.fedavg.network import Network, plain_output, sum_into
-from snailps.models.fedavg.plotting import read_history
+from snailps.models.fedavg.plotting import plot_histories, read_history
 from snailps.models.fedavg.settings import read_test, read_vocab
 
 
@@ -153,3 +154,12 @@ def test_missing_test_windows_end_the_job_before_it_starts(folder):
 def test_more_pipelines_than_a_worker_has_threads_say_so(folder):
     master, _ = run(folder, code=1, learners=0, pipelines=2, workers=1)
     assert "pipelines: expected at most 1, as many as this worker has learners" in master.stderr
+
+
+def test_plot_draws_a_picture(tmp_path):
+    """matplotlib starts a process, to find fonts, the first time."""
+    pytest.importorskip("matplotlib", reason="the optional extra `plot` is not installed")
+    plot_histories([history(tmp_path / "x"), history(tmp_path / "y", 5)], tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="cannot write"):
+        plot_histories([history(tmp_path / "x")], tmp_path / "p.none")

@@ -93,8 +93,10 @@ def try_python(one: wheels.Interpreter, wheel: Path, work: Path, uv: Path, words
     pins = lowest([*base, *more], one.path, uv)
     print(f"Python {one.version}: {shown(pins, more)}", flush=True)
     wheels.run([*pip, "--quiet", *pins, *TOOLS])
-    # `pytest`, not `python -m pytest`, which would take the package from this folder.  Versions
-    # of then warn of what was new in Python since.
+    # Behind the installed package comes what tests import of this folder.  `python -m pytest` would
+    # have it the other way round.  Versions of then warn of what was new in Python since.
+    (site,) = programs.parent.glob("lib/python*/site-packages")
+    (site / "tests.pth").write_text(f"{ROOT}\n")
     command = [programs / "pytest", "tests/unit", "-q", "-n", "2", "-p", "no:cacheprovider"]
     command += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
     return subprocess.run([*command, *words], cwd=ROOT, check=False).returncode

@@ -381,14 +381,6 @@ def test_plot_without_matplotlib_says_how_to_get_it(tmp_path, monkeypatch):
         plot_histories([history(tmp_path / "x")], tmp_path / "x.png")
 
 
-def test_plot_draws_a_picture(tmp_path):
-    pytest.importorskip("matplotlib", reason="the optional extra `plot` is not installed")
-    plot_histories([history(tmp_path / "x"), history(tmp_path / "y", 5)], tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match="cannot write"):
-        plot_histories([history(tmp_path / "x")], tmp_path / "p.none")
-
-
 def test_settings_class_is_of_the_model():
     assert FedAvg.Settings is FedAvgSettings
 

@@ -40,7 +40,7 @@ def header_of(path):
 
 def matrix(rows, columns, seed=0, type_="f8", index="i4"):
     rng = np.random.default_rng(seed)
-    found = sparse.random(rows, columns, 0.3, "csr", rng=rng)
+    found = sparse.random(rows, columns, 0.3, "csr", random_state=rng)
     found.data = np.ceil(found.data * 5).astype(type_)
     found.indices, found.indptr = found.indices.astype(index), found.indptr.astype(index)
     return found
