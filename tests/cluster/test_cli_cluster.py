@@ -300,6 +300,7 @@ def test_process_with_environment_and_set_follows_precedence(tmp_path):
     assert f"127.0.0.1:{port} within 1 s" in worker.errors[0]
 
 
+@pytest.mark.long
 def test_demo_trains_on_the_prose_of_python_and_shows_neighbours(tmp_path):
     """README's first command, of which one epoch is enough here."""
     with Run(tmp_path, "demo", "--epochs", "1", "--output", "out/demo") as run:

@@ -158,6 +158,17 @@ def test_distribute_sends_to_each_host_what_is_its_own_and_only_once(here, text)
     assert said.count("installed already") == 3
 
 
+def test_hosts_that_share_a_home_have_folders_of_their_own(here, text):
+    (here.folder / "rsh").write_text(RSH.replace('"$1"', "shared").format(homes=here.homes))
+    here.environment["SNAILPS_DIR"] = "snailps-%h"
+    here("distribute", "--copy", text)
+    assert sorted(path.name for path in (here.homes / "shared").iterdir()) == [
+        f"snailps-{host}" for host in ("one", "three", "two")
+    ]
+    for host in ("one", "two"):
+        assert (here.homes / "shared" / f"snailps-{host}" / "data" / "text").exists()
+
+
 def test_distribute_takes_for_shares_only_what_it_cut_and_keeps_the_key_of_the_ca(here, text):
     for name in (".stop", "text.py", "text.4", "text.1"):
         (here.folder / name).write_text(name)
