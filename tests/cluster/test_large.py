@@ -1,12 +1,19 @@
 """What takes seconds or hundreds of megabytes: in this process, but too large for tests/unit."""
 
+import gzip
+
 import numpy as np
+import pytest
 from shards import ADD, ZEROS, Shards
 from test_fewer_bytes import pull, push, u64
 
 from snailps.data._text import WordCounter
 from snailps.data.blocks import cut, expand, read_block
+from snailps.data.columns import columns_by_name
+from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
+from snailps.data.table_files import text_of
+from snailps.data.table_formats import open_table
 from snailps.data.vocabulary import Vocabulary
 
 
@@ -39,3 +46,20 @@ def test_feedback_goes_on_when_its_memory_was_full():
             for _ in range(20):
                 push(client, u64([key]), value, "int8")
             assert abs(pull(client, u64([key]), dim)[0, 1] - 0.06) < 1 / 127
+
+
+@pytest.mark.long
+def test_rows_of_a_table_beyond_31_bits_are_read(tmp_path):
+    """Between its two rows there are two thousand million blank ones, which pack well."""
+    path = tmp_path / "far.csv.gz"
+    with path.open("wb") as file:
+        file.write(gzip.compress(b"y,a,note\n1,2.5,first\n"))
+        blank = gzip.compress(b"\n" * (1 << 26), 1)
+        for _ in range(33):
+            file.write(blank)
+        file.write(gzip.compress(b"0,7.5,last\n"))
+    assert b"".join(text_of(Reading("text", column="note"), str(path))) == b"first\nlast\n"
+    with open_table(str(path)) as table:
+        features = columns_by_name(["a:numeric"], "")
+        pieces = [(piece.values.tolist(), y) for piece, y in table.labelled(features, "y") if y]
+    assert pieces == [([2.5], ["1"]), ([7.5], ["0"])]
