@@ -290,7 +290,8 @@ def _codes_of(cls: type) -> Iterator[types.CodeType]:
         function = getattr(member, "__func__", getattr(member, "fget", member))
         if isinstance(function, types.FunctionType) and function.__module__ == cls.__module__:
             code = inspect.unwrap(function).__code__
-            if linecache.getlines(code.co_filename):
+            # Of dataclasses' methods this is the file, and in a `python -c` of 3.13 one with lines.
+            if code.co_filename != "<string>" and linecache.getlines(code.co_filename):
                 yield code
 
 

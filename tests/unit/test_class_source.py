@@ -103,6 +103,16 @@ def test_class_travels_with_what_it_uses(notebook):
     assert "unused" not in vars(sys.modules[other.__module__])
 
 
+def test_dataclass_travels_where_the_text_of_the_command_line_is_known(notebook, monkeypatch):
+    """As Python 3.13 knows that of ``-c``, by which processes of pools are started."""
+    lines = ["import this\n"] * 9
+    monkeypatch.setitem(linecache.cache, "<string>", (len(lines), None, lines, "<string>"))
+    for text in (FIRST, SECOND, THIRD):
+        notebook.run(text)
+    mine = travelled(notebook.module.Mine)
+    assert mine.Settings().width == 3
+
+
 def test_class_that_is_defined_again_travels_as_it_now_is(notebook):
     for text in (FIRST, SECOND, THIRD):
         found = notebook.run(text)
