@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-torch test-browser test-hosts test-wheels wheels sanitize lint bench bench-quick clean
+.PHONY: help demo check test test-all test-night test-torch test-browser test-hosts test-wheels wheels sanitize lint bench bench-quick clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,10 @@ test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters
 
 test-all: $(VENV)/.made-test ## those, their long cases, and tests of faults, noise and the pages
 	@$(PYTEST) --long tests/faults tests/fuzz $(SHORT) tests/repo $(ARGS) </dev/null
+
+# For hours: parts of up to 40 minutes, which can be resumed.  ARGS=--list names them.
+test-night: $(VENV)/.made-test ## what .ci/run leaves out: rounds under load, walks, storms, fuzzing
+	@NIGHT_PYTEST='$(PYTEST)' NIGHT_TESTS='$(SHORT)' $(BIN)/python -m tests.night $(ARGS) </dev/null
 
 # Not among the others: they make hosts, as root, and install what that takes.
 test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)

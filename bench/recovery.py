@@ -320,9 +320,13 @@ def trained(args, folder, corpus, schedule, toll, quality, **job):
 PARTS = {"count": count, "train": train, "every": every, "storm": storm}
 
 
+WRONG = ("lost_pushes", "other_faults", "hangs")
+"""Counts of a part; one that is not 0 is this command's exit code 1."""
+
+
 def targets(row):
     """Targets of a part, and its results."""
-    asked = [(name, 0) for name in ("lost_pushes", "other_faults", "hangs") if name in row]
+    asked = [(name, 0) for name in WRONG if name in row]
     judged = [
         (f"{row['part']}: {name} = {goal}", row[name], row[name] == goal) for name, goal in asked
     ]
@@ -355,10 +359,12 @@ def main() -> None:
     add("--table", action="store_true", help="targets, in Markdown")
     args = parser.parse_args()
     say(machine())
+    wrong = 0
     for name in args.parts.split(","):
         if name not in PARTS:
             fail(f"--parts: unknown {name!r}; known: {', '.join(PARTS)}")
         row = PARTS[name](args) | {"machine": machine()}
+        wrong += sum(row.get(what, 0) for what in WRONG)
         if args.json:
             print(json.dumps(row), flush=True)
         if args.table:
@@ -367,6 +373,7 @@ def main() -> None:
                 "\n".join(f"| {text} | {value} | {met} |" for text, value, met in targets(row)),
                 flush=True,
             )
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+"""`make test-night` resumes, keeps what came out, and says what it could not run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cases import each
+
+from tests.night import __main__ as night
+from tests.night import rounds
+from tests.night.rounds import is_expected
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def all_parts():
+    return night.parts(["pytest"], ["tests/unit"], 1)
+
+
+def part(folder, name, then=""):
+    """A part that leaves a line each time it is run."""
+    code = f"open({str(folder / 'log')!r}, 'a').write({name + ' '!r}); {then}"
+    return night.Part(name, 1, (sys.executable, "-c", code))
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(night, "KEPT", tmp_path / "night")
+    monkeypatch.setattr(night, "tree", lambda: "abc")
+    return tmp_path / "night" / "abc"
+
+
+def test_parts_have_names_of_their_own_and_less_than_40_minutes():
+    parts = all_parts()
+    assert len({one.name for one in parts}) == len(parts)
+    assert all(0 < one.minutes < 40 for one in parts)
+    assert sum(one.is_meant(["rounds"]) for one in parts) == len(rounds.NAMES) == 26
+
+
+def test_run_goes_on_where_the_last_one_ended(kept, tmp_path):
+    parts = [
+        part(tmp_path, "good"),
+        part(tmp_path, "group/bad", "raise SystemExit(3)"),
+        part(tmp_path, "lacks", "print('SKIPPED: no such thing')"),
+    ]
+    assert night.run_all(parts[:1], "abc", again=False)
+    assert not night.run_all(parts, "abc", again=False)
+    assert not night.run_all(parts, "abc", again=False)
+    assert (tmp_path / "log").read_text().split() == ["good", "group/bad", "lacks"]
+    outcomes = [night.Result.load(kept / one.name).outcome for one in parts]
+    assert outcomes == ["passed", "failed", "skipped: no such thing"]
+    night.run_all([part(tmp_path, "good", "1 + 1"), parts[1]], "abc", again=False)
+    night.run_all(parts[2:], "abc", again=True)
+    assert (tmp_path / "log").read_text().split()[3:] == ["good", "lacks"]
+    assert "| group/bad | failed |" in "\n".join(night.table(parts, kept))
+
+
+def test_part_of_another_commit_is_not_kept(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(night, "tree", lambda: "def")
+    with pytest.raises(SystemExit, match="is not at abc any more"):
+        night.run_all([part(tmp_path, "good")], "abc", again=False)
+    assert night.Result.load(kept / "good") is None
+
+
+def test_commit_has_one_run_at_a_time(kept):
+    with night.alone(kept), pytest.raises(SystemExit, match="another"):
+        night.run_all([], "abc", again=False)
+
+
+@each(
+    ("why, root, data, expected"),
+    [
+        ("root may read everything", True, True, True),
+        ("root may read everything", False, True, False),
+        ("a full disk needs the right to mount one (root)", True, True, False),
+        ("no test data: set SNAILPS_DATA (looked in /x)", False, False, True),
+        ("no test data: set SNAILPS_DATA (looked in /x)", False, True, False),
+        ("pytest is not installed", False, True, False),
+        ("no-such-module is not installed", False, True, True),
+        ("could not import 'no_such_module': No module", False, True, True),
+        ("this machine has no IPv6 loopback", False, True, True),
+        ("20 times there was no such moment", False, True, False),
+    ],
+)
+def test_skip_is_expected_where_the_machine_lacks_what_it_names(why, root, data, expected):
+    assert is_expected(why, root, data) == expected
+
+
+def test_round_with_late_threads_runs_tests_in_its_order_and_tells_what_came_out(tmp_path):
+    folder = tmp_path / "3"
+    folder.mkdir()
+    tests = "tests/unit/test_budget.py"
+    subprocess.run(
+        [sys.executable, "-m", "tests.night.rounds", "3", str(folder), "--",
+         sys.executable, "-m", "pytest", tests], cwd=ROOT, check=True,
+    )  # fmt: skip
+    row = rounds.Row.of(folder)
+    assert [one["outcome"] for one in row.tests] == ["passed"] * len(row.tests)
+    assert {one["test"].partition("::")[0] for one in row.tests} == {tests}
+    assert all(one["limit_s"] > 0 for one in row.tests)
+    assert str(row).startswith(f"| 3 | all late by up to 150 ms | {len(row.tests)} | 0 | 0 (0) |")
+
+
+def test_skip_that_need_not_have_been_and_long_tests_are_complained_of(tmp_path):
+    folder = tmp_path / "user"
+    folder.mkdir()
+    lines = [
+        {"test": "a", "outcome": "skipped", "why": "no luck", "wall_s": 0.0, "limit_s": 9.0},
+        {"test": "b", "outcome": "passed", "why": "", "wall_s": 6.0, "limit_s": 9.0},
+    ]
+    (folder / "tests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = {"load": "a user", "exit": 0, "wall_s": 7.0, "cpu_s": 2.0, "root": False}
+    (folder / "round.json").write_text(json.dumps(told))
+    row = rounds.Row.of(folder)
+    assert list(row.complaints()) == [
+        "skipped, but could be run here: a: no luck", "took 67% of its limit: b",
+    ]  # fmt: skip
+    assert str(row) == "| user | a user | 1 | 0 | 1 (1) | 7 s | 2 s | 67%: b |"
+
+
+@each("cores", [1, 64])
+def test_python_of_a_round_sees_its_cores(cores):
+    code = "import os; print(len(os.sched_getaffinity(0)), os.cpu_count())"
+    environment = {"NIGHT_CORES": str(cores), "PYTHONPATH": str(rounds.SITE)}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == [str(cores)] * 2
