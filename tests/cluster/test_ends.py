@@ -8,7 +8,9 @@ import fcntl
 import gzip
 import json
 import os
+import queue
 import signal
+import threading
 import time
 
 import numpy as np
@@ -282,10 +284,23 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job
     os.mkfifo(log)
     reading = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
     job |= {"worker_class": "cluster_models:Infinite", "lines": 1000}
-    with Cluster(tmp_path, job=job) as cluster, os.fdopen(reading) as lines:
+    lines = queue.SimpleQueue()
+
+    def read():  # all the time: a full pipe would stop the master
+        with os.fdopen(reading) as log:
+            for line in log:
+                lines.put(line)
+        lines.put("")
+
+    reader = threading.Thread(target=read, daemon=True)
+    with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master(f"json_log={log}", "json_log_interval=0.1")
         os.set_blocking(reading, True)
-        records = (json.loads(line, parse_constant=pytest.fail) for line in lines)
+        reader.start()
+        records = (
+            json.loads(line, parse_constant=pytest.fail)
+            for line in iter(lambda: lines.get(timeout=LIMIT_S), "")
+        )
         cluster.nodes()
         at_survey.meet()
         survey = next(

@@ -178,7 +178,8 @@ def test_cluster_closed_behind_a_failed_job_leaves_no_process(text, monkeypatch)
     assert [process.returncode is None for process in made] == [False] * len(made)  # waited for
 
 
-def test_killed_master_is_named_with_what_is_lost_and_its_log(text):
+def test_killed_master_is_named_with_what_is_lost_and_its_log(text, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
     with snailps.cluster(threads=1, log=io.StringIO()) as session:
         master = session._launcher.children[0].process
         killed = []

@@ -57,6 +57,14 @@ def test_run_goes_on_where_the_last_one_ended(kept, tmp_path):
     assert "| group/bad | failed |" in "\n".join(night.table(parts, kept))
 
 
+def test_outcome_names_pythons_that_are_missing():
+    said = "SKIPPED [1] tests/a.py: no\nno wheel for Python 3.14: is not on this machine\n" * 2
+    assert night.outcome_of(0, said) == (
+        "passed (no wheel for Python 3.14: is not on this machine)"
+    )
+    assert night.outcome_of(1, "SKIPPED: no\n") == "failed"
+
+
 def test_part_of_another_commit_is_not_kept(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(night, "tree", lambda: "def")
     with pytest.raises(SystemExit, match="is not at abc any more"):
