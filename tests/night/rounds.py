@@ -60,7 +60,7 @@ class Run:
     before: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     enter: object = None
-    left_out: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
 
 
 # --- loads --------------------------------------------------------------------------------------
@@ -113,7 +113,10 @@ def late(seed: int, folder: Path) -> Iterator[Run]:
          SITE / "late_calls.c", "-ldl"], check=True,
     )  # fmt: skip
     wish = {"NIGHT_LATE": f"{seed}:{LATE_MS}", "LD_PRELOAD": str(library)}
-    yield Run(f"all late by up to {LATE_MS} ms", seed, environment=on_path(wish))
+    # The rule of tests/unit is about what a test waits for; here all wait.
+    yield Run(
+        f"all late by up to {LATE_MS} ms", seed, environment=on_path(wish), options=["--no-budget"]
+    )
 
 
 LOADS = (idle, busy, half_a_core, late)
@@ -127,12 +130,16 @@ def with_cores(cores: int) -> Iterator[Run]:
         f"cores: {cores}{', made up' if made_up else ''}",
         cores,
         environment=on_path({"NIGHT_CORES": str(cores)}),
-        left_out=NOT_MADE_UP if made_up else [],
+        options=[f"--deselect={test}" for test in NOT_MADE_UP if made_up],
     )
 
 
-NOT_MADE_UP = ["tests/unit/test_numa.py::test_nodes_of_this_machine_have_all_cpus_of_this_process"]
-"""It compares what Linux tells of cores with what Python does."""
+NOT_MADE_UP = (
+    "tests/unit/test_numa.py::test_nodes_of_this_machine_have_all_cpus_of_this_process",
+    "tests/cluster/test_launcher.py"
+    "::test_workers_are_kept_on_the_nodes_also_when_they_are_started_again",
+)
+"""These compare what Linux tells of cores with what Python does, and use the last one."""
 
 
 @contextlib.contextmanager
@@ -179,7 +186,7 @@ def run(name: str, folder: Path, words: list[str]) -> int:
         command = [
             *how.before, *words, "-q", "-p", "no:cacheprovider", "-p", "tests.night.record",
             "--order", str(how.order), "--record", str(folder / "tests.jsonl"),
-            *(f"--deselect={test}" for test in how.left_out),
+            *how.options,
         ]  # fmt: skip
         print(f"{how.load}: {' '.join(command)}", flush=True)
         begun, spent = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
