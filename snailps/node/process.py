@@ -371,12 +371,12 @@ class Node:
         us = self.welcome
         if us is None or not us.patience_s or self.ended.is_set():
             return None
+        until = time.monotonic() + us.patience_s
         log.warning(
             "the master at %s is gone: %s. Continuing with work in progress; waiting %.0f s for "
             "it to be started again",
             self._master, why, us.patience_s, extra=EVENT_TOLD,
         )  # fmt: skip
-        until = time.monotonic() + us.patience_s
         while not self.ended.is_set():
             left_s = until - time.monotonic()
             sock = None

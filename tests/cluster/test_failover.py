@@ -15,6 +15,8 @@ import pytest
 from cluster_models import gated_job
 from processes import SNAILPS, Cluster, Gate, environment
 from test_cluster import figures_of
+from test_failures import LONG_S
+from with_time import Clock
 
 from snailps.cli.status import ask
 
@@ -241,12 +243,12 @@ def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, j
 def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path, job, gate):
     """A fence waits for the silent standbys of eight shards, and nothing waits behind it.
 
-    The word that a shard is alone ends that wait.  Where it came behind eight waits of 5 s, it came
-    too late, and the healthy server was expelled.
+    The word that a shard is alone ends that wait.  Where it came behind eight waits, it came too
+    late, and the healthy server was expelled.
     """
-    settings = {"shard_num": 8, "heartbeat_interval": 0.2, "heartbeat_timeout": 5}
-    with Cluster(tmp_path, settings, job, servers=2, workers=2, cores=8) as cluster:
-        master = cluster.master()
+    clock = Clock(tmp_path)
+    with Cluster(tmp_path, {"shard_num": 8}, job, servers=2, workers=2, cores=8) as cluster:
+        master = cluster.master(program=clock.program)
         silent, healthy = [cluster.start("server") for _ in range(2)]
         victim, _ = [cluster.start("worker") for _ in range(2)]
         gate.meet()
@@ -255,6 +257,8 @@ def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path
         silent.send(signal.SIGSTOP)
         victim.send(signal.SIGKILL)
         gate.open()
+        master.wait_line(rf"process {victim.pid}\) is lost", WAIT_S)  # a fence is on its way
+        clock.silent(LONG_S)
         master.wait_line(rf"{names[0]} .* is lost: silent for", WAIT_S)
         master.wait_line("in reach again", WAIT_S)
         silent.send(signal.SIGCONT)

@@ -18,8 +18,11 @@ import pytest
 from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import assert_counted, figures_of
+from with_time import Clock
 
 FAILED, WRONG, STOPPED, INTERRUPTED = 1, 2, 3, 130
+LONG_S = 1000
+"""More than any limit of time that a cluster has here."""
 
 
 @pytest.fixture
@@ -78,11 +81,12 @@ def test_cluster_with_killed_master_ends_and_each_node_says_so(tmp_path, job, ga
 
 
 def test_cluster_with_silent_server_notices_by_heartbeat(tmp_path, job, gated):
-    beat = {"heartbeat_interval": 0.1, "heartbeat_timeout": 4}
+    clock = Clock(tmp_path)
     job["on_node_loss"] = "stop"
-    with Cluster(tmp_path, beat, job) as cluster:
+    with Cluster(tmp_path, job=job, program=clock.program) as cluster:
         master, (victim,), _ = cluster.started_at(gated)
         victim.send(signal.SIGSTOP)
+        clock.silent(LONG_S)
         gated.open()
         assert_one_sentence(master, "server", f"process {victim.pid}", "silent for", "heartbeat")
         victim.send(signal.SIGCONT)
@@ -241,10 +245,12 @@ def test_worker_with_sigint_before_the_master_is_there_ends(tmp_path):
 
 
 def test_master_with_too_many_workers_says_that_servers_lack(tmp_path, job):
-    with Cluster(tmp_path, job=job, workers=1) as cluster:
-        master = cluster.master("master_time_out=2")
-        cluster.start("worker")
-        cluster.start("worker")
+    clock = Clock(tmp_path)
+    with Cluster(tmp_path, job=job, workers=1, program=clock.program) as cluster:
+        master = cluster.master()
+        for worker in (cluster.start("worker"), cluster.start("worker")):
+            cluster.name_of(worker)
+        clock.advance(LONG_S)
         cluster.codes()
         assert_one_sentence(master, "for 1 more server", "correct expected_servers")
 

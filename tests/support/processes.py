@@ -309,14 +309,16 @@ class Cluster:
         False: each process is a new Python, which takes half a second more.
     cores : int
         That its processes see, whatever this machine has; 0: what it has.
+    program : list of str
+        What they are, such as that of a `with_time.Clock`; not together with `cores`.
     """
 
     def __init__(
         self, folder, settings=None, job=None, *, host="127.0.0.1", servers=1, workers=1,
-        copied=True, cores=0,
+        copied=True, cores=0, program=SNAILPS,
     ):  # fmt: skip
         self.folder, self._copied = folder, copied
-        self._program = [sys.executable, "-m", "with_cores", str(cores)] if cores else SNAILPS
+        self._program = [sys.executable, "-m", "with_cores", str(cores)] if cores else program
         self.processes = []
         self.host, self.port = host, 0
         self.servers, self.workers = servers, workers

@@ -1,0 +1,84 @@
+"""``python -m with_time FILE server ...``: snailps in which time passes as a test says.
+
+    Clock.advance -> size of FILE         -> seconds that the process's clock is ahead of the real one
+    Clock.silent  -> size of FILE.silent  -> seconds that members which are stopped were not heard of
+
+Limits of time in tests are those of last resort, so that no load lets one be over.  Where a test is
+about such a limit, it lets the time of one process pass at once, or that in which one said nothing.
+"""
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from snailps.cli.entry import main
+from snailps.master.heartbeats import HeartbeatMonitor
+
+LOOK_S = 0.02
+"""How long it may take until a timer sees that time has passed."""
+
+_now = time.monotonic
+
+
+class Clock:
+    """The time of the processes that are started by its `program`."""
+
+    def __init__(self, folder):
+        self._ahead = Path(folder) / "clock"
+        self._silent = Path(folder) / "clock.silent"
+        for path in (self._ahead, self._silent):
+            path.touch()
+        self.program = [sys.executable, "-m", "with_time", str(self._ahead)]
+
+    def advance(self, seconds):
+        """It is so much later."""
+        os.truncate(self._ahead, self._ahead.stat().st_size + seconds)
+
+    def silent(self, seconds):
+        """Masters have heard nothing for so long of members that are stopped (SIGSTOP)."""
+        os.truncate(self._silent, seconds)
+
+
+class Timer(threading.Timer):
+    """One for which time passes, too."""
+
+    def run(self):
+        until = time.monotonic() + self.interval
+        while time.monotonic() < until and not self.finished.wait(LOOK_S):
+            pass
+        self.interval = 0
+        super().run()
+
+
+def is_stopped(pid):
+    """Whether a process is stopped, as by SIGSTOP."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def let_pass(path):
+    """Has this process live in the time of a clock."""
+
+    heard = HeartbeatMonitor.heard
+
+    def later(self, event, now, **named):
+        silences, silent_s = dict(event.silences), os.stat(f"{path}.silent").st_size
+        for number in silences.keys() & self._members.all.keys():
+            if silent_s and is_stopped(self._members.all[number].pid):
+                silences[number] += silent_s
+        heard(self, replace(event, silences=silences), now, **named)
+
+    HeartbeatMonitor.heard = later
+    time.monotonic = lambda: _now() + os.stat(path).st_size
+    threading.Timer = Timer
+
+
+if __name__ == "__main__":
+    let_pass(sys.argv.pop(1))
+    sys.argv[0] = "snailps"
+    main()
