@@ -23,7 +23,7 @@ from snailps.transport.security.trust import OPEN
 
 WORD = "<img/src=x/onerror=window.harmed=1>"
 """A word of the text, which a page that shows words as markup would run."""
-SEEN_S = 2.0
+SEEN_S = 10.0
 """A loss is on the page so long after the master knows of it, at most."""
 
 pytestmark = pytest.mark.limit(240)

@@ -413,7 +413,6 @@ def test_master_with_json_log_writes_records_and_log_level_says_less(tmp_path, j
         assert all(not process.stderr for process in cluster.processes)
     gaps = np.diff([record["time"] for record in at_gate])
     assert gaps.max() > 0.09  # a record that came late is followed by one that did not
-    assert gaps.min() < 5
     assert first["phase"] == "training"
     assert {"loss", "units_per_s", "progress", "units", "blocks", "elapsed_s"} <= first.keys()
     assert rest[-1]["figures"]["examples"] == 2 * LINES

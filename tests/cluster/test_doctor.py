@@ -12,10 +12,13 @@ import time
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port, is_listening
+from with_time import Clock
 
 from snailps.config import MasterSettings, RawConfig, ServerSettings
 from snailps.diagnostics.doctor import Doctor
 
+HALF_S = int(LIMIT_S / 2) + 10
+"""A bit more than half of the time that processes wait for each other at the start."""
 OTHER = """
 import sys
 from snailps import _version
@@ -219,11 +222,16 @@ def test_doctor_beside_a_running_master_looks_at_the_ways_and_disturbs_nobody(tm
 
 @pytest.mark.long
 def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
-    with Cluster(tmp_path, settings={"init_timeout": 8}) as cluster:
+    clock = Clock(tmp_path)
+    with Cluster(tmp_path, program=clock.program) as cluster:
         cluster.port = free_port()
-        server = cluster.start("server")
-        server.wait_line(r"half of 8 s is over, still waiting for the master")
+        with socket.create_server(("127.0.0.1", cluster.port)) as listener:
+            server = cluster.start("server")
+            listener.accept()[0].close()  # it waits for the master
+        clock.advance(HALF_S)
+        server.wait_line(r"half of 90 s is over, still waiting for the master")
         server.wait_line(r"reach: the master: 127.0.0.1 answers, but no process listens at port")
+        clock.advance(HALF_S)
         assert server.wait() == 1
 
 
@@ -231,10 +239,14 @@ def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
 def test_master_that_waits_for_nodes_says_why_when_half_is_over(tmp_path):
     write_numbers(tmp_path / "in.txt", 10)
     job = {"worker_class": COUNTER, "input": "in.txt", "output": "out"}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master("master_time_out=8")
-        master.wait_line(r"half of 8 s is over, still waiting for nodes")
+    clock = Clock(tmp_path)
+    with Cluster(tmp_path, job=job, program=clock.program) as cluster:
+        master = cluster.master()
+        master.wait_line(r"waiting for .* s left")
+        clock.advance(HALF_S)
+        master.wait_line(r"half of 90 s is over, still waiting for nodes")
         master.wait_line(r"the master listens on 127.0.0.1: no other host can reach that")
+        clock.advance(HALF_S)
         assert master.wait() == 1
 
 

@@ -418,18 +418,29 @@ def test_second_master_with_the_same_journal_is_refused(tmp_path, job):
         cluster.ends_well()
 
 
+def nodes_of(cluster):
+    """All members, as the master has them."""
+    return ask(cluster.address, LIMIT_S)["nodes"]
+
+
 @pytest.mark.long
 def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
-    gate = Gate(tmp_path / "gates", 3)
-    beat = {"heartbeat_interval": 0.2, "heartbeat_timeout": 6}
-    with Mortal(tmp_path, beat, job, workers=2) as cluster:
+    """When it goes on, each of them has been silent for long, as far as it knows."""
+    gate, clock = Gate(tmp_path / "gates", 3), Clock(tmp_path)
+    with Mortal(tmp_path, job=job, workers=2, program=clock.program) as cluster:
         master = cluster.begin()
         gate.meet()
-        master.send(signal.SIGSTOP)
-        for process in cluster.processes[1:]:
-            process.wait_line("the master at .* has been silent for")
-        gate.open()
+        for process in cluster.processes:
+            process.send(signal.SIGSTOP)
+        clock.advance(LONG_S)
+        clock.silent(LONG_S)
         master.send(signal.SIGCONT)
+        until = time.monotonic() + LIMIT_S
+        while not all((one["heartbeat_s"] or 0) > LONG_S for one in nodes_of(cluster)):
+            assert time.monotonic() < until, nodes_of(cluster)
+        for process in cluster.processes[1:]:
+            process.send(signal.SIGCONT)
+        gate.open()
         cluster.ends_well()
         assert "is lost" not in master.stderr
     assert_trained_once(tmp_path)

@@ -15,7 +15,9 @@ import pytest
 from processes import LIMIT_S, Cluster, Gate, environment
 from rotation_models import PART_KEYS
 from test_cluster import figures_of
+from test_failures import LONG_S
 from test_master_dies import Mortal
+from with_time import Clock
 
 from snailps.cli.status import ask
 
@@ -362,10 +364,13 @@ def test_worker_that_leaves_a_rotation_ends_its_tenancy_first(tmp_path, job):
 
 
 def test_rotation_whose_time_is_up_ends_after_the_visits_under_way(tmp_path, job):
-    job |= {"max_seconds": 2, "pace_s": 0.1, "epochs": 50}
-    with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 6
+    gate, clock = Gate(tmp_path / "gates", "1-1-2", "visit"), Clock(tmp_path)
+    job |= {"gates": tmp_path / "gates", "max_seconds": LONG_S - 1, "epochs": 1000}
+    with Cluster(tmp_path, job=job, servers=2, workers=3, program=clock.program) as cluster:
+        master, *_ = cluster.started_at(gate)
+        clock.advance(LONG_S)
+        gate.open()
+        assert cluster.codes() == [0] * 6
     figures = figures_of(master)
     assert figures["ended_by"] == "max_seconds"
     assert figures["progress"] < 1.0

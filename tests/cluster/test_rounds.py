@@ -9,6 +9,8 @@ import pytest
 from processes import Cluster, Gate
 from test_cluster import figures_of
 from test_ends import Observer, states_of
+from test_failures import LONG_S
+from with_time import Clock
 
 pytestmark = pytest.mark.limit(600)
 
@@ -84,9 +86,11 @@ def test_rounds_draw_a_fraction_of_the_workers(tmp_path, job):
 def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again(tmp_path, job):
     gates = tmp_path / "gates"
     gate = Gate(gates, 1 * 3 + 2, "before")  # round 1, index 2
-    settings = {**job, "deadline": 10.0, "rounds": 40}
-    with Cluster(tmp_path, job=settings, workers=3) as cluster:
+    clock = Clock(tmp_path)
+    settings = {**job, "deadline": LONG_S - 1, "rounds": 40}
+    with Cluster(tmp_path, job=settings, workers=3, program=clock.program) as cluster:
         master, *_ = cluster.started_at(gate)
+        clock.advance(LONG_S)
         master.wait_line("round 2 goes on without worker")
         gate.open()
         assert cluster.codes() == [0] * 5

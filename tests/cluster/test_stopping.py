@@ -10,6 +10,8 @@ from cluster_models import counting_job
 from processes import LIMIT_S, Cluster, Gate, environment
 from test_cluster import figures_of
 from test_ends import Observer, states_of
+from test_failures import LONG_S
+from with_time import Clock
 
 from snailps import local_cluster
 
@@ -66,17 +68,20 @@ def test_job_of_a_session_after_one_that_left_a_block_behind_is_whole(
     del job["worker_class"]
     cls = "cluster_models:Hurried"
     at_block = gate(2)
-    with local_cluster(workers=1) as cluster:
-        figures = cluster.train(cls, timeout_s=LIMIT_S, max_seconds=8, **job)
+    clock = Clock(job["gates"])
+    with local_cluster(workers=1) as cluster, ThreadPoolExecutor(1) as helper:
+        first = helper.submit(cluster.train, cls, timeout_s=LIMIT_S, max_seconds=LONG_S - 1, **job)
+        at_block.meet()
+        clock.advance(LONG_S)
+        figures = first.result()
         assert (figures["ended_by"], figures["blocks"]) == ("max_seconds", 2)
         assert counted(tmp_path) == 200
-        at_block.meet()  # the worker is still there, and goes on when the next job has begun
-        with ThreadPoolExecutor(1) as helper:
-            again = helper.submit(cluster.train, cls, timeout_s=LIMIT_S, **job)
-            while cluster.status()["phase"] != "training":
-                assert not again.done()
-            at_block.open()
-            assert again.result()["ended_by"] == "epochs"
+        # The worker is still there, and goes on when the next job has begun.
+        again = helper.submit(cluster.train, cls, timeout_s=LIMIT_S, **job)
+        while cluster.status()["phase"] != "training":
+            assert not again.done()
+        at_block.open()
+        assert again.result()["ended_by"] == "epochs"
         assert counted(tmp_path) == 2000
 
 

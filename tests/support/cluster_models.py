@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
+import with_time
 
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.api.rotation import Rotation
@@ -310,7 +311,10 @@ class Hurried(Counter):
 
     @classmethod
     def check(cls, settings):
-        lease_service.DROP_S = 0.5  # only the master checks settings, in a process of its own
+        # Only the master checks settings, in a process of its own.
+        lease_service.DROP_S = 0.5
+        if (clock := Path(settings.gates) / with_time.CLOCK).exists():
+            with_time.let_pass(clock)
 
     @classmethod
     def export(cls, results):

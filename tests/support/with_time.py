@@ -1,7 +1,7 @@
 """``python -m with_time FILE server ...``: snailps in which time passes as a test says.
 
-    Clock.advance -> size of FILE         -> seconds that the process's clock is ahead of the real one
-    Clock.silent  -> size of FILE.silent  -> seconds that members which are stopped were not heard of
+    Clock.advance -> size of FILE        -> seconds that the process's clock is ahead
+    Clock.silent -> size of FILE.silent  -> seconds that stopped members were not heard of
 
 Limits of time in tests are those of last resort, so that no load lets one be over.  Where a test is
 about such a limit, it lets the time of one process pass at once, or that in which one said nothing.
@@ -18,6 +18,7 @@ from pathlib import Path
 from snailps.cli.entry import main
 from snailps.master.heartbeats import HeartbeatMonitor
 
+CLOCK = "clock"  # of a folder
 LOOK_S = 0.02
 """How long it may take until a timer sees that time has passed."""
 
@@ -28,8 +29,8 @@ class Clock:
     """The time of the processes that are started by its `program`."""
 
     def __init__(self, folder):
-        self._ahead = Path(folder) / "clock"
-        self._silent = Path(folder) / "clock.silent"
+        self._ahead = Path(folder) / CLOCK
+        self._silent = Path(folder) / f"{CLOCK}.silent"
         for path in (self._ahead, self._silent):
             path.touch()
         self.program = [sys.executable, "-m", "with_time", str(self._ahead)]
@@ -46,9 +47,12 @@ class Clock:
 class Timer(threading.Timer):
     """One for which time passes, too."""
 
+    def start(self):
+        self.until = time.monotonic() + self.interval
+        super().start()
+
     def run(self):
-        until = time.monotonic() + self.interval
-        while time.monotonic() < until and not self.finished.wait(LOOK_S):
+        while time.monotonic() < self.until and not self.finished.wait(LOOK_S):
             pass
         self.interval = 0
         super().run()
@@ -64,17 +68,18 @@ def is_stopped(pid):
 def let_pass(path):
     """Has this process live in the time of a clock."""
 
+    ahead, silent = Path(path), Path(f"{path}.silent")
     heard = HeartbeatMonitor.heard
 
     def later(self, event, now, **named):
-        silences, silent_s = dict(event.silences), os.stat(f"{path}.silent").st_size
+        silences, silent_s = dict(event.silences), silent.stat().st_size
         for number in silences.keys() & self._members.all.keys():
             if silent_s and is_stopped(self._members.all[number].pid):
                 silences[number] += silent_s
         heard(self, replace(event, silences=silences), now, **named)
 
     HeartbeatMonitor.heard = later
-    time.monotonic = lambda: _now() + os.stat(path).st_size
+    time.monotonic = lambda: _now() + ahead.stat().st_size
     threading.Timer = Timer
 
 

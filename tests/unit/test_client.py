@@ -545,7 +545,8 @@ def test_wait_for_what_is_there_sends_corked_calls(shard):
         assert comes(push)
         taken.append(time.monotonic() - begun)
     client.uncork()
-    assert sorted(taken)[2] < 0.5  # else the client's thread finds it, once a second
+    # Else the client's thread finds it, once a second: the first one at most came sooner.
+    assert sorted(taken)[1] < 0.5
 
 
 def test_uncork_without_cork_is_refused(shard):
