@@ -67,7 +67,6 @@ def is_stopped(pid):
 
 def let_pass(path):
     """Has this process live in the time of a clock."""
-
     ahead, silent = Path(path), Path(f"{path}.silent")
     heard = HeartbeatMonitor.heard
 
