@@ -427,8 +427,8 @@ def nodes_of(cluster):
 def test_master_that_was_stopped_for_long_goes_on_with_everybody(tmp_path, job):
     """When it goes on, each of them has been silent for long, as far as it knows."""
     gate, clock = Gate(tmp_path / "gates", 3), Clock(tmp_path)
-    with Mortal(tmp_path, job=job, workers=2, program=clock.program) as cluster:
-        master = cluster.begin()
+    with Mortal(tmp_path, job=job, workers=2) as cluster:
+        master = cluster.begin(program=clock.program)
         gate.meet()
         for process in cluster.processes:
             process.send(signal.SIGSTOP)
