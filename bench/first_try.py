@@ -132,6 +132,11 @@ def with_ids(x: np.ndarray, y: np.ndarray) -> Data:
     return np.column_stack([x, ids]), y
 
 
+def far_from_0(x: np.ndarray, y: np.ndarray) -> Data:
+    """Columns as years and kelvins are."""
+    return x * np.resize([10.0, 8], x.shape[1]) + np.resize([2000.0, 290], x.shape[1]), y
+
+
 def sorted_by_label(x: np.ndarray, y: np.ndarray) -> Data:
     """All of one class first."""
     order = np.argsort(y, kind="stable")
@@ -184,6 +189,7 @@ CASES = {
     "planted": Case(logistic(), TWO),
     "timestamp": Case(logistic(with_timestamp), TWO),
     "ids": Case(logistic(with_ids), TWO),
+    "far from 0": Case(logistic(far_from_0), TWO),
     "sorted": Case(logistic(sorted_by_label), TWO),
     "rare": Case(logistic(rare), TWO),
     "labels 1 and 2": Case(logistic(lambda x, y: (x, y + 1)), TWO),

@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.array_files import Labelled
 from snailps.data.matrix_sources import rows_source
+from snailps.data.scratch import Scratch
+from snailps.data.spool import Spooled
 from snailps.estimators.jobs import Finished
 from snailps.estimators.net import grown_layers, hidden_of, widths_of
 from snailps.estimators.sparse import CLASS_WEIGHT, SparseClassifier
@@ -25,6 +28,7 @@ from snailps.estimators.validation import Matrix
 from snailps.models.mlp import MlpSettings, read_npz
 from snailps.models.mlp.files import SavedNet
 from snailps.models.mlp.files import write_npz as write_net
+from snailps.models.mlp.settings import entries_of
 from snailps.models.packed_tables import Packed
 
 
@@ -83,6 +87,13 @@ class MLPClassifier(
 
     def _take(self, done: Finished) -> None:
         self._model, self._packed = read_npz(done.files[0]), done.packed
+
+    def _entries_of(self, given: Spooled) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+        scratch = Scratch("", 0)
+        try:
+            return entries_of(Labelled([(given.path, given.path)], scratch))
+        finally:
+            scratch.close()
 
     def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
         before = self._model.settings

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import tempfile
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,9 +27,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data._examples import hash_bytes
+from snailps.data._matrix import wide_keys
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.elements import a_kind
 from snailps.data.encoding import Encoding, moments
+from snailps.data.matrix_file import KEY_LIMIT
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
 from snailps.data.spool import Spooled
@@ -51,6 +55,7 @@ from snailps.models.packed_tables import Packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, batch_reader
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.metrics import Judge, judge_of, probabilities
+from snailps.models.sparse.sample import sample_of
 from snailps.models.sparse.settings import SparseSettings
 
 log = logging.getLogger(__name__)
@@ -118,6 +123,8 @@ class SparseEstimator(Estimator):
         settings = {**settings, **self._of_fields(matrix)}
         self._checked(settings, others.get("without", ()))
         with self._spooled(matrix, y, weights) as given:
+            if not others.get("first", True):
+                self._look_at_sizes(given)
             self._fit(given, settings, **others)
         if others.get("first", True):
             files = matrix.files
@@ -214,6 +221,33 @@ class SparseEstimator(Estimator):
                 f"{name}: the model was loaded from a file of weights alone, without the "
                 "optimizer's state: call fit"
             )
+
+    def _look_at_sizes(self, given: Spooled) -> None:
+        """Warns of a column whose values are of another size than when the model was begun."""
+        encoding = Encoding.of_text(self._model.settings.encoding)
+        found = encoding.unlike(*self._entries_of(given))
+        if found is None:
+            return
+        key, times = found
+        names = getattr(self, "feature_names_in_", None)
+        numbers: NDArray[np.uint64] = np.arange(0 if names is None else len(names), dtype=np.uint64)
+        if self._hashed and names is not None:
+            hashes = [hash_bytes(hash_bytes(0, str(name).encode()), b"") >> 1 for name in names]
+            bits = self._model.settings.hash_bits
+            numbers, _ = wide_keys(np.array(hashes, np.uint64), KEY_LIMIT, True, bits)
+        known = [] if names is None else names[numbers == key].tolist()
+        what = repr(known[0]) if known else f"{key:,}"
+        size = f"{times:,.0f} times larger" if times > 1 else f"{1 / times:,.0f} times smaller"
+        warnings.warn(
+            f"{type(self).__name__}: values of column {what} are {size} than those of the first "
+            "call, whose scales partial_fit keeps: give both in one unit, or call fit with all",
+            stacklevel=5,
+        )
+
+    def _entries_of(self, given: Spooled) -> tuple[NDArray[np.uint64], Floats]:
+        """Keys and values of some of the examples."""
+        bits = self._model.settings.hash_bits
+        return sample_of(SparseSettings(input=(given.path,), hash_bits=bits)).entries()
 
     def _keep_shape(self, matrix: Matrix) -> None:
         """Takes number and names of the columns, when the model is fitted."""
@@ -510,7 +544,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         ----------
         X, y, sample_weight, columns
             As of `fit`; y may have one class only.  Columns of files are what they were in the
-            first call.
+            first call, and so are the centres and scales of columns: it should have usual values.
         classes : sequence, optional
             All labels, known at the first call: columns of `predict_proba` then stay.  New labels
             may come later, too, where a model has any number of classes.
@@ -763,7 +797,8 @@ class SparseRegressor(SparseEstimator):
         Parameters
         ----------
         X, y, sample_weight, columns
-            As of `fit`.  Mean and deviation of y are those of the first call.
+            As of `fit`.  Mean and deviation of y are those of the first call, and so are the
+            centres and scales of columns.
 
         Raises
         ------

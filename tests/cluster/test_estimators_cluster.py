@@ -244,6 +244,22 @@ def test_linear_models_learn_weights(cluster):
     assert snailps.LogisticRegression(cluster=cluster).fit(dense, parts).score(X, parts) > 0.85
 
 
+@pytest.mark.parametrize(
+    "name", ["LogisticRegression", "FMClassifier", "SparseNetClassifier", "MLPClassifier"]
+)
+def test_columns_far_from_zero_are_learnt_and_one_wrong_value_spoils_none(cluster, name):
+    rng = np.random.default_rng(7)
+    z = rng.normal(size=(1200, 4))
+    y = (z @ [2, -1, 1, 0.5] > 0).astype(int)
+    x = z * [10, 8, 1e-2, 1] + [2000, 290, 1, 0]
+    wrong = x.copy()
+    wrong[17] = [1e30, -1e30, 99_999, 1e9]
+    for given in (x, wrong):
+        model = getattr(snailps, name)(seed=1, verbose=False, cluster=cluster)
+        model.fit(given[:900], y[:900])
+        assert model.score(x[900:], y[900:]) > 0.95, given[17]
+
+
 def test_regression_of_numbers_far_from_zero(cluster):
     rng = np.random.default_rng(2)
     X = rng.normal(size=(2000, 5))

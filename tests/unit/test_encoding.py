@@ -1,19 +1,23 @@
 """Labels and values as a model learns them, and what a sample of an input says of them."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import snailps
 from snailps import write_matrix
 from snailps.data._examples import Examples
-from snailps.data.encoding import KEYS_MAX, Encoding
+from snailps.data.encoding import FARTHEST, LIMIT, Encoding
 from snailps.data.table_files import complete
 from snailps.errors import DataError
 from snailps.models.sparse import sample
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
-from snailps.models.sparse.sample import PIECE_BYTES, PIECES, encoded, sample_of
+from snailps.models.sparse.net import Net, NetSettings
+from snailps.models.sparse.sample import PIECE_BYTES, PIECES, Sample, encoded, sample_of
 from snailps.models.sparse.settings import SparseSettings
 
 
@@ -26,6 +30,17 @@ def examples(rows, labels=None):
     return Examples(told, ptr, keys, values, np.empty(0, np.int32), 0, np.empty(0, np.float32))
 
 
+def measured(*pieces, farthest=FARTHEST):
+    """The encoding of columns of some examples."""
+    sample = Sample(list(pieces), is_whole=True)
+    examples = sum(len(piece.labels) for piece in pieces)
+    return Encoding().measured(*sample.entries(), examples, farthest=farthest)
+
+
+def columns_of(keys, factors, centres=None):
+    return Encoding().with_columns(keys, factors, [0] * len(keys) if centres is None else centres)
+
+
 def settings_of(text, path, **others):
     path.write_text(text)
     return encoded(SparseSettings(input=(str(path),), **others), has_constant=True)
@@ -34,15 +49,25 @@ def settings_of(text, path, **others):
 def test_text_is_read_back_and_says_only_what_differs():
     assert Encoding().text == "{}"
     assert Encoding.of_text("") == Encoding()
-    whole = Encoding((1.0, 2.0), 3.5, 2.0, 0.25, (3, 1 << 63), (0.5, 1e-9), True)
-    assert Encoding.of_text(whole.text) == whole
+    whole = replace(
+        columns_of([3, 1 << 63, (1 << 64) - 2], [0.5, 2.0**-120, 1], [0, -273.25, 1e9]),
+        labels=(1.0, 2.0), centre=3.5, deviation=2.0, factor=0.25, is_measured=True,
+    )  # fmt: skip
+    again = Encoding.of_text(whole.text)
+    assert again == whole
+    assert again.keys.tolist() == [3, 1 << 63, (1 << 64) - 2]
+    assert again.centres.tolist() == [0, -273.25, 1e9]
+    others = np.array([0, (1 << 64) - 2, 1 << 63, 3], np.uint64)
+    assert again.factors_of(others).tolist() == [0.25, 1, 2.0**-120, 0.5]
+    assert again.centred_keys.tolist() == [1 << 63, (1 << 64) - 2]
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "[]", '{"classes":[1]}', '{"labels":[2,1]}', '{"deviation":0}', '{"factor":NaN}',
-        '{"keys":[1],"factors":[]}', '{"keys":[2,1],"factors":[1,1]}', '{"factor":-1}', "{",
+        '{"columns":"?"}', '{"columns":"00"}', '{"factor":-1}', "{",
+        columns_of([1, 1], [1, 1]).text, columns_of([1], [1], [np.nan]).text,
     ],
 )  # fmt: skip
 def test_other_texts_are_refused(text):
@@ -51,10 +76,10 @@ def test_other_texts_are_refused(text):
 
 
 def test_features_that_are_there_or_not_stay_as_they_are():
-    found = Encoding().measured([examples([{1: 1, 2: 1}, {2: 1.5}])])
+    given = examples([{1: 1, 2: 1}, {2: 1.5}])
+    found = measured(given)
     assert found == Encoding(is_measured=True)
-    values = np.array([1, 1.5], np.float32)
-    assert found.values_of(np.array([1, 2], np.uint64), values) is values
+    assert found.of_examples(given) is given
 
 
 @pytest.mark.parametrize("shift", [0, 1 << 40])
@@ -63,8 +88,8 @@ def test_columns_of_other_sizes_have_a_mean_square_of_1(shift):
     sizes = {shift + key: 10.0 ** (key - 3) for key in range(7)}
     rows = [{key: rng.normal() * size for key, size in sizes.items()} for _ in range(500)]
     given = examples(rows)
-    found = Encoding().measured([given])
-    values = found.values_of(given.keys, given.values)
+    found = measured(given)
+    values = found.of_examples(given).values
     for key, size in sizes.items():
         own = values[given.keys == key].astype(float)
         assert 0.4 < np.sqrt(np.mean(own**2)) < 2.1, size
@@ -74,18 +99,136 @@ def test_columns_of_other_sizes_have_a_mean_square_of_1(shift):
 
 @pytest.mark.parametrize("size", [1e-45, 1e-39, 1e-30, 1e30, 3e38])
 def test_columns_of_any_size_have_factors_within_float32(size):
-    found = Encoding().measured([examples([{1: 1.0, 2: 1.0, 3: size}] * 3)])
+    found = measured(examples([{1: 1.0, 2: 1.0, 3: size}] * 3))
     assert Encoding.of_text(found.text) == found
-    (factor,) = found.factors
+    (factor,) = found.factors_of(np.array([3], np.uint64))
     assert factor == pytest.approx(min(1 / size, 1e36), rel=0.5)
 
 
 def test_many_columns_of_one_size_have_one_factor():
     rows = [dict.fromkeys(range(first, first + 50), 0.01) for first in range(0, 50_000, 50)]
-    found = Encoding().measured([examples(rows)])
-    assert (found.factor, found.keys) == (pytest.approx(100), ())
-    wild = examples([{key: 1e6 if key % 3 == 0 else 1.0 for key in range(30_000)}])
-    assert len(Encoding().measured([wild]).keys) == KEYS_MAX
+    found = measured(examples(rows))
+    assert (found.factor, found.columns) == (128, "")
+
+
+def test_all_columns_of_a_wide_matrix_have_factors_of_their_own():
+    rng = np.random.default_rng(2)
+    sizes = 10.0 ** rng.uniform(-9, 9, 30_000)
+    far = rng.normal(1, 1e-3, (12, 30_000)) * sizes
+    given = examples([dict(enumerate(row)) for row in far])
+    found = measured(given)
+    values = found.of_examples(given).values.reshape(far.shape)
+    assert 0.1 < values.std(0).min() < values.std(0).max() < 2.1
+    assert np.abs(values.mean(0)).max() < 1e-2
+    assert len(found.text) < 400_000
+    whole = measured(given, farthest=0)
+    assert np.abs(np.log2(np.abs(whole.of_examples(given).values))).max() < 1.01
+
+
+def test_columns_far_from_0_are_centred_where_all_examples_have_them():
+    rng = np.random.default_rng(3)
+    years, kelvins, parts = (
+        rng.integers(1990, 2027, 400), rng.normal(290, 8, 400), rng.normal(500, 20, 400)
+    )  # fmt: skip
+    rows = [
+        {1: year, 2: kelvin, 3: part, 4: 7, 5: rng.normal() * 100}
+        for year, kelvin, part in zip(years, kelvins, parts, strict=True)
+    ]
+    del rows[7][3]
+    given = examples(rows)
+    found = measured(given)
+    assert found.centred_keys.tolist() == [1, 2]  # not what one lacks, is constant, or is round 0
+    assert found.centres[:2].tolist() == pytest.approx([years.mean(), kelvins.mean()])
+    values = found.of_examples(given)
+    for key in (1, 2):
+        own = values.values[values.keys == key].astype(float)
+        assert abs(own.mean()) < 1e-3
+        assert 0.5 <= own.std() <= 2
+    assert measured(given, farthest=100).centred_keys.tolist() == [2]
+    assert len(measured(given, farthest=0).centred_keys) == 0
+    assert len(measured(examples(rows[:5])).centred_keys) == 0  # too few to tell
+
+
+@pytest.mark.parametrize("shift", [0, 1 << 40])
+def test_examples_that_lack_a_centred_column_get_its_entry(shift):
+    encoding = columns_of([shift + 2, shift + 5, shift + 9], [0.5, 1, 2], [10, 0, -4])
+    rows = [
+        {2: 12, 5: 3, 9: -3}, {9: -4, 2: 10}, {5: 1}, {2: 14, 7: 1}, {},
+        {9: 1, 7: 2}, {2: 10, 9: -4},
+    ]  # fmt: skip
+    given = examples([{shift + key: value for key, value in row.items()} for row in rows])
+    given = given._replace(fields=np.arange(len(given.keys), dtype=np.int32))
+    found = encoding.of_examples(given)
+    assert len(found.fields) == len(found.values) == len(found.keys) == found.ptr[-1]
+    told = [
+        dict(zip((found.keys[a:b] - np.uint64(shift)).tolist(), found.values[a:b].tolist(),
+                 strict=True))
+        for a, b in itertools.pairwise(found.ptr.tolist())
+    ]  # fmt: skip
+    assert told == [
+        {2: (row.get(2, 0) - 10) / 2, 9: (row.get(9, 0) + 4) * 2}
+        | {key: value for key, value in row.items() if key in (5, 7)}
+        for row in rows
+    ]
+    assert encoding.of_examples(examples([])).ptr.tolist() == [0]
+
+
+def test_values_of_a_column_that_an_example_has_twice_add_up():
+    encoding = columns_of([2, 3], [0.5, 1], [10, 100])
+    keys = np.array([2, 2, 3, 3], np.uint64)  # as many as if each had both
+    values = np.array([12, 2, 101, 99], np.float32)
+    given = examples([{}, {}])._replace(keys=keys, values=values, ptr=np.array([0, 2, 4]))
+    found = encoding.of_examples(given)
+    sums = [
+        {key: float(found.values[a:b][found.keys[a:b] == key].sum()) for key in (2, 3)}
+        for a, b in itertools.pairwise(found.ptr)
+    ]
+    assert sums == [{2: 2, 3: -100}, {2: -5, 3: 100}]
+
+
+@pytest.mark.parametrize("wrong", [1e30, -3e38, 99_999])
+def test_one_wrong_value_does_not_set_a_columns_scale(tmp_path, wrong):
+    rng = np.random.default_rng(4)
+    rows = [{1: rng.normal(50, 3), 2: rng.normal()} for _ in range(200)]
+    without = measured(examples(rows))
+    rows[20] = {1: wrong, 2: wrong}
+    given = examples(rows, np.arange(200) % 2)
+    found = measured(given)
+    assert found.centred_keys.tolist() == [1]
+    assert found.centres == pytest.approx(without.centres, rel=1e-2)
+    factors = [one.factors_of(np.array([1, 2], np.uint64)).tolist() for one in (found, without)]
+    assert factors[0] == factors[1]
+    s = LinearSettings(encoding=replace(found, labels=(0.0, 1.0)).text)
+    trained, scored = (
+        batch_reader(s, trains=trains).numbered(given).values for trains in (True, False)
+    )
+    assert np.abs(trained).max() == LIMIT
+    assert np.abs(scored).max() > 1000 * LIMIT
+    assert np.isfinite(scored).all()
+
+
+def test_rare_large_values_are_no_wrong_ones():
+    rows = [{1: 0.01 if at % 50 else 100.0} for at in range(1000)]
+    found = measured(examples(rows), farthest=0)
+    assert found.factors_of(np.array([1], np.uint64)) == pytest.approx(1 / 14, rel=0.5)
+
+
+def test_columns_of_another_size_than_before_are_told():
+    rng = np.random.default_rng(5)
+    before = rng.normal([0, 300, 0], [1, 10, 1000], (100, 3)).astype(np.float32)
+    keys = np.tile(np.arange(3, dtype=np.uint64), 100)
+    known = Encoding().measured(keys, before.ravel(), 100, farthest=FARTHEST)
+    assert known.unlike(keys, before.ravel()) is None
+    for column, times in ((0, 1000), (1, 400), (2, 1e-4)):
+        after = before.copy()
+        after[:, column] *= times
+        key, found = known.unlike(keys, after.ravel())
+        assert key == column
+        assert 300 < max(found, 1 / found) < 20_000
+    assert known.unlike(keys, 0 * before.ravel()) is None
+    new = np.array([7], np.uint64)
+    assert known.unlike(new, np.array([1e6], np.float32))[0] == 7
+    assert known.unlike(new, np.array([1e-6], np.float32)) is None
 
 
 def test_labels_are_numbers_of_classes_and_unknown_ones_are_refused():
@@ -150,16 +293,16 @@ def test_forms_of_an_input_give_the_same_encoding(tmp_path):
     of_matrix = encoded(SparseSettings(input=(str(tmp_path / "x.mx"),)), has_constant=True)
     assert of_text.encoding == of_matrix.encoding
     assert Encoding.of_text(of_text.encoding).labels == (1, 2)
-    assert sorted(Encoding.of_text(of_text.encoding).keys) == [1, 2]
+    assert Encoding.of_text(of_text.encoding).keys.tolist() == [1, 2]
     table = tmp_path / "x.csv"
     cells = "".join(f"{a:.9g},{b:.9g},{c:.9g},{k}\n" for (a, b, c), k in zip(x, y, strict=True))
     table.write_text(f"a,b,c,k\n{cells}")
     columns = ("a:numeric", "b:numeric", "c:numeric", "k:label")
     named = SparseSettings(input=(str(table),), label_column="k", columns=columns)
     of_table = Encoding.of_text(encoded(named, has_constant=True).encoding)
-    assert sorted(of_table.factors) == pytest.approx(
-        sorted(Encoding.of_text(of_text.encoding).factors), rel=1e-5
-    )
+    of_lines = Encoding.of_text(of_text.encoding)
+    factors = [sorted(one.factors_of(one.keys)) for one in (of_table, of_lines)]
+    assert factors[0] == factors[1]
 
 
 @pytest.mark.parametrize(
@@ -318,19 +461,38 @@ def test_what_is_encoded_already_stays(tmp_path):
 @pytest.mark.parametrize("cls", [Linear, FactorizationMachine])
 def test_finished_model_scores_what_the_one_in_training_does(cls, loss):
     centre, deviation = (300.0, 7.0) if loss == "squared" else (0.0, 1.0)
-    encoding = Encoding((), centre, deviation, 0.5, (0, 2), (1e-3, 20.0), True)
+    encoding = replace(
+        columns_of([0, 1, 2], [2.0**-10, 0.25, 16.0], [0, 3, 0 if centre else -0.5]),
+        centre=centre, deviation=deviation, factor=0.5, is_measured=True,
+    )  # fmt: skip
     kind = LinearSettings if cls is Linear else FmSettings
     s = kind(loss=loss, encoding=encoding.text)
     rng = np.random.default_rng(3)
     keys = np.array([0, 1, 2, BIAS_KEY], np.uint64)
     rows = rng.normal(size=(4, 1 if cls is Linear else s.dim)).astype(np.float32)
-    given = examples([{0: 900, 1: 2, 2: 0.05}, {0: -400, 2: 0.1}, {1: 3}])
-    scores = []
-    for encodes, of_keys in ((True, rows), (False, cls.decoded(s, keys, rows))):
+    given = examples([{0: 900, 1: 2, 2: 0.05}, {0: -400, 2: 0.1}, {1: 3}, {}])
+    scores, centred = [], rows[np.isin(keys, encoding.centred_keys)]
+    for encodes, of_keys in ((True, rows), (False, cls.decoded(s, keys, rows, centred))):
         batch = batch_reader(s, bias=True, encodes=encodes).numbered(given)
         places = np.searchsorted(keys, batch.keys)
         scores.append(cls.scores(s, np.ascontiguousarray(of_keys[places]), batch, {}))
     np.testing.assert_allclose(scores[1], encoding.targets_of(scores[0]), rtol=2e-5)
+
+
+def test_models_without_a_place_for_it_are_not_centred(tmp_path):
+    lines = "".join(f"{at % 2} 0:1:{2000 + at}\n" for at in range(40))
+    (tmp_path / "x.ffm").write_text(lines)
+    given = {"input": (str(tmp_path / "x.ffm"),), "format": "libffm"}
+    for cls, settings, expected in (
+        (Linear, LinearSettings(**given), 1),
+        (Linear, LinearSettings(bias=False, **given), 0),
+        (Linear, LinearSettings(min_count=41, **given), 0),  # it has no row then
+        (FactorizationMachine, FmSettings(**given), 1),
+        (FactorizationMachine, FmSettings(fields=1, **given), 0),
+        (Net, NetSettings(**given), 1),
+    ):
+        found = Encoding.of_text(cls.adopt(settings, {}.get).encoding)
+        assert len(found.centred_keys) == expected, settings
 
 
 @pytest.mark.parametrize("name", ["LogisticRegression", "FMClassifier", "SparseNetClassifier"])

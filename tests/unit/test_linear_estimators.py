@@ -85,7 +85,8 @@ def finished(cls, settings, keys, rows):
     results = Results(settings, b"", {}, None, {"weights": 0}, tables, [])
     results.pull = lambda table, _: found[table]
     extras = cls.decoded_extras(results)
-    return SavedModel(cls, settings, keys, cls.decoded(settings, keys, rows), extras)
+    centred = cls.centred_rows(results)
+    return SavedModel(cls, settings, keys, cls.decoded(settings, keys, rows, centred), extras)
 
 
 @pytest.fixture
@@ -253,6 +254,26 @@ def test_partial_fit_goes_on_with_weights_and_state(jobs):
         model.set_params(optimizer="sgd").partial_fit(X, [0, 1, 0, 1])
     with pytest.raises(DataError, match=r"got one class.*classes="):
         snailps.LogisticRegression().partial_fit(X, [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("kind", ["array", "table", "table with texts"])
+@pytest.mark.parametrize("name", ["LogisticRegression", "LinearRegression"])
+def test_partial_fit_tells_columns_of_another_size(jobs, kind, name):
+    def given(times):
+        if kind == "array":
+            return X * [times, 1]
+        columns = {"a": X[:, 0] * times, "b": X[:, 1], "c": list("xyxy")}
+        pandas = pytest.importorskip("pandas")
+        return pandas.DataFrame(columns)[["a", "b"] + ["c"] * (kind == "table with texts")]
+
+    model = getattr(snailps, name)()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.partial_fit(given(1), [0, 1, 0, 1]).partial_fit(given(20), [0, 1, 0, 1])
+    column = "0" if kind == "array" else "'a'"
+    expected = f"{name}: values of column {column} are 1,000 times larger .* call fit with all"
+    with pytest.warns(UserWarning, match=expected):
+        model.partial_fit(given(1000), [0, 1, 0, 1])
 
 
 def test_partial_fit_adds_classes(jobs):

@@ -90,6 +90,12 @@ class Setup:
         return {one.name: self.model.pull_tensor(one.name) for one in self.model.tables()}
 
 
+def encoded(settings, examples):
+    """Examples as the net learns them."""
+    centres, factors = settings.scales
+    return (examples - centres) * factors
+
+
 def layers_of(settings, arrays):
     """Weights and biases of each layer, float64."""
     weights = [arrays[FIRST], *(arrays[name] for name in settings.layers.names[:-1])]
@@ -124,7 +130,7 @@ def test_gradients_equal_those_of_one_example_at_a_time(settings, activation, hi
     s = settings(activation=activation, hidden=hidden)
     with Setup(s) as net:
         weights, found = random_vector(s), Vector(s.tensors)
-        x = net.model._examples.rows(np.arange(30)) * s.factors
+        x = encoded(s, net.model._examples.rows(np.arange(30)))
         labels = net.model._examples.labels[:30]
         loss, weight = net.model._gradients(x, labels, NONE, weights, found, 30)
     w, b = layers_of(s, weights.arrays)
@@ -140,7 +146,7 @@ def test_gradients_of_parts_add_up_to_that_of_the_batch(settings):
     s = settings()
     with Setup(s) as net:
         weights = random_vector(s)
-        x = net.model._examples.rows(np.arange(50)) * s.factors
+        x = encoded(s, net.model._examples.rows(np.arange(50)))
         labels = net.model._examples.labels[:50]
         whole, total = Vector(s.tensors), np.zeros_like(weights.flat)
         net.model._gradients(x, labels, NONE, weights, whole, 50)
@@ -165,7 +171,7 @@ def test_training_takes_the_steps_of_the_plainest_net(settings, method):
         for first in range(0, COUNT, 20):
             own = numbers[first : first + 20]
             loss, of_weights, of_biases = gradients(
-                weights, biases, examples.rows(own) * s.factors, examples.labels[own], "relu"
+                weights, biases, encoded(s, examples.rows(own)), examples.labels[own], "relu"
             )
             losses.append(loss)
             for k in range(2):

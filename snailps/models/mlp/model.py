@@ -24,10 +24,11 @@ from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
 from snailps.data.array_files import Header, Labelled, read_header
 from snailps.data.blocks import Source
+from snailps.data.encoding import LIMIT
 from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
-from snailps.models.layers import Floats
+from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp import files
 from snailps.models.mlp.settings import (
     FIRST,
@@ -160,7 +161,10 @@ class Mlp(Worker):
         assert isinstance(s, MlpSettings)
         arrays = pulled(results, s.tensors)
         # Of values as they are written.
-        arrays = {**arrays, FIRST: arrays[FIRST] * s.factors[:, None]}
+        centres, factors = s.scales
+        first, biases = arrays[FIRST] * factors[:, None], arrays[BIASES].copy()
+        biases[: first.shape[1]] -= centres.astype(np.float64) @ first
+        arrays = {**arrays, FIRST: first, BIASES: biases}
         return {"files": [files.write_npz(f"{s.output}.npz", s, arrays, _global_step(results))]}
 
     # --- at a worker -------------------------------------------------------------------------
@@ -172,7 +176,7 @@ class Mlp(Worker):
     def setup(self) -> None:
         """Opens the examples."""
         s = self.settings
-        self._layers, self._factors = s.layers, s.factors
+        self._layers, self._scales = s.layers, s.scales
         self._net = Parameters(self, s.tensors)
         self._counted: Pending | None = None  # the last step
         self._scratch = Scratch(s.scratch_dir, s.scratch_bytes)
@@ -198,8 +202,10 @@ class Mlp(Worker):
         pull = self._net.pull(block.clock) if block.clock >= 0 else None
         numbers = self._numbers(block)
         weights = self._examples.weights
+        centres, factors = self._scales
+        values = (self._examples.rows(numbers) - centres) * factors
         return Ready(
-            self._examples.rows(numbers) * self._factors,
+            np.clip(values, -LIMIT, LIMIT, out=values),
             self._examples.labels[numbers],
             weights[numbers] if len(weights) else weights,
             pull,
@@ -319,14 +325,14 @@ def _judged(results: Results, most: int = 0) -> dict[str, Any]:
     s = results.settings
     assert isinstance(s, MlpSettings)
     arrays, judge = pulled(results, s.tensors), metrics.judge_of("multinomial")
-    factors = s.factors
+    centres, factors = s.scales
     scratch = Scratch(s.scratch_dir, s.scratch_bytes)
     try:
         test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
         chosen = np.arange(0, len(test), max(1, -(-len(test) // most)) if most else 1)
         for first in range(0, len(chosen), JUDGED):
             numbers = chosen[first : first + JUDGED]
-            found = files.scores(s, arrays, test.rows(numbers) * factors)
+            found = files.scores(s, arrays, (test.rows(numbers) - centres) * factors)
             judge.add(test.labels[numbers].astype(np.float32), found)
     finally:
         scratch.close()

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
 from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of
 from snailps.data.blocks import expand
-from snailps.data.encoding import Encoding
+from snailps.data.encoding import FARTHEST, Encoding
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats, Layers, check_widths
@@ -32,7 +33,7 @@ STEP = Tensor("global_step", (1,))
 2^24, so those of later blocks are in others of `STEP_KEYS`."""
 STEP_KEYS = np.arange(1024, dtype=np.uint64)
 """Rows of `STEP`; their sum is the number of steps."""
-SAMPLE_VALUES = 1 << 20
+SAMPLE_VALUES = 1 << 18
 """Values of the input that are looked at before the training."""
 _SEED_FIRST = 1 << 32
 """Added to the seed of the first layer, so that its weights differ: seeds are below."""
@@ -115,7 +116,7 @@ class MlpSettings(JobSettings):
     )
     encoding: str = setting(
         "",
-        help="Factors of columns whose values are far from 1.",
+        help="Centres and factors of columns whose values are far from 1.",
         when="Never; the master takes it from a sample of the input.",
         hidden=True,
     )
@@ -138,9 +139,12 @@ class MlpSettings(JobSettings):
         return "adam" if self.optimizer == "auto" else self.optimizer
 
     @property
-    def factors(self) -> Floats:
-        """What the values of an example are multiplied by, float32 (inputs,)."""
-        return Encoding.of_text(self.encoding).factors_of(np.arange(self.inputs, dtype=np.uint64))
+    def scales(self) -> tuple[Floats, Floats]:
+        """What is subtracted from the values of an example, and what they are multiplied by then,
+        float32 (inputs,) each.
+        """
+        encoding, keys = Encoding.of_text(self.encoding), np.arange(self.inputs, dtype=np.uint64)
+        return encoding.centres_of(keys), encoding.factors_of(keys)
 
     @property
     def layers(self) -> Layers:
@@ -230,13 +234,13 @@ def adopted(settings: MlpSettings) -> MlpSettings:
 
 
 def _measured(encoding: Encoding, examples: Labelled) -> Encoding:
-    """With the factors of columns, by some of the examples."""
+    """With centres and factors of columns, by some of the examples."""
+    columns, values = entries_of(examples)
+    return encoding.measured(columns, values, len(values) // examples.width, farthest=FARTHEST)
+
+
+def entries_of(examples: Labelled) -> tuple[NDArray[np.uint64], Floats]:
+    """Columns and values of some of the examples."""
     rows = min(len(examples), max(1, SAMPLE_VALUES // examples.width))
     some = examples.rows(np.linspace(0, len(examples) - 1, rows).astype(np.int64))
-    counts = np.count_nonzero(some, axis=0)
-    squares = np.square(some, dtype=np.float64).sum(axis=0)
-    columns = np.flatnonzero(counts)
-    if len(columns) == 0:
-        return replace(encoding, is_measured=True)
-    sizes = np.sqrt(squares[columns] / counts[columns])
-    return encoding.of_sizes(columns.astype(np.uint64), sizes, counts[columns])
+    return np.tile(np.arange(examples.width, dtype=np.uint64), rows), some.ravel()

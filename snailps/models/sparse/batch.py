@@ -22,7 +22,7 @@ from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
-from snailps.data.encoding import Encoding
+from snailps.data.encoding import FLOAT_MAX, LIMIT, Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.joined import Place, TextParts
 from snailps.data.matrix_file import even_rows, is_matrix
@@ -150,6 +150,8 @@ class BatchReader:
         Filter; other features are left out.
     encoding : Encoding
         Of labels and values.
+    limit : float
+        Largest size of an encoded value; others become that.
     """
 
     def __init__(
@@ -161,9 +163,10 @@ class BatchReader:
         class_weights: Sequence[float] = (),
         admitted: Admitted | None = None,
         encoding: Encoding = PLAIN,
+        limit: float = FLOAT_MAX,
     ) -> None:
         self._reader = reader
-        self.encoding = encoding
+        self.encoding, self._limit = encoding, limit
         self._numbers = KeyNumbers()
         self._bias = bias
         self._class_weights = np.array(class_weights, np.float32)
@@ -187,10 +190,14 @@ class BatchReader:
         """
         return self.numbered(self.parse(data, path, start, place), path)
 
+    def encoded(self, examples: Examples) -> Examples:
+        """Examples with values as the model learns them; labels stay."""
+        return self.encoding.of_examples(examples, self._limit)
+
     def placed(
         self, examples: Examples, places: NDArray[np.int32], bias: int, path: str = ""
     ) -> Batch:
-        """The batch of examples whose features have places in a cache; it has no `keys`.
+        """The batch of `encoded` examples whose features have places in a cache; it has no `keys`.
 
         Raises
         ------
@@ -200,10 +207,9 @@ class BatchReader:
         labels = np.asarray(
             self.encoding.labels_of(examples.labels, path, examples.weights), np.float32
         )
-        values = self.encoding.values_of(examples.keys, examples.values)
         keys = np.empty(0, np.uint64)
         return Batch(
-            labels, examples.ptr, places, values, examples.fields, keys, bias,
+            labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
             self._weights(examples.weights, labels, path), examples.bad,
         )  # fmt: skip
 
@@ -215,6 +221,7 @@ class BatchReader:
         DataError
             A label is no class that has a weight.
         """
+        examples = self.encoded(examples)
         keys, places = self._numbers.number(examples.keys)
         batch = self.placed(examples, places, -1, path)
         batch.keys = keys
@@ -334,11 +341,13 @@ def batch_reader(
     admitted: Admitted | None = None,
     needs_labels: bool = True,
     encodes: bool = True,
+    trains: bool = False,
 ) -> BatchReader:
     """The reader that the settings ask for.
 
     `encodes`: what it reads is for a model in training; else for a finished one, whose weights are
-    those of values as they are written, and labels are, too.
+    those of values as they are written, and labels are, too.  `trains`: the model learns of it, so
+    that no encoded value is beyond `LIMIT`.
     """
     reader = ExampleReader(
         settings.format,
@@ -356,6 +365,7 @@ def batch_reader(
         class_weights=weights,
         admitted=admitted,
         encoding=encoding,
+        limit=LIMIT if trains else FLOAT_MAX,
     )
 
 

@@ -127,8 +127,9 @@ def stored_rows(cls: type[SparseWorker], results: Results, stages: int = 1) -> I
     results.exporting.plan([1.0] * (1 + stages))
     with RowSorter(f"{results.settings.output}.npz", results.tables[TABLE].dim) as sorter:
         stored = StoredRows(sorter, results.exporting)
+        centred = cls.centred_rows(results)
         for keys, rows in results.scan(TABLE):
-            stored.add(keys, cls.decoded(results.settings, keys, rows))
+            stored.add(keys, cls.decoded(results.settings, keys, rows, centred))
         yield stored
 
 

@@ -41,6 +41,11 @@ LOSSES = {"logistic": 0, "squared": 1}
 PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
 """Arrays of the width of the weights that a row has, with the state of its method."""
 NO_FIELDS = np.zeros(0, np.int32)
+EXACT_ENTRIES = 1 << 16
+"""Entries of examples whose scores are added up at a time, about."""
+FARTHEST_OF_FACTORS = 1000.0
+"""Of `Encoding.measured`: squares of products of values and factors nearly cancel.  Scores of ten
+such columns with factors of .3 have errors of .04; with means of 200 deviations .009."""
 HOT_FLOATS = 8192
 """Weights and states of the rows that each thread has a copy of: what lies in a core's cache."""
 
@@ -207,9 +212,14 @@ class FactorizationMachine(SparseWorker):
         """Bias, weights, and a product for each pair of features."""
         assert isinstance(settings, FmSettings)
         check_fields(settings, batch, "examples", trained=True)
+        first = untrained(settings, batch.keys, rows)
+        if len(Encoding.of_text(settings.encoding).centred_keys):
+            rows = rows.copy()
+            rows[first] = 0
+            return exact_scores(rows, batch)
         wide = kernels.padded(len(rows), settings.stride)
         kernels.unpack_parts(rows, wide, settings.dim, 1)
-        wide[untrained(settings, batch.keys, rows)] = 0
+        wide[first] = 0
         found = kernels.fm_scores(
             wide,
             batch.ptr,
@@ -223,18 +233,39 @@ class FactorizationMachine(SparseWorker):
         return found[:, None]
 
     @classmethod
-    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats) -> Floats:
-        """Weights and factors times what values were divided by; and what targets were.
+    def farthest(cls, settings: JobSettings) -> float:
+        """None where features have factors by field, which a key alone does not tell."""
+        assert isinstance(settings, FmSettings)
+        return 0.0 if settings.fields else FARTHEST_OF_FACTORS
 
-        Of that, factors get the root: their products then have all of it.
+    @classmethod
+    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
+        """Weights and factors times the factors of values; and what targets were divided by.
+
+        Of that, factors get the root: their products then have all of it.  Centres have added to
+        the constant, and with each factor to a weight: sum of (v_i . v_j) (x_i - c_i) (x_j - c_j).
         """
         assert isinstance(settings, FmSettings)
         encoding = Encoding.of_text(settings.encoding)
-        made = rows * factors_of(settings, keys)[:, None]
-        made[:, 0] *= np.float32(encoding.deviation)
-        made[:, 1:] *= np.float32(encoding.deviation**0.5)
-        made[keys == BIAS_KEY, 0] += np.float32(encoding.centre)
-        return made
+        made = rows.astype(np.float64)
+        if len(centred):
+            is_bias = keys == BIAS_KEY
+            offsets = encoding.centres_of(keys) * encoding.factors_of(keys).astype(np.float64)
+            made[:, 0] += offsets * np.square(made[:, 1:]).sum(1)
+            made[:, 0] -= made[:, 1:] @ (encoding.offsets @ centred[:, 1:])
+            made[is_bias, 0] = rows[is_bias, 0] + cls.constant_of(encoding, centred)
+        made *= factors_of(settings, keys)[:, None]
+        made[:, 0] *= encoding.deviation
+        made[:, 1:] *= encoding.deviation**0.5
+        made[keys == BIAS_KEY, 0] += encoding.centre
+        return made.astype(np.float32)
+
+    @classmethod
+    def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
+        """What centres add to the scores by weights and products of factors."""
+        products = encoding.offsets[:, None] * centred
+        pairs = np.square(products[:, 1:].sum(0)) - np.square(products[:, 1:]).sum(0)
+        return pairs.sum() / 2 - products[:, 0].sum()
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
@@ -250,6 +281,27 @@ class FactorizationMachine(SparseWorker):
             stored.bias[:, 1:] = 0  # its factors were never used
             path = export.write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
         return {"files": [path], "features": stored.features}
+
+
+def exact_scores(rows: Floats, batch: Batch) -> Floats:
+    """Scores (n, 1) of a plain machine, added up in float64.
+
+    Of a finished model with columns far from 0 products of factors are large and nearly cancel.
+    """
+    found = np.full(len(batch), rows[batch.bias, 0] if batch.bias >= 0 else 0, np.float64)
+    step = max(1, EXACT_ENTRIES * len(batch) // max(1, len(batch.places)))
+    for first in range(0, len(batch), step):
+        ptr = batch.ptr[first : first + step + 1]
+        part = slice(ptr[0], ptr[-1])
+        products = rows[batch.places[part]] * batch.values[part, None].astype(np.float64)
+        some = np.flatnonzero(np.diff(ptr))
+        if len(some) == 0:
+            continue
+        starts = ptr[some] - ptr[0]
+        sums = np.add.reduceat(products, starts)
+        squares = np.add.reduceat(np.square(products[:, 1:]).sum(1), starts)
+        found[first + some] += sums[:, 0] + (np.square(sums[:, 1:]).sum(1) - squares) / 2
+    return found.astype(np.float32)[:, None]
 
 
 def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: bool) -> None:

@@ -21,6 +21,7 @@ from snailps import kernels
 from snailps.api.tables import Table
 from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
+from snailps.data.encoding import FARTHEST
 from snailps.errors import ConfigError
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
@@ -119,6 +120,11 @@ class Linear(SparseWorker):
         """As the settings say."""
         assert isinstance(settings, LinearSettings)
         return settings.bias
+
+    @classmethod
+    def farthest(cls, settings: JobSettings) -> float:
+        """The bias takes what is subtracted."""
+        return FARTHEST if cls.has_bias(settings) else 0.0
 
     @classmethod
     def scores(

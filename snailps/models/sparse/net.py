@@ -28,7 +28,7 @@ from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
 from snailps.data._admission import Admitted
 from snailps.data._key_numbering import KeyNumbers
-from snailps.data.encoding import Encoding
+from snailps.data.encoding import FARTHEST, Encoding
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.parameters import pulled
@@ -188,21 +188,30 @@ class Net(SparseWorker):
         return True
 
     @classmethod
-    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats) -> Floats:
-        """Weights times what values were divided by."""
+    def farthest(cls, settings: JobSettings) -> float:
+        """The biases of the first layer take what is subtracted."""
+        return FARTHEST
+
+    @classmethod
+    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
+        """Weights times the factors of values."""
         assert isinstance(settings, NetSettings)
         return rows * factors_of(settings, keys)[:, None]
 
     @classmethod
     def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
-        """The dense layers; of targets the last one times what these were divided by."""
+        """The dense layers, the first biases less what centres have added; of targets the last one
+        times what these were divided by.
+        """
         s = results.settings
         assert isinstance(s, NetSettings)
         made = super().decoded_extras(results)
-        deviation = np.float32(Encoding.of_text(s.encoding).deviation)
+        encoding = Encoding.of_text(s.encoding)
+        deviation = np.float32(encoding.deviation)
         *_, last, biases = s.layers.names
         made[last] = made[last] * deviation
         made[biases] = made[biases].copy()
+        made[biases][: s.layers.sizes[0]] -= encoding.offsets @ cls.centred_rows(results)
         made[biases][-s.outputs :] *= deviation
         return made
 
@@ -273,6 +282,7 @@ class Net(SparseWorker):
             s,
             threads=self.threads,
             admitted=Admitted(self.summary) if self.summary else None,
+            trains=True,
         )
 
     def prepare(self, block: Block) -> Batch:  # type: ignore[override]

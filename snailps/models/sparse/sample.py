@@ -60,6 +60,12 @@ class Sample:
     pieces: list[Examples]
     is_whole: bool
 
+    def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+        """Keys and values of all of them."""
+        keys = [np.empty(0, np.uint64), *(piece.keys for piece in self.pieces)]
+        values = [np.empty(0, np.float32), *(piece.values for piece in self.pieces)]
+        return np.concatenate(keys), np.concatenate(values)
+
     def labelled(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Labels and weights of the examples that have a weight; no weights: 1."""
         labels = np.concatenate([piece.labels for piece in self.pieces])
@@ -158,11 +164,12 @@ def _of_file(
             yield reader.read(data, path, start), False
 
 
-def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True) -> S:
+def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True, farthest: float = 0.0) -> S:
     """The settings with the encoding of the input's labels and values.
 
     What `encoding` has already stays: the labels, or all of it where a training goes on.  Unless
     the order `is_drawn`, it says so where the labels of the beginning are not those of the rest.
+    `farthest` is that of `Encoding.measured`.
 
     Raises
     ------
@@ -181,7 +188,11 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True) -> S:
     # What is fetched is not spread over other files.
     if not is_drawn or (len(sample.pieces) > 1 and any(map(is_url, settings.input))):
         _look_at_order(sample)
-    encoding = encoding.measured(sample.pieces)
+    examples = sum(len(piece.labels) for piece in sample.pieces)
+    if settings.min_count > examples:  # a column may be left out, and has no row then
+        farthest = 0.0
+    keys, values = sample.entries()
+    encoding = encoding.measured(keys, values, examples, farthest=farthest)
     if settings.loss == "squared":
         if encoding.is_plain_target:
             encoding = encoding.centred(labels, weights, has_constant=has_constant)
@@ -194,10 +205,10 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True) -> S:
         encoding = replace(encoding, constant=_entropy(labels, weights))
     if not encoding.keeps_values:
         log.info(
-            "values: of %d columns divided by the root of their mean square, others by %g",
-            len(encoding.keys), 1 / encoding.factor,
+            "values: those of %d columns have an own factor, others %g; %d of these columns are "
+            "centred", len(encoding.keys), encoding.factor, len(encoding.centred_keys),
         )  # fmt: skip
-    if min((encoding.factor, *encoding.factors)) * EXACT < 1:
+    if min(1, encoding.factors_of(keys).min(initial=1)) * EXACT < 1:
         log.warning(
             "a column has values above %s, which float32 does not tell apart: if they are ids, "
             "declare it as name:categorical or name:ignore",

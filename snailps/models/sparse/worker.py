@@ -222,18 +222,46 @@ class SparseWorker(Worker):
         return {}
 
     @classmethod
-    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats) -> Floats:
+    def farthest(cls, settings: JobSettings) -> float:
+        """Of `Encoding.measured`: how far from 0 columns are centred; 0: none is."""
+        return 0.0
+
+    @classmethod
+    def centred_rows(cls, results: Results) -> Floats:
+        """Rows of the columns that are centred, as they were trained."""
+        assert isinstance(results.settings, SparseSettings)
+        keys = Encoding.of_text(results.settings.encoding).centred_keys
+        if len(keys) == 0:
+            return np.empty((0, results.tables[TABLE].dim), np.float32)
+        return results.pull(TABLE, keys)
+
+    @classmethod
+    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
         """Rows (n, dim) of the finished model, of values and targets as they are written.
 
-        The default is for rows of weights: times what values and targets were divided by, and the
-        mean of targets in the bias.
+        The default is for rows of weights: times the factors of values and what targets were
+        divided by; the bias less what centres have added, and with the mean of targets.
+
+        Parameters
+        ----------
+        settings : SparseSettings
+        keys, rows : numpy.ndarray
+        centred : numpy.ndarray
+            Result of `centred_rows`.
         """
         assert isinstance(settings, SparseSettings)
         encoding = Encoding.of_text(settings.encoding)
-        scales = factors_of(settings, keys) * np.float32(encoding.deviation)
-        made: Floats = rows * scales[:, None]
+        made: Floats = rows * factors_of(settings, keys)[:, None]
+        constant = cls.constant_of(encoding, centred)
+        made[keys == BIAS_KEY] = rows[keys == BIAS_KEY] + constant
+        made *= np.float32(encoding.deviation)
         made[keys == BIAS_KEY] += np.float32(encoding.centre)
         return made
+
+    @classmethod
+    def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
+        """What centres add to the scores, float64 (outputs,), or a number."""
+        return -(encoding.offsets @ centred)
 
     @classmethod
     def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
@@ -249,6 +277,7 @@ class SparseWorker(Worker):
         encoding, constant = Encoding.of_text(settings.encoding), 0.0
         if cls.has_bias(settings):
             constant = float(results.pull(TABLE, np.array([BIAS_KEY], np.uint64))[0, 0])
+            constant += float(np.ravel(cls.constant_of(encoding, cls.centred_rows(results)))[0])
         intercept = np.array([constant * encoding.deviation + encoding.centre])
         return {**cls.extras(results), "intercept": intercept}
 
@@ -269,6 +298,7 @@ class SparseWorker(Worker):
             declared,
             has_constant=cls.has_constant(declared),
             is_drawn=cls.shuffles(declared),
+            farthest=cls.farthest(declared),
         )
 
     @classmethod
@@ -406,6 +436,7 @@ class SparseWorker(Worker):
             threads=self.threads,
             bias=self.has_bias(s),
             admitted=Admitted(self.summary) if self.summary else None,
+            trains=True,
         )
         self._loss_unit = loss_unit(s)
         derive = None
@@ -494,6 +525,7 @@ class SparseWorker(Worker):
             )
 
         def find(examples: Examples) -> tuple[Examples, Found]:
+            examples = self._reader.encoded(examples)
             return examples, shared.find(examples.keys)
 
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
