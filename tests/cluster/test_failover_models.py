@@ -1,7 +1,11 @@
-"""A server dies in the middle of real trainings: the same bits in bsp and rounds, else quality."""
+"""A server dies in the middle of real trainings: the same bits in bsp and rounds, else they learn.
+
+How well they do, tests/quality says.
+"""
 
 import signal
 
+import numpy as np
 import pytest
 from processes import Cluster, Gate
 from test_bsp import files_of, prepare, run, undisturbed
@@ -49,16 +53,21 @@ def test_bsp_with_a_server_killed_gives_the_same_bits(tmp_path, model):
 
 @pytest.mark.long(but=["words"])
 @pytest.mark.parametrize("model", ["logistic", "words", "classifier"])
-def test_training_with_a_server_killed_ends_with_its_normal_quality(tmp_path, model):
-    settings = {"consistency": "async"}
-    _, plain = run(tmp_path, prepare(tmp_path, model, **settings), 2, 2)
-    gates = tmp_path / "gates"
-    job = prepare(tmp_path, model, gates=str(gates), **settings)
-    _, figures = train_and_kill(tmp_path, job, gates, [4])
+def test_training_with_a_server_killed_loses_nothing_and_learns(tmp_path, model):
+    _, plain = undisturbed(tmp_path.parent, model)
+    figures = train_async_and_kill(tmp_path, model)
     assert figures["rows"] == plain["rows"]
     assert figures["blocks"] == plain["blocks"]
-    # Workers that do not wait for each other never end twice with the same loss.
-    assert figures["loss_by_epoch"][-1] < 2 * plain["loss_by_epoch"][-1] + 0.05
+    # Workers that do not wait for each other never end twice with the same loss; untrained it is
+    # ln 2 an example, and with five negatives 6 ln 2 a word.
+    assert figures["loss_by_epoch"][-1] < 0.8 * np.log(2) * (6 if model == "words" else 1)
+
+
+def train_async_and_kill(tmp_path, model):
+    """Figures of a job without clocks that loses a server."""
+    gates = tmp_path / "gates"
+    job = prepare(tmp_path, model, gates=str(gates), consistency="async")
+    return train_and_kill(tmp_path, job, gates, [4])[1]
 
 
 @pytest.mark.long

@@ -64,13 +64,16 @@ def blur_of(folder, figures):
 
 
 CASES = [
-    pytest.param(partial(sparse, model="GatedLinear", optimizer="ftrl"), loss_of, id="ftrl"),
-    pytest.param(partial(sparse, model="GatedLinear", optimizer="sgd"), loss_of, id="sgd"),
-    pytest.param(partial(sparse, model="GatedFm", factors=4), loss_of, id="fm"),
-    pytest.param(partial(sparse, model="GatedNet", batch_size=50, lr=0.05), loss_of, id="net"),
-    pytest.param(labelled, errors_of, id="classifier"),
-    pytest.param(topics, blur_of, id="words"),
+    pytest.param(partial(sparse, model="GatedLinear", optimizer="ftrl"), loss_of, 0.69, id="ftrl"),
+    pytest.param(partial(sparse, model="GatedLinear", optimizer="sgd"), loss_of, 0.69, id="sgd"),
+    pytest.param(partial(sparse, model="GatedFm", factors=4), loss_of, 0.69, id="fm"),
+    pytest.param(
+        partial(sparse, model="GatedNet", batch_size=50, lr=0.05), loss_of, 0.69, id="net"
+    ),
+    pytest.param(labelled, errors_of, 0.5, id="classifier"),
+    pytest.param(topics, blur_of, 1.0, id="words"),
 ]
+"""What writes the input, what says how bad a model is, and what it says of an untrained one."""
 
 
 def journal(folder):
@@ -84,39 +87,66 @@ def journal(folder):
     }
 
 
+def prepare(folder, write):
+    """Writes the input; settings of a job of four epochs of twenty blocks each."""
+    (folder / "journal").mkdir(parents=True)
+    job = write(folder) | {"input": "input", "output": "out", "epochs": 4}
+    return job | {"block_bytes": (folder / "input").stat().st_size // 20 + 1}
+
+
+def run_joined(folder, write):
+    """A job of one worker, which another one joins; its figures, the two workers, settings."""
+    job = prepare(folder, write)
+    with Cluster(folder, job=job) as cluster:
+        first, after, later = (
+            Gate(folder / "gates", number) for number in (FIRST, FIRST + 1, LATER)
+        )
+        master = cluster.master()
+        _, workers = cluster.nodes()
+        first.meet()
+        workers.append(cluster.start("worker"))
+        later.meet()  # any worker but the first
+        first.open()
+        after.meet()  # what the first one kept is pushed, and not long after all else
+        after.open()
+        later.open()
+        assert set(cluster.codes()) == {0}, master.stderr
+    return figures_of(master), workers, job
+
+
+def run_killed(folder, write):
+    """A job of two workers, of which one is killed in the middle; its figures."""
+    job = prepare(folder, write) | {"on_node_loss": "recover"}
+    with Cluster(folder, job=job, workers=2) as cluster:
+        middle = Gate(folder / "gates", 40)
+        master = cluster.master()
+        _, workers = cluster.nodes()
+        middle.meet()
+        victim = next(worker for worker in workers if worker.pid == holder_of(middle))
+        victim.send(signal.SIGKILL)
+        master.wait_line("is lost")
+        middle.open()
+        codes = cluster.codes()
+        assert codes.count(0) == len(codes) - 1, master.stderr
+    return figures_of(master)
+
+
 @pytest.mark.long(but=["ftrl", "classifier"])
 @pytest.mark.limit(120)
-@pytest.mark.parametrize(("write", "badness"), CASES)
-def test_worker_that_joins_shares_the_rows_and_the_model_is_as_good(tmp_path, write, badness):
-    found = []
-    for late in (False, True):
-        folder = tmp_path / f"late-{late:d}"
-        (folder / "journal").mkdir(parents=True)
-        job = write(folder) | {"input": "input", "output": "out", "epochs": 4}
-        job["block_bytes"] = (folder / "input").stat().st_size // 20 + 1
-        with Cluster(folder, job=job, workers=1 if late else 2) as cluster:
-            if late:
-                first, after, later = (
-                    Gate(folder / "gates", number) for number in (FIRST, FIRST + 1, LATER)
-                )
-            master = cluster.master()
-            _, workers = cluster.nodes()
-            if late:
-                first.meet()
-                workers.append(cluster.start("worker"))
-                later.meet()  # any worker but the first
-                first.open()
-                after.meet()  # what the first one kept is pushed, and not long after all else
-                after.open()
-                later.open()
-            assert set(cluster.codes()) == {0}, master.stderr
-        figures = figures_of(master)
-        assert figures["blocks"] == 80
-        units = figures.get("examples", figures.get("words"))
-        found.append((badness(folder, figures), units))
-    assert found[0][1] == found[1][1]
-    # A worker that was held up pushes what it learnt long ago: 0.05 was seen on a busy machine.
-    assert found[1][0] <= found[0][0] + 0.1
+@pytest.mark.parametrize(("write", "badness", "untrained"), CASES)
+def test_worker_that_joins_shares_the_rows_and_the_model_learns(
+    tmp_path, write, badness, untrained
+):
+    folder = tmp_path / "joined"
+    figures, workers, job = run_joined(folder, write)
+    assert figures["blocks"] == 80
+    text = (folder / "input").read_text()
+    if "words" in figures:
+        assert figures["words"] == 4 * (len(text.split()) + text.count("\n"))
+    else:
+        assert figures["examples"] == 4 * text.count("\n")
+    # How good it is differs from run to run: tests/quality.
+    assert badness(folder, figures) < 0.85 * untrained
     early, other = (journal(folder)[worker.pid] for worker in workers)
     assert set(early) | set(other) == set(range(80))
     assert not set(early) & set(other)
@@ -128,35 +158,19 @@ def test_worker_that_joins_shares_the_rows_and_the_model_is_as_good(tmp_path, wr
 
 @pytest.mark.limit(120)
 @pytest.mark.parametrize(
-    ("write", "badness"),
+    ("write", "badness", "untrained"),
     [case for case in CASES if case.id in ("ftrl", "classifier")],
 )
-def test_worker_killed_with_kept_rows_leaves_a_model_that_is_as_good(tmp_path, write, badness):
+def test_worker_killed_with_kept_rows_leaves_a_model_that_has_learnt(
+    tmp_path, write, badness, untrained
+):
     """What it takes along are the deltas of a round's blocks at most: 4 of 80, and one at work."""
-    found = []
-    for killed in (False, True):
-        folder = tmp_path / f"killed-{killed:d}"
-        (folder / "journal").mkdir(parents=True)
-        job = write(folder) | {"input": "input", "output": "out", "epochs": 4}
-        job |= {"on_node_loss": "recover"}
-        job["block_bytes"] = (folder / "input").stat().st_size // 20 + 1
-        with Cluster(folder, job=job, workers=2) as cluster:
-            middle = Gate(folder / "gates", 40) if killed else None
-            master = cluster.master()
-            _, workers = cluster.nodes()
-            if middle is not None:
-                middle.meet()
-                victim = next(worker for worker in workers if worker.pid == holder_of(middle))
-                victim.send(signal.SIGKILL)
-                master.wait_line("is lost")
-                middle.open()
-            codes = cluster.codes()
-            assert codes.count(0) == len(codes) - killed, master.stderr
-        found.append(badness(folder, figures_of(master)))
-        trained = [number for seen in journal(folder).values() for number in seen]
-        assert set(trained) == set(range(80))
-        assert len(trained) <= 80 + 4 * killed  # those it had leased
-    assert found[1] <= found[0] + 0.1  # as above
+    folder = tmp_path / "killed"
+    figures = run_killed(folder, write)
+    trained = [number for seen in journal(folder).values() for number in seen]
+    assert set(trained) == set(range(80))
+    assert len(trained) <= 80 + 4  # those it had leased
+    assert badness(folder, figures) < 0.85 * untrained  # as above
 
 
 def gates_of_two(folder):

@@ -48,7 +48,7 @@ class TestMlp(ModelContract):
 
     def check_learnt(self, folder, figures):
         assert figures["test"]["examples"] == 500
-        assert figures["test"]["accuracy"] > 0.97
+        assert figures["test"]["accuracy"] > 0.6  # untrained .25
         (name,) = figures["validation"]
         assert name == "test"
         net = read_npz(folder / "out.npz")
@@ -59,6 +59,7 @@ class TestMlp(ModelContract):
             assert file["global_step"].tolist() == [figures["global_step"]]
         if "consistency" not in self.job:
             assert figures["global_step"] == figures["epochs"] * COUNT // 20
+        return {name: figures["test"][name] for name in ("accuracy", "log_loss")}
 
 
 @pytest.mark.long
@@ -74,18 +75,23 @@ class TestMlpOfTwoLayers(TestMlp):
     tables = ("dense0", "dense1", "dense2", "biases", "global_step")
 
 
-def test_mnist_two_workers_learn_digits_from_packed_files(tmp_path, data_dir):
+def run_mnist(folder, data_dir):
+    """Figures of two workers."""
     images = data_dir / "mnist" / "train-images-idx3-ubyte.gz"
     job = {
         "worker_class": "snailps.models.mlp:Mlp", "input": images, "hidden": 32, "epochs": 2,
-        "test": data_dir / "mnist" / "t10k-images-idx3-ubyte.gz", "scratch_dir": tmp_path / "s",
+        "test": data_dir / "mnist" / "t10k-images-idx3-ubyte.gz", "scratch_dir": folder / "s",
     }  # fmt: skip
-    with Cluster(tmp_path, job=job, workers=2) as cluster:
+    with Cluster(folder, job=job, workers=2) as cluster:
         codes, master = cluster.run()
         assert codes == [0] * len(codes), master.stderr
-    figures = figures_of(master)
+    return figures_of(master)
+
+
+def test_mnist_two_workers_learn_digits_from_packed_files(tmp_path, data_dir):
+    figures = run_mnist(tmp_path, data_dir)
     assert figures["examples"] == 120_000
-    assert figures["test"]["accuracy"] > 0.92  # 25 runs: .943 on average, .0017 to each side
+    assert figures["test"]["accuracy"] > 0.5  # by chance .1; how good it is, tests/quality says
 
 
 @pytest.mark.long
@@ -97,8 +103,9 @@ class TestMlpInStep(TestMlp):
     }  # fmt: skip
 
     def check_learnt(self, folder, figures):
-        super().check_learnt(folder, figures)
+        found = super().check_learnt(folder, figures)
         assert figures["global_step"] == figures["epochs"] * COUNT // 40
+        return found
 
 
 @pytest.mark.long

@@ -31,7 +31,6 @@ class WordContract(ModelContract):
     results = ("out.vec", "out.bin")
     optimizers = ("add", "adagrad")
     tables = ("input", "output")
-    contrast = 0.3
 
     @staticmethod
     def write_input(folder):
@@ -42,7 +41,9 @@ class WordContract(ModelContract):
         for name in self.results:
             vectors = load(folder / name)
             found = {word: vectors.vector(word) for word in [*ANIMALS, *TOOLS]}
-            assert topic_contrast(found) > self.contrast
+            contrast = topic_contrast(found)
+            assert contrast > 0.1  # untrained 0, give or take .03
+        return {"contrast": contrast}
 
 
 class TestFastText(WordContract):
@@ -106,12 +107,14 @@ class TestLogistic(ModelContract):
 
     def check_learnt(self, folder, figures):
         weights, floor = write_planted(folder / "again.svm", 2000, seed=6)
-        assert figures["test_log_loss"] < floor + 0.02
-        assert figures["test_accuracy"] > 0.8
+        assert figures["test_log_loss"] < (floor + np.log(2)) / 2
+        assert figures["test_accuracy"] > 0.65  # untrained .5
         with np.load(folder / "out.npz") as saved:
             keys, rows = saved["weights.keys"], saved["weights.rows"]
         assert keys[:-1].tolist() == list(range(1, len(weights) + 1))
-        assert np.corrcoef(rows[:-1, 0], weights)[0, 1] > 0.97
+        correlation = np.corrcoef(rows[:-1, 0], weights)[0, 1]
+        assert correlation > 0.5
+        return {"log_loss": figures["test_log_loss"], "correlation": correlation}
 
 
 def test_model_with_optimizer_it_does_not_support_is_refused_by_the_master(tmp_path):
@@ -199,7 +202,9 @@ class TestClassifier(ModelContract):
     def check_learnt(self, folder, figures):
         assert (figures["vocabulary"], figures["labels"]) == (len(ANIMALS) + len(TOOLS) + 1, 2)
         scores = evaluate_labels(LabelModel(folder / "out.bin"), folder / "input")
-        assert (scores.lines, scores.precision) == (LINES, 1.0)
+        assert scores.lines == LINES
+        assert scores.precision > 0.75  # untrained .5
+        return {"precision": scores.precision}
 
 
 @pytest.mark.long(but=["max_steps-7-3", "target_loss-100.0-1"])

@@ -60,11 +60,12 @@ class TestSparseNet(ModelContract):
 
     def check_learnt(self, folder, figures):
         assert figures["test"]["examples"] == 1000
-        assert figures["test"]["auc"] > 0.99
+        assert figures["test"]["auc"] > 0.75  # untrained .5
         assert figures["features"] == 2 * VALUES
         again = load(folder / "out.npz").evaluate(folder / "test")
         for name in ("auc", "log_loss", "accuracy"):
             assert again[name] == pytest.approx(figures["test"][name], rel=1e-4)
+        return {"auc": again["auc"], "log_loss": again["log_loss"]}
 
 
 @pytest.mark.long

@@ -1,8 +1,10 @@
 """Models connected to shards of their own, as a worker has them; blocks for them."""
 
 import contextlib
+from types import SimpleNamespace
 
 from shards import Shards
+from visits_in_order import AtOnce
 
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
@@ -37,6 +39,25 @@ def connected(model_class, shards=1):
         yield make
         for model in made:
             model.finish()
+
+
+def in_order(model):
+    """The model, whose parts train one after the other and whose servers answer before it goes on.
+
+    So it learns the same each time, also beside other workers and with several threads.
+    """
+
+    def answered(call):
+        def ask(*given, **named):
+            found = call(*given, **named).wait()
+            return SimpleNamespace(wait=lambda: found, done=True)
+
+        return ask
+
+    model.pull_async, model.push_async = map(answered, (model.pull_async, model.push_async))
+    model.sgd.pool.shutdown()
+    model.sgd.pool = AtOnce()
+    return model
 
 
 def block_of(data, number=0, progress=(0.0, 0.5), first=None):

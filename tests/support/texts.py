@@ -1,5 +1,9 @@
 """Generated input for tests: texts with a known structure, planted logistic data."""
 
+import bisect
+import itertools
+import random
+
 import numpy as np
 
 ANIMALS = ["hound", "kitten", "goat", "zebra", "otter", "ferret", "lynx", "bison", "mole", "crow"]
@@ -49,3 +53,50 @@ def write_planted(path, lines=4000, features=30, seed=5):
             pairs = " ".join(f"{k + 1}:{v:g}" for k, v in zip(used, values, strict=True))
             file.write(f"{label:+d} {pairs}\n")
     return weights, loss / lines
+
+
+SUBJECTS = {
+    "asyncio": "event loop callback future task coroutine transport protocol await stream",
+    "email": "header message address recipient mail attachment charset sender boundary payload",
+    "unittest": "test case fixture suite runner failure mock assertion skip discovery",
+    "logging": "logger handler level record formatter filter debug warning rotate console",
+    "multiprocessing": "process pool queue lock semaphore worker pipe shared fork manager",
+    "http": "request response server client cookie status connection method url body",
+    "importlib": "module package loader finder spec import path cache resource reload",
+}
+"""What sentences are about, and the words that tell it."""
+
+COMMON = (
+    "the of a to is in and that for it be with as by if not are an this on or from which when"
+    " object value string returns name type function argument list number default class set data"
+    " used call given file called line code first new time bytes error key end index result"
+)
+SYLLABLES = ("ba", "co", "di", "fu", "ga", "he", "li", "mo", "nu", "pe", "ri", "so", "ta", "ve")
+
+
+def sentences(count, seed, subjects=tuple(SUBJECTS)):
+    """Pairs of a subject and a sentence of 4 to 20 words, the same on each machine and Python.
+
+    Words are as frequent as Zipf has it; one in seven is of the subject, one in twenty of any,
+    often with an ending, so that some sentences leave open what they are about.
+    """
+    draw = random.Random(seed).random  # its numbers are the same in every release
+
+    def one_of(words):
+        return words[int(draw() * len(words))]
+
+    rare = [a + b + c for a in SYLLABLES for b in SYLLABLES for c in SYLLABLES[:5]]
+    common = COMMON.split() + rare
+    chances = list(itertools.accumulate(1 / rank for rank in range(1, len(common) + 1)))
+    of = {subject: SUBJECTS[subject].split() for subject in subjects}
+    for _ in range(count):
+        subject = one_of(subjects)
+        words = []
+        for _ in range(4 + int(17 * draw())):
+            kind = draw()
+            if kind < 0.2:
+                own = one_of(of[subject if kind < 0.15 else one_of(subjects)])
+                words.append(own + one_of(("", "", "s", "ed")))
+            else:
+                words.append(common[bisect.bisect(chances, draw() * chances[-1])])
+        yield subject, " ".join(words)

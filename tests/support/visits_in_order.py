@@ -1,7 +1,8 @@
-"""Rotating workers of which one runs at a time, in a given order: the same numbers in each run.
+"""Workers that train together, of which one runs at a time: the same numbers in each run.
 
-The trainers are the real ones.  Each has a thread, which stops before it opens its tenancy, before
-it borrows, and behind each turn of a visit; an order says which of them goes on.
+An order says which of them goes on.  The trainers are the real ones: kernels, called for a piece of
+a worker's range at a time; and rotating workers, each with a thread that stops before it opens its
+tenancy, before it borrows, and behind each turn of a visit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from rotating import MemoryWorker, blocks_of_chunk
 
 from snailps.models.word_vectors import rotation
@@ -53,6 +55,45 @@ def seeded(seed: int) -> Order:
     """Any worker's turn, at random."""
     generator = random.Random(seed)
     return lambda states: [generator.choice(_live(states))]
+
+
+ORDERS = {"lockstep": lockstep, "stalled": stalled, "random": seeded(1)}
+"""Besides that in which one trains after the other."""
+
+Spans = Sequence[tuple[int, int]]
+"""Of each worker, the first of its range and that behind the last."""
+
+
+def train_pieces(
+    train: Callable[[int, int, int], Any],
+    arrays: Sequence[np.ndarray],
+    spans: Spans,
+    size: int,
+    order: Order,
+    derive: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """What `train(worker, first, last)` returned for each piece of each worker's range.
+
+    Workers that an order names together all begin with the same arrays, and what they change is
+    added up: as threads do that see what others write a piece late.  `derive` then makes anew what
+    in the arrays is no sum.
+    """
+    left = [list(range(first, last, size)) for first, last in spans]
+    states, told = ["new"] * len(spans), []
+    while any(left):
+        before = [array.copy() for array in arrays]
+        after = [array.copy() for array in arrays]
+        for worker in order(states):
+            first = left[worker].pop(0)
+            told.append(train(worker, first, min(first + size, spans[worker][1])))
+            states[worker] = "turn" if left[worker] else "done"
+            for array, begun, sums in zip(arrays, before, after, strict=True):
+                sums += array - begun
+                array[:] = begun
+        for array, sums in zip(arrays, after, strict=True):
+            array[:] = sums
+        derive()
+    return told
 
 
 class _Steps:
@@ -102,14 +143,17 @@ class _Lazily:
         return self._work()
 
 
-class _AtOnce:
+class AtOnce:
     """An executor's place: work is done when it is submitted."""
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], *args: Any, **named: Any) -> Future[Any]:
         """Does the work."""
         future: Future[Any] = Future()
-        future.set_result(function(*args))
+        future.set_result(function(*args, **named))
         return future
+
+    def shutdown(self) -> None:
+        """There is nothing to wait for."""
 
 
 class _NoWait:
@@ -150,7 +194,7 @@ def losses_in_order(
             trainer = worker._rotating
             with (
                 patch.object(trainer, "_ahead", _Lazily()),
-                patch.object(trainer, "_behind", _AtOnce()),
+                patch.object(trainer, "_behind", AtOnce()),
             ):
                 figures.append(dict(worker.train(block)))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from connected import block_of, connected, train
+from connected import block_of, connected, in_order, train
 
 from snailps import kernels
 from snailps.api.passes import Passes
@@ -154,7 +154,7 @@ def test_summary_of_two_vocabularies_comes_back():
 @pytest.mark.parametrize("threads", [1, 5])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_train_on_blocks_lowers_the_loss_and_counts_lines_and_tokens(make, loss, threads, workers):
-    model = make(replace(SMALL, loss=loss, lr=0.5), threads, workers)
+    model = in_order(make(replace(SMALL, loss=loss, lr=0.5), threads, workers))
     losses = []
     for number in range(8):
         figures = train(model, TEXT, number)

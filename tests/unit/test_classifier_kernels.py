@@ -1,11 +1,11 @@
 """kernels.train_labels against its NumPy twin, in every build, and what its door refuses."""
 
 import itertools
-import threading
 
 import numpy as np
 import pytest
 from twins import labels as twin
+from visits_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 
@@ -114,22 +114,19 @@ def test_train_labels_sampling_with_noise_that_is_all_the_own_label_ends():
 
 
 @losses
-def test_train_labels_by_threads_that_share_rows_loses_no_lines_and_learns(loss):
+@pytest.mark.parametrize("order", ORDERS)
+def test_train_labels_of_workers_that_share_rows_loses_no_lines_and_learns(loss, order):
+    """Threads at once: test_hot_rows."""
     toy = Toy(lines=4000)
     inputs, outputs = toy.copies()
     alone = toy.train(loss=loss)
-    done = []
 
-    def work(first, last):
+    def train(_, first, last):
         part = {"loss": loss, "shared": True, "first": first, "last": last}
-        done.append(kernels.train_labels(inputs, outputs, *toy.rest, **SETTINGS | part))
+        return kernels.train_labels(inputs, outputs, *toy.rest, **SETTINGS | part)
 
-    edges = range(0, 4001, 1000)
-    threads = [threading.Thread(target=work, args=pair) for pair in itertools.pairwise(edges)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    spans = list(itertools.pairwise(range(0, 4001, 1000)))
+    done = train_pieces(train, (inputs, outputs), spans, 50, ORDERS[order])
     assert sum(count for _, count in done) == alone[3]
     assert sum(loss for loss, _ in done) == pytest.approx(alone[2], rel=0.1)
     again = kernels.train_labels(

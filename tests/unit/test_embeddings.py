@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from connected import block_of, connected, train
+from connected import block_of, connected, in_order, train
 
 from snailps.config import RawConfig
 from snailps.data.encoding import Encoding
@@ -152,7 +152,7 @@ def test_mf_learns_by_blocks_and_numbers_lines_once(settings, falls_to):
     summary = surveyed(MatrixFactorization, settings, RATINGS)
     with connected(MatrixFactorization) as make:
         for workers in (1, 3):  # alone, and with exchanges as beside two others
-            model = make(settings, workers=workers, summary=summary)
+            model = in_order(make(settings, workers=workers, summary=summary))
             losses = [train(model, RATINGS, progress=(0, 0.1))["loss"] for _ in range(40)]
             assert np.mean(losses[-5:]) < falls_to * losses[0]
             assert len(model._encoded) == 1

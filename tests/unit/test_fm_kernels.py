@@ -1,11 +1,11 @@
 """kernels.train_fm and fm_scores against their NumPy twin, in every build."""
 
 import itertools
-import threading
 
 import numpy as np
 import pytest
 from twins import fm as twin
+from visits_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
@@ -196,24 +196,25 @@ def test_train_fm_decay_spares_factors_of_absent_fields():
 
 @methods
 @pytest.mark.parametrize("hot", [8, 40])
-def test_train_fm_by_threads_that_share_rows_loses_no_examples_and_learns(method, hot):
+@pytest.mark.parametrize("order", ORDERS)
+def test_train_fm_of_workers_that_share_rows_loses_no_examples_and_learns(method, hot, order):
+    """Threads at once: test_hot_rows."""
     toy = Toy(examples=8000, method=method, seed=2)
     planted = kernels.fm_scores(Toy(seed=9, method=1).rows, *toy.data[:4], **toy.shape)
     toy.labels[:] = np.sign(planted)
     rates = {"lr_start": 0.02, "lr_stop": 0.02}  # well below where steps overshoot
     rows = toy.train(first=0, last=0)[0]
     alone = toy.train(**rates)
-    done = []
 
-    def work(first, last):
-        done.append(toy.train(rows=rows, first=first, last=last, hot=hot, **rates)[1:])
+    def train(_, first, last):
+        return toy.train(rows=rows, first=first, last=last, hot=hot, **rates)[1:]
 
-    edges = range(0, 8001, 2000)
-    threads = [threading.Thread(target=work, args=pair) for pair in itertools.pairwise(edges)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def weigh():  # as shards do it
+        if method == 4:
+            kernels.ftrl_weights(rows, outputs=toy.stride, lr=0.02, l1=0.0, beta=STEPS["beta"])
+
+    spans = list(itertools.pairwise(range(0, 8001, 2000)))
+    done = train_pieces(train, [rows], spans, 20, ORDERS[order], weigh)
     assert sum(weight for _, weight in done) == pytest.approx(alone[2])
     assert sum(loss for loss, _ in done) == pytest.approx(alone[1], rel=0.1)
     again = toy.train(rows=rows, **rates)[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twins import kernels as twin
+from visits_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 from snailps.errors import ConfigError
@@ -614,22 +614,22 @@ def bursts(lines=2000):
     return tokens.astype(np.int32)
 
 
-def test_train_words_two_threads_on_one_table_learn():
+@pytest.mark.parametrize("order", ORDERS)
+def test_train_words_of_two_workers_on_one_table_learns(order):
     toy = Toy(words=200, dim=32)
-    toy.tokens = bursts()
+    toy.tokens = tokens = bursts()
     toy.outputs[:] = 0
     before = toy.train(lr_start=0, lr_stop=0)
-    rest = toy.arguments()[2:]
+    _, _, dim, _, *rest = toy.arguments()
 
-    def run(seed):
-        changed = {"seed": seed, "lr_start": 0.02, "lr_stop": 0.01}
-        kernels.train_words(toy.inputs, toy.outputs, *rest, **SETTINGS | changed)
+    def train(worker, first, last):
+        changed = {"seed": first + worker, "lr_start": 0.015, "lr_stop": 0.015}
+        kernels.train_words(
+            toy.inputs, toy.outputs, dim, tokens[first:last], *rest, **SETTINGS | changed
+        )
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    both = [(0, len(tokens))] * 2
+    train_pieces(train, (toy.inputs, toy.outputs), both, 20 * 100, ORDERS[order])
     after = toy.train(lr_start=0, lr_stop=0)
     assert after[3] == before[3]
     assert after[2] < 0.3 * before[2]

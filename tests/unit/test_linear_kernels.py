@@ -1,12 +1,12 @@
 """kernels.train_linear, linear_scores, ftrl_weights against their NumPy twins, in every build."""
 
 import itertools
-import threading
 
 import numpy as np
 import pytest
 from twins import linear as twin
 from twins.linear import ADAGRAD, FTRL, LOGISTIC, MULTINOMIAL, SGD, SQUARED
+from visits_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
@@ -128,7 +128,8 @@ def test_train_linear_with_hot_rows_alone_equals_training_without(method, hot):
 
 
 @methods
-def test_train_linear_in_two_threads_comes_near_one(method):
+@pytest.mark.parametrize("order", ORDERS)
+def test_train_linear_of_two_workers_comes_near_one(method, order):
     toy = Toy(n=4000, method=method)
     planted = np.random.default_rng(9).normal(size=(toy.features + 1, 1)).astype(np.float32)
     scores = kernels.linear_scores(planted, *toy.examples(NONE)[:3], outputs=1, bias=toy.features)
@@ -137,18 +138,18 @@ def test_train_linear_in_two_threads_comes_near_one(method):
     rates = {"lr_start": 0.02, "lr_stop": 0.02}  # well below where steps overshoot
     args = SETTINGS | toy.kind | rates
 
-    def part(first, last):
+    def train(_, first, last):
         kernels.train_linear(rows, *toy.examples(NONE), **args, first=first, last=last, hot=8)
 
-    threads = [threading.Thread(target=part, args=span) for span in ((0, 2000), (2000, 4000))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def weigh():  # as shards do it
+        if method == FTRL:
+            kernels.ftrl_weights(rows, outputs=1, lr=0.02, l1=args["l1"], beta=args["beta"])
+
+    train_pieces(train, [rows], ((0, 2000), (2000, 4000)), 20, ORDERS[order], weigh)
     alone, _, _ = toy.train(**rates)
     assert np.isfinite(rows).all()
     assert np.corrcoef(rows[:, 0], alone[:, 0])[0, 1] > 0.95
-    if method == FTRL:  # sums of squared gradients are the same for any number of threads
+    if method == FTRL:  # sums of squared gradients are the same for any number of workers
         assert rows[:, 2].sum() == pytest.approx(alone[:, 2].sum(), rel=0.1)
 
 

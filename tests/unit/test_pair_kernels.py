@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from itertools import pairwise
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twins import kernels as twin
+from visits_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 
@@ -456,27 +456,23 @@ def test_train_pairs_few_words_in_bursts_do_not_diverge(tokens):
     assert after[2] < 0.3 * before[2]
 
 
-def test_train_pairs_two_threads_on_one_table_learn():
+@pytest.mark.parametrize("order", ORDERS)
+def test_train_pairs_of_two_workers_on_one_table_learns(order):
     toy = Toy(words=200, dim=32)
     toy.outputs[:] = 0
     centres, starts, contexts = toy.pairs = kernels.sort_pairs(bursts(), 5, 1)[:3]
     before = toy.train(lr_start=0, lr_stop=0)
     half = len(centres) // 2
 
-    def run(a, b):
-        for seed in range(2):
-            kernels.train_pairs(
-                toy.inputs, toy.outputs, toy.dim, centres[a:b], starts[a : b + 1], contexts,
-                *toy.rest(), negatives=5, lr_start=0.02, lr_stop=0.01, seed=seed,
-            )  # fmt: skip
+    def train(_, a, b):
+        kernels.train_pairs(
+            toy.inputs, toy.outputs, toy.dim, centres[a:b], starts[a : b + 1], contexts,
+            *toy.rest(), negatives=5, lr_start=0.015, lr_stop=0.015, seed=a,
+        )  # fmt: skip
 
-    threads = [
-        threading.Thread(target=run, args=ends) for ends in ((0, half), (half, len(centres)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for _ in range(2):
+        spans = (0, half), (half, len(centres))
+        train_pieces(train, (toy.inputs, toy.outputs), spans, half // 20, ORDERS[order])
     after = toy.train(lr_start=0, lr_stop=0)
     assert after[3] == before[3]
     assert after[2] < 0.3 * before[2]

@@ -20,7 +20,7 @@ from rotating import (
     blocks_of_chunk,
     train_rotating,
 )
-from visits_in_order import Order, in_turns, lockstep, losses_in_order, seeded, stalled
+from visits_in_order import ORDERS, Order, in_turns, lockstep, losses_in_order
 
 from snailps import kernels
 from snailps.data._text import WordCounter
@@ -143,9 +143,6 @@ def losses(settings: WordVectorSettings, order: Order, workers: int = 4) -> list
     return losses_in_order(workers_of(settings, workers, words), LONGER, order, epochs=3)
 
 
-ORDERS = {"lockstep": lockstep, "stalled": stalled, "random": seeded(1)}
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("model", "maxn", "lr", "worse"),
@@ -208,7 +205,7 @@ def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
 def test_words_of_a_topic_become_neighbours(model: str) -> None:
     lr = 0.05 if model == "skipgram" else 0.2  # CBOW makes a step a word, not one a pair
     made = workers_of(replace(SMALL, model=model, lr=lr), 3, ALL)
-    train_rotating(made, CHUNKS, epochs=20)
+    losses_in_order(made, CHUNKS, lockstep, epochs=20)
     rows = made[0].memory.rows["input"]
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     names = [bytes(made[0].vocabulary.words[n]) for n in range(len(rows))]

@@ -1,10 +1,9 @@
 """kernels.train_triples, pair_scores and train_ratings against their NumPy twin, in every build."""
 
-import threading
-
 import numpy as np
 import pytest
 from twins import triples as twin
+from visits_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 
@@ -100,25 +99,21 @@ def test_pair_scores_equals_twin(build, model):
     np.testing.assert_allclose(got, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_train_triples_of_several_threads_learns_as_one():
+@pytest.mark.parametrize("order", ORDERS)
+def test_train_triples_of_two_workers_learns_as_one(order):
     graph = Graph("complex", dim=32, triples=4000, entities=200, seed=11)
     whole, _ = graph.train(negatives=16, shared=16)
     for _ in range(2):
         _, before = graph.train(rows=whole, negatives=16, shared=16)
     rows = kernels.padded(*graph.rows.shape)
     rows[:] = graph.rows
+
+    def train(_, first, last):
+        settings = {"first": first, "last": last, "seed": first}
+        return graph.train(rows=rows, negatives=16, shared=16, **settings)[1]
+
     for _ in range(3):
-        losses = []
-
-        def part(first, last, losses=losses):
-            settings = {"first": first, "last": last, "seed": first}
-            losses.append(graph.train(rows=rows, negatives=16, shared=16, **settings)[1])
-
-        threads = [threading.Thread(target=part, args=(a, a + 2000)) for a in (0, 2000)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        losses = train_pieces(train, [rows], ((0, 2000), (2000, 4000)), 20, ORDERS[order])
     assert sum(losses) == pytest.approx(before, rel=0.1)
 
 
