@@ -1,7 +1,8 @@
 """The notebooks of examples/ and the ten lines run as written, and find what they say.
 
 Each runs cell by cell in a new Python, in an empty folder, as notebooks do: a class of a cell has
-the cell's file name and lines, and no name of a test is known there.
+the cell's file name and lines, and no name of a test is known there.  In the place of the library's
+prose, which every Python has another of, they read sentences that are the same in all.
 """
 
 import os
@@ -19,6 +20,10 @@ import linecache
 import re
 import sys
 
+import texts
+from snailps.data import stdlib_prose
+
+stdlib_prose.write_prose = texts.write_prose
 text = open(sys.argv[1], encoding="utf-8").read()
 cells = re.split(r"^# %%.*\\n", text, flags=re.MULTILINE)
 assert not cells[0].strip(), "code before the first cell"
@@ -81,7 +86,7 @@ def test_classifier_in_a_pipeline(tmp_path):
     said = output_of("classifier_in_a_pipeline", tmp_path)
     (crossed,) = numbers(r"accuracy in cross-validation: ([\d.]+)", said)
     (unseen,) = numbers(r"accuracy on unseen sentences: ([\d.]+)", said)
-    assert min(crossed, unseen) > 0.6  # the commonest label has less than half
+    assert min(crossed, unseen) > 0.5  # by chance .25, as a rule .8
     assert re.search(r"^best: \{'classify__word_ngrams': [12]\}, 0\.\d\d$", said, re.MULTILINE)
     assert "the event loop runs callbacks of a future -> asyncio " in said
     assert "a header of the message has an address -> email " in said

@@ -3,6 +3,7 @@
 import bisect
 import itertools
 import random
+from pathlib import Path
 
 import numpy as np
 
@@ -68,8 +69,8 @@ SUBJECTS = {
 
 COMMON = (
     "the of a to is in and that for it be with as by if not are an this on or from which when"
-    " object value string returns name type function argument list number default class set data"
-    " used call given file called line code first new time bytes error key end index result"
+    " object value string strings returns name type function argument list number default class set"
+    " data used call given file called line code first new time bytes error key end index result"
 )
 SYLLABLES = ("ba", "co", "di", "fu", "ga", "he", "li", "mo", "nu", "pe", "ri", "so", "ta", "ve")
 
@@ -100,3 +101,17 @@ def sentences(count, seed, subjects=tuple(SUBJECTS)):
             else:
                 words.append(common[bisect.bisect(chances, draw() * chances[-1])])
         yield subject, " ".join(words)
+
+
+def write_prose(path, bytes_max=1 << 20, *, library=""):
+    """As `data.stdlib_prose.write_prose`, whose text changes with each Python: sentences.
+
+    They are about the package of a folder that is named, else about all subjects; the number of
+    words.
+    """
+    subjects = (Path(library).name,) if library else tuple(SUBJECTS)
+    lines = [f"{line}\n" for _, line in sentences(1500 if library else 20_000, 1, subjects)]
+    ends = list(itertools.accumulate(map(len, lines)))
+    del lines[bisect.bisect(ends, bytes_max) :]
+    Path(path).write_text("".join(lines))
+    return sum(map(str.count, lines, itertools.repeat(" "))) + len(lines)

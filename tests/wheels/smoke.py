@@ -25,7 +25,7 @@ COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "cython")
 ROOT = Path(__file__).resolve().parents[2]
 TEXT_BYTES = 1_000_000
 WORD, RELATIVE = "string", "strings"
-"""A word of Python's library, and one that has most of its subwords."""
+"""A word of the text, and one that has most of its subwords."""
 LIMIT_S = 600.0
 
 
@@ -89,11 +89,12 @@ def check_command() -> None:
 
 
 def check_neighbours(folder: Path) -> str:
-    """The ten lines of examples/ten_lines.py find the plural of a word, on the library's prose."""
-    from snailps.data.stdlib_prose import write_prose
+    """The ten lines of examples/ten_lines.py find the plural of a word, on the same text always."""
+    sys.path.append(str(ROOT / "tests" / "support"))
+    from texts import write_prose
 
     text = folder / "prose.txt"
-    write_prose(str(text), TEXT_BYTES)
+    write_prose(text, TEXT_BYTES)
     script = shutil.copy(ROOT / "examples" / "ten_lines.py", folder)
     done = subprocess.run(
         [sys.executable, script, str(text), WORD], cwd=folder, capture_output=True, text=True,
