@@ -1,4 +1,4 @@
-"""The examples with PyTorch learn what they plant."""
+"""The examples with PyTorch learn what they plant: by one process, the same in each run."""
 
 import numpy as np
 import pytest

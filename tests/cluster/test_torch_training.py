@@ -138,6 +138,7 @@ def test_job_without_common_steps_learns_while_a_worker_is_killed(tmp_path, cons
         assert {pid: code for pid, code in codes.items() if code} == {killed: -signal.SIGKILL}
     figures = figures_of(master)
     assert figures["examples"] == 6000  # each line twice, whoever is lost
+    # Untrained it is .69; as a rule .54 and .39, by .01 to each side.
     assert figures["loss_by_epoch"][1] < figures["loss_by_epoch"][0] < 0.7
 
 

@@ -121,3 +121,14 @@ def test_example_on_a9a(tmp_path, data_dir, judge):
 def test_mlp_on_mnist(tmp_path, data_dir, judge):
     figures = test_mlp_cluster.run_mnist(tmp_path, data_dir)
     judge("mnist", {name: figures["test"][name] for name in ("accuracy", "log_loss")})
+
+
+# --- PyTorch ------------------------------------------------------------------------------------
+
+
+def test_dlrm_while_server_worker_and_master_are_killed(tmp_path, judge):
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+    import test_torch_kills
+
+    test_torch_kills.run_killed(tmp_path / "killed", "async")
+    judge("torch-killed", {"auc": test_torch_kills.auc_of(tmp_path / "killed")})
