@@ -163,7 +163,9 @@ def test_sorted_file_is_learnt_as_a_shuffled_one(tmp_path, monkeypatch, capsys, 
         )  # fmt: skip
         assert code == 0, err
         accuracies.append(json.loads(out)["test"]["accuracy"])
-    assert min(accuracies[:2]) > max(0.75, accuracies[2] - 0.02)
+    if workers == 1:  # whose steps are the same each time
+        assert min(accuracies[:2]) > accuracies[2] - 0.02
+    assert min(accuracies) > 0.7  # of two workers, too: .8 as a rule, by chance .5
 
 
 def csv_of(line):
