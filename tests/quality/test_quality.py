@@ -1,4 +1,8 @@
-"""What several workers learn that do not wait for each other: of each model, and under kills."""
+"""What several workers learn that do not wait for each other: of each model, and under kills.
+
+Judged by figures that differ in each run: of shares that are the same in nearly all, such as an
+accuracy of 1, the deviation says nothing.
+"""
 
 import pytest
 import test_classifier_cluster
@@ -57,14 +61,16 @@ def test_model_whose_workers_keep_rows(tmp_path, judge, request, way, write, bad
     else:
         figures = test_joining.run_killed(tmp_path / way, write)
     model = request.node.callspec.id.split("-")[1]
-    judge(f"{way}-{model}", {"badness": badness(tmp_path / way, figures)})
+    if model == "classifier":
+        judge(f"{way}-{model}", {"train_loss": figures["train_loss"]})
+    else:
+        judge(f"{way}-{model}", {"badness": badness(tmp_path / way, figures)})
 
 
 @pytest.mark.parametrize("model", test_embeddings_killed.MODELS)
 def test_names_while_worker_server_and_master_are_killed(tmp_path, judge, model):
     _, figures = test_embeddings_killed.killed(tmp_path, model, "async")
-    name = {"graph": "mrr", "ratings": "rmse"}[model]
-    judge(f"killed-{model}", {name: figures["test"][name]})
+    judge(f"killed-{model}", {"train_loss": figures["train_loss"]})
 
 
 @pytest.mark.parametrize("model", ["logistic", "words", "classifier"])
@@ -85,12 +91,9 @@ def test_classifier_of_prose(tmp_path, judge):
     judge("prose", {"accuracy": accuracy, "train_loss": figures["train_loss"]})
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_pairs_ranked(tmp_path, judge, workers):
-    """One worker alone is there to be compared with."""
+def test_pairs_ranked(tmp_path, judge):
     test_embeddings_cluster.write_choices(tmp_path)
-    recall = test_embeddings_cluster.recall_of_choices(tmp_path, workers)
-    judge(f"choices-{workers}", {"recall": recall})
+    judge("choices", {"recall": test_embeddings_cluster.recall_of_choices(tmp_path, 4)})
 
 
 # --- real data ----------------------------------------------------------------------------------

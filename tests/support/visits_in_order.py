@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -180,7 +181,10 @@ def _running() -> _Steps:
 def losses_in_order(
     workers: list[MemoryWorker], texts: list[list[bytes]], order: Order, epochs: int = 1
 ) -> list[float]:
-    """Loss of each chunk, all its workers' together, while an order decides who goes on."""
+    """Loss of each chunk, all its workers' together, while an order decides who goes on.
+
+    No time passes for the trainers: after some seconds they settle rows, which is an exchange more.
+    """
     total, found = epochs * len(texts), []
     exchange, borrow = InputExchange.exchange, rotation.RotationTrainer._borrow
 
@@ -205,6 +209,7 @@ def losses_in_order(
         return borrow(self, block, tenancy)
 
     with (
+        patch.object(rotation, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         patch.object(InputExchange, "exchange", exchange_and_stop),
         patch.object(rotation.RotationTrainer, "_borrow", opened),
     ):
