@@ -44,10 +44,10 @@ check: lint $(VENV)/.made-test ## lint, types and tests/unit: a minute and a hal
 	@$(PYTEST) tests/unit $(ARGS) </dev/null
 
 test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters: five minutes on 2 cores
-	@$(PYTEST) $(SHORT) $(ARGS) </dev/null
+	@$(PYTEST) --smoke $(SHORT) $(ARGS) </dev/null
 
 test-all: $(VENV)/.made-test ## those, their long cases, and tests of faults, noise and the pages
-	@$(PYTEST) --long tests/faults tests/fuzz $(SHORT) tests/repo $(ARGS) </dev/null
+	@$(PYTEST) tests/faults tests/fuzz $(SHORT) tests/repo $(ARGS) </dev/null
 
 # For hours: parts of up to 40 minutes, which can be resumed.  ARGS=--list names them.
 test-night: $(VENV)/.made-test ## what .ci/run leaves out: rounds under load, walks, storms, fuzzing

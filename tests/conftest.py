@@ -4,7 +4,8 @@ No test may hang: after its limit (600 s, or ``@pytest.mark.limit(seconds)``) a 
 the stacks of all threads; where even that is impossible, because the main thread sits in
 compiled code, the whole run is ended half a minute later.  A test of tests/unit starts no process
 and takes half a second of CPU at most (budget.py); ``--cost=N`` prints what each folder took, and
-the N tests that took most; ``--more=N`` draws N times as many cases (cases.py).
+the N tests that took most; ``--more=N`` draws N times as many cases (cases.py); ``--smoke`` leaves
+out what smoke.txt does not name.
 """
 
 import atexit
@@ -60,7 +61,11 @@ def pytest_addoption(parser):
     group.addoption(
         "--cost", type=int, default=None, metavar="N", help="print what folders and N tests took"
     )
-    group.addoption("--long", action="store_true", help="cases marked `long`, too: as .ci/run does")
+    group.addoption("--long", action="store_true", help="cases marked `long`, too")
+    group.addoption(
+        "--smoke", action="store_true",
+        help="of tests/cluster and tests/sim what tests/smoke.txt names: as `make test` does",
+    )  # fmt: skip
     group.addoption(
         "--more", type=int, default=1, metavar="N",
         help="N times as many seeds and drawn examples as usual; implies --no-budget",
@@ -82,7 +87,8 @@ def pytest_configure(config):
     )
     config.addinivalue_line(
         "markers", "long(but, tests): a further case of what a shorter test proves, or a rare order"
-        " of events; only with --long, as in .ci/run, or when its file is named with a test; `but`:"
+        " of events; only with --long, as in `make test-night`, or when its file is named with a"
+        " test; `but`:"
         " ids of cases that are always run; `tests`: of a class, those that are meant"
     )  # fmt: skip
     # Captured output is not yet redirected here: this is the terminal's standard error.
@@ -216,6 +222,51 @@ def is_long(item):
     return False
 
 
+def smoke():
+    """Tests of smoke.txt: names in a file, with cases or without; empty: all of it."""
+    named = {}
+    for line in (ROOT / "tests" / "smoke.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            path, _, name = line.partition("::")
+            named.setdefault(ROOT / "tests" / path, set()).add(name)
+    return named
+
+
+def is_left_out(path, named):
+    """Whether `--smoke` leaves out a whole file."""
+    return path.parent.name in ("cluster", "sim") and path not in named
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files of which nothing would be run are not imported."""
+    python = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    if python and config.getoption("smoke") and is_left_out(collection_path, smoke()):
+        return True
+    return None
+
+
+def keep_smoke(items, *, whole):
+    """Those of the items that `--smoke` runs.
+
+    Where files are collected as a whole, a name that is not there fails the first test of its file.
+    """
+    named, kept, lacking = smoke(), [], {}
+    for item in items:
+        name = item.nodeid.partition("::")[2]
+        wanted = lacking.setdefault(item.path, dict.fromkeys(named.get(item.path, ())))
+        names = {"", name, name.partition("[")[0]} & wanted.keys()
+        if names or not wanted and not is_left_out(item.path, named):
+            kept.append(item)
+        for one in names:
+            wanted[one] = item
+    for item in items if whole else ():
+        gone = [name for name, found in lacking.pop(item.path, {}).items() if found is None]
+        if gone:
+            item.stash[_wrong_cases] = f"smoke.txt names {gone}: not there"
+            kept += [] if item in kept else [item]
+    return kept
+
+
 def note_wrong_cases(items):
     """A case that is always run has to be there, else none of its test would be: that test fails.
 
@@ -236,7 +287,12 @@ def note_wrong_cases(items):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out cases marked `long`, unless they are asked for."""
+    """Leaves out cases marked `long`, unless they are asked for, and what is no smoke."""
+    if config.getoption("smoke"):
+        kept = keep_smoke(items, whole=not any("::" in arg for arg in config.args))
+        config.hook.pytest_deselected(items=[one for one in items if one not in kept])
+        items[:] = kept
+        return
     if config.getoption("long") or config.getoption("markexpr"):
         return
     named = {arg.partition("::")[0] for arg in config.args if "::" in arg}

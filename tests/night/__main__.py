@@ -78,7 +78,7 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
     Parameters
     ----------
     pytest, tests : sequence of str
-        What `make test` runs.
+        The command of `make test-all`, and its tests of modules and clusters.
     seed : int
         Of what is drawn anew on each commit.
     """
@@ -97,6 +97,7 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
             ))
             for first in range(0, WALKS, SLICE)
         ),
+        Part("long", 25, (*pytest, "-m", "long", "tests/cluster")),
         Part("defects", 15, (*pytest, "--long", "tests/sim/test_defects.py")),
         Part("storms/kills", 25, recovery("storm", "--kills", "200")),
         Part("storms/faults", 25, recovery("every", "--faults", "100")),
