@@ -23,6 +23,7 @@ import budget
 import cases
 import hypothesis
 import pytest
+import waiting
 
 LIMIT_S = 600.0
 GRACE_S = 30.0  # after the limit, until the run is ended the hard way
@@ -93,6 +94,11 @@ def pytest_configure(config):
     )  # fmt: skip
     # Captured output is not yet redirected here: this is the terminal's standard error.
     config.stash[_stacks_fd] = os.dup(sys.__stderr__.fileno())
+
+
+@pytest.hookimpl(trylast=True)  # behind pytest's own plugin, which notes them, too
+def pytest_sessionstart(session):
+    waiting.note_threads()
 
 
 def pytest_collection_finish(session):
@@ -173,6 +179,7 @@ def limits(item, stage):
 def pytest_runtest_setup(item):
     if _wrong_cases in item.stash:
         pytest.fail(item.stash[_wrong_cases], pytrace=False)
+    waiting.forget_threads()
     with limits(item, "setup"):
         return (yield)
 

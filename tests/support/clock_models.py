@@ -68,10 +68,7 @@ class Gated(Worker):
         return figures
 
     def _stop(self, name: str):
-        folder = Path(self.settings.gates)
-        if self.settings.gates and (folder / name).exists():
-            (folder / f"{name}.pid").write_text(str(os.getpid()))
-            wait_at(self.settings, name)
+        wait_at(self.settings, name)
 
     @classmethod
     def export(cls, results):

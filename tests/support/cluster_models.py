@@ -381,10 +381,15 @@ class SlowManifest(Counter):
 
 
 def wait_at(settings, name):
-    """Stops at a gate of the test, if it is there; it may be opened at this very moment."""
-    if settings.gates:
-        with contextlib.suppress(FileNotFoundError), (Path(settings.gates) / name).open() as gate:
-            gate.read()
+    """Stops at a gate of the test, if it is there; it may be opened at this very moment.
+
+    `processes.Gate.pid` is what it leaves there.
+    """
+    gate = Path(settings.gates) / name
+    if settings.gates and gate.exists():
+        Path(f"{gate}.pid").write_text(str(os.getpid()))
+        with contextlib.suppress(FileNotFoundError), gate.open() as pipe:
+            pipe.read()
 
 
 def counting_job(folder, *made, **changed):

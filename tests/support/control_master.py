@@ -4,12 +4,12 @@ import queue
 import threading
 import time
 
+from waiting import LIMIT_S, until
+
 from snailps.transport import messages
 from snailps.transport.control import ControlServer, listen
 from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust
-
-LIMIT_S = 60.0
 
 
 class Master:
@@ -53,13 +53,15 @@ class Master:
     def do(self, function):
         result = queue.Queue()
         self._todo.put((function, result))
-        return result.get(timeout=LIMIT_S)
+        until(lambda: not result.empty(), "an answer of the server's thread", over=self._why_over)
+        return result.get()
 
     def until(self, condition):
         """Waits until `condition()` holds in the server's thread."""
-        end = time.monotonic() + LIMIT_S
-        while not self.do(condition):
-            assert time.monotonic() < end, "the condition never came"
+        until(lambda: self.do(condition), "the condition", over=self._why_over)
+
+    def _why_over(self):
+        return f"the server's thread has ended: {self.errors}" if self.errors else ""
 
     def close(self):
         self._stop.set()

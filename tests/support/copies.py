@@ -48,17 +48,19 @@ class Copy:
         self.pid, self.returncode = pid, None
         self.stdout, self.stderr = (os.fdopen(pipe, errors="replace") for pipe in (out, err))
         self._descriptor, self._status = descriptor, status
+        self._waits = threading.Lock()  # a status is read once, in whatever thread
 
     def wait(self, timeout=None):
         """The exit code, -N after signal N, once the process has ended."""
-        if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-            status = os.read(self._status, 16)
-            assert status, f"the source of process {self.pid} has died"
-            self.returncode = os.waitstatus_to_exitcode(int(status))
-            os.close(self._status)
-            os.close(self._descriptor)
+        if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        with self._waits:
+            if self.returncode is None:
+                status = os.read(self._status, 16)
+                assert status, f"the source of process {self.pid} has died"
+                self.returncode = os.waitstatus_to_exitcode(int(status))
+                os.close(self._status)
+                os.close(self._descriptor)
         return self.returncode
 
     def poll(self):

@@ -2,10 +2,10 @@
 
 import socket
 
+from waiting import LIMIT_S
+
 from snailps.transport import messages
 from snailps.transport.frame import Frame, FrameDecoder, encode_frame
-
-LIMIT_S = 20.0
 
 
 class Far:

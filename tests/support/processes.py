@@ -19,19 +19,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+import weakref
 from pathlib import Path
 
 import copies
+from waiting import ENDING_S, LIMIT_S, InVain, until, watch
 
 import snailps
 from snailps.cli.status import ask
 
-LIMIT_S = 90.0
-ENDING_S = 10.0  # a process that was told to end may need so long
-"""Of a wait that should be short: ten times what a loaded machine of two cores takes."""
-MEETING_S = 2 * LIMIT_S
-"""Until a worker stands at a gate: all blocks before that one are trained first."""
 PORTS = range(10_000, 32_000)
 """Below those that Linux hands out by itself (ip_local_port_range)."""
 SNAILPS = [sys.executable, "-m", "snailps"]
@@ -101,8 +97,6 @@ class Process:
         self.name = name
         self.lines = []
         self._output = []
-        self._news = threading.Condition()
-        self._open = 2
         env = env or environment()
         if copied and copies.suffices(command, env, environment()):
             self.popen = copies.start(command[2:], cwd=cwd, env=env, pass_fds=pass_fds)
@@ -125,6 +119,7 @@ class Process:
         ]
         for reader in self._readers:
             reader.start()
+        _made.add(self)
 
     @property
     def pid(self):
@@ -159,31 +154,37 @@ class Process:
             reader.join(5.0)
         return code
 
-    def wait_line(self, pattern, limit_s=LIMIT_S, *, behind=None):
+    def wait_line(self, pattern, *, behind=None):
         """The first line of standard error, or of those behind a line, that matches `pattern`."""
-        until = time.monotonic() + limit_s
         seen = 0 if behind is None else self.lines.index(behind) + 1
-        with self._news:
-            while True:
-                for line in self.lines[seen:]:
-                    seen += 1
-                    if re.search(pattern, line):
-                        return line
-                left = until - time.monotonic()
-                if left <= 0 or self._open == 0:
-                    why = "ended" if self._open == 0 else f"did not in {limit_s:g} s"
-                    raise AssertionError(
-                        f"{self.name} should write {pattern!r} and {why}; it wrote:\n{self.stderr}"
-                    )
-                self._news.wait(left)
+
+        def found():
+            nonlocal seen
+            while seen < len(self.lines):
+                seen += 1
+                if re.search(pattern, self.lines[seen - 1]):
+                    return True
+            return False
+
+        until(
+            found,
+            lambda: f"{self.name} should write {pattern!r}, it wrote:\n{self.stderr}\n",
+            over=lambda: "" if any(one.is_alive() for one in self._readers) else "it has ended",
+        )
+        return self.lines[seen - 1]
+
+    def until(self, found, what="it"):
+        """What `found` says, once that is true; in vain once this process has ended."""
+        return until(found, what, over=self._why_ended)
+
+    def _why_ended(self):
+        return "" if self.runs else f"{self.name} has ended with {self.popen.poll()}: {self.stderr}"
 
     def send(self, number):
         """Sends a signal; after SIGSTOP waits until no thread runs any more."""
         self.popen.send_signal(number)
-        until = time.monotonic() + LIMIT_S
-        while number == signal.SIGSTOP and self._runs():
-            assert time.monotonic() < until, f"{self.name} has not stopped for {LIMIT_S:g} s"
-            time.sleep(0.001)
+        if number == signal.SIGSTOP:
+            until(lambda: not self._runs(), f"{self.name} to stop")
 
     def _runs(self):
         """Whether a thread is not stopped yet."""
@@ -211,12 +212,7 @@ class Process:
 
     def _read(self, stream, lines):
         for line in stream:
-            with self._news:
-                lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-        with self._news:
-            self._open -= 1
-            self._news.notify_all()
+            lines.append(line.rstrip("\n"))
 
 
 def session_members(session):
@@ -246,8 +242,7 @@ def children_of(pid, role=""):
 class Gate:
     """A place where a worker stops until the test lets it go: a named pipe.
 
-    `cluster_models.Counter` opens the pipe ``block-N`` before it trains on lease N.  A wait
-    for one ends, too, when all processes of the clusters that the test is in have ended.
+    A model comes there by `cluster_models.wait_at`, which leaves the id of its process beside it.
     """
 
     def __init__(self, folder, number, kind="block"):
@@ -256,27 +251,42 @@ class Gate:
         os.mkfifo(self.path)
         self._file = None
 
-    def meet(self, limit_s=MEETING_S):
+    def meet(self, limit_s=LIMIT_S):
         """Waits until a worker stands at the gate."""
         self.meet_one([self], limit_s)
 
     @staticmethod
-    def meet_one(gates, limit_s=MEETING_S):
+    def meet_one(gates, limit_s=LIMIT_S):
         """Waits until a worker stands at one of some gates; that one."""
-        until = time.monotonic() + limit_s
-        while True:
-            for gate in gates:
-                with contextlib.suppress(OSError):  # no reader, or it is gone
-                    gate._file = os.open(gate.path, os.O_WRONLY | os.O_NONBLOCK)
-                    return gate
-            names = ", ".join(gate.path.name for gate in gates)
-            left = [process for cluster in _open for process in cluster.processes]
-            assert not left or any(process.runs for process in left), (
-                f"no worker has come to {names}, and all processes have ended: "
-                + ", ".join(f"{process.name} with {process.popen.poll()}" for process in left)
-            )
-            assert time.monotonic() < until, f"no worker has come to {names} in {limit_s:g} s"
-            time.sleep(0.005)
+        names = ", ".join(gate.path.name for gate in gates)
+        return until(
+            lambda: next((gate for gate in gates if gate._met()), None),
+            f"a worker at {names}",
+            limit_s=limit_s,
+        )
+
+    def _met(self):
+        with contextlib.suppress(OSError):  # no reader, or it is gone
+            file = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
+            if self._file is not None:
+                os.close(self._file)
+            self._file = file
+            return True
+        return False
+
+    @property
+    def pid(self):
+        """Id of the process that came here last; 0: none has."""
+        with contextlib.suppress(FileNotFoundError, ValueError):  # it writes at this moment
+            return int(Path(f"{self.path}.pid").read_text())
+        return 0
+
+    def who(self, processes):
+        """Waits until one of these processes is the last that came here; that one."""
+        return until(
+            lambda: next((one for one in processes if one.pid == self.pid), None),
+            f"one of {[one.name for one in processes]} at {self.path.name}",
+        )
 
     def open(self):
         """Lets the worker go on, met or not; no worker stops here any more."""
@@ -290,6 +300,17 @@ class Gate:
 
 
 _open = []  # clusters that the test is in
+_made = weakref.WeakSet()  # processes
+
+
+@watch
+def _all_have_ended():
+    left = [process for cluster in _open for process in cluster.processes]
+    if not left or any(process.runs for process in [*left, *_made]):
+        return ""
+    return "all processes have ended: " + ", ".join(
+        f"{one.name} with {one.popen.poll()}{one.lines[-1:] or ''}" for one in left
+    )
 
 
 class Cluster:
@@ -431,24 +452,23 @@ class Cluster:
 
         It registers before that, and may still be far from having connected to all servers.
         """
-        until = time.monotonic() + LIMIT_S
-        while True:
-            nodes = ask(self.address, LIMIT_S)["nodes"]
-            if any(n["pid"] == worker.pid and n["state"] in _AT_WORK for n in nodes):
-                return
-            assert time.monotonic() < until, nodes
-            time.sleep(0.02)
+        nodes = []
 
-    def codes(self, limit_s=LIMIT_S):
+        def joined():
+            nodes[:] = ask(self.address, LIMIT_S)["nodes"]
+            return any(n["pid"] == worker.pid and n["state"] in _AT_WORK for n in nodes)
+
+        until(joined, lambda: f"process {worker.pid} at work, among {nodes}")
+
+    def codes(self):
         """Exit codes of all processes, in order of their start, once all have ended."""
-        until = time.monotonic() + limit_s
-        return [process.wait(max(0.1, until - time.monotonic())) for process in self.processes]
+        return [process.wait() for process in self.processes]
 
     def close(self, *, check=True):
         """Ends what is left; fails if that was anything that does not end by itself soon."""
-        until = time.monotonic() + ENDING_S
-        while check and time.monotonic() < until and any(p.runs for p in self.processes):
-            time.sleep(0.01)
+        if check:
+            with contextlib.suppress(InVain):
+                until(lambda: not any(p.runs for p in self.processes), limit_s=ENDING_S)
         left = [process.name for process in self.processes if process.close()]
         assert not (check and left), f"still running at the end of the test: {left}"
 

@@ -5,11 +5,11 @@ import queue
 import socket
 import struct
 import threading
-import time
 
 import numpy as np
 from blocking_shard import BlockingShard
 from shards import JOB, LIMIT_S, Shards
+from waiting import until
 
 from snailps import kernels
 from snailps.api.access_method import load_method
@@ -137,12 +137,20 @@ class Replicas(Shards):
 
     def settle(self, index=0):
         """Waits until the standby has all."""
-        end = time.monotonic() + LIMIT_S
-        while True:
-            replica = self.threads[index].stats()["replica"]
-            if replica["sent"] == replica["acknowledged"]:
-                return replica
-            assert time.monotonic() < end, replica
+        settle(self.threads[index])
+        return self.threads[index].stats()["replica"]
+
+
+def settle(*threads):
+    """Waits until what each has told was acknowledged, first to last."""
+    for thread in threads:
+        replica = {}
+
+        def acknowledged(thread=thread, replica=replica):
+            replica.update(thread.stats()["replica"])
+            return replica["sent"] == replica["acknowledged"]
+
+        until(acknowledged, lambda replica=replica: f"all acknowledged: {replica}")
 
 
 def _on(shards, threads, call, *args, **options):
@@ -272,11 +280,12 @@ class Counting:
 
     def more(self, pushes=500):
         """Waits until so many more were acknowledged."""
-        begin, end = self.acknowledged.sum(), time.monotonic() + LIMIT_S
-        while self.acknowledged.sum() < begin + pushes:
-            assert not self.errors, self.errors
-            assert time.monotonic() < end, "nothing is acknowledged any more"
-            time.sleep(0.002)
+        begin = self.acknowledged.sum()
+        until(
+            lambda: self.acknowledged.sum() >= begin + pushes,
+            f"{pushes} more acknowledged pushes",
+            over=lambda: str(self.errors or ""),
+        )
 
     def end(self):
         """All that was acknowledged must be there, once; as the table says it."""

@@ -3,12 +3,12 @@
 import os
 import socket
 import struct
-import time
 from pathlib import Path
 
 import numpy as np
 from blocking_shard import BlockingShard
 from frame_socket import FrameSocket
+from waiting import LIMIT_S, until
 
 from snailps import kernels
 from snailps.api.access_method import load_method
@@ -26,7 +26,6 @@ from snailps.transport.handshake import (
 )
 from snailps.transport.security.trust import Trust
 
-LIMIT_S = 60.0
 FRAG_NUM = 64
 JOB = 7
 ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, ROWWISE, PYTHON = range(9)
@@ -119,9 +118,7 @@ class Shards:
 
     def until(self, name, condition):
         """Waits until a counter of the shards fulfils a condition."""
-        end = time.monotonic() + LIMIT_S
-        while not condition(self.stats(name)):  # each look waits for a turn of the shards' loops
-            assert time.monotonic() < end, f"{name} is {self.stats(name)}"
+        until(lambda: condition(self.stats(name)), lambda: f"{name} is {self.stats(name)}")
 
     def expire(self, number, before_tick):
         """Deletes rows that no push has touched since a tick; their number."""

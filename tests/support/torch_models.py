@@ -1,8 +1,5 @@
 """A PyTorch model for tests, which worker processes import: planted clicks, with gates."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -56,8 +53,7 @@ class Clicks(Worker):
             WorkerProcess._seal = stopping  # of this process only
 
     def _stop(self, gate):
-        if self.gates and Path(self.gates, gate).exists():
-            Path(self.gates, f"{gate}.pid").write_text(str(os.getpid()))
+        if self.gates:
             wait_at(self.settings, gate)
 
     def model(self):

@@ -17,11 +17,10 @@ from unittest.mock import patch
 
 import numpy as np
 from rotating import MemoryWorker, blocks_of_chunk
+from waiting import LIMIT_S, acquired
 
 from snailps.models.word_vectors import rotation
 from snailps.models.word_vectors.input_exchange import InputExchange
-
-MEETING_S = 120.0
 
 States = Sequence[str]
 """Of each worker: "new", "turn" (stopped between two), "blocked" (waits for a part), "done"."""
@@ -108,7 +107,7 @@ class _Steps:
         self._thread.start()
 
     def _run(self, work: Callable[[_Steps], Any]) -> None:
-        assert self._go.acquire(timeout=MEETING_S)
+        assert self._go.acquire(timeout=LIMIT_S)
         try:
             work(self)
         except BaseException as error:
@@ -120,13 +119,13 @@ class _Steps:
         """Called by the thread: stops until it is to go on."""
         self.state = state
         self._stopped.release()
-        assert self._go.acquire(timeout=MEETING_S)
+        assert self._go.acquire(timeout=LIMIT_S)
 
     def advance(self) -> None:
         """Lets the thread run to its next stop."""
         if self.state != "done":
             self._go.release()
-            assert self._stopped.acquire(timeout=MEETING_S)
+            acquired(self._stopped, "the next stop of a worker")
         if self._error:
             raise self._error
 

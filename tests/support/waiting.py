@@ -1,0 +1,96 @@
+"""How tests wait: until something is so, and no longer than it can still become so.
+
+    until(found, what) -> what `found` says, once that is true
+    event, queue, thread, semaphore -> happens, got, joined, acquired
+    InVain <- why it can no longer come, at once; what it waited for, after LIMIT_S
+
+Why: a reason of the caller's (`over`), a thread of this test that has died of an error, or what
+`watch` was told to ask: processes.py, whether all processes of the test's clusters have ended.
+"""
+
+import threading
+from time import monotonic, sleep
+
+LIMIT_S = 120.0
+"""Of last resort: no test passes or fails by it, unless something hangs."""
+ENDING_S = 10.0
+"""What was told to end may need so long."""
+PAUSE_S = 0.005
+
+_watchers = []
+_died = []  # of this test's threads, those that an error has ended
+
+
+class InVain(AssertionError):
+    """What a test waits for has not come, or can no longer come."""
+
+
+def watch(reason):
+    """Has each wait ask `reason` why nothing can come any more; "": something can."""
+    _watchers.append(reason)
+    return reason
+
+
+def until(found, what="it", *, over=lambda: "", limit_s=LIMIT_S):
+    """What `found` says, once that is true.
+
+    `what` is awaited, in words, or a function that says how things are.  `over` says why it can no
+    longer come.  `found` is asked once more when that is so: it may have come at the last moment.
+    """
+    end = monotonic() + limit_s
+    while True:
+        why = over() or next(filter(None, (reason() for reason in _watchers)), "")
+        if not why and monotonic() > end:
+            why = f"has not come in {limit_s:g} s"
+        if result := found():
+            return result
+        if why:
+            raise InVain(f"{what() if callable(what) else what}: {why}")
+        sleep(PAUSE_S)
+
+
+def happens(event, what="an event"):
+    """Waits until an event, or anything whose wait() says whether it is over, has happened."""
+    until(lambda: event.wait(10 * PAUSE_S), what)
+
+
+def acquired(semaphore, what="a semaphore"):
+    """Takes a semaphore."""
+    until(lambda: semaphore.acquire(timeout=10 * PAUSE_S), what)
+
+
+def got(queue, what="an item of a queue"):
+    """The next item of a queue."""
+    until(lambda: not queue.empty(), what)
+    return queue.get()
+
+
+def joined(*threads):
+    """Waits until threads have ended."""
+    for thread in threads:
+        thread.join(10 * PAUSE_S)
+        until(lambda thread=thread: not thread.is_alive(), f"the end of {thread.name}")
+
+
+def _why_threads_died():
+    return "; ".join(_died)
+
+
+watch(_why_threads_died)
+
+
+def forget_threads():
+    """A test begins: threads that died belong to those before it."""
+    _died.clear()
+
+
+def note_threads():
+    """From now on errors that end threads are noted, and then handed on as before."""
+    before = threading.excepthook
+
+    def note(args):
+        name = args.thread.name if args.thread else "a thread"
+        _died.append(f"{name} has died of {args.exc_value!r}")
+        before(args)
+
+    threading.excepthook = note
