@@ -149,9 +149,8 @@ def test_bsp_with_one_micro_batch_keeps_no_rows_at_a_worker(tmp_path, model):
 
 def kill_who_stands_at(gate):
     """SIGKILL for the worker at a gate that the test has met; its process id."""
-    pid = int(Path(f"{gate.path}.pid").read_text())
-    os.kill(pid, signal.SIGKILL)
-    return pid
+    os.kill(gate.pid, signal.SIGKILL)
+    return gate.pid
 
 
 @pytest.mark.long(but=["words"])
@@ -211,8 +210,7 @@ def test_bsp_worker_that_comes_and_one_that_leaves_do_not_change_the_bits(tmp_pa
     job = prepare(tmp_path, "logistic", gates=str(gates))
     with Cluster(folder, job=job, workers=2, servers=1) as cluster:
         master, *_ = cluster.started_at(gate)
-        pid = int(Path(f"{gate.path}.pid").read_text())
-        leaver = next(process for process in cluster.processes if process.pid == pid)
+        leaver = gate.who(cluster.processes)
         newcomer = cluster.start("worker")
         cluster.await_joined(newcomer)
         leaver.send(signal.SIGTERM)

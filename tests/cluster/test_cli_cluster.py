@@ -5,7 +5,6 @@ import gzip
 import json
 import os
 import re
-import select
 import shlex
 import signal
 import socket
@@ -18,6 +17,7 @@ import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Gate, Process, children_of, environment, free_port
 from texts import write_topics
+from waiting import readable
 
 import snailps
 from snailps.cli import demo
@@ -169,7 +169,7 @@ def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
         gone = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
         # Else a worker that has no block could be gone later than the job is done.
-        assert select.select([gone], [], [], LIMIT_S)[0]
+        readable(gone)
         os.close(gone)
         gate.open()
         assert run.wait() == 1, run.stderr
@@ -208,8 +208,7 @@ def test_local_interrupted_before_the_master_listens_ends_soon(tmp_path, conf):
     with socket.create_server(("127.0.0.1", 0)) as dumb:
         host, port = dumb.getsockname()
         with Run(tmp_path, *conf, "--set", f"advertise_addr={host}:{port}") as run:
-            while not children_of(run.pid):
-                assert run.popen.poll() is None
+            run.until(lambda: children_of(run.pid), "a child")
             run.send(signal.SIGINT)
             assert run.wait() == 130, run.stderr
     assert "Traceback" not in run.stderr
@@ -284,7 +283,7 @@ def test_local_when_killed_leaves_no_process(tmp_path, conf):
         run.send(signal.SIGKILL)
         run.wait()
         for descriptor in watched:  # readable once the process has ended
-            assert select.select([descriptor], [], [], LIMIT_S)[0]
+            readable(descriptor)
             os.close(descriptor)
         gate.open()
 

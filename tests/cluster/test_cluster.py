@@ -330,7 +330,7 @@ def test_worker_with_sigterm_leaves_and_the_others_finish(tmp_path, job):
         # Whichever worker has block 0, the other one may already be through with the rest.
         for worker in workers:
             cluster.name_of(worker)
-        stuck = next(w for w in workers if w.pid == holder_of(gate))
+        stuck = gate.who(workers)
         stuck.send(signal.SIGTERM)
         master.wait_line("SIGTERM")
         gate.open()
@@ -338,17 +338,6 @@ def test_worker_with_sigterm_leaves_and_the_others_finish(tmp_path, job):
         assert f"{cluster.name_of(stuck)} (" in master.wait_line(" left, ")
     assert_counted(tmp_path / "out.npz", times=2)
     assert [block for block, *_ in journal_of(tmp_path / "journal")[stuck.pid]] == [0]
-
-
-def holder_of(gate):
-    """Id of the process that has a gate's pipe open for reading."""
-    here = os.getpid()
-    while True:  # it may be about to return from open(); the test's limit bounds this
-        for process in Path("/proc").glob("[0-9]*"):
-            if int(process.name) != here:
-                with contextlib.suppress(OSError):
-                    if gate.path in [entry.readlink() for entry in (process / "fd").iterdir()]:
-                        return int(process.name)
 
 
 def test_worker_that_joins_late_takes_blocks(tmp_path, job):

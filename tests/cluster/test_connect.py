@@ -3,13 +3,13 @@
 import os
 import re
 import signal
-import time
 
 import numpy as np
 import pytest
 import session_models as models
 from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, SNAILPS, SUPPORT, Cluster, Gate, Process
+from waiting import until
 
 import snailps
 from snailps.errors import ClusterError, ConfigError, DataError
@@ -124,10 +124,7 @@ def test_two_drivers_get_the_results_of_their_own_jobs(remote, text):
         def look(status):
             """While this runs the job ends, and another driver's begins and ends."""
             if status["phase"] == "training" and not jobs:
-                until = time.monotonic() + LIMIT_S
-                while second.status()["phase"] != "idle":
-                    assert time.monotonic() < until
-                    time.sleep(0.01)
+                until(lambda: second.status()["phase"] == "idle", "the end of the first job")
                 jobs.append(second.run(models.Lines, {"epochs": 1}, input=short))
 
         job = first.run(models.Sleeps, {"epochs": 1, "output": "out"}, input=text, on_status=look)
@@ -169,15 +166,10 @@ def test_job_of_a_driver_that_is_gone_ends_unless_it_has_an_output(remote, text,
     driver = Process("driver", [SNAILPS[0], *arguments], cwd=remote.folder)
     try:
         with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
-            until = time.monotonic() + LIMIT_S
-            while session.status()["phase"] != "training":
-                assert driver.popen.poll() is None, driver.stderr
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            driver.until(lambda: session.status()["phase"] == "training", "a job that trains")
             driver.send(signal.SIGKILL)
-            while (status := session.status())["phase"] != "idle":
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            until(lambda: session.status()["phase"] == "idle", "the end of its job")
+            status = session.status()
             assert status["message"] == ending
             assert bool(status["figures"]) == bool(output)
             assert trains(session, text)

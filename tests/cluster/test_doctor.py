@@ -12,6 +12,7 @@ import time
 import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port, is_listening
+from waiting import until
 from with_time import Clock
 
 from snailps.config import MasterSettings, RawConfig, ServerSettings
@@ -76,9 +77,7 @@ def errors_of(found):
 def wait_for_listener(address):
     """Waits until the first doctor listens in the master's place."""
     host, _, port = address.partition(":")
-    until = time.monotonic() + LIMIT_S
-    while not is_listening((host, int(port))):
-        assert time.monotonic() < until
+    until(lambda: is_listening((host, int(port))), f"a listener at {address}")
 
 
 def altered(change):

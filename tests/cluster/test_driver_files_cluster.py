@@ -3,13 +3,13 @@
 import re
 import signal
 import sys
-import time
 
 import pytest
 import session_models as models
 from idx_files import pictures
 from processes import LIMIT_S, SNAILPS, Cluster, Process, environment, free_port
 from test_trust import secret_file
+from waiting import until
 
 import snailps
 from snailps.data.matrix_writer import spool_matrix, write_matrix
@@ -123,16 +123,10 @@ def test_killed_driver_fails_its_job_only(session, tmp_path):
     driver = Process("driver", command, cwd=tmp_path)
     try:
         with session.connect() as made:
-            until = time.monotonic() + LIMIT_S
-            while made.status()["progress"] == 0.0:
-                assert driver.runs, driver.stderr
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            driver.until(lambda: made.status()["progress"] > 0.0, "progress")
             driver.send(signal.SIGKILL)
             driver.wait()
-            while made.status()["phase"] != "idle":
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            until(lambda: made.status()["phase"] == "idle", "the end of its job")
             said = made.status()["message"]
             # Of a worker that had reached it, or of one that was about to.
             has_ended = (

@@ -19,7 +19,6 @@ from test_master_dies import Mortal
 
 pytestmark = pytest.mark.limit(600)
 
-WAIT_S = 100.0
 EPOCHS = 12
 MODELS = {
     "graph": (
@@ -90,19 +89,19 @@ def killed(folder, model, consistency):
         with met(places) as place:
             pid = kill_who_stands_at(place)
             lost[pid] = -signal.SIGKILL
-            master.wait_line(rf"process {pid}\) is lost", WAIT_S)
+            master.wait_line(rf"process {pid}\) is lost")
         with met(places):
-            master.wait_line("every shard has its standby", WAIT_S)
+            master.wait_line("every shard has its standby")
             servers[0].send(signal.SIGKILL)
             lost[servers[0].pid] = -signal.SIGKILL
-        gone = master.wait_line(rf"process {servers[0].pid}\) is lost", WAIT_S)
+        gone = master.wait_line(rf"process {servers[0].pid}\) is lost")
         # Told when the journal has the loss: before that the next master would await the server.
         # Shards that moved when the cluster began may have had it told before.
-        master.wait_line("every shard has its standby again", WAIT_S, behind=gone)
+        master.wait_line("every shard has its standby again", behind=gone)
         with met(places):
             master = cluster.kill(master)
-            master.wait_line("took over from the previous master", WAIT_S)
-        codes = {process.pid: process.wait(WAIT_S) for process in cluster.processes}
+            master.wait_line("took over from the previous master")
+        codes = {process.pid: process.wait() for process in cluster.processes}
         assert {pid: code for pid, code in codes.items() if code} == lost, master.stderr
     return files_of(folder), figures_of(master)
 

@@ -19,6 +19,7 @@ from cluster_models import counting_job
 from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
+from waiting import until
 
 from snailps.master.member import Member, names_of
 from snailps.transport import messages
@@ -63,10 +64,14 @@ class Observer:
 
     def until(self, condition):
         """Asks, as fast as the master answers, until the status is as it should be."""
-        end = time.monotonic() + LIMIT_S
-        while not condition(status := self.status()):
-            assert time.monotonic() < end, status
-        return status
+        seen = {}
+
+        def found():
+            seen.update(self.status())
+            return condition(seen)
+
+        until(found, lambda: f"another status than {seen}")
+        return seen
 
 
 def codes_at_once(cluster):

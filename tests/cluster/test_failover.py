@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 from collections import Counter
 
 import numpy as np
@@ -16,6 +15,7 @@ from cluster_models import gated_job
 from processes import SNAILPS, Cluster, Gate, environment
 from test_cluster import figures_of
 from test_failures import LONG_S
+from waiting import LIMIT_S, until
 from with_time import Clock
 
 from snailps.cli.status import ask
@@ -23,7 +23,6 @@ from snailps.cli.status import ask
 pytestmark = pytest.mark.limit(240)
 
 FAILED, STOPPED = 1, 3
-WAIT_S = 60.0
 REDUNDANT = "every shard has its standby"
 AGAIN = "every shard has its standby again"
 
@@ -43,7 +42,7 @@ def gate(tmp_path, job):
 def begin(cluster, gate):
     """Starts all, waits until every shard has a standby and a worker stands at the gate."""
     master, servers, workers = cluster.started_at(gate)
-    master.wait_line(REDUNDANT, WAIT_S)
+    master.wait_line(REDUNDANT)
     return master, servers, workers
 
 
@@ -52,15 +51,16 @@ def at_rest(cluster):
 
     Until then standbys move, though every shard has one.
     """
-    until = time.monotonic() + WAIT_S
-    while True:
-        shards = ask(cluster.address, WAIT_S)["shards"]
+    shards = []
+
+    def even():
+        shards[:] = ask(cluster.address, LIMIT_S)["shards"]
         held = Counter(shard[whose] for shard in shards for whose in ("primary", "standby"))
         ready = all(shard["state"] == "ready" for shard in shards)
-        if ready and len(held) == cluster.servers and len({*held.values()}) == 1:
-            return shards
-        assert time.monotonic() < until, shards
-        time.sleep(0.02)
+        return ready and len(held) == cluster.servers and len({*held.values()}) == 1
+
+    until(even, lambda: f"as many shards at each server: {shards}")
+    return shards
 
 
 def assert_counted_once(folder, times=1):
@@ -75,17 +75,13 @@ def wait_lines(process, pattern, count, behind=""):
     Those count that come behind the first one with another pattern: a standby may be made good, and
     that be said, before the master knows that its server is lost.
     """
-    until = time.monotonic() + WAIT_S
 
     def found():
         lines = list(process.lines)
         first = next((at for at, line in enumerate(lines) if re.search(behind, line)), len(lines))
-        return sum(bool(re.search(pattern, line)) for line in lines[first:])
+        return sum(bool(re.search(pattern, line)) for line in lines[first:]) >= count
 
-    while found() < count:
-        assert time.monotonic() < until, f"{process.name}: {count} lines with {pattern!r} lack"
-        assert process.popen.poll() is None, process.stderr
-        signal.sigtimedwait([], 0.02)
+    process.until(found, f"{count} lines with {pattern!r} of {process.name}")
 
 
 def test_job_goes_on_when_a_server_is_killed(tmp_path, job, gate):
@@ -93,14 +89,14 @@ def test_job_goes_on_when_a_server_is_killed(tmp_path, job, gate):
         master, (victim, *_), _ = begin(cluster, gate)
         name = cluster.name_of(victim)
         victim.send(signal.SIGKILL)
-        master.wait_line(rf"{name} .* is lost", WAIT_S)
-        master.wait_line("in reach again", WAIT_S)
+        master.wait_line(rf"{name} .* is lost")
+        master.wait_line("in reach again")
         gate.open()
-        codes = cluster.codes(WAIT_S)
+        codes = cluster.codes()
         assert codes == [0, -signal.SIGKILL, *[0] * 4], master.stderr
         figures = figures_of(master)
     assert figures["failovers"] == 1
-    assert 0 < figures["resume_s_max"] < WAIT_S
+    assert 0 < figures["resume_s_max"] < LIMIT_S
     assert_counted_once(tmp_path)
 
 
@@ -113,7 +109,7 @@ def test_server_killed_while_the_master_exports_is_replaced_by_a_standby(tmp_pat
         at_export.meet()
         victim.send(signal.SIGKILL)
         at_export.open()
-        assert cluster.codes(WAIT_S) == [0, -signal.SIGKILL, 0, 0], master.stderr
+        assert cluster.codes() == [0, -signal.SIGKILL, 0, 0], master.stderr
         assert figures_of(master)["scanned"] == list(range(50))
     assert_counted_once(tmp_path)
 
@@ -129,7 +125,7 @@ def test_job_with_both_servers_killed_at_once_says_what_is_gone(tmp_path, job, g
         first.send(signal.SIGKILL)
         second.send(signal.SIGKILL)
         gate.open()
-        codes = cluster.codes(WAIT_S)
+        codes = cluster.codes()
         assert codes[0] == FAILED
         assert "no other server has all of shard" in master.errors[0]
         assert "the same command starts from the beginning" in master.errors[0]
@@ -139,13 +135,13 @@ def test_server_that_joins_makes_up_for_a_lost_one(tmp_path, job, gate):
     with Cluster(tmp_path, {"shard_num": 2}, job, servers=2, workers=1, cores=2) as cluster:
         master, (victim, _), _ = begin(cluster, gate)
         victim.send(signal.SIGKILL)
-        master.wait_line("there is one server only", WAIT_S)
+        master.wait_line("there is one server only")
         late = cluster.start("server")
         wait_lines(master, AGAIN, 1, behind="is lost")
         number = cluster.name_of(late).split()[1]
         wait_lines(master, f"has moved from server . to server {number}", 2)
         gate.open()
-        assert cluster.codes(WAIT_S) == [0, -9, 0, 0, 0], master.stderr
+        assert cluster.codes() == [0, -9, 0, 0, 0], master.stderr
         assert figures_of(master)["servers"] == 2
     assert_counted_once(tmp_path)
 
@@ -157,20 +153,20 @@ def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
     with Cluster(tmp_path, job={**job, **settings}, servers=2, workers=1) as cluster:
         master, (leaving, _), _ = cluster.started_at(gate)
         if replication != "none":
-            master.wait_line(REDUNDANT, WAIT_S)
+            master.wait_line(REDUNDANT)
         number = cluster.name_of(leaving).split()[1]
         if how == "drain":
             done = subprocess.run(
                 [*SNAILPS, "cluster", "drain", number, "--set", f"master_addr={cluster.address}"],
-                capture_output=True, text=True, check=False, timeout=WAIT_S, env=environment(),
+                capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environment(),
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             assert done.stdout == f"server {number} has left\n"
         else:
             leaving.send(signal.SIGTERM)
-        assert leaving.wait(WAIT_S) == 0, leaving.stderr
+        assert leaving.wait() == 0, leaving.stderr
         gate.open()
-        assert cluster.codes(WAIT_S) == [0] * 4, master.stderr
+        assert cluster.codes() == [0] * 4, master.stderr
         figures = figures_of(master)
     assert figures["moves"] >= 1
     assert "failovers" not in figures
@@ -188,12 +184,12 @@ def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job
         ]:
             done = subprocess.run(
                 [*SNAILPS, "cluster", "drain", wanted, "--set", f"master_addr={cluster.address}"],
-                capture_output=True, text=True, check=False, timeout=WAIT_S, env=environment(),
+                capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environment(),
             )  # fmt: skip
             assert done.returncode == FAILED
             assert part in done.stderr
         gate.open()
-        assert cluster.codes(WAIT_S) == [0, 0, 0], master.stderr
+        assert cluster.codes() == [0, 0, 0], master.stderr
     assert_counted_once(tmp_path)
 
 
@@ -204,13 +200,13 @@ def test_status_shows_shards_and_their_standbys(tmp_path, job, gate):
         command = [*SNAILPS, "status", "--set", f"master_addr={cluster.address}"]
         told = [
             subprocess.run(
-                [*command, *options], capture_output=True, text=True, check=True, timeout=WAIT_S,
+                [*command, *options], capture_output=True, text=True, check=True, timeout=LIMIT_S,
                 env=environment(),
             ).stdout
             for options in ([], ["--json"])
         ]  # fmt: skip
         gate.open()
-        assert cluster.codes(WAIT_S) == [0] * 4
+        assert cluster.codes() == [0] * 4
     assert "primary" in told[0]
     assert "ready" in told[0]
     shards = json.loads(told[1])["shards"]
@@ -225,10 +221,10 @@ def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, j
     settings = {**job, "replication": "none", "checkpoint_interval": 0.2}
     with Cluster(tmp_path, job=settings, servers=2, workers=1) as cluster:
         master, (victim, _), _ = cluster.started_at(gate)
-        master.wait_line("checkpoint 1:", WAIT_S)
+        master.wait_line("checkpoint 1:")
         victim.send(signal.SIGKILL)
         gate.open()
-        assert cluster.codes(WAIT_S)[0] == FAILED
+        assert cluster.codes()[0] == FAILED
         assert len(master.errors) == 1
         for part in ("is lost", "replication is 'none'", "goes on from checkpoint"):
             assert part in master.errors[0]
@@ -252,17 +248,17 @@ def test_machine_that_dies_without_a_word_takes_no_other_server_with_it(tmp_path
         silent, healthy = [cluster.start("server") for _ in range(2)]
         victim, _ = [cluster.start("worker") for _ in range(2)]
         gate.meet()
-        master.wait_line(REDUNDANT, WAIT_S)
+        master.wait_line(REDUNDANT)
         names = cluster.name_of(silent), cluster.name_of(healthy)
         silent.send(signal.SIGSTOP)
         victim.send(signal.SIGKILL)
         gate.open()
-        master.wait_line(rf"process {victim.pid}\) is lost", WAIT_S)  # a fence is on its way
+        master.wait_line(rf"process {victim.pid}\) is lost")  # a fence is on its way
         clock.silent(LONG_S)
-        master.wait_line(rf"{names[0]} .* is lost: silent for", WAIT_S)
-        master.wait_line("in reach again", WAIT_S)
+        master.wait_line(rf"{names[0]} .* is lost: silent for")
+        master.wait_line("in reach again")
         silent.send(signal.SIGCONT)
-        codes = cluster.codes(WAIT_S)
+        codes = cluster.codes()
         assert [codes[0], codes[2], codes[4]] == [0, 0, 0], master.stderr
         assert not [line for line in master.lines if re.search(rf"{names[1]} .* is lost", line)]
     with np.load(tmp_path / "out.npz") as saved:  # a block of a killed worker may count twice

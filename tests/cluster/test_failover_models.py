@@ -16,8 +16,6 @@ from snailps.models.fedavg.prepare import prepare as prepare_windows
 
 pytestmark = pytest.mark.limit(600)
 
-WAIT_S = 120.0
-
 
 def train_and_kill(tmp_path, job, gates, blocks, when="before", servers=3):
     """Kills a server at each of these blocks; the result's hashes and figures."""
@@ -30,11 +28,11 @@ def train_and_kill(tmp_path, job, gates, blocks, when="before", servers=3):
         for at, gate in enumerate(stages):
             gate.meet()
             again = "every shard has its standby" + (" again" if at else "")
-            master.wait_line(again, WAIT_S)
+            master.wait_line(again)
             nodes[at].send(signal.SIGKILL)
-            master.wait_line(rf"process {nodes[at].pid}\) is lost", WAIT_S)
+            master.wait_line(rf"process {nodes[at].pid}\) is lost")
             gate.open()
-        codes = {process.pid: process.wait(WAIT_S) for process in cluster.processes}
+        codes = {process.pid: process.wait() for process in cluster.processes}
         lost = {node.pid: -signal.SIGKILL for node in nodes[: len(blocks)]}
         assert {pid: code for pid, code in codes.items() if code} == lost, master.stderr
         figures = figures_of(master)

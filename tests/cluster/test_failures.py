@@ -10,13 +10,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cluster_models import counting_job
-from processes import LIMIT_S, PACKAGE, Cluster, Gate, environment, free_port
+from processes import PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import assert_counted, figures_of
 from with_time import Clock
 
@@ -449,7 +448,7 @@ def test_cluster_that_recovers_ends_where_a_block_has_cost_three_workers(tmp_pat
         gate = Gate(tmp_path / "gates", 2)
         gate.meet()
         for lost in range(3):
-            at = who_stands(gate, workers)
+            at = gate.who(workers)
             at.send(signal.SIGKILL)
             workers.remove(at)
             if lost < 2:
@@ -457,14 +456,3 @@ def test_cluster_that_recovers_ends_where_a_block_has_cost_three_workers(tmp_pat
         cluster.codes()
         gate.open()
         assert_one_sentence(master, "block 2", "in.txt", "has cost 3 workers")
-
-
-def who_stands(gate, processes):
-    """Waits until one of these processes, all alive, is at a gate that the test has met."""
-    until = time.monotonic() + LIMIT_S
-    while time.monotonic() < until:
-        for process in processes:
-            files = Path(f"/proc/{process.pid}/fd").iterdir()
-            if any(os.path.realpath(file) == str(gate.path) for file in files):
-                return process
-    raise AssertionError(f"no worker came to {gate.path.name} within {LIMIT_S:g} s")

@@ -1,14 +1,14 @@
 """Processes that are killed, restarted or slow while a cluster forms, or while they join one."""
 
 import signal
-import time
 
 import pytest
 from cluster_models import counting_job
-from processes import LIMIT_S, Gate, free_port
+from processes import Gate, free_port
 from test_checkpoint_cluster import assert_counted_once
 from test_failures import FAILED, INTERRUPTED, LONG_S, STOPPED, assert_one_sentence
 from test_master_dies import Mortal
+from waiting import until
 from with_time import Clock
 
 from snailps.cli.status import ask
@@ -33,12 +33,9 @@ def states(cluster):
         return {}
 
 
-def until(cluster, condition):
+def await_states(cluster, condition):
     """Asks the master until the states of its nodes are as they should be."""
-    end = time.monotonic() + LIMIT_S
-    while not condition(now := states(cluster)):
-        assert time.monotonic() < end, now
-        time.sleep(0.02)
+    until(lambda: condition(states(cluster)), lambda: f"other states than {states(cluster)}")
 
 
 def routed(*processes):
@@ -57,7 +54,7 @@ class Held(Mortal):
         self.name_of(slow)
         slow.send(signal.SIGSTOP)
         workers = [self.start("worker") for _ in range(self.workers - 1)]
-        until(self, routed(*servers, *workers))
+        await_states(self, routed(*servers, *workers))
         return master, servers, [slow, *workers]
 
     def lose(self, process, number=signal.SIGKILL):
@@ -168,10 +165,11 @@ class Joining(Mortal):
         master = self.master(port=free_port(), **self.how)
         servers, workers = self.nodes()
         self.gate.meet()
-        end = time.monotonic() + LIMIT_S
-        while redundant and not all(one["state"] == "ready" for one in self.shards()):
-            assert time.monotonic() < end, self.shards()
-            time.sleep(0.02)
+        if redundant:
+            until(
+                lambda: all(one["state"] == "ready" for one in self.shards()),
+                lambda: f"a standby of each shard of {self.shards()}",
+            )
         return master, servers, workers
 
     def shards(self):
@@ -182,7 +180,7 @@ class Joining(Mortal):
         server.send(signal.SIGSTOP)
         newcomer = self.start("worker", **how)
         self.name_of(newcomer)
-        until(self, lambda now: now.get(newcomer.pid) == "connecting")
+        await_states(self, lambda now: now.get(newcomer.pid) == "connecting")
         return newcomer
 
 
@@ -194,12 +192,14 @@ def test_joining_worker_whose_server_dies_does_not_hold_up_the_next_master(tmp_p
         cluster.processes.remove(servers[0])
         servers[0].send(signal.SIGKILL)
         servers[0].wait()
-        end = time.monotonic() + LIMIT_S
-        while any(one["primary"] == lost for one in cluster.shards()):
-            assert time.monotonic() < end, cluster.shards()
-            time.sleep(0.02)
+        until(
+            lambda: all(one["primary"] != lost for one in cluster.shards()),
+            lambda: f"other primaries than {lost} in {cluster.shards()}",
+        )
         master = cluster.kill(master)
-        until(cluster, lambda now: now.get(newcomer.pid) in ("starting", "training", "waiting"))
+        await_states(
+            cluster, lambda now: now.get(newcomer.pid) in ("starting", "training", "waiting")
+        )
         cluster.gate.open()
         cluster.ends_well()
     assert_counted_once(tmp_path)

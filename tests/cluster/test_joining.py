@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from processes import Cluster, Gate
-from test_cluster import figures_of, holder_of
+from test_cluster import figures_of
 from test_linear import FEATURES, planted
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
@@ -122,7 +122,7 @@ def run_killed(folder, write):
         master = cluster.master()
         _, workers = cluster.nodes()
         middle.meet()
-        victim = next(worker for worker in workers if worker.pid == holder_of(middle))
+        victim = middle.who(workers)
         victim.send(signal.SIGKILL)
         master.wait_line("is lost")
         middle.open()
@@ -181,8 +181,7 @@ def gates_of_two(folder):
 def behind(first, later, workers):
     """Waits until two workers stand at gates; the one that stands at a later one."""
     first.meet()
-    met = holder_of(Gate.meet_one(later))
-    return next(worker for worker in workers if worker.pid == met)
+    return Gate.meet_one(later).who(workers)
 
 
 def test_worker_that_is_lost_is_no_longer_counted(tmp_path):

@@ -11,13 +11,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, joined, until
 
 from snailps.kernels.numa import NumaNode
 from snailps.local import launcher
 from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnded, labelled
 from snailps.node.phrases import NAME_MARK
-
-LIMIT_S = 90
 
 MAIN = """
 import os, signal, sys
@@ -44,19 +43,15 @@ class Cluster:
         for role, text in files.items():
             (folder / f"{role}.py").write_text(text)
         self.lines = []
-        self._news = threading.Condition()
         self.launcher = Launcher(
             None, [], servers=servers, workers=workers, revives=revives, on_line=self._note
         )
 
     def _note(self, name, line):
-        with self._news:
-            self.lines.append((re.sub(r" \(process \d+\)$", "", name).removeprefix("the "), line))
-            self._news.notify_all()
+        self.lines.append((re.sub(r" \(process \d+\)$", "", name).removeprefix("the "), line))
 
     def wait_line(self, name, line):
-        with self._news:
-            assert self._news.wait_for(lambda: (name, line) in self.lines, LIMIT_S), self.lines
+        until(lambda: (name, line) in self.lines, lambda: f"{line!r} of {name} in {self.lines}")
 
     def wait_ended(self, *numbers):
         """Waits until these children have ended by themselves: `end` is not so patient."""
@@ -229,7 +224,7 @@ def test_launcher_check_with_node_that_could_not_start_tells_its_words_and_code(
     )
     cluster.launcher.start()
     cluster.wait_ended(2)
-    cluster.launcher.children[2].reader.join(LIMIT_S)
+    joined(cluster.launcher.children[2].reader)
     with pytest.raises(
         NodeEnded, match=r"worker \(process \d+\) .* code 2: threads: expected a num"
     ) as caught:

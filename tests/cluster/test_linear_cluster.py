@@ -1,19 +1,19 @@
 """models.sparse.linear on clusters: the contract of models, whole jobs, a9a."""
 
 import json
-import time
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import LIMIT_S, Cluster, Gate
+from processes import Cluster, Gate
 from scipy import sparse
 from test_cli import call
 from test_cli_cluster import Run
 from test_cluster import figures_of
 from test_linear import FEATURES, TRUE, planted
+from waiting import until
 
 from snailps import write_matrix
 from snailps.data.example_files import lines_of
@@ -123,14 +123,13 @@ def test_job_with_expiry_deletes_rows_not_touched_for_long(tmp_path):
 
 def tick_above(tick, journal):
     """Waits for a later tick of the clock of tables that forget; the latest."""
-    end = time.monotonic() + LIMIT_S
-    while True:
+
+    def later():
         facts, _ = decode((journal / FACTS).read_bytes())
         latest = max((fact.data["tick"] for fact in facts if fact.kind == "tick"), default=0)
-        if latest > tick:
-            return latest
-        assert time.monotonic() < end, f"the clock stands at {latest}"
-        time.sleep(0.01)
+        return latest if latest > tick else 0
+
+    return until(later, f"a tick after {tick}")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

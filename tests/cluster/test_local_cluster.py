@@ -18,8 +18,8 @@ from processes import (
     Process,
     is_listening,
     session_members,
-    wait_readable,
 )
+from waiting import readable
 
 from snailps import LocalCluster, Worker, local_cluster
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, NotFinite
@@ -261,7 +261,7 @@ def test_local_cluster_whose_worker_is_killed_in_a_job_says_so_and_trains_the_ne
         second = pid()
         killed = os.pidfd_open(second)
         os.kill(second, signal.SIGKILL)  # between two jobs
-        assert wait_readable(killed, 20)
+        readable(killed)
         os.close(killed)
         assert cluster.train(Counter, input=text, epochs=1, timeout_s=60)["examples"] == 500
         assert pid() not in (first, second)
@@ -349,7 +349,7 @@ def test_local_cluster_with_killed_session_leaves_no_process(tmp_path):
         watched = [os.pidfd_open(pid) for pid in pids if pid != session.pid]
         session.send(signal.SIGKILL)
         for descriptor in watched:  # readable once the process has ended
-            assert wait_readable(descriptor, 20)
+            readable(descriptor)
             os.close(descriptor)
     finally:
         session.close()

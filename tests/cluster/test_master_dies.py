@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from functools import partial
 
 import numpy as np
@@ -15,6 +14,7 @@ from test_bsp import files_of, prepare, run, undisturbed
 from test_checkpoint_cluster import assert_counted_once, trained
 from test_cluster import figures_of
 from test_failures import LONG_S, WRONG, assert_one_sentence
+from waiting import LIMIT_S, until
 from with_time import Clock
 
 from snailps.cli.jobs import trust_of
@@ -25,7 +25,6 @@ from snailps.vectors.fasttext_bin import read_bin
 
 pytestmark = pytest.mark.limit(200)
 LINES, ROWS = 1000, 50
-LIMIT_S = 90.0
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ class Mortal(Cluster):
 
     def ends_well(self):
         """Waits until all have ended with 0."""
-        codes = self.codes(LIMIT_S)
+        codes = self.codes()
         assert codes == [0] * len(self.processes), self.processes[0].stderr
 
     def killed_at(self, *gates, line="", before=lambda: None, **how):
@@ -105,10 +104,8 @@ def test_master_killed_in_the_training_is_taken_over(tmp_path, job, consistency)
 
 def await_compacted(tmp_path):
     """Waits until the journal holds a state of the job instead of all facts."""
-    until = time.monotonic() + LIMIT_S
-    while b'["state",' not in (tmp_path / "out.journal" / "facts").read_bytes():
-        assert time.monotonic() < until, "the journal was not compacted"
-        time.sleep(0.01)
+    facts = tmp_path / "out.journal" / "facts"
+    until(lambda: b'["state",' in facts.read_bytes(), "a compacted journal")
 
 
 def test_master_killed_behind_a_compaction_is_taken_over(tmp_path, job):
@@ -186,9 +183,9 @@ def test_master_killed_after_the_export_trains_nothing_again(tmp_path, job):
         worker.send(signal.SIGCONT)
         cluster.processes.remove(master)
         again = cluster.master(port=cluster.port)
-        assert again.wait(LIMIT_S) == 0
+        assert again.wait() == 0
         figures = figures_of(again)
-        cluster.codes(LIMIT_S)
+        cluster.codes()
     assert (figures["examples"], figures["blocks"]) == (LINES, 10)
     assert_trained_once(tmp_path)
 
@@ -383,7 +380,7 @@ def test_journal_of_another_job_is_refused_until_begun_anew(tmp_path, job):
         for process in old:
             assert_one_sentence(process, "does not take us back", "another run has begun")
         nodes = [cluster.start(role) for role in ("server", "worker")]
-        assert [process.wait(LIMIT_S) for process in [fresh, *nodes]] == [0] * 3
+        assert [process.wait() for process in [fresh, *nodes]] == [0] * 3
     assert figures_of(fresh)["examples"] == LINES
 
 
@@ -400,7 +397,7 @@ def test_run_of_which_nobody_is_left_is_begun_anew(tmp_path, job):
         again = cluster.master(port=cluster.port)
         again.wait_line("no process of the previous run is left")
         nodes = [cluster.start(role) for role in ("server", "worker")]
-        assert [process.wait(LIMIT_S) for process in [again, *nodes]] == [0] * 3
+        assert [process.wait() for process in [again, *nodes]] == [0] * 3
     assert_counted_once(tmp_path)
 
 
@@ -470,7 +467,7 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, p
             local.wait_line("master: was ended by SIGKILL: it is started again, to take over")
             local.wait_line("the master was started again")
         gate.open()
-        assert local.wait(LIMIT_S) == (0 if policy == "recover" else 1)
+        assert local.wait() == (0 if policy == "recover" else 1)
     finally:
         assert not local.close()
     if policy == "stop":
@@ -482,29 +479,27 @@ def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, p
 
 def await_redundancy(local, lost=0):
     """Waits until every shard of a launcher's cluster has its standby, a lost process apart."""
-    until = time.monotonic() + LIMIT_S
-    while not (ours := [run for run in RunRegistry().runs() if run.launcher == local.pid]):
-        assert time.monotonic() < until, local.stderr
-        time.sleep(0.01)
-    address, trust = ours[0].address, trust_of(ours[0])
-    while True:
-        status = ask(address, LIMIT_S, trust)
+    run, *_ = local.until(
+        lambda: [run for run in RunRegistry().runs() if run.launcher == local.pid], "its run"
+    )
+    status = {}
+
+    def redundant():
+        status.update(ask(run.address, LIMIT_S, trust_of(run)))
         pids = {node["pid"] for node in status["nodes"] if node["state"] not in ("gone", "lost")}
-        if lost not in pids and all(shard["state"] == "ready" for shard in status["shards"]):
-            return
-        assert time.monotonic() < until, status
-        time.sleep(0.01)
+        return lost not in pids and all(shard["state"] == "ready" for shard in status["shards"])
+
+    local.until(redundant, lambda: f"a standby of each shard of {status}")
 
 
 def await_started_again(local, role, victim):
     """Waits until the launcher says that it has started another process for this one."""
     line = rf"{role} \d+: was ended by SIGKILL: it is started again"
     count = 2 if role == "server" else 1
-    until = time.monotonic() + LIMIT_S
     local.wait_line(line)
-    while victim in (now := children_of(local.pid, role)) or len(now) < count:
-        assert time.monotonic() < until, local.stderr
-        time.sleep(0.01)
+    local.until(
+        lambda: victim not in (now := children_of(local.pid, role)) and len(now) >= count, line
+    )
 
 
 @pytest.mark.long(but=["server"])
@@ -522,7 +517,7 @@ def test_launcher_replaces_a_killed_node(tmp_path, job, role):
             await_started_again(local, role, victim)
             await_redundancy(local, lost=victim)
             gate.open()
-        assert local.wait(LIMIT_S) == 0
+        assert local.wait() == 0
     finally:
         assert not local.close()
     assert json.loads(local.stdout)["examples"] == LINES

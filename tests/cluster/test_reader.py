@@ -3,13 +3,13 @@
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
 import session_models as models
 from cluster_models import gated_job
-from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate
+from processes import PACKAGE, SUPPORT, Cluster, Gate
+from waiting import joined, until
 
 import snailps
 from snailps.errors import ClusterError, ConfigError, SnailError
@@ -42,15 +42,6 @@ def filled(owner, value):
     table = owner.table("users", dim=4, **INIT)
     table.push(KEYS, np.full((len(KEYS), 4), value, np.float32))
     return table
-
-
-def until(found, limit_s=LIMIT_S):
-    """Calls `found` until it returns something true."""
-    end = time.monotonic() + limit_s
-    while not (result := found()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return result
 
 
 def test_reader_goes_on_while_a_standby_takes_the_place_of_a_killed_server(tmp_path, secret):
@@ -87,7 +78,7 @@ def test_reader_goes_on_while_a_standby_takes_the_place_of_a_killed_server(tmp_p
                 finally:
                     over.set()
                     for thread in threads:
-                        thread.join(LIMIT_S)
+                        joined(thread)
                 assert not wrong
                 # Half of it can only be from the new primary.
                 until(lambda: np.array_equal(rows.pull(KEYS), expected_after))

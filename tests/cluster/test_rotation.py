@@ -1,14 +1,11 @@
 """Rotation in real processes: no part has two writers, and each visit takes place."""
 
-import contextlib
 import json
 import re
 import signal
 import sys
-import time
 from collections import defaultdict
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +14,7 @@ from rotation_models import PART_KEYS
 from test_cluster import figures_of
 from test_failures import LONG_S
 from test_master_dies import Mortal
+from waiting import until
 from with_time import Clock
 
 from snailps.cli.status import ask
@@ -86,8 +84,8 @@ def assert_one_holder(tmp_path):
             spans[visiting].append((since, last))
     for taken in spans.values():
         taken.sort()
-        for (_, until), (since, _) in pairwise(taken):
-            assert until <= since
+        for (_, end), (since, _) in pairwise(taken):
+            assert end <= since
     return sum(map(len, spans.values()))
 
 
@@ -129,7 +127,7 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
     later = Gate(tmp_path / "gates", "5-0-1", "visit")  # parts of chunk 3 may be decided already
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
-        victim = _one_at(workers, gate)
+        victim = gate.who(workers)
         victim.send(signal.SIGKILL)
         gate.open()
         victim.wait()
@@ -157,7 +155,7 @@ def test_worker_killed_behind_a_settled_visit_leaves_only_the_others(tmp_path, j
     with Mortal(tmp_path, job=job, servers=2, workers=3) as cluster:
         master = cluster.begin()
         gate.meet()
-        victim = _one_at(cluster.processes, gate)
+        victim = gate.who(cluster.processes)
         await_settled(tmp_path, number=18 + 10 + 1, times=2)
         if master_too:
             master = cluster.kill(master)
@@ -214,39 +212,19 @@ def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, mo
 
 def await_settled(tmp_path, number, times):
     """Waits until the journal has it so often that visits of a tenancy are settled."""
-    until = time.monotonic() + 60
-    fact = b'["visits",{"number":%d,' % number
-    while (tmp_path / "out.journal" / "facts").read_bytes().count(fact) < times:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def _one_at(processes, gate):
-    """The process that stands at a gate that was met: its open() may not have returned yet."""
-    until = time.monotonic() + LIMIT_S
-    while True:
-        for process in processes:
-            if _waits_at(process, gate):
-                return process
-        assert time.monotonic() < until, f"no process has {gate.path} open"
-        time.sleep(0.005)
-
-
-def _waits_at(process, gate):
-    """Whether a process has opened the pipe of a gate."""
-    for file in Path(f"/proc/{process.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            if file.readlink() == gate.path:
-                return True
-    return False
+    fact, facts = b'["visits",{"number":%d,' % number, tmp_path / "out.journal" / "facts"
+    until(lambda: facts.read_bytes().count(fact) >= times, f"{times} facts of tenancy {number}")
 
 
 def await_node(cluster, wanted):
     """Waits until the status has such a node."""
-    until = time.monotonic() + 60
-    while not any(map(wanted, nodes := ask(cluster.address, 5.0)["nodes"])):
-        assert time.monotonic() < until, nodes
-        time.sleep(0.02)
+    nodes = []
+
+    def found():
+        nodes[:] = ask(cluster.address, LIMIT_S)["nodes"]
+        return any(map(wanted, nodes))
+
+    until(found, lambda: f"a node, of {nodes}")
 
 
 def test_rotation_survives_its_master(tmp_path, job):
@@ -270,7 +248,7 @@ def test_rotation_of_one_worker_grows_and_shrinks_to_one_again(tmp_path, job):
         cluster.await_joined(second)
         joins.open()
         dies.meet()
-        victim = _one_at((first, second), dies)
+        victim = dies.who((first, second))
         victim.send(signal.SIGKILL)
         dies.open()
         codes = cluster.codes()
@@ -289,7 +267,7 @@ def test_rotation_loses_a_worker_with_two_tenancies(tmp_path, job):
     next_one = Gate(tmp_path / "gates", "1-0", "tenancy")
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
         master, _, workers = cluster.started_at(gate)
-        victim = _one_at(workers, gate)
+        victim = gate.who(workers)
         number = int(cluster.name_of(victim).split()[1])
         next_one.meet()  # before that, one of two leases may be that of a slice
         await_node(cluster, lambda node: node["id"] == number and node["leased"] == 2)
@@ -352,7 +330,7 @@ def test_worker_that_leaves_a_rotation_ends_its_tenancy_first(tmp_path, job):
     gate = Gate(tmp_path / "gates", "1-1-2", "visit")
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
-        leaver = _one_at(workers, gate)
+        leaver = gate.who(workers)
         leaver.send(signal.SIGTERM)
         master.wait_line("SIGTERM")
         gate.open()

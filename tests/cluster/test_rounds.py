@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from processes import Cluster, Gate
@@ -143,7 +142,7 @@ def test_rounds_go_on_without_a_killed_worker(tmp_path, job):
     gate = Gate(tmp_path / "gates", 2 * 3 + 1, "before")  # round 2, index 1
     with Cluster(tmp_path, job=job, workers=3, servers=2) as cluster:
         master, *_ = cluster.started_at(gate)
-        os.kill(int(Path(f"{gate.path}.pid").read_text()), signal.SIGKILL)
+        os.kill(gate.pid, signal.SIGKILL)
         master.wait_line("is lost: .* The others go on")
         gate.open()
         codes = [process.wait() for process in cluster.processes]

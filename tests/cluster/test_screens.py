@@ -18,6 +18,7 @@ import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Gate, environment
 from texts import write_topics
+from waiting import until
 
 SCREENS = Path(__file__).with_name("screens")
 WRITES = os.environ.get("SCREENS") == "write"
@@ -161,10 +162,8 @@ def test_screen_without_colours(tmp_path):
 
 def test_screen_of_a_dumb_terminal_has_plain_lines(tmp_path):
     with Pane(tmp_path, 80, words_job(tmp_path), TERM="dumb") as pane:
-        until = time.monotonic() + LIMIT_S
-        while ENDED not in (raw := pane.screen("-J")):
-            assert time.monotonic() < until, raw
-            time.sleep(0.1)
+        until(lambda: ENDED in pane.screen("-J"), lambda: pane.screen("-J"))
+        raw = pane.screen("-J")
     assert "\x1b" not in raw
     assert raw.isascii()
     assert "next: snailps nn out.bin WORD" in raw

@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import threading
-import time
 
 import numpy as np
 import pytest
 import session_models as models
-from processes import LIMIT_S, PACKAGE, SUPPORT, wait_readable
+from processes import LIMIT_S, PACKAGE, SUPPORT
+from waiting import joined, readable, until
 
 import snailps
 from snailps.errors import ClusterError, ConfigError, DataError
@@ -153,10 +153,8 @@ def test_worker_of_a_failed_job_is_replaced_before_the_next_one(session, text, m
     old = [child.process for child in session._launcher.children if child.process.pid in before]
     with pytest.raises(ClusterError, match=r"^worker \d+"):
         session.train(model, input=text, epochs=1, timeout_s=LIMIT_S)
-    until = time.monotonic() + LIMIT_S
-    while not (now := ready_workers(session)) or now & before:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: (now := ready_workers(session)) and not now & before, "another worker")
+    now = ready_workers(session)
     assert [process.returncode is None for process in old] == [False]  # it was waited for
     assert trains(session, text)
     assert ready_workers(session) == now
@@ -230,7 +228,7 @@ def test_cluster_that_nothing_refers_to_ends(text):
     del table
     gc.collect()
     for process in processes:
-        assert wait_readable(process, LIMIT_S)
+        readable(process)
         os.close(process)
 
 
@@ -239,11 +237,8 @@ def test_what_a_model_prints_is_a_line_of_its_process(text, monkeypatch):
     log = io.StringIO()
     with snailps.cluster(log=log) as session:
         session.train(models.Prints, input=text, epochs=1, timeout_s=LIMIT_S)
-        until = time.monotonic() + LIMIT_S
         for line in (r"^worker .*: lines: \d+$", r"^the master: checked in the master$"):
-            while not re.search(line, log.getvalue(), re.MULTILINE):
-                assert time.monotonic() < until, log.getvalue()
-                time.sleep(0.01)
+            until(lambda line=line: re.search(line, log.getvalue(), re.MULTILINE), log.getvalue)
 
 
 def test_run_gives_history_settings_and_tables_until_the_next_job(session, text):
@@ -304,7 +299,7 @@ def test_two_threads_train_one_after_the_other(session, text):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LIMIT_S)
+        joined(thread)
     assert found == [True, True]
 
 

@@ -35,12 +35,6 @@ def journal(folder):
     }
 
 
-def holder_of(gate):
-    """Waits until a worker stands at a gate; its process id."""
-    gate.meet()
-    return int(Path(f"{gate.path}.pid").read_text())
-
-
 def names_but(cluster, workers, pid):
     """What the master calls the workers, all but one."""
     return [cluster.name_of(worker) for worker in workers if worker.pid != pid]
@@ -53,7 +47,8 @@ def test_ssp_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(tmp
     with Cluster(tmp_path, job={**job, "staleness": staleness}, workers=WORKERS) as cluster:
         master = cluster.master()
         _, workers = cluster.nodes()
-        pid = holder_of(gate)
+        gate.meet()
+        pid = gate.pid
         slow = cluster.name_of(next(p for p in workers if p.pid == pid))
         number = slow.split()[1]
         for other in names_but(cluster, workers, pid):
@@ -91,7 +86,8 @@ def test_ssp_worker_that_dies_or_leaves_does_not_hold_others_back(tmp_path, job,
     with Cluster(tmp_path, job={**job, "staleness": 1}, workers=WORKERS) as cluster:
         master = cluster.master()
         cluster.nodes()
-        pid = holder_of(gate)
+        gate.meet()
+        pid = gate.pid
         slow = next(process for process in cluster.processes if process.pid == pid)
         name = cluster.name_of(slow)
         master.wait_line(rf"waits for {name} to finish its block 1")
@@ -119,7 +115,8 @@ def test_async_with_own_data_deals_every_nth_block_and_waits_for_nobody(tmp_path
     with Cluster(tmp_path, job=job, workers=WORKERS) as cluster:
         master = cluster.master()
         _, workers = cluster.nodes()
-        pid = holder_of(gate)
+        gate.meet()
+        pid = gate.pid
         for other in names_but(cluster, workers, pid):  # all of theirs is done
             master.wait_line(rf"{other} .*waits for worker [0-9]+ to finish, for")
         trained = journal(tmp_path / "journal")

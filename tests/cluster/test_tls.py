@@ -15,6 +15,7 @@ import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Cluster, Process
 from test_heartbeats import dials_its_heartbeat_connection_again
+from waiting import joined, until
 
 from snailps.cli.tls import init
 from snailps.errors import ConfigError, ProtocolError, SnailError
@@ -90,10 +91,7 @@ def test_tls_of_a_folder_that_lacks_something_or_is_open_to_others_says_so(tmp_p
 
 def wait_for_words(caplog, words):
     """Waits until another thread has logged them."""
-    end = time.monotonic() + LIMIT_S
-    while words not in caplog.text:
-        assert time.monotonic() < end, f"{words!r} was never logged, but: {caplog.text}"
-        time.sleep(0.001)
+    until(lambda: words in caplog.text, lambda: f"{words!r} in the log: {caplog.text}")
 
 
 class Echo:
@@ -119,7 +117,7 @@ class Echo:
 
     def close(self):
         self._end.close()
-        self._thread.join(LIMIT_S)
+        joined(self._thread)
         self.relay.close()
         self._over.close()
 
@@ -173,13 +171,13 @@ def test_relay_carries_megabytes_both_ways_at_once_and_the_end_behind_them(echo,
             reader.start()
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
-            reader.join(LIMIT_S)
+            joined(reader)
 
     threads = [threading.Thread(target=talk, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LIMIT_S)
+        joined(thread)
     assert all(got.get(number) == data for number in range(3))
     tls.close()
 
@@ -223,7 +221,7 @@ def test_relay_delivers_all_that_was_written_before_the_plain_end_was_closed(doo
         while select.select([], [theirs], [], 0.05)[1]:
             time.sleep(0.001)
     got = received(ours)
-    writer.join(LIMIT_S)
+    joined(writer)
     assert got == data
     ours.close()
     tls.close()

@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import time
 import weakref
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import copy
 from processes import SUPPORT
 from torch import nn
 from torchrun import ranks_told
+from waiting import until
 
 import snailps
 from snailps.errors import ConfigError, MisuseError, WaitTimeout
@@ -116,16 +116,7 @@ def test_cluster_ends_with_the_last_module_that_refers_to_it():
     del model
     gc.collect()
     assert ended() is None
-    assert wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), 30)
-
-
-def wait_until(true, limit_s):
-    until = time.monotonic() + limit_s
-    while not true():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
+    until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), f"the end of {pids}")
 
 
 def test_model_with_modules_trains_in_distributed_data_parallel(cluster, tmp_path):

@@ -13,7 +13,6 @@ import ctypes
 import os
 import random
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -471,8 +470,3 @@ class Cluster:
                 until(lambda: not any(p.runs for p in self.processes), limit_s=ENDING_S)
         left = [process.name for process in self.processes if process.close()]
         assert not (check and left), f"still running at the end of the test: {left}"
-
-
-def wait_readable(descriptor, limit_s):
-    """Whether a descriptor, such as that of a process that ends, becomes readable in time."""
-    return select.select([descriptor], [], [], limit_s)[0]

@@ -1,13 +1,14 @@
 """How tests wait: until something is so, and no longer than it can still become so.
 
     until(found, what) -> what `found` says, once that is true
-    event, queue, thread, semaphore -> happens, got, joined, acquired
+    event, queue, thread, semaphore, descriptor -> happens, got, joined, acquired, readable
     InVain <- why it can no longer come, at once; what it waited for, after LIMIT_S
 
 Why: a reason of the caller's (`over`), a thread of this test that has died of an error, or what
 `watch` was told to ask: processes.py, whether all processes of the test's clusters have ended.
 """
 
+import select
 import threading
 from time import monotonic, sleep
 
@@ -52,6 +53,11 @@ def until(found, what="it", *, over=lambda: "", limit_s=LIMIT_S):
 def happens(event, what="an event"):
     """Waits until an event, or anything whose wait() says whether it is over, has happened."""
     until(lambda: event.wait(10 * PAUSE_S), what)
+
+
+def readable(descriptor, what="something to read"):
+    """Waits until a descriptor is readable, as that of a process is when it has ended."""
+    until(lambda: select.select([descriptor], [], [], 10 * PAUSE_S)[0], what)
 
 
 def acquired(semaphore, what="a semaphore"):
