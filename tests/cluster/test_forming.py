@@ -8,7 +8,7 @@ from processes import Gate, free_port
 from test_checkpoint_cluster import assert_counted_once
 from test_failures import FAILED, INTERRUPTED, LONG_S, STOPPED, assert_one_sentence
 from test_master_dies import Mortal
-from waiting import until
+from waiting import LIMIT_S, until
 from with_time import Clock
 
 from snailps.cli.status import ask

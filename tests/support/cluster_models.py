@@ -381,12 +381,17 @@ class SlowManifest(Counter):
 
 
 def wait_at(settings, name):
+    """Stops at a gate in the test's folder, if there is one."""
+    if settings.gates:
+        stop_at(Path(settings.gates) / name)
+
+
+def stop_at(gate):
     """Stops at a gate of the test, if it is there; it may be opened at this very moment.
 
     `processes.Gate.pid` is what it leaves there.
     """
-    gate = Path(settings.gates) / name
-    if settings.gates and gate.exists():
+    if gate.exists():
         Path(f"{gate}.pid").write_text(str(os.getpid()))
         with contextlib.suppress(FileNotFoundError), gate.open() as pipe:
             pipe.read()

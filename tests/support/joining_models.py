@@ -5,9 +5,10 @@ adds a line ``N WORKERS KEPT`` to the file ``journal/PID``: its block, how many 
 and whether it keeps rows.
 """
 
-import contextlib
 import os
 from pathlib import Path
+
+from cluster_models import stop_at
 
 from snailps.models.classifier.model import Classifier
 from snailps.models.sparse.fm import FactorizationMachine
@@ -20,9 +21,7 @@ class Gated:
     """Stops and writes down."""
 
     def train(self, block):
-        gate = Path("gates") / f"block-{block.number}"
-        with contextlib.suppress(FileNotFoundError), gate.open() as file:
-            file.read()
+        stop_at(Path("gates") / f"block-{block.number}")
         kept = int(any(getattr(self, name, None) for name in ("shared_rows", "_shared")))
         with (Path("journal") / str(os.getpid())).open("a") as file:
             file.write(f"{block.number} {self.workers} {kept}\n")

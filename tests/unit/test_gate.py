@@ -35,7 +35,7 @@ def test_meet_fails_at_once_when_all_processes_have_ended(tmp_path, monkeypatch)
     cluster.processes[1] = process("worker 1", 3)
     with pytest.raises(
         AssertionError,
-        match="have ended: master 1 with 1.*, worker 1 with 3.*the last line of worker 1",
+        match=r"have ended: master 1 with 1.*, worker 1 with 3.*the last line of worker 1",
     ):
         Gate(tmp_path, 5, "visit").meet()
 
