@@ -17,10 +17,11 @@ import pytest
 from cluster_models import counting_job
 from processes import PACKAGE, Cluster, Gate, environment, free_port
 from test_cluster import assert_counted, figures_of
+from waiting import LIMIT_S
 from with_time import Clock
 
 FAILED, WRONG, STOPPED, INTERRUPTED = 1, 2, 3, 130
-LONG_S = 1000
+LONG_S = int(11 * LIMIT_S)
 """More than any limit of time that a cluster has here."""
 
 
