@@ -262,7 +262,7 @@ def keep_smoke(items, *, whole):
         name = item.nodeid.partition("::")[2]
         wanted = lacking.setdefault(item.path, dict.fromkeys(named.get(item.path, ())))
         names = {"", name, name.partition("[")[0]} & wanted.keys()
-        if names or not wanted and not is_left_out(item.path, named):
+        if names or (not wanted and not is_left_out(item.path, named)):
             kept.append(item)
         for one in names:
             wanted[one] = item
