@@ -498,13 +498,15 @@ def test_block_beyond_32_bits_has_its_lines_and_names_their_places(folder, scrat
         place = partial(place_in_file, *where, unit="line", scratch=scratch, spread=spread)
         whole = sorted(ranges, key=lambda one: one[1] == BEYOND)
         assert_far(data, whole, place)
-        with contextlib.closing(open_parts(*where, 2_500, scratch, spread)) as parts:
+        with contextlib.closing(parts_of(*where, 2_500, scratch, spread)) as parts:
             assert len(parts.parts) == 2
-            joined = b"".join(parts.read(part) for part in (0, 1))
-            assert sorted(lines_of(joined)) == sorted(lines_of(data))
-            assert [parts.place(part, 0) for part in (0, 1)] == [one[0][0] for one in parts.parts]
+            texts = [text for part in (0, 1) for text in parts.texts(part)]
+        assert sorted(lines_of(b"".join(text.data for text in texts))) == sorted(lines_of(data))
+        for text in texts:
+            of_file, at = text.place(0)
+            assert (of_file, text.data[:8]) == (path, far_line(at // 8))
         if not spread:
-            assert parts.place(1, 0) > 1 << 32
+            assert texts[-1].place(0)[1] > 1 << 32
             assert read_block(*where, unit="word", scratch=scratch) == data
     os.truncate(path, 0)
 
