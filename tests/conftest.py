@@ -5,7 +5,7 @@ the stacks of all threads; where even that is impossible, because the main threa
 compiled code, the whole run is ended half a minute later.  A test of tests/unit starts no process
 and takes half a second of CPU at most (budget.py); ``--cost=N`` prints what each folder took, and
 the N tests that took most; ``--more=N`` draws N times as many cases (cases.py); ``--smoke`` leaves
-out what smoke.txt does not name.
+out what smoke.txt does not name.  A test that is skipped without need fails (skips.py).
 """
 
 import atexit
@@ -23,6 +23,7 @@ import budget
 import cases
 import hypothesis
 import pytest
+import skips
 import waiting
 
 LIMIT_S = 600.0
@@ -71,6 +72,9 @@ def pytest_addoption(parser):
         "--more", type=int, default=1, metavar="N",
         help="N times as many seeds and drawn examples as usual; implies --no-budget",
     )  # fmt: skip
+    group.addoption(
+        "--ci", action="store_true", help="no test is skipped for want of the extra `test`"
+    )
     group.addoption(
         "--no-budget", action="store_true", help="tests/unit may take longer (sanitizers)"
     )
@@ -196,6 +200,27 @@ def pytest_runtest_teardown(item):
         return (yield)
 
 
+def note_excess(report, config):
+    """A test or file that is skipped, though it could be run here, fails."""
+    if report.outcome == "skipped" and not hasattr(report, "wasxfail"):
+        told = report.longrepr
+        reason = (told[2] if isinstance(told, tuple) else str(told)).removeprefix("Skipped: ")
+        why = skips.excess(reason, ci=config.getoption("ci"))
+        if why:
+            report.outcome, report.longrepr = "failed", f"skipped, because {reason!r}: {why}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    return note_excess((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return note_excess((yield), collector.config)
+
+
 def pytest_terminal_summary(terminalreporter, config):
     """What tests cost; and, loudly, that some were skipped for want of data."""
     dearest = config.getoption("cost")
@@ -315,9 +340,8 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Folder of the shared data: SNAILPS_DATA, else ../shared/data beside the repository."""
-    named = os.environ.get("SNAILPS_DATA")
-    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    """Folder of the shared data."""
+    folder = skips.data_folder()
     if not (folder / "words").is_dir():
         pytest.skip(f"{DATA_MISSING} (looked in {folder})")
     return folder
@@ -337,5 +361,5 @@ def netns(repo_root, monkeypatch):
 
     reason = netns.why_not()
     if reason:
-        pytest.skip(reason)
+        pytest.skip(f"no hosts here: {reason}")
     return netns

@@ -189,13 +189,14 @@ def figure_lines(run: Run) -> list[str]:
 
 
 def shown(path: str) -> str:
-    """A path as short as it can be typed here: below this folder, or the home folder."""
+    """A path as it can be typed here: below this folder without the folder.
+
+    Not with ~, which a shell does not read in quotes.
+    """
     if not path:
         return ""
     with contextlib.suppress(ValueError, OSError):
         return str(Path(path).relative_to(Path.cwd()))
-    with contextlib.suppress(ValueError, RuntimeError):
-        return str(Path("~") / Path(path).relative_to(Path.home()))
     return path
 
 

@@ -3,6 +3,7 @@
 import multiprocessing
 
 from test_scratch import TEXT, pack
+from waiting import LIMIT_S, until
 
 from snailps.data import scratch as module
 from snailps.data.scratch import Scratch
@@ -18,10 +19,10 @@ def _unpack_in_child(folder, path, barrier, results):
 
     module.pieces_of = noted
     scratch = Scratch(folder, 1 << 20)
-    barrier.wait(150)
+    barrier.wait(LIMIT_S)
     content = scratch.local(path).read_bytes()
     results.put((len(steps), content == TEXT))
-    barrier.wait(150)
+    barrier.wait(LIMIT_S)
 
 
 def test_local_many_processes_unpack_once(tmp_path):
@@ -32,31 +33,44 @@ def test_local_many_processes_unpack_once(tmp_path):
     children = [context.Process(target=_unpack_in_child, args=arguments) for _ in range(4)]
     for child in children:
         child.start()
-    found = [results.get(timeout=150) for _ in children]
+    found = []
+    for _ in children:
+        until(lambda: not results.empty(), "a result", over=lambda: "".join(map(_end_of, children)))
+        found.append(results.get())
     for child in children:
-        child.join(20)
+        child.join(LIMIT_S)
     assert sum(steps for steps, _ in found) == 1
     assert all(right for _, right in found)
 
 
 def test_clean_after_killed_process_removes_its_copy(tmp_path):
-    """The kernel drops the lock of a process however it ends."""
+    """The kernel drops the lock of a process however it ends.
+
+    Nothing that outlives a killed process is used here, as events of multiprocessing are: each has
+    semaphores with a name in /dev/shm.
+    """
     packed = pack(tmp_path)
     context = multiprocessing.get_context("spawn")
-    ready = context.Event()
+    ours, theirs = context.Pipe()
     child = context.Process(
-        target=_hold_for_ever, args=(str(tmp_path / "scratch"), packed, ready), daemon=True
+        target=_hold_until_the_end, args=(str(tmp_path / "scratch"), packed, theirs), daemon=True
     )
     child.start()
-    assert ready.wait(150)
+    theirs.close()
+    assert until(ours.poll, "the child's copy", over=lambda: _end_of(child))
+    ours.recv()
     scratch = Scratch(str(tmp_path / "scratch"), 1 << 20)
     assert scratch.clean() == 0
     child.kill()
-    child.join(20)
+    child.join()
     assert scratch.clean() == len(TEXT)
 
 
-def _hold_for_ever(folder, path, ready):
+def _hold_until_the_end(folder, path, connection):
     Scratch(folder, 1 << 20).local(path)
-    ready.set()
-    multiprocessing.get_context("spawn").Event().wait(60)
+    connection.send("held")
+    connection.recv()
+
+
+def _end_of(child):
+    return f"a child has ended with {child.exitcode}" if child.exitcode else ""

@@ -241,16 +241,17 @@ def test_time_left_of_a_training_that_may_end_before_is_a_bound():
     assert "at most" not in line_of(make_status(pass_="epoch 2 of 5"), 8.0)
 
 
-def test_end_tells_the_faults_that_the_run_survived(tmp_path):
+def test_end_tells_the_faults_that_the_run_survived(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "m.npz").write_bytes(bytes(2_500_000))
-    figures = {"files": [str(tmp_path / "m.npz")], "test": {"auc": 0.87654, "rows": []}}
+    figures = {"files": ["m.npz"], "test": {"auc": 0.87654, "rows": []}}
     events = [make_event("lost", "server 2 was lost"), make_event("joined", "server 3 joined")]
     lines = end_lines(ending_of(figures, job="fm", status=make_status(events=events)))
     assert lines == [
-        f"wrote {tmp_path}/m.npz (2.5 MB)",
+        "wrote m.npz (2.5 MB)",
         "quality: auc 0.8765",
         "survived: server 2 was lost",
-        f"next: snailps predict {tmp_path}/m.npz FILE",
+        "next: snailps predict m.npz FILE",
     ]
 
 

@@ -230,7 +230,8 @@ def test_folders_are_of_the_runtime_and_of_the_user():
 class TestWords:
     """What `snailps status` and `snailps jobs` say of runs."""
 
-    def test_done_run_says_figures_and_files(self, machine, tmp_path):
+    def test_done_run_says_figures_and_files(self, machine, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))  # not as ~, which is no path in quotes
         (tmp_path / "x.vec").write_bytes(b"a" * 2500)
         run = machine.begin(10, output=str(tmp_path / "x"))
         figures = {

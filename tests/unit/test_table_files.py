@@ -371,7 +371,7 @@ def test_labels_may_be_missing_for_predictions(tmp_path, scratch_of, ending):
     [
         ("x.parquet", b"PAR1 but not for long", "cannot read .*x.parquet"),
         ("x.jsonl", b'{"a": 1}\n{"a": \n', "line 2: no JSON"),
-        ("x.jsonl", b"[1]\n", r"^\S+x\.jsonl, line 1: expected an object"),
+        ("x.jsonl", b"[1]\n", r"^/.*/x\.jsonl, line 1: expected an object"),
         ("x.jsonl", b"\n", "has no line"),
         ("x.csv", b"1,2\n3,4\n", "expected names of columns in the first line; got '1,2'"),
         ("x.csv", b"a,a\n3,4\n", "'a' twice"),

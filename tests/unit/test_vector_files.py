@@ -302,6 +302,7 @@ def test_atomic_file_that_cannot_be_made_says_why(tmp_path, monkeypatch, number,
 
 def test_atomic_file_follows_links_and_honours_the_umask(tmp_path):
     (tmp_path / "real").write_text("old")
+    (tmp_path / "real").chmod(0o644)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     before = os.umask(0o027)
     try:

@@ -1,0 +1,107 @@
+"""What tests may be skipped for: an allowlist, by what this machine really lacks.
+
+    reason of a skip -> the entry that it matches -> is that so here? -> excess(reason)
+
+tests/conftest.py asks for each test and file that is skipped: a skip that is not expected fails.
+With `--ci` one fails, too, for want of what a continuous-integration machine has to have.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+MAY_MOUNT = 21  # CAP_SYS_ADMIN
+MODULES = {
+    "scikit-learn": "sklearn", "PyTorch": "torch", "extra `plot`": "matplotlib",
+    "official fasttext package": "fasttext", "snailps[tensorboard]": "tensorboardX",
+    "fsspec reads http://": "aiohttp", "gensim has no wheels": "gensim",
+    "tensorboard itself": "tensorboard",
+}  # fmt: skip
+"""Modules that reasons tell by another name."""
+EVERYWHERE = [
+    "sklearn", "matplotlib", "fasttext", "tensorboardX", "aiohttp", "pandas", "polars", "pyarrow",
+    "scipy", "usearch", "zstandard", "safetensors", "bash", "make", "cc",
+    *(["gensim"] if sys.version_info < (3, 14) else []),
+]  # fmt: skip
+"""Of modules and programs, what continuous integration has: the extra `test`, and what builds."""
+
+
+def data_folder() -> Path:
+    """Folder of the shared data: SNAILPS_DATA, else ../shared/data beside the repository."""
+    named = os.environ.get("SNAILPS_DATA")
+    return Path(named) if named else ROOT.parent / "shared" / "data"
+
+
+def is_root() -> bool:
+    """Whether this process is root's."""
+    return os.geteuid() == 0
+
+
+def may_mount() -> bool:
+    """Whether this process has the right to mount: root of a container has not."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        rights = next(line for line in lines if line.startswith("CapEff:"))
+        return bool(int(rights.split()[1], 16) >> MAY_MOUNT & 1)
+    return False
+
+
+def has_ipv6() -> bool:
+    """Whether a server may listen on the loopback of IPv6."""
+    with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+def is_absent(name: str) -> bool:
+    """Whether there is neither a module nor a program of this name."""
+    return find_spec(name) is None and shutil.which(name) is None
+
+
+def tried() -> bool:
+    """The test has tried, or asked what knows it: so it is."""
+    return True
+
+
+LACKING = {
+    "no test data": lambda: not (data_folder() / "words").is_dir(),
+    "root may read everything": is_root,
+    "the right to mount": lambda: not (is_root() and may_mount()),
+    "root only|only root|gives (files|folders) to others": lambda: not is_root(),
+    "no Prometheus here": lambda: is_absent("prometheus") or is_absent("promtool"),
+    "no IPv6 loopback": lambda: not has_ipv6(),
+    "kernel has no huge pages": lambda: not HUGE_PAGES.exists(),
+    "huge pages are switched off": lambda: "[never]" in HUGE_PAGES.read_text(),
+    "/proc/self": lambda: not Path("/proc/self/statm").exists(),
+    "under nohup": lambda: signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
+    "no hosts here|no Docker engine|no `docker compose`|no Chromium here": tried,
+    "no locale with a decimal comma|NumPy's BLAS|the system tells no nodes": tried,
+    "another user may not read this program|this scikit-learn|is non deterministic$": tried,
+}
+"""Pattern of the reason: whether that is so here.  Modules and programs are told by their names."""
+
+
+def excess(reason: str, *, ci: bool = False) -> str:
+    """Why no test may be skipped for this reason; empty: it may.
+
+    `ci`: of modules and programs, those of EVERYWHERE have to be there.
+    """
+    for pattern, is_lacking in LACKING.items():
+        if re.search(pattern, reason):
+            return "" if is_lacking() else "that is not so here"
+    names = [name for text, name in MODULES.items() if text in reason]
+    found = re.search(r"could not import '(\w+)|([\w.-]+) is (?:not installed|missing)", reason)
+    if not names and not found:
+        return "tests/support/skips.py has no such reason"
+    name = names[0] if names else found[1] or found[2]
+    if not is_absent(name):
+        return f"{name} is here"
+    return f"{name} has to be there (--ci)" if ci and name in EVERYWHERE else ""
