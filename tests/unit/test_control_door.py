@@ -3,12 +3,12 @@
 import json
 import socket
 import threading
-import time
 
 import pytest
 from cluster_models import COUNTER, write_numbers
 from frame_socket import FrameSocket
 from processes import LIMIT_S
+from waiting import until
 
 from snailps.api.tables import Table
 from snailps.config import MasterSettings, RawConfig
@@ -314,9 +314,7 @@ def test_newcomer_that_fails_in_a_job_that_was_submitted_while_it_joined_goes_al
         worker.register("worker")
         for one in (server, worker):
             one.take_route()
-        until = time.monotonic() + LIMIT_S
-        while made.status()["phase"] == "forming":
-            assert time.monotonic() < until
+        until(lambda: made.status()["phase"] != "forming", "the end of forming")
         newcomer.register("worker")
         job = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt")}
         made.driver.call(messages.Submit(job), LIMIT_S)

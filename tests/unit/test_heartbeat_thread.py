@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, until
 
 from snailps.errors import MisuseError
 from snailps.transport._heartbeat import HeartbeatThread
 from snailps.transport.frame import Frame, Kind, encode_frame
 
-LIMIT_S = 60.0
 BEAT = encode_frame(Frame(Kind.HEARTBEAT))
 
 
@@ -40,14 +40,6 @@ def receive(sock, n):
     while len(data) < n:
         data += sock.recv(n - len(data))
     return data
-
-
-def until(condition):
-    """Waits for a condition, a limited time, on the heart's own turns."""
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end, "the condition never came"
-        select.select([], [], [], 0.005)
 
 
 def test_beats_are_frames_and_come_again_and_again(pulse):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from processes import LIMIT_S
+from waiting import until
 
 from snailps.config import ClusterSettings, MasterSettings
 from snailps.errors import EXIT_FAILED
@@ -145,11 +146,7 @@ class Ears:
         self.monitor.heard(heard, now, stopping=False)
 
     def until(self, condition):
-        end = time.monotonic() + LIMIT_S
-        while not condition():
-            self.step()
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: condition() or self.step(), "what the ears wait for")
 
 
 @pytest.fixture

@@ -5,16 +5,14 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
+from waiting import LIMIT_S, until
 
 from snailps.errors import ClusterError
 from snailps.local import cluster, launcher, session
 from snailps.local.launcher import Child, Launcher
-
-LIMIT_S = 60.0
 
 
 def made(kind=Launcher):
@@ -35,10 +33,8 @@ def test_start_of_a_session_interrupted_is_given_up_before_the_caller_goes_on(mo
 
     def start(self, give_up):
         begun.set()
-        until = time.monotonic() + LIMIT_S
-        while not give_up() and time.monotonic() < until:
-            threading.Event().wait(0.001)
-        ended.append(give_up())
+        until(give_up, "that it is given up")
+        ended.append(True)
 
     monkeypatch.setattr(cluster, "Future", Interrupted)
     monkeypatch.setattr(Launcher, "start", start)

@@ -1,12 +1,12 @@
 """What a shard's loop decides by time, with the time given: no thread, no sleep."""
 
 import socket
-import time
 
 import numpy as np
 import pytest
 from blocking_shard import BlockingShard
-from shards import ADD, FRAG_NUM, JOB, LIMIT_S, ZEROS, Raw, pull_frame, push_frame
+from shards import ADD, FRAG_NUM, JOB, ZEROS, Raw, pull_frame, push_frame
+from waiting import until
 
 from snailps import kernels
 from snailps.store.route import fragment_of
@@ -54,10 +54,7 @@ class Turned:
 
     def until(self, condition):
         """Turns, at one time, until what is on its way over the loopback has come."""
-        limit = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < limit
-            self.turn()
+        until(lambda: condition() or self.turn(), "what is on its way")
 
     def stat(self, name):
         return self.thread.stats()[name]
@@ -72,20 +69,22 @@ class Peer(Raw):
 
     def next(self):
         self.sock.setblocking(False)
-        limit = time.monotonic() + LIMIT_S
-        while not self.frames:
-            self.shard.turn()
-            try:
-                data = self.sock.recv(1 << 16)
-            except BlockingIOError:
-                assert time.monotonic() < limit
-                continue
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                return None
-            self.frames += self.decoder.feed(data)
-        return self.frames.pop(0)
+        until(self._has_come, "a frame, or the end")
+        return self.frames.pop(0) if self.frames else None
+
+    def _has_come(self):
+        """Whether there is a frame, or the connection has ended."""
+        if self.frames:
+            return True
+        self.shard.turn()
+        try:
+            data = self.sock.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+        self.frames += self.decoder.feed(data) if data else []
+        return not data or bool(self.frames)
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import http.client
 import math
 import socket
 import threading
-import time
 
 import pytest
+from waiting import LIMIT_S, until
 
 from snailps.errors import WaitTimeout
 from snailps.node import metrics_server
@@ -31,8 +31,6 @@ from snailps.node.metrics import (
 )
 from snailps.node.metrics_server import MetricsServer, serve_metrics
 from tests.support.master_world import World
-
-LIMIT_S = 60.0
 
 
 def test_render_writes_the_text_format():
@@ -268,11 +266,12 @@ def test_server_bounds_open_requests_and_their_time(monkeypatch):
 
 def _gets(address):
     """Whether a request is answered in the end: the threads of others let go one by one."""
-    until = time.monotonic() + LIMIT_S
-    while time.monotonic() < until:
+
+    def answer():
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return get(address)[0] == 200
-    return False
+            return get(address)
+
+    return until(answer, "an answer")[0] == 200
 
 
 def test_server_takes_another_port_where_its_own_is_taken(served, caplog):

@@ -1,15 +1,14 @@
 """The live page without a browser: pictures, curves, who may read, HTTP, questions asked."""
 
-import contextlib
 import http.client
 import itertools
 import json
 import socket
 import threading
-import time
 
 import pytest
 from statuses import HOSTILE, status
+from waiting import LIMIT_S, acquired, until
 
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, RemoteError
 from snailps.monitor import page_server
@@ -22,7 +21,6 @@ from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, Run, Watcher
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN
 
-LIMIT_S = 20.0
 TOKEN = "a-token-that-is-long-enough"
 
 
@@ -427,7 +425,7 @@ def test_connections_that_are_answered_are_bounded(page, monkeypatch):
             connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
             connection.request("GET", "/icon.svg")
             held.append(connection)
-            assert begun.acquire(timeout=LIMIT_S)
+            acquired(begun, "the begin of an answer")
         with pytest.raises(ConnectionError):
             get(page, "/")
         go_on.set()
@@ -440,17 +438,20 @@ def test_connections_that_are_answered_are_bounded(page, monkeypatch):
 
 def test_request_that_comes_byte_by_byte_is_ended_as_a_whole(page, monkeypatch):
     monkeypatch.setattr(page_server, "SILENT_S", 0.2)
-    end = time.monotonic() + LIMIT_S
     with socket.create_connection(("127.0.0.1", page.port), LIMIT_S) as one:
         one.settimeout(0.01)
         one.sendall(b"GET / HTTP/1.1\r\nX: ")
-        with contextlib.suppress(ConnectionError):
-            while time.monotonic() < end:
+
+        def is_ended():
+            try:
                 one.sendall(b"x")
-                with contextlib.suppress(TimeoutError):
-                    if not one.recv(1):
-                        break
-    assert time.monotonic() < end
+                return not one.recv(1)
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        until(is_ended, "the end of the connection")
 
 
 # --- questions to the master ---------------------------------------------------------------------

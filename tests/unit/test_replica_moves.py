@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADD, LIMIT_S, ZEROS
 from test_replica import TOUCH, orders, run_all, tables, traffic
 from test_replica_clocks import clocked
+from waiting import until
 
 from snailps.errors import ConnectionLost, MisuseError, WaitTimeout
 from snailps.shard.shard import FragmentCursor
@@ -28,10 +28,12 @@ def fill(cluster, source, target, *, resume=False, ready=True, way=None):
 
 def settle(*threads):
     """Waits until what each has told was acknowledged, first to last."""
-    end = time.monotonic() + LIMIT_S
     for thread in threads:
-        while (found := thread.stats()["replica"])["sent"] != found["acknowledged"]:
-            assert time.monotonic() < end, found
+        until(lambda now=thread: is_settled(now.stats()["replica"]), "acknowledgements")
+
+
+def is_settled(figures):
+    return figures["sent"] == figures["acknowledged"]
 
 
 def me(cluster):
@@ -302,8 +304,10 @@ def test_primary_that_is_told_to_serve_does_not_yield_any_more(cluster):
 
     leaving = threading.Thread(target=leave)
     leaving.start()
-    while not shard._loop.submit(lambda: shard.shard.core.yielding):
-        assert leaving.is_alive(), failed  # the next push must not overtake the order
+    until(  # the next push must not overtake the order
+        lambda: shard._loop.submit(lambda: shard.shard.core.yielding),
+        over=lambda: "" if leaving.is_alive() else f"it has left: {failed}",
+    )
     again = client.push_async(1, keys, np.ones((10, 4), np.float32))
     cluster.until("parked", lambda n: n == 1)
     shard.promote(1)

@@ -1,10 +1,10 @@
 """Work beside the master's loop: lanes keep their order, errors and results come back."""
 
 import threading
-import time
 
 import pytest
 from processes import LIMIT_S
+from waiting import until
 
 from snailps.master.effects import Work
 from snailps.master.works import Works
@@ -12,11 +12,8 @@ from snailps.master.works import Works
 
 def ended(works, count):
     """What has come to its end, once so many have."""
-    found, until = [], time.monotonic() + LIMIT_S
-    while len(found) < count:
-        found += works.ended()
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    found = []
+    until(lambda: found.extend(works.ended()) or len(found) >= count, "the end of works")
     return found
 
 
