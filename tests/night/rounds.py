@@ -109,7 +109,7 @@ def late(seed: int, folder: Path) -> Iterator[Run]:
          SITE / "late_calls.c", "-ldl"], check=True,
     )  # fmt: skip
     wish = {"NIGHT_LATE": f"{seed}:{LATE_MS}", "LD_PRELOAD": str(library)}
-    # The rule of tests/unit is about what a test waits for; here all wait.
+    # What makes calls late takes processor time of its own.
     yield Run(
         f"all late by up to {LATE_MS} ms", seed, environment=on_path(wish), options=["--no-budget"]
     )

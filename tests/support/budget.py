@@ -4,7 +4,8 @@
     user_properties of all workers -> totals of each folder, the dearest tests -> the terminal
 
 CPU time says the same on a loaded machine as on a quiet one, or nearly: a test of tests/unit that
-has taken too much is judged by what a loop of known cost takes at that moment.
+has taken too much is judged by what a loop of known cost takes at that moment.  Seconds that pass
+are told, and no test fails by them: how many, a loaded machine decides.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ SIM_CPU_S = 5.0
 """A test of tests/sim: 25 clusters, and 1,000 of them in a minute on two cores."""
 NOISE = 3.0
 """A test fails at so many times that: caches and the other hyper-thread cost up to a half."""
-UNIT_WALL_S = 20.0
-"""Far more than half a second, in which no process of the machine waited for a core or a disk: such
-a test waits for time to pass."""
 STARTS = (
     "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "copies.start",
 )  # fmt: skip
@@ -88,27 +86,6 @@ def yardstick() -> float:
     return sorted(taken)[1]
 
 
-def _content_of(path: str, opened=os.open, read=os.read, close=os.close) -> str:
-    """The content of a short file, whatever a test has put in the place of functions."""
-    file = opened(path, os.O_RDONLY)
-    try:
-        return read(file, 4096).decode()
-    finally:
-        close(file)
-
-
-def pressure_s() -> float:
-    """Seconds in which some process of this machine waited for a core or for a disk."""
-    total = 0
-    for what in ("cpu", "io"):
-        try:
-            some = _content_of(f"/proc/pressure/{what}").split()
-        except OSError:  # a kernel without them, or one that counts only when it is told to
-            return 0.0
-        total += next(int(word[6:]) for word in some if word.startswith("total="))
-    return total / 1e6
-
-
 @dataclass(slots=True)
 class Meter:
     """What one stage of a test takes, from when this is made."""
@@ -117,13 +94,10 @@ class Meter:
     children_s: float
     wall_s: float
     starts: int
-    loaded_s: float = 0.0
 
     @classmethod
     def begin(cls) -> Meter:
-        return cls(
-            time.process_time(), children_cpu_s(), time.monotonic(), _starts[0], pressure_s()
-        )
+        return cls(time.process_time(), children_cpu_s(), time.monotonic(), _starts[0])
 
     def end(self) -> Meter:
         now = Meter.begin()
@@ -132,14 +106,11 @@ class Meter:
             now.children_s - self.children_s,
             now.wall_s - self.wall_s,
             now.starts - self.starts,
-            now.loaded_s - self.loaded_s,
         )
 
 
 def complaint(spent: Meter, speed=yardstick) -> str:
     """Why what a test of tests/unit took is too much; empty: it is not."""
-    if spent.wall_s - spent.loaded_s > UNIT_WALL_S:
-        return f"took {spent.wall_s:.1f} s, at most {UNIT_WALL_S:g}: it waits for time to pass"
     if spent.cpu_s > UNIT_CPU_S:
         slower = max(1.0, speed() / YARDSTICK_S)
         if spent.cpu_s > NOISE * UNIT_CPU_S * slower:
