@@ -16,12 +16,12 @@ import queue
 import shutil
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
+from waiting import LIMIT_S, until
+
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-LIMIT_S = 60.0
 ARGUMENTS = (
     "--headless=new", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--no-sandbox",
     "--disable-extensions", "--disable-dev-shm-usage", "--disable-background-networking",
@@ -110,17 +110,12 @@ class Chrome:
 
     def wait_for(self, script: str, limit_s: float = LIMIT_S) -> Any:
         """The value of an expression as soon as it is true."""
-        until = time.monotonic() + limit_s
-        while True:
-            value = self.evaluate(
-                f"(() => {{ try {{ return {script} }} catch {{ return null }} }})()"
-            )
-            if value:
-                return value
-            assert time.monotonic() < until, (
-                f"not within {limit_s} s: {script}; {self.text()[:2000]}"
-            )
-            threading.Event().wait(0.05)
+        tried = f"(() => {{ try {{ return {script} }} catch {{ return null }} }})()"
+        return until(
+            lambda: self.evaluate(tried),
+            lambda: f"{script}; {self.text()[:2000]}",
+            limit_s=limit_s,
+        )
 
     def text(self) -> str:
         """All that a reader sees."""

@@ -9,6 +9,7 @@ from processes import LIMIT_S, SNAILPS, Process
 SCRIPT = """
 import gc, os, sys, threading, time
 import snailps
+from waiting import until
 
 found = []
 def thread_gets(workers=None):
@@ -53,10 +54,7 @@ if sys.argv[1] == "replaced":
     assert cluster.is_open  # while anybody has it
     del cluster, first
     gc.collect()
-    until = time.monotonic() + 30
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "their end")
     kept = snailps.default_cluster(1)
     kept.table("w")  # stays: this process may want its rows
     assert snailps.default_cluster() is kept

@@ -10,11 +10,11 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 
-GONE_S = 30.0
+from waiting import until
+
 """How long a process that has ended may be seen, on a machine under load."""
 
 RSH = """#!/bin/sh
@@ -85,11 +85,7 @@ class Namespaces:
 
     def wait_until_empty(self) -> None:
         """Until no host has a process."""
-        until = time.monotonic() + GONE_S
-        while left := [pid for address in self.addresses for pid in self.processes(address)]:
-            if time.monotonic() > until:
-                raise AssertionError(f"processes {left} are still there after {GONE_S:.0f} s")
-            time.sleep(0.05)
+        until(lambda: not any(map(self.processes, self.addresses)), "the end of all processes")
 
     def kill(self, address: str) -> None:
         """The host dies: its link goes down, its processes are killed, no login works."""
@@ -116,16 +112,14 @@ class Namespaces:
         self.rsh.chmod(0o755)
 
     def _end_processes(self, address: str) -> None:
-        until = time.monotonic() + GONE_S
-        while left := self.processes(address):
-            if time.monotonic() > until:
-                raise AssertionError(
-                    f"{address}: processes {left} outlive kill -9 by {GONE_S:.0f} s"
-                )
+        def are_gone() -> bool:
+            left = self.processes(address)
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+            return not left
+
+        until(are_gone, f"the end of what was killed on {address}")
 
     def _add(self, name: str) -> None:
         ip("netns", "add", name)

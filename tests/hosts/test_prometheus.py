@@ -10,10 +10,9 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 from cluster_models import gated_job
 from processes import LIMIT_S, Cluster, Gate, free_port
 from test_ends import Observer
+from waiting import until
 
 from snailps.node.metrics import FAMILIES
 
@@ -87,14 +87,6 @@ class Prometheus:
             self.process.kill()
             self.process.wait()
         self._log.close()
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Asks until it is so: Prometheus scrapes once a second."""
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, f"after {WAIT_S:.0f} s: not {what}"
-        time.sleep(0.1)
 
 
 def panels() -> Iterator[tuple[str, str]]:

@@ -11,11 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -235,11 +235,14 @@ def test_start_passes_on_what_the_inventory_says_and_leaves_alone_what_runs(here
 
 def wait_for(ask, found):
     """What was answered once it was found good."""
-    until = time.monotonic() + WAIT_S
-    while not found(answer := ask()):
-        assert time.monotonic() < until, f"not within {WAIT_S} s: {answer}"
-        time.sleep(0.05)
-    return answer
+    answers = []
+
+    def is_good():
+        answers[:] = [ask()]
+        return found(answers[0])
+
+    until(is_good, lambda: f"a good answer instead of {answers}")
+    return answers[0]
 
 
 def test_stop_ends_all_of_ours_and_nothing_else(here):
