@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, pull, resident_bytes, u64
+from waiting import until
 
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.store.route import fragment_of
@@ -514,11 +515,8 @@ def test_uncork_sends_what_no_caller_waits_for(shard):
 
 
 def comes(pending):
-    """Whether it is answered though nothing waits for it."""
-    until = time.monotonic() + LIMIT_S
-    while not pending.done and time.monotonic() < until:
-        time.sleep(0.001)
-    return pending.done
+    """Waits, though not with the client, until it is answered."""
+    return until(lambda: pending.done, "an answer that nothing waits for")
 
 
 def test_cork_holds_calls_of_its_own_thread_only(shard):
@@ -571,7 +569,5 @@ def test_memory_of_large_requests_goes_back_when_nothing_is_asked_for(shard):
     keys = np.arange(700_000, dtype=np.uint64)
     client.pull_async(1, keys, np.empty((len(keys), 4), np.float32)).wait()
     while_kept = resident_bytes()
-    until = time.monotonic() + LIMIT_S
-    while resident_bytes() > while_kept - 10 * len(keys) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert while_kept - resident_bytes() >= 10 * len(keys)  # of 20 bytes a key
+    given_back = 10 * len(keys)  # of 20 bytes a key
+    until(lambda: while_kept - resident_bytes() >= given_back, "memory that goes back")
