@@ -63,6 +63,11 @@ class Held(Mortal):
         self.processes.remove(process)
         return code
 
+    def says_goodbye(self, workers):
+        """The master ends all; the stopped worker, which it would wait for, once another has."""
+        assert workers[1].wait() == STOPPED, workers[1].stderr
+        workers[0].send(signal.SIGCONT)
+
 
 # --- a container that is killed, or asked to end, and started again ------------------------------
 
@@ -106,9 +111,9 @@ def test_server_lost_while_forming_ends_a_cluster_that_stops_and_says_so(tmp_pat
         master, servers, workers = cluster.form()
         name = cluster.name_of(servers[0])
         cluster.lose(servers[0], number)
+        cluster.says_goodbye(workers)
         what = "is lost" if number == signal.SIGKILL else "was told to leave"
         assert_one_sentence(master, name, what, "while the cluster forms", "on_node_loss is 'stop'")
-        workers[0].send(signal.SIGCONT)
         # What was stopped itself may see the end of the master before its last words.
         assert set(cluster.codes()[1:]) <= {STOPPED, FAILED}
 
@@ -121,8 +126,8 @@ def test_nobody_who_comes_in_place_of_a_lost_node_ends_the_forming_in_time(tmp_p
         cluster.lose(servers[1])
         master.wait_line("waiting for 1 more server")
         clock.advance(LONG_S)
+        cluster.says_goodbye(workers)
         assert_one_sentence(master, "1 more server", "master_time_out", f"{name} (", "is lost")
-        workers[0].send(signal.SIGCONT)
         cluster.codes()
 
 
@@ -231,21 +236,19 @@ def test_joining_worker_that_never_connects_is_dropped_and_the_job_goes_on(tmp_p
 )
 def test_newcomer_that_ends_while_it_joins_is_not_missed(tmp_path, job, role, number):
     job["on_node_loss"] = "stop"  # it has no part in the job yet
-    clock = Clock(tmp_path)
     with Joining(tmp_path, job) as cluster:
         master, servers, _ = cluster.begin(redundant=False)
         if role == "worker":
-            newcomer = cluster.stuck(servers[0], program=clock.program)
+            newcomer = cluster.stuck(servers[0])
         else:
             newcomer = cluster.start("server")
             newcomer.wait_line("registered with the master")
         newcomer.send(number)
         if number == signal.SIGTERM:
             master.wait_line(rf"process {newcomer.pid}\).*SIGTERM")
-            clock.advance(LATER_S)  # it gives up
+        servers[0].send(signal.SIGCONT)
         newcomer.wait()
         cluster.processes.remove(newcomer)
-        servers[0].send(signal.SIGCONT)
         master.wait_line(rf"process {newcomer.pid}\) .*(is gone while it joined|is lost|left)")
         cluster.gate.open()
         cluster.ends_well()
