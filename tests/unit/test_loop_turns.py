@@ -1,11 +1,12 @@
 """What a shard's loop decides by time, with the time given: no thread, no sleep."""
 
+import contextlib
 import socket
 
 import numpy as np
 import pytest
 from blocking_shard import BlockingShard
-from shards import ADD, FRAG_NUM, JOB, ZEROS, Raw, pull_frame, push_frame
+from shards import ADD, FRAG_NUM, JOB, ZEROS, Raw, keys_of, pull_frame, push_frame
 from waiting import until
 
 from snailps import kernels
@@ -153,3 +154,69 @@ def test_standby_that_acknowledges_nothing_is_given_up(shard):
         shard.turn(1.0)
         assert told == [("lost", "the standby acknowledged nothing for 20 s")]
         assert theirs.recv(1 << 16) == b""
+
+
+# --- the pace of copying --------------------------------------------------------------------------
+
+
+class Copied:
+    """8 MB at a shard, a worker that asks it something, and a standby that acknowledges nothing."""
+
+    def __init__(self, shard, paced):
+        self.shard, self.got = shard, 0
+        shard.thread.add_table(2, 4000, ADD, ZEROS, 0.0, 5, (0.0,), 0)
+        self.peer = Peer(shard)
+        for fragment in range(FRAG_NUM):
+            rows = {fragment: keys_of(fragment, 8)}
+            frame = push_frame(rows, np.ones((8, 4000)), seq=fragment + 1, table=2)
+            assert self.peer.ask(frame).kind == Kind.PUSHED
+        shard.turn(2.0)
+        self.pull()
+        near, self.sock = socket.socketpair()
+        self.sock.setblocking(False)
+        shard.thread.back_up(near.detach(), sync=True, paced=paced, tell=lambda *_: None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.peer.__exit__(*failure)
+        self.sock.close()
+
+    def pull(self):
+        assert self.peer.ask(pull_frame({5: keys_of(5, 1)})).kind == Kind.PULLED
+
+    def is_there(self):
+        """Takes what has come; whether that is all."""
+        with contextlib.suppress(BlockingIOError):
+            while data := self.sock.recv(1 << 20):
+                self.got += len(data)
+        return self.got >= 8_000_000
+
+    def beside_pulls(self):
+        """Bytes that have come while requests never cease."""
+        for _ in range(15):
+            self.pull()
+            self.is_there()
+            self.shard.turn(0.9)
+        return self.got
+
+
+def test_copying_goes_piece_by_piece_beside_requests_and_on_without_them(shard):
+    """It gets one piece until requests end."""
+    with Copied(shard, paced=True) as copied:
+        assert 0 < copied.beside_pulls() < 2 << 20
+        shard.turn(0.5)
+        shard.until(copied.is_there)
+
+
+def test_copying_that_is_not_paced_goes_on_while_others_ask(shard):
+    with Copied(shard, paced=False) as copied:
+        shard.until(lambda: copied.pull() or copied.is_there())
+
+
+def test_rests_end_when_the_shard_is_told(shard):
+    with Copied(shard, paced=True) as copied:
+        assert 0 < copied.beside_pulls() < 2 << 20
+        shard.thread.pace(False)
+        shard.until(lambda: copied.pull() or copied.is_there())

@@ -10,10 +10,11 @@ import pytest
 from products import batch
 from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ROWWISE, ZEROS, resident_bytes
+from waiting import until
 
 from snailps import kernels
 from snailps.api.tables import Table
-from snailps.errors import RemoteError, SnailError, WaitTimeout
+from snailps.errors import RemoteError, SnailError
 
 TOUCH = 1
 WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "int8")]
@@ -211,98 +212,6 @@ def test_large_fragment_is_copied_in_pieces():
             shard.alone()
 
 
-def test_copying_goes_piece_by_piece_beside_requests_and_on_without_them():
-    """The standby here acknowledges nothing: of 8 MB it gets one piece until requests end."""
-    with Replicas() as cluster:
-        cluster.add_table(1, 100, ADD, ZEROS)
-        client, keys = cluster.client(), np.arange(20_000, dtype=np.uint64)
-        client.push(1, keys, np.ones((len(keys), 100), np.float32))
-        out = np.zeros((1, 100), np.float32)
-        sink, got = rest_beside_pulls(cluster, lambda: client.pull(1, keys[:1], out))
-        assert got < 2 << 20
-        end = time.monotonic() + LIMIT_S
-        while sink.got < 8_000_000:
-            assert time.monotonic() < end, f"{sink.got:,} bytes came"
-            time.sleep(0.01)
-        cluster.threads[0].alone()
-        sink.join()
-
-
-def rest_beside_pulls(cluster, pull):
-    """A sink of what a shard copies at a pace, and what it got beside pulls that never ceased."""
-    for _ in range(20):
-        near, far = socket.socketpair()
-        sink = Sink(far)
-        began = time.monotonic()
-        pull()
-        cluster.threads[0].back_up(near.detach(), sync=True, paced=True, tell=lambda *_: None)
-        longest_s, pulls, end = 0.0, 0, began + LIMIT_S
-        while pulls < 1000 or not sink.got:
-            assert time.monotonic() < end, "nothing came"
-            before, began = began, time.monotonic()
-            pull()
-            pulls += 1
-            longest_s = max(longest_s, time.monotonic() - before)  # of two pulls, waits between
-        got = sink.got
-        longest_s = max(longest_s, time.monotonic() - began)
-        if longest_s < 0.9:  # else the shard, after 1 s, has taken us for lost
-            return sink, got
-        cluster.threads[0].alone()
-        sink.join()
-    pytest.skip("20 times there was no time in which no two pulls were 0.9 s apart")
-
-
-def test_copying_that_is_not_paced_goes_on_while_others_ask():
-    """As above; 20,000 pulls at least are asked, or until it has come."""
-    with Replicas() as cluster:
-        cluster.add_table(1, 100, ADD, ZEROS)
-        client, keys = cluster.client(), np.arange(20_000, dtype=np.uint64)
-        client.push(1, keys, np.ones((len(keys), 100), np.float32))
-        out = np.zeros((1, 100), np.float32)
-        near, far = socket.socketpair()
-        sink = Sink(far)
-        cluster.threads[0].back_up(near.detach(), sync=True, tell=lambda *_: None)
-        end = time.monotonic() + LIMIT_S
-        while sink.got < 8_000_000:
-            assert time.monotonic() < end, f"{sink.got:,} bytes came"
-            client.pull(1, keys[:1], out)
-        cluster.threads[0].alone()
-        sink.join()
-
-
-def test_rests_end_when_the_shard_is_told():
-    with Replicas() as cluster:
-        cluster.add_table(1, 100, ADD, ZEROS)
-        client, keys = cluster.client(), np.arange(20_000, dtype=np.uint64)
-        client.push(1, keys, np.ones((len(keys), 100), np.float32))
-        out = np.zeros((1, 100), np.float32)
-        shard = cluster.threads[0]
-        # Nothing is acknowledged: one piece comes and no more.
-        sink, got = rest_beside_pulls(cluster, lambda: client.pull(1, keys[:1], out))
-        assert got < 8_000_000
-        shard.pace(False)
-        end = time.monotonic() + LIMIT_S
-        while sink.got < 8_000_000:
-            assert time.monotonic() < end, f"{sink.got:,} bytes came"
-            client.pull(1, keys[:1], out)
-        shard.alone()
-        sink.join()
-
-
-class Sink(threading.Thread):
-    """Reads what comes until the end, and counts it."""
-
-    def __init__(self, sock):
-        super().__init__(daemon=True)
-        self.sock, self.got = sock, 0
-        self.start()
-
-    def run(self):
-        with self.sock:
-            while data := self.sock.recv(1 << 20):
-                self.got += len(data)
-
-
 # --- who may do what -----------------------------------------------------------------------------
 
 
@@ -344,6 +253,11 @@ def hung(cluster, sync=True):
     return made, cluster.relays[-1].open
 
 
+def held(thread):
+    """Replies of a shard that wait for its standby."""
+    return thread.stats()["replica"]["held"]
+
+
 def clock_of_one_slot(cluster, clock):
     """Ends a clock whose one slot adds 1 to table 1; the seal, which was not waited for."""
     client, keys = cluster.client(incarnation=60 + clock), np.arange(10, dtype=np.uint64)
@@ -367,8 +281,8 @@ def test_clock_is_seen_once_the_standby_has_it(cluster, by, sync):
     cluster.until("clock", lambda n: n == 1)  # the seal may come behind them
     cluster.until("parked", lambda n: n == 2)
     assert "standby" in cluster.threads[0].stats()["waits_for"]
-    with pytest.raises(WaitTimeout):
-        pulled.wait(0.3)
+    assert cluster.stats("parked") == 2
+    assert not pulled.done
     go_on.set()
     assert np.all(pulled.wait() == (by == "seal"))
     reached.wait()
@@ -418,18 +332,12 @@ def test_order_that_moves_no_clock_hides_none(cluster):
 @pytest.mark.parametrize("sync", [True, False])
 def test_order_is_done_when_the_standby_has_it(cluster, sync):
     made, go_on = hung(cluster, sync=sync)
-    done = threading.Event()
-
-    def give():
-        cluster.threads[0].fence(77)
-        done.set()
-
-    thread = threading.Thread(target=give)
-    thread.start()
-    assert not done.wait(0.3)
+    thread = cluster.threads[0]
+    given = thread.post(lambda: thread.shard.fence(77), at_standby=True)
+    assert thread.clock() == 0  # does not wait behind it
+    assert not given.done()
     go_on.set()
-    assert done.wait(LIMIT_S)
-    thread.join()
+    given.result(LIMIT_S)
     cluster.promote(made)
     client, keys = cluster.client(77, epoch=2), np.arange(10, dtype=np.uint64)
     with pytest.raises(RemoteError, match="given up"):
@@ -440,13 +348,12 @@ def test_repetition_of_a_push_that_waits_waits_too(cluster):
     _, go_on = hung(cluster)
     client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
     pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
-    with pytest.raises(WaitTimeout):
-        pushed.wait(0.2)
     cluster.until("pushes", lambda n: n == 1)
+    assert held(cluster.threads[0]) > 0
     client.cut(0)
     cluster.until("repeated", lambda n: n > 0)
-    with pytest.raises(WaitTimeout):
-        pushed.wait(0.2)
+    assert held(cluster.threads[0]) > 0
+    assert not pushed.done
     go_on.set()
     pushed.wait()
     assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 1)
@@ -467,9 +374,9 @@ def test_memory_of_a_backlog_goes_back_once_the_standby_has_it():
         for push in pushes:
             push.wait()
         cluster.settle()
-        until = time.monotonic() + LIMIT_S
+        end = time.monotonic() + LIMIT_S
         trim = getattr(ctypes.CDLL(None), "malloc_trim", int)  # what the C library keeps, freed
-        while resident_bytes() - before > 24 << 20 and time.monotonic() < until:
+        while resident_bytes() - before > 24 << 20 and time.monotonic() < end:
             trim(0)
             time.sleep(0.02)
         assert resident_bytes() - before <= 24 << 20
@@ -485,8 +392,8 @@ def test_async_backlog_is_bounded_by_replies_that_wait():
         for push in pushes:
             push.wait()
         pushes = [client.push_async(1, keys, values) for _ in range(4)]
-        with pytest.raises(WaitTimeout):
-            pushes[-1].wait(1.0)
+        until(lambda: held(cluster.threads[0]), "a reply that waits")
+        assert not pushes[-1].done
         go_on.set()
         for push in pushes:
             push.wait()
@@ -525,18 +432,16 @@ def test_promoted_standby_refuses_its_old_primary_and_old_epochs(cluster):
     made[0].promote(2)
     assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
     pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))  # still to the old one
-    with pytest.raises(WaitTimeout):
-        pushed.wait(0.3)
+    until(lambda: held(old), "a push that waits")
     assert old.stats()["replica"]["state"] == "lost"
+    assert not pushed.done
     with pytest.raises(RemoteError, match="follows a primary already, or did"):
         cluster.stream_to(made[1])
     cluster.promote(made)
     client.cut(0)
     pushed.wait()
     assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
-    end = time.monotonic() + LIMIT_S
-    while old.stats()["replica"]["held"]:  # its client has gone
-        assert time.monotonic() < end
+    until(lambda: not held(old), "the end of what waits for a client that has gone")
 
 
 def test_primary_takes_no_stream():
