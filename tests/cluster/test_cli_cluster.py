@@ -17,7 +17,7 @@ import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import LIMIT_S, SNAILPS, Gate, Process, children_of, environment, free_port
 from texts import write_topics
-from waiting import readable
+from waiting import readable, until
 
 import snailps
 from snailps.cli import demo
@@ -248,10 +248,15 @@ def test_local_with_master_that_hangs_ends_at_the_third_interrupt(tmp_path, conf
         gate.meet()
         run.wait_line("worker .*training")
         os.kill(child_of(run.pid, "master"), signal.SIGSTOP)
-        while run.popen.poll() is None:  # signals in a row may count as one
-            run.send(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                run.popen.wait(0.2)
+
+        def has_ended():  # signals in a row may count as one
+            if run.runs:
+                run.send(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    run.popen.wait(0.2)
+            return not run.runs
+
+        until(has_ended, "an end by force")
         assert run.wait() == 130, run.stderr
         gate.open()
     assert "Traceback" not in run.stderr

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, free_port, is_listening
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port, is_listening
 from waiting import until
 from with_time import Clock
 
@@ -49,11 +49,11 @@ def doctor(tmp_path):
     """Starts doctors; none is left."""
     started = []
 
-    def start(path, *options, program=SNAILPS, json=True):
+    def start(path, *options, program=SNAILPS, json=True, env=None):
         more = ["--json"] if json else []
         command = [*program, "doctor", "-c", str(path), *more, *options]
         name = f"doctor {len(started)}"
-        started.append(Process(name, command, cwd=tmp_path, copied=True))
+        started.append(Process(name, command, cwd=tmp_path, env=env, copied=True))
         return started[-1]
 
     yield start
@@ -99,9 +99,12 @@ def test_doctor_of_a_good_host_finds_no_error(conf, doctor, tmp_path):
     assert "no errors" in lines.stdout
 
 
-def test_doctor_names_a_name_that_nobody_knows(conf, doctor):
+def test_doctor_names_a_name_that_nobody_knows(conf, doctor, tmp_path):
     path, _ = conf(master_addr="no-such-host.invalid:16831")
-    errors = errors_of(told(doctor(path), 1))
+    (tmp_path / "names").write_text("- no-such-host.invalid\n")
+    named = environment(NAMES=str(tmp_path / "names"))
+    program = [sys.executable, "-m", "with_names"]
+    errors = errors_of(told(doctor(path, program=program, env=named), 1))
     assert "no-such-host.invalid (master_addr) has no address" in errors["name"]["text"]
 
 

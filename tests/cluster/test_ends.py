@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 
@@ -157,10 +158,13 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
 
 @pytest.mark.parametrize("role", ["server", "worker"])
 def test_node_with_master_name_that_does_not_resolve_says_so(tmp_path, role):
+    (tmp_path / "names").write_text("- no-such-host.invalid\n")
     with Cluster(tmp_path) as cluster:
         node = cluster.start(
-            role, "master_addr=no-such-host.invalid:16831", "init_timeout=0.5", told=False
-        )
+            role, "master_addr=no-such-host.invalid:16831", "init_timeout=0.5", told=False,
+            program=[sys.executable, "-m", "with_names"],
+            env=environment(NAMES=str(tmp_path / "names")),
+        )  # fmt: skip
         assert_one_sentence(node, "no-such-host.invalid:16831")
 
 

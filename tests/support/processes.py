@@ -27,8 +27,15 @@ from waiting import ENDING_S, LIMIT_S, InVain, until, watch
 import snailps
 from snailps.cli.status import ask
 
-PORTS = range(10_000, 32_000)
-"""Below those that Linux hands out by itself (ip_local_port_range)."""
+
+def _ports(handed_out="/proc/sys/net/ipv4/ip_local_port_range"):
+    """Ports that Linux does not hand out by itself; where it hands out nearly all: any."""
+    low, high = map(int, Path(handed_out).read_text().split())
+    below, above = range(10_000, min(low, 32_000)), range(high + 1, 65_536)
+    return next((ports for ports in (below, above) if len(ports) >= 1000), range(10_000, 32_000))
+
+
+PORTS = _ports()
 SNAILPS = [sys.executable, "-m", "snailps"]
 SUPPORT = Path(__file__).resolve().parent
 TESTS = SUPPORT.parent

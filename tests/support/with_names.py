@@ -1,6 +1,7 @@
 """``python -m with_names server ...``: snailps on a machine whose hosts file is $NAMES.
 
-Its lines are "address name"; as /etc/hosts it is read anew at each question.
+Its lines are "address name"; as /etc/hosts it is read anew at each question.  No DNS is asked for a
+name whose address is "-": there is none.
 """
 
 import os
@@ -14,7 +15,10 @@ from snailps.cli.entry import main
 def getaddrinfo(host, *others, ask=socket.getaddrinfo, **named):
     """As the system's, where the file has no such name."""
     lines = (line.split() for line in Path(os.environ["NAMES"]).read_text().splitlines())
-    return ask({name: at for at, name in lines}.get(host, host), *others, **named)
+    found = {name: at for at, name in lines}.get(host, host)
+    if found == "-":
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return ask(found, *others, **named)
 
 
 if __name__ == "__main__":
