@@ -12,7 +12,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -206,20 +205,11 @@ def test_master_with_fewer_fragments_than_shards_says_so(tmp_path, job):
 # --- signals ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def long_gz(tmp_path):
-    """A .gz that takes 19 s to unpack and little room: mostly empty members."""
-    path = tmp_path / "in.gz"
-    step = gzip.compress(b"") * 100_000 + gzip.compress(b"1\n" * (1 << 19))
-    path.write_bytes(step * 40)
-    yield path
-    path.unlink()
-
-
-@pytest.mark.long
-def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job, long_gz):
-    job |= {"input": long_gz.name, "scratch_dir": str(tmp_path / "scratch")}
-    with Cluster(tmp_path, job=job) as cluster:
+def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job):
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"1\n"))
+    job |= {"input": "in.gz", "scratch_dir": str(tmp_path / "scratch")}
+    program = [sys.executable, "-m", "with_endless_input"]
+    with Cluster(tmp_path, job=job, program=program) as cluster:
         master = cluster.master()
         cluster.start("server")
         master.wait_line("server 1 .*registered")
@@ -227,9 +217,7 @@ def test_master_with_sigint_while_it_unpacks_ends_at_once(tmp_path, job, long_gz
             status = observer.until(lambda status: any((tmp_path / "scratch").glob("*.lock")))
             assert status["phase"] in ("forming", "preparing")
         master.send(signal.SIGINT)
-        begin = time.monotonic()
         assert codes_at_once(cluster) == [INTERRUPTED, STOPPED]
-        assert time.monotonic() - begin < 12  # unpacking would take 19 s more
         assert "nothing was saved" in master.stderr
         assert "Traceback" not in master.stderr
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == []  # no half a copy
