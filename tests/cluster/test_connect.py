@@ -182,7 +182,7 @@ def test_connect_says_why_it_cannot(remote, tmp_path, monkeypatch):
     wrong.write_text("incorrect-horse-battery-staple")
     wrong.chmod(0o600)
     with pytest.raises(ClusterError, match=r"^no session at 127.0.0.1:\d+: .*secret"):
-        snailps.connect(remote.address, secret_file=str(wrong), timeout_s=5)
+        snailps.connect(remote.address, secret_file=str(wrong), timeout_s=LIMIT_S)
     with pytest.raises(ClusterError, match=r"^no session at 127.0.0.1:1: "):
         snailps.connect("127.0.0.1:1", timeout_s=0.5)
     with pytest.raises(ConfigError, match="did you mean 'request_timeout'"):
