@@ -8,6 +8,7 @@
 
     parts -> a command each -> build/night/COMMIT/PART/: output.txt, result.json -> the table
 
+Several may run beside each other: a part that one of them has begun is passed over by the others.
 A run that is ended goes on where it was: a part is finished when its command has ended by itself,
 well or badly, on this commit.  None is run again because it failed.  In a tree that has changes,
 which no commit names, parts are always run.
@@ -35,8 +36,8 @@ from tests.night import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "night"
-LIMIT_S = 3 * 3600.0
-"""Of a part that hangs; none is meant to take a quarter of that."""
+LIMIT_S = 2 * 3600.0
+"""Of a part that hangs; none is meant to take a third of that."""
 LINES_SHOWN = 15
 TEST_PATHS = os.pathsep.join(str(ROOT / "tests" / name) for name in (".", "support", "unit"))
 WALKS = 100_000
@@ -115,17 +116,12 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("dependencies", 25, (python, "tests/dependencies/lowest.py")),
         Part("arm64", 30, (*make, "test-arm64")),
         *(
-            Part(f"rounds/{name}", minutes_of(name), (
+            Part(f"rounds/{name}", rounds.minutes_of(name), (
                 python, "-m", "tests.night.rounds", name, "{folder}", "--", *pytest, *tests,
             ))
             for name in rounds.NAMES
         ),
     ]  # fmt: skip
-
-
-def minutes_of(name: str) -> int:
-    """What a round takes."""
-    return (6, 20, 30, 15)[int(name) % len(rounds.LOADS)] if name.isdigit() else 6
 
 
 # --- what is kept -------------------------------------------------------------------------------
@@ -246,38 +242,46 @@ def table(chosen: Sequence[Part], top: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def alone(top: Path) -> Iterator[None]:
-    """Keeps other runs from a commit's folder; the system undoes it, however this ends."""
-    top.mkdir(parents=True, exist_ok=True)
-    with (top / "lock").open("w") as lock:
+def alone(folder: Path) -> Iterator[bool]:
+    """Keeps other runs from a part's folder, as long as this one lives; False: another has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            sys.exit(f"another `make test-night` runs the parts of {top.name}")
-        yield
+            yield False
+        else:
+            yield True
 
 
 def run_all(chosen: Sequence[Part], commit: str, *, again: bool) -> bool:
-    """Runs parts that are not finished, all or not at all; True if none of them has failed."""
+    """Runs parts that are not finished, here or by a run beside; True: none has failed or lacks."""
     top = KEPT / commit
-    with alone(top):
-        for part in chosen:
-            folder = top / part.name
-            if is_finished(part, folder) and not again:
+    for part in chosen:
+        folder = top / part.name
+        with alone(folder) as is_mine:
+            if not is_mine:
+                print(f"{part.name}: another `make test-night` runs it", flush=True)
+            elif is_finished(part, folder) and not again:
                 print(f"{part.name}: finished before", flush=True)
-                continue
-            print(f"{part.name}: some {part.minutes} minutes ... ", end="", flush=True)
-            result = run(part, folder, commit)
-            if tree() != commit:
-                sys.exit(f"\nthe tree is not at {commit} any more: {part.name} is not kept")
-            result.save(folder)
-            print(f"{result.outcome} after {result.wall_s / 60:.1f}", flush=True)
-            if result.exit != 0:
-                lines = (folder / "output.txt").read_text(errors="replace").splitlines()
-                print(*(f"    {line}" for line in lines[-LINES_SHOWN:]), sep="\n")
-                print(f"    all of it: {folder / 'output.txt'}", flush=True)
+            else:
+                run_one(part, folder, commit)
     results = [Result.load(top / part.name) for part in chosen]
     return all(result is not None and result.exit == 0 for result in results)
+
+
+def run_one(part: Part, folder: Path, commit: str) -> None:
+    """Runs a part, keeps and tells what came out."""
+    print(f"{part.name}: some {part.minutes} minutes ...", flush=True)
+    result = run(part, folder, commit)
+    if tree() != commit:
+        sys.exit(f"the tree is not at {commit} any more: {part.name} is not kept")
+    result.save(folder)
+    print(f"{part.name}: {result.outcome} after {result.wall_s / 60:.1f}", flush=True)
+    if result.exit != 0:
+        lines = (folder / "output.txt").read_text(errors="replace").splitlines()
+        print(*(f"    {line}" for line in lines[-LINES_SHOWN:]), sep="\n")
+        print(f"    all of it: {folder / 'output.txt'}", flush=True)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """A plugin of pytest: the order of tests by a seed, and a line of JSON on each test that has ended.
 
-    -p tests.night.record --order SEED --record FILE
+    -p tests.night.record --order SEED --lines FILE
     reports of all stages -> {"test", "outcome", "why", "cpu_s", "wall_s", "limit_s"}
 
 Lines are written as tests end: those of a run that dies are there.  What children are to see of a
@@ -21,14 +21,12 @@ CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 def pytest_addoption(parser):
     group = parser.getgroup("night")
     group.addoption("--order", type=int, default=None, metavar="SEED", help="shuffle the tests")
-    group.addoption(
-        "--record", type=Path, default=None, metavar="FILE", help="a line for each test"
-    )
+    group.addoption("--lines", type=Path, default=None, metavar="FILE", help="one for each test")
 
 
 def pytest_configure(config):
-    if config.getoption("record") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Record(config.getoption("record")))
+    if config.getoption("lines") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Record(config.getoption("lines")))
 
 
 def pytest_sessionstart(session):

@@ -3,11 +3,15 @@
     python -m tests.night.rounds ROUND FOLDER -- WORDS OF PYTEST AND TESTS
     name -> order, load -> pytest -> FOLDER/tests.jsonl, FOLDER/round.json -> a row of the table
 
-    1 to 20     order by that seed; load by seed % 4: none, busy, half a core, late threads
-    cores-N     on N cores, as far as the tests can see
-    root, user  as root; as a user who may do nothing that root may
+    1 to 20      order by that seed; load by seed % 4: none, busy, half a core, late threads
+    cores-N      on N cores, as far as the tests can see
+    root, user   as root; as a user who may do nothing that root may
+    environment  another name of the clone's folder, HOME, TMPDIR, locale, time zone, PYTHONPATH,
+                 terminal; no DNS, no Docker
+    beside       hardly an environment at all, and another run of the same tests beside it
 
-Nothing is run again that has failed.
+Nothing is run again that has failed.  Under a load, tests/unit has no limit of processor time: what
+a test takes of it then depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -17,11 +21,15 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +37,10 @@ SITE = Path(__file__).resolve().parent / "site"
 LATE_MS = 150
 CORES = (1, 3, 8, 64)
 SEEDS = range(1, 21)
-NAMES = (*map(str, SEEDS), *(f"cores-{cores}" for cores in CORES), "root", "user")
+NAMES = (
+    *map(str, SEEDS), *(f"cores-{cores}" for cores in CORES),
+    "root", "user", "environment", "beside",
+)  # fmt: skip
 HALF_A_CORE = 0.5
 SHARE_MAX = 0.5
 """Of its limit a test may take so much in any round."""
@@ -49,14 +60,20 @@ class Impossible(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """How pytest is started in a round."""
+    """How pytest is started in a round.
+
+    `before`: words before its command; `without`: variables it has not; `enter`: called in the
+    child; `beside`: another one runs the same tests, in another order, as long as this one lives.
+    """
 
     load: str
     order: int = 0
     before: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
     enter: object = None
     options: list[str] = field(default_factory=list)
+    beside: bool = False
 
 
 # --- loads --------------------------------------------------------------------------------------
@@ -76,7 +93,7 @@ def busy(seed: int, folder: Path) -> Iterator[Run]:
     commands.append([sys.executable, "-c", WRITER, str(folder / "written")])
     others = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands]
     try:
-        yield Run(f"{count} busy processes and fsync", seed)
+        yield Run(f"{count} busy processes and fsync", seed, options=["--no-budget"])
     finally:
         for other in others:
             other.kill()
@@ -94,10 +111,13 @@ def half_a_core(seed: int, folder: Path) -> Iterator[Run]:
         groups = cgroups.Groups(100.0)
         with groups:
             groups.add("tests", HALF_A_CORE)
-            yield Run("half a core", seed, enter=groups.enter("tests"))
+            yield Run("half a core", seed, enter=groups.enter("tests"), options=["--no-budget"])
     except cgroups.NoQuota as error:
         one = min(os.sched_getaffinity(0))
-        yield Run(f"one core ({error})", seed, enter=lambda: os.sched_setaffinity(0, {one}))
+        yield Run(
+            f"one core ({error})", seed, enter=lambda: os.sched_setaffinity(0, {one}),
+            options=["--no-budget"],
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -116,6 +136,8 @@ def late(seed: int, folder: Path) -> Iterator[Run]:
 
 
 LOADS = (idle, busy, half_a_core, late)
+MINUTES = (6, 20, 30, 15)
+"""That each of them takes."""
 
 
 @contextlib.contextmanager
@@ -126,16 +148,7 @@ def with_cores(cores: int) -> Iterator[Run]:
         f"cores: {cores}{', made up' if made_up else ''}",
         cores,
         environment=on_path({"NIGHT_CORES": str(cores)}),
-        options=[f"--deselect={test}" for test in NOT_MADE_UP if made_up],
     )
-
-
-NOT_MADE_UP = (
-    "tests/unit/test_numa.py::test_nodes_of_this_machine_have_all_cpus_of_this_process",
-    "tests/cluster/test_launcher.py"
-    "::test_workers_are_kept_on_the_nodes_also_when_they_are_started_again",
-)
-"""These compare what Linux tells of cores with what Python does, and use the last one."""
 
 
 @contextlib.contextmanager
@@ -159,6 +172,75 @@ def as_user() -> Iterator[Run]:
     yield Run("a user", before=before)
 
 
+# Arguments: a folder for what is bound, the tree, its other name, and pytest's words.
+ELSEWHERE = """
+set -e
+mount --bind "$1/resolv.conf" /etc/resolv.conf
+mount --bind "$1/hosts" /etc/hosts
+mount --bind "$2" "$3"
+cd "$3"
+shift 3
+exec "$@"
+"""
+RESOLV = "nameserver 192.0.2.1\n"
+"""A net for documents: no one answers."""
+HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
+LOCALE = ("de_DE", "UTF-8")
+
+
+@contextlib.contextmanager
+def elsewhere() -> Iterator[Run]:
+    """All that a user's environment may have otherwise, at once."""
+    unshare = ["unshare", "--mount"]
+    if os.geteuid() != 0:
+        unshare += ["--user", "--map-root-user"]
+    tried = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        raise Impossible(f"no mounts here: {tried.stderr.strip()}")
+    with tempfile.TemporaryDirectory(prefix="night-") as made:
+        folder = Path(made)
+        (folder / "resolv.conf").write_text(RESOLV)
+        (folder / "hosts").write_text(HOSTS)
+        tree, temporary, path = folder / "a clone ü", folder / "tmp é ☃", folder / "path"
+        for one in (tree, temporary, path):
+            one.mkdir()
+        for one in (*ROOT.glob("tests/*/*.py"), Path("snailps.py"), Path("models.py")):
+            (path / one.name).write_text(f"raise ImportError('PYTHONPATH has another {one.name}')")
+        wish = {
+            "HOME": "/proc/none", "TMPDIR": str(temporary), "PYTHONPATH": str(path),
+            "TZ": "<+1345>-13:45", "COLUMNS": "40", "LINES": "5", "NO_COLOR": "1", "TERM": "dumb",
+            "DOCKER_HOST": "unix:///proc/none", "SNAILPS_DATA": str(data_folder()),
+            **with_comma(folder),
+        }  # fmt: skip
+        command = ["sh", "-c", ELSEWHERE, "sh", str(folder), str(ROOT), str(tree)]
+        told = "another environment" + ("" if "LC_ALL" in wish else ", its locale alone is this")
+        yield Run(told, before=[*unshare, *command], environment=wish)
+
+
+def with_comma(folder: Path) -> dict[str, str]:
+    """Variables of a locale that writes 1,5 for 1.5, which is made here; none: it cannot be."""
+    if not shutil.which("localedef"):
+        return {}
+    name = ".".join(LOCALE)
+    command = ["localedef", "-i", LOCALE[0], "-f", LOCALE[1], str(folder / name)]
+    made = subprocess.run(command, capture_output=True, check=False)
+    if made.returncode != 0:
+        return {}
+    return {"LOCPATH": str(folder), "LC_ALL": name, "LANG": name, "LANGUAGE": "de"}
+
+
+def data_folder() -> Path:
+    """Where the tests' data is, for a clone that is somewhere else."""
+    return Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data").resolve()
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[Run]:
+    """PATH alone, and what says where the data is; and another run."""
+    without = tuple(set(os.environ) - {"PATH", "SNAILPS_DATA"})
+    yield Run("no environment, and another run", without=without, beside=True)
+
+
 def on_path(wish: dict[str, str]) -> dict[str, str]:
     """With which each Python finds site/."""
     return {**wish, "NIGHT_SITE": str(SITE), "PYTHONPATH": str(SITE)}
@@ -170,7 +252,15 @@ def load_of(name: str, folder: Path) -> contextlib.AbstractContextManager[Run]:
         return LOADS[int(name) % len(LOADS)](int(name), folder)
     if name.startswith("cores-"):
         return with_cores(int(name.removeprefix("cores-")))
-    return {"root": as_root, "user": as_user}[name]()
+    of_name = {"root": as_root, "user": as_user, "environment": elsewhere, "beside": beside}
+    return of_name[name]()
+
+
+def minutes_of(name: str) -> int:
+    """What a round takes on two cores that have nothing else to do."""
+    if name.isdigit():
+        return MINUTES[int(name) % len(LOADS)]
+    return 15 if name == "beside" else MINUTES[0]
 
 
 # --- one round ----------------------------------------------------------------------------------
@@ -181,20 +271,24 @@ def run(name: str, folder: Path, words: list[str]) -> int:
     with load_of(name, folder) as how:
         command = [
             *how.before, *words, "-q", "-p", "no:cacheprovider", "-p", "tests.night.record",
-            "--order", str(how.order), "--record", str(folder / "tests.jsonl"),
-            *how.options,
+            *how.options, "--order",
         ]  # fmt: skip
+        here = {key: value for key, value in os.environ.items() if key not in how.without}
+        start = partial(
+            subprocess.Popen, cwd=ROOT, stdin=subprocess.DEVNULL,
+            env={**here, **how.environment}, preexec_fn=how.enter,
+        )  # fmt: skip
         print(f"{how.load}: {' '.join(command)}", flush=True)
         begun, spent = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        ended = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **how.environment},
-            preexec_fn=how.enter,
-        ).wait()
+        other = None
+        if how.beside:
+            other = start([*command, str(how.order + 1)], stdout=subprocess.DEVNULL)
+        ended = start([*command, str(how.order), "--lines", str(folder / "tests.jsonl")]).wait()
         wall_s = time.monotonic() - begun
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if other:
+            other.terminate()
+            other.wait()
     told = {
         "load": how.load,
         "exit": ended,
@@ -267,8 +361,11 @@ def table(folder: Path) -> Iterator[str]:
     there = [folder / name for name in NAMES if (folder / name / "round.json").exists()]
     if there:
         yield HEADING
-    for one in there:
-        yield str(Row.of(one))
+    rows = [Row.of(one) for one in there]
+    yield from map(str, rows)
+    skipped = [one for row in rows for one in row.with_outcome("skipped")]
+    for (test, why), count in sorted(Counter((o["test"], o["why"]) for o in skipped).items()):
+        yield f"\nskipped in {count} of {len(rows)} rounds: {test.rpartition('/')[2]}: {why}"
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def test_parts_have_names_of_their_own_and_less_than_40_minutes():
     parts = all_parts()
     assert len({one.name for one in parts}) == len(parts)
     assert all(0 < one.minutes < 40 for one in parts)
-    assert sum(one.is_meant(["rounds"]) for one in parts) == len(rounds.NAMES) == 26
+    assert sum(one.is_meant(["rounds"]) for one in parts) == len(rounds.NAMES) == 28
 
 
 def test_run_goes_on_where_the_last_one_ended(kept, tmp_path):
@@ -71,9 +71,14 @@ def test_part_of_another_commit_is_not_kept(kept, tmp_path, monkeypatch):
     assert night.Result.load(kept / "good") is None
 
 
-def test_commit_has_one_run_at_a_time(kept):
-    with night.alone(kept), pytest.raises(SystemExit, match="another"):
-        night.run_all([], "abc", again=False)
+def test_part_has_one_run_at_a_time_and_others_run_beside(kept, tmp_path, capsys):
+    parts = [part(tmp_path, "begun"), part(tmp_path, "free")]
+    with night.alone(kept / "begun") as is_mine:
+        assert is_mine
+        assert not night.run_all(parts, "abc", again=False)
+    assert (tmp_path / "log").read_text().split() == ["free"]
+    assert "begun: another `make test-night` runs it" in capsys.readouterr().out
+    assert night.run_all(parts, "abc", again=False)
 
 
 def test_round_with_late_threads_runs_tests_in_its_order_and_tells_what_came_out(tmp_path):

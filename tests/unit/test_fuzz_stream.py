@@ -14,7 +14,7 @@ from shards import ADD, FTRL, LIMIT_S
 from snailps.api.tables import Table
 from snailps.transport.frame import HEADER, HEADER_BYTES
 
-STREAMS = 60
+STREAMS = 40
 
 
 def declare(cluster):

@@ -143,7 +143,7 @@ def test_standby_behind_a_narrow_way_is_equal():
     with Replicas() as cluster:
         tables(cluster)
         made = cluster.back_up(sync=False, relay=4093)
-        run_all(*[lambda i=i: traffic(cluster, i, lambda n: n == 50) for i in (11, 12)])
+        run_all(*[lambda i=i: traffic(cluster, i, lambda n: n == 25) for i in (11, 12)])
         cluster.settle()
         assert_equal(dump(cluster.threads[0]), dump(made[0]))
 

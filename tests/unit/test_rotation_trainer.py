@@ -205,7 +205,7 @@ def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
 def test_words_of_a_topic_become_neighbours(model: str) -> None:
     lr = 0.05 if model == "skipgram" else 0.2  # CBOW makes a step a word, not one a pair
     made = workers_of(replace(SMALL, model=model, lr=lr), 3, ALL)
-    losses_in_order(made, CHUNKS, lockstep, epochs=20)
+    losses_in_order(made, CHUNKS, lockstep, epochs=5)
     rows = made[0].memory.rows["input"]
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     names = [bytes(made[0].vocabulary.words[n]) for n in range(len(rows))]

@@ -9,9 +9,12 @@ _affinity = os.sched_getaffinity
 def install(cores):
     """Has this process and its threads see so many cores.
 
-    A thread that has been kept on some of the real ones sees those.
+    A thread or process that has been kept on some of the real ones sees those.
     """
     real = _affinity(0)
+    all_real = os.environ.setdefault("NIGHT_REAL", repr(sorted(real)))
+    if cores > len(real) and all_real != repr(sorted(real)):
+        return
     if cores <= len(real):
         os.sched_setaffinity(0, sorted(real)[:cores])
         seen = real = _affinity(0)
