@@ -196,7 +196,7 @@ def elsewhere() -> Iterator[Run]:
         unshare += ["--user", "--map-root-user"]
     tried = subprocess.run([*unshare, "true"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:
-        raise Impossible(f"no mounts here: {tried.stderr.strip()}")
+        raise Impossible(f"this needs the right to mount: {tried.stderr.strip()}")
     with tempfile.TemporaryDirectory(prefix="night-") as made:
         folder = Path(made)
         (folder / "resolv.conf").write_text(RESOLV)

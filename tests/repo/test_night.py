@@ -1,6 +1,8 @@
 """`make test-night` resumes, keeps what came out, and says what it could not run."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +121,47 @@ def test_python_of_a_round_sees_its_cores(cores):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert told.stdout.split() == [str(cores)] * 2
+
+
+def test_python_of_a_round_that_is_kept_on_some_cores_sees_those():
+    code = "import os; print(len(os.sched_getaffinity(0)))"
+    environment = {"NIGHT_CORES": "64", "NIGHT_REAL": "more", "PYTHONPATH": str(rounds.SITE)}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) == len(os.sched_getaffinity(0))
+
+
+def told_in(how, code):
+    """What a Python prints in a round."""
+    here = {key: value for key, value in os.environ.items() if key not in how.without}
+    return subprocess.run(
+        [*how.before, sys.executable, "-c", code], cwd=ROOT, env={**here, **how.environment},
+        capture_output=True, text=True, check=True,
+    ).stdout.split("\n")  # fmt: skip
+
+
+def test_round_of_another_environment_has_it():
+    with contextlib.ExitStack() as stack:
+        try:
+            how = stack.enter_context(rounds.load_of("environment", ROOT))
+        except rounds.Impossible as error:
+            pytest.skip(str(error))
+        place, resolv, snailps, temporary, zone, *_ = told_in(
+            how,
+            "import os, pathlib, snailps, tempfile, time\n"
+            "print(os.getcwd(), pathlib.Path('/etc/resolv.conf').read_text(), end='', sep='\\n')\n"
+            "print(snailps.__file__, tempfile.gettempdir(), time.timezone, sep='\\n')",
+        )
+    assert " " in place
+    assert snailps.startswith(place)
+    assert (resolv + "\n", zone) == (rounds.RESOLV, str(-(13 * 60 + 45) * 60))
+    assert " " in temporary
+
+
+def test_round_beside_has_next_to_no_environment(monkeypatch):
+    monkeypatch.setenv("HOME", "/root")
+    with rounds.load_of("beside", ROOT) as how:
+        (variables, _) = told_in(how, "import os; print(sorted(os.environ))")
+    assert "HOME" not in variables
+    assert "PATH" in variables

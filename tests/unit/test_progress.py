@@ -346,9 +346,14 @@ def test_update_broken_stream_does_not_end_the_run(terminal):
     progress.close(ending_of(FIGURES))
 
 
-def test_terminal_shows_bar_figures_and_processes(monkeypatch):
+@pytest.fixture
+def wide(monkeypatch):
+    """A terminal that rich draws on, whatever these tests are run in."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm-256color")
+
+
+def test_terminal_shows_bar_figures_and_processes(wide):
     stream = io.StringIO()
     clock = Clock()
     progress = Progress(stream, terminal=True, clock=clock)
@@ -368,8 +373,7 @@ def test_terminal_shows_bar_figures_and_processes(monkeypatch):
     assert "\x1b[?25h" in stream.getvalue()  # the cursor is back
 
 
-def test_terminal_redraws_no_more_than_five_times_a_second(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
+def test_terminal_redraws_no_more_than_five_times_a_second(wide):
     stream = io.StringIO()
     clock = Clock()
     progress = Progress(stream, terminal=True, clock=clock)
@@ -384,8 +388,7 @@ def test_terminal_redraws_no_more_than_five_times_a_second(monkeypatch):
     progress.close()
 
 
-def test_terminal_markup_in_names_is_shown_as_it_is(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
+def test_terminal_markup_in_names_is_shown_as_it_is(wide):
     stream = io.StringIO()
     progress = Progress(stream, terminal=True, clock=Clock())
     node = make_node(waits="[red]block[/red]", waits_s=2.0)
