@@ -2,8 +2,8 @@
 
     Broadcast(members, order) -> an `Order` to each -> answers, or notes that follow -> on_end, once
 
-Owns which members have answered and which are waited for.  A lost member counts as done, or ends
-the broadcast (`loss`).  Its owner decides what the answers mean, and what a master that takes over
+Owns which members have answered and which are waited for. A lost member counts as done, or ends the
+broadcast (`loss`). The caller decides what the answers mean, and what a master that takes over
 orders again.
 """
 
@@ -23,47 +23,24 @@ Loss = Literal["drop", "fail"]
 
 
 class Broadcast:
-    """One order and its answers.
-
-    Parameters
-    ----------
-    out : Outbox
-    members : iterable of Member
-        With none of them it ends at once.
-    order : Message
-    on_end : callable
-        ``on_end(broadcast, now)``, once: `error` says whether all have done it.
-    now : float
-    loss : str
-        ``drop``: a lost member is not waited for; ``fail``: the broadcast has failed.
-    expects : type, optional
-        The note that says that a member has done it, where the answer says only that it will;
-        by default the answer itself.
-    refused : str
-        What a member cannot do that refuses, for `error`.
-
-    Attributes
-    ----------
-    told : dict
-        What each member, by its number, has answered.
-    error : str
-        Why it failed, naming the member; empty: it did not.
-    """
+    """One order and its answers; with no members it ends at once."""
 
     def __init__(
         self,
         out: Outbox,
         members: Iterable[Member],
         order: messages.Message,
+        # called once: `error` says whether all members have done it
         on_end: Callable[[Broadcast, float], None],
         now: float,
         *,
-        loss: Loss,
+        loss: Loss,  # "drop": a lost member counts as done; "fail": the broadcast fails
+        # the note that says that a member is done, where its answer only promises that
         expects: type[messages.Message] | None = None,
-        refused: str = "",
+        refused: str = "",  # what a member that refuses cannot do, for `error`
     ) -> None:
         self.left = {member.number: member for member in members}
-        self.told: dict[int, Any] = {}
+        self.told: dict[int, Any] = {}  # answers by the member's number
         self.error = ""
         self._loss, self._expects, self._on_end = loss, expects, on_end
         self._refused = f" {refused}" if refused else ""
@@ -75,11 +52,10 @@ class Broadcast:
 
     @property
     def waits_for(self) -> str:
-        """The members that have not done it yet, in words."""
         return names_of([*self.left.values()])
 
     def heard(self, member: Member, note: messages.Message, now: float) -> None:
-        """A member reports that it has done it; a `text` in its note is why it has not."""
+        """Take a member's report that it is done; a `text` in the note says why it is not."""
         if member.number not in self.left or self._over:
             return
         text = getattr(note, "text", "")
@@ -89,7 +65,6 @@ class Broadcast:
             self._tell(member, note, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """A member is lost."""
         if self._over or member.number not in self.left:
             return
         if self._loss == "fail":
@@ -98,7 +73,7 @@ class Broadcast:
             self._tell(member, None, now)
 
     def forget(self) -> None:
-        """Ends it without a call of `on_end`."""
+        """End without a call of `on_end`."""
         self._over = True
 
     def _answered(self, member: Member, answer: Answer, now: float) -> None:

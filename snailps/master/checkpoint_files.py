@@ -1,9 +1,9 @@
-"""Checkpoints as files: folders looked at, begun, completed, pruned; beside the master's loop.
+"""Checkpoints as files: folders opened, begun, completed, pruned; beside the master's loop.
 
     open -> candidates, newest first      begin -> part -> complete -> manifest, rename, prune
 
-Every method takes as long as the disk does, and is called as a `Work`.  When a checkpoint is made,
-and what belongs to it, is `checkpoints.py`'s matter; rows are written by servers.
+Every method blocks on the disk and runs as a `Work`. `checkpoints.py` decides when a checkpoint is
+made and what belongs to it; servers write the rows.
 """
 
 from __future__ import annotations
@@ -29,22 +29,16 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointFiles:
-    """The checkpoints' folder of one job after the other, on a disk."""
+    """The checkpoint folder of the present job."""
 
     def __init__(self, disk: Disk = OS_DISK) -> None:
         self._disk = disk
         self._folder: CheckpointFolder | None = None
-        self._taken = 0  # how many folders, one after the other
+        self._taken = 0  # number of folders opened so far
         self._guard = threading.Lock()
 
     def open(self, settings: JobSettings, *, resumes: bool) -> Opened | None:
-        """Takes the folder of a job and reads what is there; None: the job has no checkpoints.
-
-        Raises
-        ------
-        SnailError
-            The folder cannot be used, or holds damaged checkpoints only.
-        """
+        """Open a job's folder, None without checkpoints; an error if all there are damaged."""
         self.release(self._taken, "")
         on = settings.checkpoint_interval or settings.param_backup_period
         if not (on or settings.checkpoint_dir):
@@ -73,18 +67,12 @@ class CheckpointFiles:
         return Opened(self._taken, str(path), candidates)
 
     def clear(self) -> None:
-        """Removes what an earlier master left half written."""
+        """Remove what an earlier master left incomplete."""
         assert self._folder is not None
         self._folder.clear()
 
     def begin(self, above: int, life: int, needed_bytes: int) -> Begun:
-        """Begins a checkpoint, with a number greater than `above`.
-
-        Raises
-        ------
-        CheckpointError
-            The disk cannot hold it.
-        """
+        """Begin a checkpoint with a number above `above`; an error if the disk lacks room."""
         folder = self._folder
         assert folder is not None
         saved_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -110,13 +98,7 @@ class CheckpointFiles:
         about: dict[str, Any],
         kept: int,
     ) -> Completed:
-        """Gives a checkpoint its name, now that all files are there; removes the oldest ones.
-
-        Raises
-        ------
-        CheckpointError
-            It is of a job that was given up, and another one has its own folder by now.
-        """
+        """Give a checkpoint its name, now that all files are there, and remove the oldest ones."""
         folder, part, number = self._folder, Path(begun.part), begun.number
         if folder is None or folder.path != part.parent:
             raise CheckpointError(f"checkpoint {number}: its job is over")
@@ -132,14 +114,14 @@ class CheckpointFiles:
         return Completed(str(path), manifest.rows, manifest.total_bytes)
 
     def drop(self, begun: Begun) -> None:
-        """Removes one that failed: servers that still write find their files gone."""
+        """Remove a failed checkpoint; servers that still write to it find their files gone."""
         self._disk.remove_tree(Path(begun.part))
 
     def release(self, taken: int, why: str) -> None:
-        """Lets go of the folder; nothing goes on from its checkpoints; empty `why`: it may."""
+        """Close the folder; with a `why`, nothing may resume from its checkpoints."""
         with self._guard:
             if taken != self._taken:
-                return  # another job has its own by now
+                return  # another job has opened its own
             folder, self._folder = self._folder, None
         if folder is not None:
             if why:
@@ -148,7 +130,6 @@ class CheckpointFiles:
             folder.release()
 
     def _check_room(self, path: Path, needed: int) -> None:
-        """Refuses to begin what the disk cannot hold."""
         try:
             free = self._disk.free_bytes(path)
         except OSError:
@@ -161,7 +142,6 @@ class CheckpointFiles:
 
 
 def folder_of(settings: JobSettings) -> Path:
-    """Where a job's checkpoints are."""
     if settings.checkpoint_dir:
         return Path(settings.checkpoint_dir).expanduser().absolute()
     return Path(f"{settings.output}.checkpoints" if settings.output else "checkpoints").absolute()

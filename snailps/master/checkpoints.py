@@ -1,4 +1,4 @@
-"""Checkpoints at the master: when one is due, what belongs to it, and going on from one.
+"""Checkpoints at the master: when one is due, what belongs to it, and restoring one.
 
     due -> Save to every server -> Saved of all -> manifest, rename (`Files`) -> old ones removed
     candidates, newest first -> Load to every server -> Loaded of all -> the job goes on
@@ -39,55 +39,41 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 LATE_S = 10.0
-"""A save or a restore that moves no byte for so long is logged."""
+"""Seconds without a byte moved after which a save or a restore is logged."""
 STALL_S = 120.0
-"""... and is given up then."""
+"""Seconds without a byte moved after which it is given up."""
 RETRY_S = 10.0
-"""At least so long after one that failed."""
+"""Least pause after a failed save."""
 SHOWN_CHARS = 60
-"""Of a setting, in an error."""
+"""Length to which a setting is cut in an error."""
 _MAY_DIFFER = {
     *CHECKPOINT_SETTINGS,
     "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
     "max_seconds", "target_loss", "rounds", "target", "deadline",
 }  # fmt: skip
-"""Settings with which a job is still the same one.  Of the input, the files found are compared."""
+"""Settings that may differ when a job resumes; of the input, the files found are compared."""
 
 
 @dataclass(eq=False, slots=True)
 class _Affair:
-    """A save or a restore: the servers that take part, and those that have not answered.
-
-    Attributes
-    ----------
-    broadcast : Broadcast or None
-        The order that is being obeyed.
-    moved : int
-        Bytes that the servers have written or read, as last told.
-    since : float
-        When that changed, or the present step began; later by what this process stood still since.
-    looked : float
-        When `stalls` was asked last; 0: not in this step.
-    work : int
-        What is done beside the loop, 0: nothing.
-    """
+    """A save or a restore: its servers, and those that have not answered."""
 
     servers: list[Member]
     begun_at: float
-    broadcast: Broadcast | None = None
-    moved: int = -1
+    broadcast: Broadcast | None = None  # the order under way
+    moved: int = -1  # bytes that servers have written or read, as last reported
+    # when `moved` changed or the step began, plus the time this process was stopped since
     since: float = 0.0
-    looked: float = 0.0
+    looked: float = 0.0  # last call of `stalls`; 0: not in this step
     late: bool = False
-    work: int = 0
+    work: int = 0  # number of the work beside the loop; 0: none
 
     def enter(self, now: float) -> None:
-        """Another step begins."""
         self.moved, self.since, self.late, self.broadcast = -1, now, False, None
         self.looked = 0.0
 
     def stalls(self, now: float) -> str:
-        """Why it is to be given up; empty: it makes progress."""
+        """Why it is to be given up; empty while it makes progress."""
         broadcast, away_s = self.broadcast, now - (self.looked or now)
         self.looked = now
         if away_s > STALL_S / 2:  # the master was stopped, and the servers perhaps with it
@@ -115,62 +101,36 @@ class _Affair:
 
 @dataclass(eq=False, slots=True)
 class _Saving(_Affair):
-    """A checkpoint that is being made.
-
-    Attributes
-    ----------
-    ledger : BspLedger or None
-        In bsp: it withholds a slot of `clock` until the rows are saved.
-    snapshot, about : JobSnapshot or None, dict
-        In bsp those of the clock, taken when that is open.
-    ordered : bool
-        The servers are told to save.
-    """
-
     job: Job = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
-    ledger: BspLedger | None = None
+    ledger: BspLedger | None = None  # in bsp: withholds a slot of `clock` until the rows are saved
     clock: int = -1
-    snapshot: JobSnapshot | None = None
+    snapshot: JobSnapshot | None = None  # in bsp, as of the beginning of `clock`
     about: dict[str, Any] = field(default_factory=dict)
     begun: Begun | None = None
     files: list[dict[str, Any]] = field(default_factory=list)
-    ordered: bool = False
+    ordered: bool = False  # servers have the order to save
 
     @property
     def number(self) -> int:
-        """Of the checkpoint, once it is begun."""
+        """Number of the checkpoint, once begun."""
         return self.begun.number if self.begun is not None else -1
 
 
 @dataclass(eq=False, slots=True)
 class _Restoring(_Affair):
-    """Rows that are being taken from the first of these that can be used."""
+    """A restore from the first candidate that can be used."""
 
     left: list[Candidate] = field(default_factory=list)
 
     @property
     def number(self) -> int:
-        """Of the checkpoint that is tried."""
+        """Number of the candidate that is tried."""
         return self.left[0].number if self.left else -1
 
 
 class CheckpointController:
-    """The checkpoints of the job that the master is at.
-
-    Parameters
-    ----------
-    members : Membership
-    out : Outbox
-    files : Files
-        What is done with folders and files, beside the loop.
-    on_restored : callable
-        Told the snapshot once the servers have their rows, and the time.
-    fail : callable
-        Ends the cluster, with a sentence.
-    ticks : callable
-        Those of the clock of tables that forget rows.
-    """
+    """The checkpoints of the present job."""
 
     def __init__(
         self,
@@ -178,9 +138,10 @@ class CheckpointController:
         out: Outbox,
         files: Files,
         *,
+        # called with the snapshot once the servers have their rows
         on_restored: Callable[[JobSnapshot, float], None],
-        fail: Callable[[str], None],
-        ticks: Callable[[], Sequence[int]] = lambda: (0,),
+        fail: Callable[[str], None],  # ends the cluster
+        ticks: Callable[[], Sequence[int]] = lambda: (0,),  # ticks of the expiry clock
     ) -> None:
         self._members, self._out, self._files = members, out, files
         self._on_restored, self._fail, self._ticks = on_restored, fail, ticks
@@ -204,22 +165,15 @@ class CheckpointController:
     # --- the beginning of a job --------------------------------------------------------------
 
     def check_opened(self, job: Job, opened: Opened | None) -> None:
-        """Refuses the checkpoints of another job.  Beside the loop.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Refuse the checkpoints of another job; beside the loop."""
         for candidate in opened.candidates if opened is not None else ():
             self._check_same(job, candidate)
         if opened is not None:
             self._files.clear()
 
     def opened(self, job: Job, opened: Opened | None, now: float, *, resumes: bool) -> None:
-        """A job begins, with the checkpoints that are there.
-
-        Where not `resumes`, the job goes on from its journal, and its tables are with the servers.
-        """
+        """Begin a job with the checkpoints found; if not `resumes`, it continues from the journal
+        and the servers still have its tables."""
         self._reset()
         self._begun_at = now
         if opened is None:
@@ -236,11 +190,11 @@ class CheckpointController:
 
     @property
     def resumes(self) -> bool:
-        """Whether there is something to go on from."""
+        """Whether there is a checkpoint to restore."""
         return bool(self._candidates)
 
     def restored(self, now: float) -> tuple[float, str, float | None]:
-        """How far the servers are with reading rows: share, text, and seconds left, if known."""
+        """Progress of reading rows: share, text, and seconds left if known."""
         restoring = self._restoring
         if restoring is None or not restoring.left:
             return 0.0, "", None
@@ -256,11 +210,10 @@ class CheckpointController:
         return share, text, left_s
 
     def forget_others(self) -> None:
-        """Has servers drop what a master that was lost told them to save or to load."""
+        """Have servers drop saves and loads that a lost master ordered."""
         self._stop_saving(self._members.nodes("server"))
 
     def _check_same(self, job: Job, found: Candidate) -> None:
-        """Refuses a checkpoint of another job."""
         theirs, ours = found.manifest.job, _identity(job)
         names = [name for name in ours if theirs.get(name) != ours[name]]
         if "worker_class" in names:  # the models have other settings, too
@@ -268,7 +221,8 @@ class CheckpointController:
         differ = []
         if sorted(found.snapshot.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
-            names = [name for name in names if name not in job.cls.completed]  # which it tells
+            # settings that it completes itself
+            names = [name for name in names if name not in job.cls.completed]
         differ += [
             f"{name} is {ours[name]:.{SHOWN_CHARS}} here and "
             f"{theirs.get(name, 'not set'):.{SHOWN_CHARS}} there"
@@ -290,7 +244,6 @@ class CheckpointController:
     # --- the loop ----------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """Gives up a save or a restore that makes no progress."""
         saving = self._saving
         if saving is not None:
             if not saving.ordered:
@@ -301,16 +254,16 @@ class CheckpointController:
             self._load_failed(self._restoring, why, now)
 
     def training_begins(self, now: float) -> None:
-        """Counts the time and the pushes to the first checkpoint from now."""
+        """Count time and pushes to the first checkpoint from now."""
         self._begun_at = now
         self._pushes_saved = self._members.shard_sum("pushes")  # of earlier jobs of a session
 
     def check(self, job: Job, now: float) -> None:
-        """Begins a checkpoint if one is due."""
         if self.running or not self.writes:
             return
         pushes = self._members.shard_sum("pushes")
-        self._pushes_saved = min(self._pushes_saved, pushes)  # a lost server's do not count
+        # pushes of a lost server are not counted
+        self._pushes_saved = min(self._pushes_saved, pushes)
         in_time = self._interval_s and now - self._begun_at >= self._interval_s
         in_work = self._period and pushes - self._pushes_saved >= self._period
         if in_time or (in_work and now >= self._begun_at):
@@ -318,35 +271,34 @@ class CheckpointController:
 
     @property
     def writes(self) -> bool:
-        """Whether checkpoints are made of this job."""
+        """Whether checkpoints of this job are made."""
         return bool(self._path) and bool(self._interval_s or self._period)
 
     @property
     def running(self) -> bool:
-        """Whether a checkpoint is being made."""
         return self._saving is not None
 
     @property
     def holds_rows(self) -> bool:
-        """Whether rows are being saved, or will be as soon as no shard changes over."""
+        """Whether rows are being saved, or will be once no shard changes over."""
         return self._saving is not None and self._saving.snapshot is not None
 
     def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
-        """A server reports how its part went; ignored where no checkpoint is under way."""
+        """Take a server's report; ignored while no checkpoint is under way."""
         affair: _Saving | _Restoring | None
         affair = self._saving if isinstance(message, messages.Saved) else self._restoring
-        # Another number is that of one that was given up.
+        # Another number is that of a checkpoint that was given up.
         if affair is not None and affair.broadcast and message.number == affair.number:
             affair.broadcast.heard(member, message, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """A server is gone: what is being saved cannot become whole."""
+        """A server is gone: fail the save, which cannot become complete."""
         for affair in (self._saving, self._restoring):
             if affair is not None and affair.broadcast is not None:
                 affair.broadcast.lost(member, why, now)
 
     def abandon(self, why: str) -> None:
-        """The job has failed, the servers live on: gives up what is being saved or restored."""
+        """The job has failed and the servers live on: give up the save or restore under way."""
         if self._saving is None and self._restoring is None:
             return
         log.warning("a checkpoint is given up: %s", why)
@@ -361,22 +313,18 @@ class CheckpointController:
         self.forget_others()
 
     def ended(self, why: str) -> None:
-        """The job is over: nothing goes on from its checkpoints; empty `why`: something may."""
+        """Close a finished job's folder; with a `why`, nothing may resume from its checkpoints."""
         if why:
             self._path = ""
         release = partial(self._files.release, self._taken, why)
         self._out.work(release, _ignored, "checkpoint")
 
     def forget(self) -> None:
-        """No job is there any more."""
         self.ended("")
         self._path = ""
 
     def figures(self) -> dict[str, Any]:
-        """Figures of the run; nothing where there are no checkpoints.
-
-        Of one that was interrupted ``checkpoint``, too: what the same command goes on from.
-        """
+        """Metrics, empty without checkpoints; an interrupted run resumes from ``checkpoint``."""
         found = {"checkpoints": self.saved, "continued_from": self.continued_from}
         figures: dict[str, Any] = {name: number for name, number in found.items() if number}
         if self._path and self._newest is not None:
@@ -385,7 +333,6 @@ class CheckpointController:
         return figures
 
     def status(self, now: float) -> CheckpointStatus | None:
-        """The newest one, and whether one is written; None where there are none to be."""
         if not self._path:
             return None
         number, share = self._newest or (0, 0.0)
@@ -398,7 +345,7 @@ class CheckpointController:
         }
 
     def advice(self) -> str:
-        """What a failed job's user should know of its checkpoints; empty without any."""
+        """What the user of a failed job should know of its checkpoints; empty without any."""
         if not self._path:
             return ""
         if self._newest is None:
@@ -417,7 +364,6 @@ class CheckpointController:
     # --- saving ------------------------------------------------------------------------------
 
     def begin(self, job: Job, now: float) -> None:
-        """Begins a checkpoint of the job as it is now."""
         self._begun_at = now
         self._pushes_saved = self._members.shard_sum("pushes")
         tables = tuple(
@@ -432,12 +378,12 @@ class CheckpointController:
             clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
             saving.snapshot, saving.about = self._snapshot(job, clock, now)
         needed = _bytes_of(self._members.joined("server"))
-        # Not the number of one that failed: of that a server may still tell.
+        # Never the number of a failed checkpoint: servers may still report on that.
         begin = partial(self._files.begin, self._number, self._members.life, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
     def _snapshot(self, job: Job, clock: int, now: float) -> tuple[JobSnapshot, dict[str, Any]]:
-        """Where the job is, and what the manifest says of it."""
+        """State of the job, and what the manifest says of it."""
         snapshot = job.snapshot(now, clock=clock, ticks=self._ticks())
         assert job.ledger is not None
         share = job.ledger.progress if job.rounds else job.ledger.share(snapshot.done)
@@ -448,7 +394,7 @@ class CheckpointController:
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
         saving.work = 0
         saving.enter(now)
-        if self._saving is not saving:  # it was given up meanwhile
+        if self._saving is not saving:  # given up meanwhile
             if done.error is None:
                 self._drop(done.result)
             return
@@ -462,11 +408,8 @@ class CheckpointController:
         self._save_when_open(saving, now)
 
     def _save_when_open(self, saving: _Saving, now: float) -> None:
-        """Has the rows saved; in bsp as soon as the clock to be saved is open.
-
-        Until then it costs nothing, however long the step takes.  From then on no shard begins to
-        move; one that changes over is waited for.
-        """
+        """Order the save, in bsp as soon as its clock is open. Until then it costs nothing. From
+        then on no shard begins to move; one that changes over is waited for."""
         ledger = saving.ledger
         if saving.begun is None:
             return
@@ -506,7 +449,6 @@ class CheckpointController:
         )
 
     def _written(self, saving: _Saving, broadcast: Broadcast, now: float) -> None:
-        """All servers have written their rows."""
         saving.enter(now)
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
@@ -574,7 +516,7 @@ class CheckpointController:
     # --- restoring ---------------------------------------------------------------------------
 
     def restore(self, now: float) -> None:
-        """Has the servers take their rows from the newest good one; `on_restored` follows."""
+        """Restore the newest usable candidate; `on_restored` follows."""
         restoring = self._restoring = _Restoring([], now, left=list(self._candidates))
         self._try_next(restoring, now)
 
@@ -644,21 +586,21 @@ class CheckpointController:
 
 
 def _resume_leases(saving: _Saving) -> None:
-    """The rows are saved, or will not be: they may change again."""
+    """The rows are saved or given up: lift the hold on the ledger."""
     if saving.ledger is not None:
         saving.ledger.resume_leases()
 
 
 def _unheard(answer: Answer, now: float) -> None:
-    """Whatever servers say to `StopSaving`."""
+    """Ignore answers to `StopSaving`."""
 
 
 def _ignored(done: WorkDone, now: float) -> None:
-    """Nothing follows: what could not be removed now, the next master removes."""
+    """Ignore the result: the next master removes what could not be removed now."""
 
 
 def _bytes_of(servers: Sequence[Member]) -> int:
-    """About what a checkpoint takes on disk."""
+    """About the size of a checkpoint on disk."""
     return sum(
         int(table["row_bytes"]) + 8 * int(table["rows"])
         for member in servers
@@ -668,7 +610,7 @@ def _bytes_of(servers: Sequence[Member]) -> int:
 
 
 def _identity(job: Job) -> dict[str, str]:
-    """What must be equal for a job to be the same: its class, and settings that shape it."""
+    """What identifies a job: its class, and the settings that shape its state."""
     settings = to_mapping(job.settings)
     return {
         "worker_class": job.worker_class,

@@ -3,7 +3,7 @@
     Event, now -> MasterCore.handle -> membership, job, replication, ... -> list of Effect
 
 No socket, clock, thread or file here, nor in what it owns: `process.py` feeds events and performs
-effects, in order.  So a test, or a simulation, drives a whole master by a few lines.
+effects, in order.
 
 Dispatches events and messages to the parts that own them: `lifecycle.py` (phase, verdict),
 `membership.py`, `heartbeats.py`, `departures.py` (losses), `job/controller.py`, `replication/`.
@@ -59,16 +59,16 @@ log = logging.getLogger(__name__)
 
 STATS_S = 1.0
 BACK_S = 3.0
-"""How long members of a run whose result is written may take to come back, only to be told."""
+"""Seconds for members to reconnect after the result is written, to hear that the run is over."""
 LOAD_S = 300.0
-"""How long the class of a submitted job may take to be loaded: torch, from a slow disk."""
+"""Seconds that loading the class of a submitted job may take (torch, from a slow disk)."""
 _BEFORE = (JobPhase.IDLE, JobPhase.PREPARING, JobPhase.READY)
 _BEGUN = (*AT_WORK, JobPhase.EXPORTING)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """A submitted job whose class is being loaded, beside the loop, and until when it may be."""
+    """A submitted job whose class is being loaded, and the deadline."""
 
     work: int
     call: int
@@ -77,51 +77,25 @@ class _Loading:
 
 
 class MasterCore:
-    """One master, as a state machine.
-
-    Parameters
-    ----------
-    settings : MasterSettings
-    services : Services
-        Work beside the loop, the model's class included; the core only passes it on.
-    life : int
-        Number of this life of the cluster.
-    now : float
-        Monotonic seconds, the only time there is.
-    wall_s : float
-        Seconds since 1970 at monotonic time 0.
-    session : bool
-        Wait for jobs that a driver submits, instead of running one and ending.
-    lasting : bool
-        A session that does not end with its last driver; workers of a job that has failed are to
-        begin anew.
-    kept : bool
-        There is a journal.
-    past : Past, optional
-        What an earlier master of this life has left behind.
-    address : str
-        Where the master listens.
-    settings_told : sequence of (str, str, str)
-        The master's own settings: name, value, and where it comes from.
-    place : (str, int)
-        Host and process number of the master, for the status.
-    """
+    """One master, as a state machine."""
 
     def __init__(
         self,
         settings: MasterSettings,
+        # work beside the loop, the model's class included; the core only passes it on
         services: Services,
         *,
-        life: int,
-        now: float,
-        wall_s: float = 0.0,
-        session: bool = False,
-        kept: bool = False,
-        past: Past | None = None,
-        address: str = "",
+        life: int,  # number of this forming of the cluster
+        now: float,  # monotonic seconds
+        wall_s: float = 0.0,  # seconds since 1970 at monotonic time 0
+        session: bool = False,  # wait for submitted jobs, instead of running one and ending
+        kept: bool = False,  # there is a journal
+        past: Past | None = None,  # what an earlier master of this cluster left
+        address: str = "",  # where the master listens
+        # the session outlives its drivers; workers of a failed job begin anew
         lasting: bool = False,
-        settings_told: Sequence[Origin] = (),
-        place: tuple[str, int] = ("", 0),
+        settings_told: Sequence[Origin] = (),  # the master's own settings: name, value, origin
+        place: tuple[str, int] = ("", 0),  # host and process id of the master
     ) -> None:
         self._session, self._services = session, services
         self._stats_at = 0.0
@@ -129,8 +103,8 @@ class MasterCore:
         self._settings_told = settings_told
         self._loading: _Loading | None = None
         self._submitter = 0  # the driver of the newest submitted job
-        self._data_at = ""  # where that has data of its own which the job reads
-        self._parked: list[Received] = []  # while members come back: until the job goes on
+        self._data_at = ""  # the driver's address, where the job reads data of the driver
+        self._parked: list[Received] = []  # until all members are back and the job resumes
         self._early: list[Received] = []  # until the cluster is formed
 
         self.out = Outbox(kept=kept)
@@ -216,11 +190,9 @@ class MasterCore:
     # --- events ------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """The effects of an event.
-
-        An error that a peer's message leads to is an effect (`Broken`); one that is raised here is
-        a defect: the effects decided before it are left in `out`.
-        """
+        """Return the effects of an event. An error that a peer's message causes is an effect
+        (`Broken`); one raised here is a defect, and the effects decided before it are left in
+        `out`."""
         self.lifecycle.now = now
         self._handlers[type(event)](event, now)
         self.events.take(self.out.take_happened(), now)
@@ -248,7 +220,7 @@ class MasterCore:
             self.job_controller.prepare(event.job, event.workers)
 
     def _received(self, event: Received, now: float) -> None:
-        """A message: an error in it ends its sender alone."""
+        """Handle a message; an error in it ends its sender only."""
         try:
             self._take(event, now)
         except Exception as error:
@@ -294,7 +266,7 @@ class MasterCore:
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             self._look_around(now)
-        # Behind whatever begins to save rows: a shard that is to move waits until that is over.
+        # After all that may begin to save rows: a shard that is to move waits for that.
         if not self.lifecycle.stopping and not self.departures.returning:
             self.replication.step(self.job_controller.holds_rows, now)
         if not self.lifecycle.stopping:
@@ -324,7 +296,6 @@ class MasterCore:
             self.out.happened("joined", "", f"the cluster is complete: {' and '.join(counts)}")
 
     def _note_history(self, now: float) -> None:
-        """Adds a point to the curves of the training."""
         controller = self.job_controller
         job, training = controller.job, controller.phase is JobPhase.TRAINING
         if job is None or job.pass_ != "train" or not (training or self.lifecycle.stopping):
@@ -353,7 +324,7 @@ class MasterCore:
         self._of_job(lambda: self.job_controller.step(now), now)
 
     def _of_job(self, do: Callable[[], None], now: float) -> None:
-        """Goes on with the job: a session outlives an error in that."""
+        """Run a job callback; in a session an error fails the job, not the cluster."""
         try:
             do()
         except Exception as error:
@@ -366,12 +337,12 @@ class MasterCore:
 
     @property
     def _job_is_where_it_was(self) -> bool:
-        """Whether a job that an earlier master had begun can go on."""
+        """Whether the job of an earlier master can resume."""
         job_controller = self.job_controller
         return job_controller.job is not None and job_controller.phase not in _BEFORE
 
     def _go_on(self, now: float) -> None:
-        """The job has its state of before: it goes on with the members that are back."""
+        """Resume the job with the members that are back."""
         self.departures.returning = False
         for member in self.members.joined("worker"):
             if member.resume_state and not member.missed:
@@ -413,12 +384,9 @@ class MasterCore:
     # --- the end -----------------------------------------------------------------------------
 
     def _fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
-        """The job cannot go on: ends the cluster, too, unless it is a session's.
-
-        The workers of a session's job are told to end, with all that they hold of it: user code
-        that hangs, requests that wait for a clock.  The session starts others.  The next job begins
-        when they are gone, and fenced.
-        """
+        """Fail the job, and the cluster unless it is a session. A session's workers are stopped, as
+        user code may hang or requests wait for a clock; the session starts others. The next job
+        begins when they are gone and fenced."""
         job_controller = self.job_controller
         forming = self.lifecycle.forming
         if not self._session or job_controller.job is None or forming:
@@ -429,10 +397,10 @@ class MasterCore:
         log.warning("the job has failed: %s", text)
         begun = job_controller.phase in _BEGUN
         workers = [m for m in self.members.nodes("worker") if begun and not m.finished]
-        # Before what they still ask is refused: they end for this reason, not for that.
+        # Before their requests are refused: they end for this reason, not for that.
         self.departures.send_away(workers, text, self.lifecycle.now)
         job_controller.abandon(text, self.lifecycle.now, trace)
-        self.replication.figures()  # those of this job are not the next one's
+        self.replication.figures()  # metrics of this job are not the next one's
         self.interrupts.forget()
 
     def _tell_stop(self, broken: bool, text: str) -> None:
@@ -443,7 +411,7 @@ class MasterCore:
             self.members.tell(member, stop)
 
     def _check_stopped(self, now: float) -> None:
-        """Ends when all members have left, or after a while without them."""
+        """End when all members have left, or after a while without them."""
         stopped_at = self.lifecycle.stopped_at
         here = [member for member in self.members.all.values() if member.peer != NOBODY]
         assert stopped_at is not None
@@ -491,7 +459,7 @@ class MasterCore:
             self.out.reply(event.call, error)
 
     def _call_table(self) -> dict[type[Any], Callable[[Received, Any, int, float], None]]:
-        """Calls that need no member."""
+        """Calls that need no membership."""
         return {
             messages.Register: self._register,
             messages.Rejoin: self._rejoin,
@@ -502,7 +470,6 @@ class MasterCore:
         }
 
     def _member_call_table(self) -> dict[type[Any], Callable[[Member, Any, int, float], None]]:
-        """Calls of members."""
         leases, job_controller = self.job_controller.leases, self.job_controller
         return {
             messages.Lease: leases.lease,
@@ -518,7 +485,6 @@ class MasterCore:
         }
 
     def _note_table(self) -> dict[type[Any], Callable[[Member, Any, float], None]]:
-        """Notes of members."""
         leases, checkpoints = self.job_controller.leases, self.job_controller.checkpoints
         return {
             messages.Finished: lambda member, note, now: leases.finished(member, note.figures, now),
@@ -559,7 +525,7 @@ class MasterCore:
         if member is None:
             raise ProtocolError(f"{type(message).__name__} before Register")
         if member.state == "gone":
-            return  # it was sent away, and may not know yet
+            return  # it was stopped, and may not know yet
         take = self._notes.get(type(message))
         if take is None:
             raise ProtocolError(f"a master does not take {type(message).__name__} as a note")
@@ -610,7 +576,7 @@ class MasterCore:
         return [list(one) for one in told]
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
-        """The driver gives up its job, whose training is dropped, or ends the training `early`."""
+        """A driver cancels its job, or ends the training `early`."""
         self.out.reply(call, messages.Ok())
         if self._submitter != member.number:
             return
@@ -627,7 +593,7 @@ class MasterCore:
             self._fail_job("the job was cancelled")
 
     def _driver_gone(self, driver: Member) -> None:
-        """A session's job goes on without its driver if that has no data and it leaves anything."""
+        """Cancel the job of a lost driver, if it reads the driver's data or leaves no result."""
         if self._submitter != driver.number:
             return
         if self._loading is not None:
@@ -658,7 +624,6 @@ class MasterCore:
         self._data_at = address_of(message.files[0]) if message.files else ""
 
     def _check_submit(self) -> None:
-        """Refuses a job where the cluster takes none."""
         taken = self.job_controller.job is not None or self.departures.sent_away
         formed = self.phase is ClusterPhase.FORMED
         if not self._session or not formed or taken or self._loading is not None:
@@ -667,14 +632,14 @@ class MasterCore:
             raise ClusterError("a job needs a worker, and this cluster has none")
 
     def _give_up_loading(self, why: str) -> None:
-        """The class of a submitted job is waited for no longer; its import may go on, unheard."""
+        """Stop waiting for the class of a submitted job; a running import is ignored."""
         loading, self._loading = self._loading, None
         if loading is not None:
             self.out.disown(loading.work)
             self.out.reply(loading.call, ClusterError(why))
 
     def _submitted(self, call: int, done: WorkDone, now: float) -> None:
-        """The class of a submitted job is loaded: the job begins, or its driver is told why not."""
+        """The class of a submitted job is loaded: begin the job, or send its driver the error."""
         self._loading = None
         try:
             if isinstance(done.error, SnailError):
@@ -689,7 +654,7 @@ class MasterCore:
             return
         workers = self.members.joined("worker")
         for worker in workers:
-            worker.late = False  # of no job that was under way
+            worker.late = False  # there is no job under way that it joined late
         self.job_controller.prepare(done.result, len(workers), call)
 
     def _standby_told(
@@ -698,20 +663,19 @@ class MasterCore:
         note: messages.Backed | messages.Unbacked | messages.Yielded,
         now: float,
     ) -> None:
-        if not self.lifecycle.stopping:  # else they part because all end
+        if not self.lifecycle.stopping:  # else members part because the cluster ends
             self.replication.note(member, note, now)
 
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
         log.info("%s: %s", member.name, message.why)
         if message.why == "SIGINT":
             self.interrupts.ask()
-        elif not self.lifecycle.stopping:  # else it was told to end already
+        elif not self.lifecycle.stopping:  # else it has the order to end already
             self.departures.leave(member, now)
 
     # --- telling -----------------------------------------------------------------------------
 
     def status(self, now: float) -> Status:
-        """The state of the run."""
         return self.status_report.status(self.told_phase, self.verdict, now)
 
     @property
@@ -724,7 +688,6 @@ class MasterCore:
 
     @property
     def phase(self) -> ClusterPhase:
-        """The phase of the cluster."""
         return self.lifecycle.phase
 
     @property
@@ -739,14 +702,12 @@ class MasterCore:
 
     @property
     def failed(self) -> bool:
-        """The cluster ended without a result."""
         return self.lifecycle.failed
 
     @property
     def code(self) -> int:
-        """Exit code of the master."""
         return self.lifecycle.code
 
 
 _BEFORE_THE_JOB = (messages.Register, messages.Rejoin, messages.Ask)
-"""Taken while members of an earlier master come back; other messages wait."""
+"""Handled while members of an earlier master come back; other messages wait."""

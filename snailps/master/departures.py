@@ -30,9 +30,9 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 ANEW_S = 60.0
-"""How long workers that are to begin anew are waited for."""
+"""Seconds that workers which begin anew are waited for."""
 LATER_S = GRACE_S / 2
-"""When a worker that failed as it joined a running job begins anew: it may fail again and again."""
+"""Delay before a worker that failed as it joined a running job begins anew: it may fail again."""
 
 _NO_CHECKPOINTS = (
     "There are no checkpoints (checkpoint_interval), so the same command starts from the beginning"
@@ -40,46 +40,20 @@ _NO_CHECKPOINTS = (
 
 
 class Departures:
-    """Departures of members.
-
-    Parameters
-    ----------
-    settings : MasterSettings
-    session : bool
-        Jobs are submitted; the processes of one that ends with its driver are not replaced while it
-        forms.
-    lifecycle : Lifecycle
-    members : Membership
-    out : Outbox
-    job_controller : JobController
-    replication : ReplicationController
-    fail_job : callable
-        ``fail_job(text, trace="")``: ends the job of a session, else the cluster.
-    lasting : bool
-        The session does not end with its last driver.
-    on_driver_gone : callable
-        Told each driver that has left, or is lost.
-
-    Attributes
-    ----------
-    returning : bool
-        Members of an earlier master are coming back: a loss is handled when the job goes on.
-    coming : int
-        Workers of a failed job that are to begin anew, and have not joined yet.
-    """
-
     def __init__(
         self,
         settings: MasterSettings,
+        # processes of a session that ends with its driver are not replaced while it forms
         session: bool,
         lifecycle: Lifecycle,
         members: Membership,
         out: Outbox,
         job_controller: JobController,
         replication: ReplicationController,
-        fail_job: Callable[..., None],
+        fail_job: Callable[..., None],  # fails the job of a session, else the cluster
         *,
-        lasting: bool = False,
+        lasting: bool = False,  # the session outlives its drivers
+        # called for each driver that has left or is lost
         on_driver_gone: Callable[[Member], None] = lambda driver: None,
     ) -> None:
         self._on_driver_gone = on_driver_gone
@@ -89,17 +63,20 @@ class Departures:
         self._job_controller, self._replication = job_controller, replication
         self._fail_job = fail_job
         self._recovers = settings.on_node_loss == "recover"
+        # members of an earlier master are coming back: losses are handled when the job resumes
         self.returning = members.formed_before
-        # Workers of a session's failed job that have yet to leave, and until when they may.
+        # Workers of a session's failed job that have yet to leave, and their deadline.
         self._sent_away: set[int] = set()
         self._gone_by = 0.0
+        # workers of a failed job that are to begin anew and have not joined yet
         self.coming, self._coming_by = 0, 0.0
-        self._to_stop: list[tuple[float, int, messages.Stop]] = []  # when, and by which connection
+        # when, which connection, what to send
+        self._to_stop: list[tuple[float, int, messages.Stop]] = []
 
     # --- workers of a failed job ---------------------------------------------------------------
 
     def send_away(self, workers: list[Member], text: str, now: float) -> None:
-        """The job of a session has failed: its workers are to end, with all that they hold."""
+        """Stop the workers of a session's failed job."""
         self._gone_by = now + GOODBYE_S
         self._expect(len(workers), now)
         for member in workers:
@@ -113,11 +90,9 @@ class Departures:
         return bool(self._sent_away)
 
     def is_sent_away(self, member: Member) -> bool:
-        """Whether this worker was told to end with its failed job."""
         return member.number in self._sent_away
 
     def step(self, now: float) -> None:
-        """Expels workers of a failed job that do not leave."""
         self._sent_away &= self._members.all.keys()
         if now >= self._gone_by:
             for number in list(self._sent_away):
@@ -135,16 +110,15 @@ class Departures:
             self.coming = 0
 
     def _expect(self, workers: int, now: float) -> None:
-        """So many workers of a lasting session are to begin anew."""
+        """Expect `workers` of a lasting session to begin anew."""
         if self._lasting and workers:
             self.coming, self._coming_by = self.coming + workers, now + ANEW_S
 
     def joined(self, member: Member) -> None:
-        """A worker has joined: it may be one that began anew."""
+        """Count a worker that joined: it may be one that began anew."""
         self.coming = max(0, self.coming - 1)
 
     def _tell(self, kind: EventKind, member: Member, text: str) -> None:
-        """Tells users what became of a member."""
         if member.role != "driver":
             name = member.short_name
             self._out.happened(kind, name, f"{name} {text}")
@@ -152,13 +126,13 @@ class Departures:
     # --- losses --------------------------------------------------------------------------------
 
     def unready(self, member: Member, text: str, now: float) -> None:
-        """A member does not reach every server: it is dropped, and the others go on."""
+        """Drop a member that cannot reach every server."""
         self._members.tell(member, self._stop(member, f"{member.name} {text}"))
         self._members.disconnect(member)
         self.lose(member, text, now)
 
     def expel(self, member: Member, why: str, now: float) -> None:
-        """Declares a member lost that may still run, and tells it to end."""
+        """Declare a member lost that may still run, and order it to end."""
         after = "start it again" if self._lifecycle.forming else "others do its work"
         text = f"the master declared it lost, {why}; {after}"
         self._members.tell(member, self._stop(member, text))
@@ -166,11 +140,11 @@ class Departures:
         self.lose(member, why, now)
 
     def _stop(self, member: Member, text: str) -> messages.Stop:
-        """The end of a member; a worker of a lasting session is to begin anew."""
+        """A Stop for this member; a worker of a lasting session is to begin anew."""
         return messages.Stop(True, text, again=self._lasting and member.role == "worker")
 
     def lose(self, member: Member, why: str, now: float) -> None:
-        """A member is gone: orderly after Bye, else lost."""
+        """Handle a member that is gone: orderly after Bye, else lost."""
         if member.state == "gone":
             return
         self._out.put(Forget(member.number))
@@ -221,7 +195,7 @@ class Departures:
             self._lose_server(member, why, now)
 
     def _lose_for_good(self, member: Member, why: str, now: float) -> None:
-        """The job cannot go on without this member."""
+        """Fail the job, which cannot continue without this member."""
         what = "was told to leave and left" if member.leaving else f"is lost: {why}"
         rule = f"on_node_loss is '{self._settings.on_node_loss}'"
         if self._session and self._recovers and member.role == "worker":
@@ -238,12 +212,12 @@ class Departures:
             self.rows_lost(text)
 
     def rows_lost(self, text: str) -> None:
-        """Rows are lost: the cluster ends, with advice on its checkpoints."""
+        """End the cluster, as rows are lost, with advice on its checkpoints."""
         advice = self._job_controller.checkpoints.advice()
         self._lifecycle.fail(f"{text}. {advice or _NO_CHECKPOINTS}")
 
     def _goes_on_without(self, member: Member) -> bool:
-        """Whether the job can go on when this member is lost."""
+        """Whether the job can continue without this member."""
         if not self._recovers:
             return False
         if member.role == "server":
@@ -252,7 +226,7 @@ class Departures:
         return others or (self._job_controller.can_wait and not self._session)
 
     def _lose_while_forming(self, member: Member, why: str, now: float, *, left: bool) -> None:
-        """Waits for another process, where one may come."""
+        """Wait for another process, where one may come."""
         if left or self._is_replaced:
             text = "left as asked" if left else f"is lost: {why}"
             told = "left as asked" if left else f"was lost ({why})"
@@ -265,7 +239,6 @@ class Departures:
 
     @property
     def _is_replaced(self) -> bool:
-        """Whether another process may replace one that is lost while the cluster forms."""
         return self._recovers and (self._lasting or not self._session)
 
     @property
@@ -277,7 +250,7 @@ class Departures:
         )
 
     def _lose_worker(self, member: Member, why: str, now: float) -> None:
-        """Goes on without a worker: its blocks go to the others."""
+        """Release a worker's blocks to the others."""
         leases = self._job_controller.leases
         culprit = leases.blame(member)
         self._members.remove(member, lost=True)
@@ -295,7 +268,7 @@ class Departures:
             self._fail_job(culprit)
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
-        """Goes on without a server: its standbys, if there are any, serve its shards."""
+        """Promote the standbys of a server's shards."""
         heirs = self._replication.heirs_text(member.number)
         self._members.remove(member)
         self._out.say(f"{member.name} is lost: {why}", logging.WARNING, told=True)
@@ -306,7 +279,7 @@ class Departures:
     # --- notes of members ----------------------------------------------------------------------
 
     def failed(self, member: Member, message: messages.Failed, now: float) -> None:
-        """A member cannot go on: ends the job, unless it just joined or has ended its part."""
+        """A member reports a failure: end the job, unless the member just joined or has ended."""
         text = f"failed: {message.text}"
         if member.number in self._sent_away:  # its job has failed already
             return
@@ -331,14 +304,14 @@ class Departures:
             self._lifecycle.fail(f"{member.name} {text}")
 
     def _fails_alone(self, member: Member) -> bool:
-        """Whether the failure of a worker is none of the job's."""
+        """Whether a worker's failure leaves the job alone."""
         if member.dropped or (member.late and not member.worked):
             return True
         at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
         return self._session and not (at_work or self._lifecycle.forming)
 
     def bye(self, member: Member, message: messages.Bye, now: float) -> None:
-        """A member ends in good order; its connection closes next."""
+        """Note an orderly end; the connection closes next."""
         member.figures = {**member.figures, **message.figures}
         member.state = "bye"
 

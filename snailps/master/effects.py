@@ -3,7 +3,7 @@
     parts of the core -> Outbox -> list of Effect -> process.py performs them, in order
 
 The order is a promise: a `Note` is with the kernel before a `Send` behind it leaves, so no peer
-knows more than a master that takes over.  Nothing here does anything.
+knows more than a master that takes over. Declarations and a queue, no I/O.
 """
 
 from __future__ import annotations
@@ -30,15 +30,7 @@ Reply = messages.Message | Encoded | SnailError
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that happened, for the journal.
-
-    Attributes
-    ----------
-    kind : str
-        A word: who replays it looks at this first.
-    data : dict
-        As it was given to `Outbox.note`, after a way through JSON.
-    """
+    """An entry of the journal; `data` is that of `Outbox.note` after a round trip through JSON."""
 
     kind: str
     data: dict[str, Any]
@@ -46,26 +38,18 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a master has to know of a job, instead of all facts that led there.
+    """State of a job that replaces the facts that led to it."""
 
-    Attributes
-    ----------
-    state : dict
-        For JSON.
-    arrays : dict of str to numpy.ndarray
-        What is too large for that; it does not change before the next snapshot is taken.
-    facts : sequence of Fact
-        What follows the state, in place of facts of the same kinds.
-    """
-
-    state: dict[str, Any]
+    state: dict[str, Any]  # for JSON
+    # too large for JSON; unchanged until the next snapshot is taken
     arrays: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    # follow the state in the journal, in place of facts of the same kinds
     facts: Sequence[Fact] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Something that users want to know of their cluster; `who` is a process, as "server 2"."""
+    """An event for the users of the cluster; `who` is a process, as "server 2"."""
 
     kind: EventKind
     who: str
@@ -85,7 +69,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A call to a peer; `Answered` follows, always."""
+    """A call to a peer; `Answered` always follows."""
 
     peer: int
     message: messages.Message
@@ -94,22 +78,20 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The answer to a call of a peer."""
-
     call: int
     answer: Reply
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Closes a connection once all is sent; no `Gone` follows."""
+    """Close a connection once all is sent; no `Gone` follows."""
 
     peer: int
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A peer's message cannot be handled: sends it the error and closes; `Gone` follows."""
+    """A peer's message cannot be handled: send it the error and close; `Gone` follows."""
 
     peer: int
     error: Exception
@@ -117,14 +99,14 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A member is gone: no heartbeat of it is expected any more."""
+    """Expect no more heartbeats of a member."""
 
     member: int
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A fact for the journal, with the kernel before any effect behind it."""
+    """A fact for the journal, with the kernel before any later effect."""
 
     kind: str
     data: dict[str, Any]
@@ -132,34 +114,32 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """The journal may begin anew with this in place of its facts."""
+    """The journal may be compacted to this snapshot."""
 
     snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Rerouted:
-    """There is a new route: the master's own clients follow it."""
+    """A new route, for the master's own clients."""
 
     route: Route
 
 
 @dataclass(frozen=True, slots=True)
 class CancelExport:
-    """What the export waits for at servers ends now."""
+    """Interrupt what the export waits for at servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRounds:
-    """No round is looked at any more: the connections for that may close."""
+    """Close the connections for looks after rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnose:
-    """Examines why expected nodes are missing, once half of `limit_s` is over.
-
-    It replaces the one before; with an empty `wait` the search ends.
-    """
+    """Examine why expected nodes are missing, once half of `limit_s` is over. Replaces an earlier
+    one; an empty `wait` ends the search."""
 
     wait: Literal["", "nodes", "connections"] = ""
     limit_s: float = 0.0
@@ -168,10 +148,7 @@ class Diagnose:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A line of the log that a user may act on: its facts are in the journal before it.
-
-    `told`: an event of the status tells it as well.
-    """
+    """A line of the log, written after the journal has its facts; `told`: also a status event."""
 
     text: str
     level: int = logging.INFO
@@ -204,73 +181,63 @@ Effect = (
 )
 
 OnAnswer = Callable[[Answer, float], None]
-"""Gets the answer, and the time."""
 
 
 class Outbox(EffectQueue[Effect]):
-    """Collects the effects of one event, and knows what is to follow on answers and results.
-
-    Attributes
-    ----------
-    kept : bool
-        Whether there is a journal: a master that dies can be started again.
-    """
+    """Collects the effects of one event; holds the callbacks of answers and results."""
 
     def __init__(self, *, kept: bool = False) -> None:
         super().__init__()
-        self.kept = kept
+        self.kept = kept  # there is a journal: a dead master can be started again
         self._happened: list[Happened] = []
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
     # --- peers -----------------------------------------------------------------------------------
 
     def send(self, peer: int, message: messages.Message) -> None:
-        """A note; lost where the peer is gone."""
+        """Send a note; lost if the peer is gone."""
         self._effects.append(Send(peer, message))
 
     def order(self, peer: int, message: messages.Message, on_answer: OnAnswer) -> None:
-        """A call; `on_answer` gets its answer, in a later event."""
+        """Send a call; a later event brings its answer to `on_answer`."""
         number = self.number()
         self._orders[number] = (peer, on_answer)
         self._effects.append(Order(peer, message, number))
 
     def reply(self, call: int, answer: Reply) -> None:
-        """Answers a call."""
         self._effects.append(Answering(call, answer))
 
     def close(self, peer: int) -> None:
-        """Ends a connection."""
         self._effects.append(Close(peer))
 
     def fence(self, peer: int, do: Callable[[], None]) -> None:
-        """Does what a peer asked for: an error of that is the end of this peer, of no other."""
+        """Do what a peer asked for; an error of that breaks this peer only."""
         try:
             do()
         except Exception as error:
             self._effects.append(Broken(peer, error))
 
     def answered(self, number: int, answer: Answer, now: float) -> None:
-        """The answer to an order has come, or never will."""
         peer, on_answer = self._orders.pop(number)
         if isinstance(answer, ConnectionLost):
-            on_answer(answer, now)  # not a word of the peer: an error here is ours
+            on_answer(answer, now)  # not data of the peer: an error here is ours
         else:
             self.fence(peer, partial(on_answer, answer, now))
 
     def say(self, text: str, level: int = logging.INFO, *, told: bool = False) -> None:
-        """A line of the log, behind what was noted so far."""
+        """Log a line after all facts noted so far."""
         self._effects.append(Say(text, level, told))
 
     def happened(self, kind: EventKind, who: str, text: str) -> None:
-        """Tells users what has happened; `MasterCore` puts it into its `EventLog`."""
+        """Add an event; `MasterCore` puts it into its `EventLog`."""
         self._happened.append(Happened(kind, who, text))
 
     def take_happened(self) -> list[Happened]:
-        """What has happened since the last time."""
+        """Events since the last call."""
         happened, self._happened = self._happened, []
         return happened
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        """A fact that a master that takes over has to know."""
+        """Note a fact that a master that takes over needs."""
         if self.kept:
             self._effects.append(Note(kind, data))

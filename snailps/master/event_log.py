@@ -2,8 +2,8 @@
 
     parts of the core -> Outbox.happened -> EventLog -> the status; facts of the journal
 
-The log of the process says more, to those who operate it; this is the short list that a page or an
-end panel shows.  It has the newest `EVENTS_MAX` events.  `now` is monotonic seconds.
+Holds the newest `EVENTS_MAX` events, for the page and the end panel; the process's log has more,
+for operators. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -16,47 +16,30 @@ from snailps.master.effects import Fact, Happened, Outbox
 from snailps.node.status import EVENTS_MAX, EventStatus
 
 log = logging.getLogger("snailps.events")
-"""Events with their fields, for logs that programs read; where people read, other lines say it."""
+"""Events with their fields, for logs that programs read."""
 log.setLevel(logging.CRITICAL)
 _KEPT = {"joined", "lost", "replaced", "left", "moved", "master", "warning"}
-"""Kinds that the journal keeps: checkpoints may be very many, and their folder tells of them."""
+"""Kinds that the journal keeps; checkpoints may be very many, and their folder lists them."""
 
 
 class EventLog:
-    """Events of one run of a cluster.
-
-    Parameters
-    ----------
-    out : Outbox
-    now : float
-        When this master began.
-    wall_s : float
-        Seconds since 1970 at monotonic time 0.
-    facts : iterable of Fact
-        What an earlier master has noted.
-
-    Attributes
-    ----------
-    counts : Counter
-        How many events of each kind there were.
-    """
-
     def __init__(
         self, out: Outbox, now: float, wall_s: float = 0.0, facts: Iterable[Fact] = ()
     ) -> None:
+        # seconds since 1970 at monotonic time 0
         self._out, self._begun, self._wall_s = out, now, wall_s
         self._events: deque[EventStatus] = deque(maxlen=EVENTS_MAX)
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # events by kind
         for fact in facts:
             if fact.kind == "event":
                 data = fact.data
                 at_s = float(data["at"]) - wall_s - now
                 self._add(at_s, Happened(data["kind"], str(data["who"]), str(data["text"])))
-                # The journal has the newest events only; one of an earlier version lacks this.
+                # The journal has the newest events only; one of an earlier version lacks the
+                # counts.
                 self.counts = Counter(data.get("counts", self.counts))
 
     def take(self, happened: Iterable[Happened], now: float) -> None:
-        """Notes what has happened just now."""
         for event in happened:
             bad = event.kind in ("lost", "warning")
             fields = {"event": event.kind, "who": event.who}
@@ -74,5 +57,4 @@ class EventLog:
         )
 
     def listed(self) -> list[EventStatus]:
-        """The newest events, the oldest first."""
         return list(self._events)

@@ -1,4 +1,4 @@
-"""What happens to a master: the events that `MasterCore.handle` takes.  Declarations only.
+"""The events that `MasterCore.handle` takes. Declarations only.
 
     sockets, threads, signals, the clock -> process.py -> Event -> MasterCore
 
@@ -24,7 +24,7 @@ Answer = messages.Message | SnailError
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The process is up, with the job of its settings, if it has one, and its expected workers."""
+    """The process is up, with its expected workers and the job of its settings, if any."""
 
     job: Job | None = None
     workers: int = 0
@@ -32,12 +32,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Members can come from now on."""
+    """Members can connect from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of a peer; `call` is the number to answer, or None for a note."""
+    """A message of a peer; `call` is the number to answer, None for a note."""
 
     peer: int
     message: messages.Message
@@ -71,7 +71,7 @@ class Heartbeats:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """This process was asked to end (SIGINT, SIGTERM)."""
+    """SIGINT or SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,7 @@ class JournalFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: at least every 50 ms.
-
-    `peak_rss_mb` is of this process, for the figures; `usage` what it uses, where that was measured
-    anew.
-    """
+    """Time has passed: at least every 50 ms. `usage` is given where it was measured anew."""
 
     peak_rss_mb: float = 0.0
     usage: Usage | None = None

@@ -2,7 +2,7 @@
 
     Heartbeats (silences, who is closed), time -> HeartbeatMonitor -> expel(member, why)
 
-Owns the limits.  Connections are `process.py`'s; `departures.py` decides what a loss means.
+Owns the limits. `process.py` owns the connections; `departures.py` decides what a loss means.
 """
 
 from __future__ import annotations
@@ -17,26 +17,19 @@ from snailps.master.membership import Membership
 
 
 class HeartbeatMonitor:
-    """Judges all members by their heartbeats.
-
-    Parameters
-    ----------
-    settings : MasterSettings
-    members : Membership
-    expel : callable
-        ``expel(member, why, now)``: it has been silent for too long.
-    """
+    """Judges all members by their heartbeats."""
 
     def __init__(
         self,
         settings: MasterSettings,
         members: Membership,
+        # ``expel(member, why, now)``, for a member that was silent too long
         expel: Callable[[Member, str, float], None],
     ) -> None:
         self._members, self._expel = members, expel
         self._limit_s = settings.heartbeat_timeout
         self.back_s = self._limit_s
-        """How long members of the previous master may take to come back, seconds."""
+        """Seconds that members of the previous master may take to come back."""
         self._stepped_at = self._deaf_until = self._heard_at = 0.0
         self._silences: Mapping[int, float] = {}
 
@@ -46,17 +39,16 @@ class HeartbeatMonitor:
         return None if silence_s is None else silence_s + now - self._heard_at
 
     def forget(self, number: int) -> None:
-        """A member is gone."""
         self._members.out.put(Forget(number))
 
     def step(self, now: float) -> None:
-        """Time passes.  After a stop of the master itself no silence counts for a while."""
+        """Advance the time; after a stop of the master itself no silence counts for a while."""
         if self._stepped_at and now - self._stepped_at > self._limit_s / 2:
             self._deaf_until = now + self._limit_s
         self._stepped_at = now
 
     def heard(self, event: Heartbeats, now: float, *, stopping: bool) -> None:
-        """Expels silent members, unless all are about to end."""
+        """Expel silent members, unless all are about to end."""
         self.step(now)
         self._silences, self._heard_at = event.silences, now
         if now < self._deaf_until or stopping:

@@ -23,28 +23,25 @@ log = logging.getLogger(__name__)
 
 
 class Interrupts:
-    """The signals of one cluster."""
-
     def __init__(self, lifecycle: Lifecycle, job_controller: JobController) -> None:
         self._lifecycle, self._job_controller = lifecycle, job_controller
         self.forget()
 
     def forget(self) -> None:
-        """Another job may begin: earlier signals were for the last one."""
+        """Reset for the next job."""
         self._signals = 0
-        self._handled = 0  # of them, by the training or the export
+        self._handled = 0  # signals that the training or the export has acted on
         self._asked = False
 
     def signal(self) -> None:
-        """SIGINT or SIGTERM at the master."""
         self._signals += 1
 
     def ask(self) -> None:
-        """SIGINT at a member; it counts as one signal, however often it comes."""
+        """SIGINT at a member; counts as one signal, however often it comes."""
         self._asked = True
 
     def step(self, now: float) -> None:
-        """Acts on signals that have come."""
+        """Act on signals received."""
         if self._lifecycle.stopping or not (self._signals or self._asked):
             return
         phase = self._job_controller.phase
@@ -72,9 +69,10 @@ class Interrupts:
             export.cancel(now)
 
     def all_servers_leave(self, text: str, now: float) -> None:
-        """All servers are to leave, with all rows: the model is saved first, if there is one."""
+        """All servers are to leave, with all rows: save the model first, if there is one."""
         if self._job_controller.phase is JobPhase.TRAINING:
             log.warning("%s", text)
             self._job_controller.interrupt(now)
-        elif self._job_controller.phase is not JobPhase.EXPORTING:  # else they stay until then
+        # else they stay until the export ends
+        elif self._job_controller.phase is not JobPhase.EXPORTING:
             self._lifecycle.fail(text)

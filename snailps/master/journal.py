@@ -1,24 +1,18 @@
-"""The master's journal: what it must know again if it dies, as a file of facts that only grows.
+"""The master's journal: what a master that takes over needs, as a file of facts that only grows.
 
     note(kind, data) -> line: checksum, JSON -> file       thread: fdatasync, a few times a second
     compact(state of the job) -> a new file in place of the old one, beside the loop, at any time
     take, read -> facts of an unended run -> Membership, JobRecovery (they replay what they noted)
-
-It owns a folder, the order of facts and their safety on disk; what a fact means is known to the
-module that notes it.  No connections here.
 
     facts       life, facts that stay true, the job's state if there is one, "begun", facts since
     life        the first line of `facts` once more: one bad sector does not take both
     base        the snapshot at which the training begins, behind its checksum
     state-N     arrays of the job's state that `facts` names with their checksum
 
-Notes
------
-A fact is with the kernel when `note` returns: the death of the process loses none.  The death of
-the machine loses what the last `SYNC_S` seconds or so brought, and what lies behind that.
-
-A power cut leaves a file that ends in the middle of a record, or in zeros.  Anything else that does
-not fit its checksum is damage: `read` refuses it and changes nothing.
+Owns a folder, the order of facts and their safety on disk; knows no meaning of a fact and no
+connection. A fact is with the kernel when `note` returns: only a power cut loses some, of the last
+`SYNC_S` or so. It leaves a file that ends in the middle of a record, or in zeros; other damage
+`read` refuses, changing nothing.
 """
 
 from __future__ import annotations
@@ -47,20 +41,20 @@ log = logging.getLogger(__name__)
 
 FACTS, LIFE, BASE, STATE = "facts", "life", "base", "state-"
 GIVEN_UP = "facts.given-up"
-"""The name of facts with a gap behind them: from these no master goes on."""
+"""Name of facts with a gap behind them: no master takes over from these."""
 SYNC_S = 0.2
-"""Pause between two fdatasyncs; each may take as long as the disk likes."""
+"""Pause between two fdatasyncs, which may take long."""
 GROWN_BYTES = 8 << 20
-"""So much behind the last state is worth another one: 80,000 facts, a second of replaying."""
+"""Bytes after the last state that are worth a new one: 80,000 facts, a second of replaying."""
 GROWN_SHARE = 4
-"""Where the state is large: it is not written again for less than this part of its size."""
+"""A large state is not written again for less than this part of its size."""
 LAST_S = 10.0
-"""How long the end waits for a compaction that is under way, seconds."""
+"""Seconds that the end waits for a compaction under way."""
 
 _NEWEST = {"numbers", "route"}
 """Kinds of which the newest fact says all."""
 _NEWEST_FEW = {"event": EVENTS_MAX}
-"""Kinds of which so many of the newest facts say all."""
+"""Kinds of which this many of the newest facts say all."""
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "look", "round", "chunk",
@@ -70,7 +64,7 @@ _IN_STATE = {
 
 
 BEGUN = Fact("begun", {})
-"""Ends what was written at once: a file without it lacks something."""
+"""Ends what was written at once: a file without it is incomplete."""
 
 
 class Damaged(Exception):
@@ -84,15 +78,9 @@ def encode(fact: Fact) -> bytes:
 
 
 def decode(data: bytes, start: int = 0) -> tuple[list[Fact], int]:
-    """The facts of a file from a byte on, and where the last one ends that has its newline.
-
-    What lies behind that is a record that was being written when the machine stopped.
-
-    Raises
-    ------
-    Damaged
-        A record is not as it was written, and it is not the last one, or it is complete.
-    """
+    """The facts of a file from a byte on, and where the last one with its newline ends. What lies
+    behind that was being written when the machine stopped. `Damaged` if another record does not fit
+    its checksum."""
     facts: list[Fact] = []
     good = start
     while (end := data.find(b"\n", good)) >= 0:
@@ -124,23 +112,16 @@ def _fact(line: bytes) -> Fact | None:
 
 
 class Journal:
-    """The journal of one run.
-
-    Parameters
-    ----------
-    path : Path or None
-        Its folder; None: nothing is kept, and every call does nothing.
-    """
-
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        self.path = path  # its folder; None: nothing is kept, and every call does nothing
         self._lock = self._file = -1
         self._dirty, self._closed = threading.Event(), threading.Event()
         self._syncer: threading.Thread | None = None
-        # Of the loop, and of the thread that compacts: which file gets facts, and what it has.
+        # Guards which file gets facts, and its contents, between the loop and the compacting
+        # thread.
         self._guard = threading.RLock()
-        self._new = -1  # the file that is to take the place of the present one, and gets all, too
-        self._replaced = False  # and has its name already
+        self._new = -1  # the file that is to replace the present one, and also gets all facts
+        self._replaced = False  # it has its name already
         self._new_failed = False
         self._behind: list[bytes] | None = None  # noted since a snapshot that is being written
         self._retired: list[int] = []  # files that the syncer closes
@@ -162,13 +143,7 @@ class Journal:
     # --- an earlier run ------------------------------------------------------------------------
 
     def take(self) -> bool:
-        """Keeps the folder for this process; whether there is a journal in it.
-
-        Raises
-        ------
-        ClusterError
-            Another process has it, or it cannot be used.
-        """
+        """Lock the folder; whether there is a journal. ClusterError if another process has it."""
         if self.path is None:
             return False
         try:
@@ -185,13 +160,8 @@ class Journal:
         return any((self.path / name).exists() for name in (FACTS, LIFE))
 
     def read(self) -> list[Fact]:
-        """The facts of a run that has not ended, if there are; changes nothing.
-
-        Raises
-        ------
-        ClusterError
-            It cannot be read, or is damaged: says where, and what can be done.
-        """
+        """The facts of an unfinished run, if any; changes nothing. ClusterError says where it is
+        damaged, and what can be done."""
         if self.path is None:
             return []
         facts, life = self._content(FACTS), self._content(LIFE)
@@ -238,13 +208,7 @@ class Journal:
         return [*decode(self._life)[0], *found]
 
     def go_on(self, facts: Iterable[Fact] = ()) -> None:
-        """Goes on behind the facts that were read, with these; they are safe on disk then.
-
-        Raises
-        ------
-        ClusterError
-            It cannot be written.
-        """
+        """Continue after the facts read, with these, synced to disk."""
         if self.path is None:
             return
         try:
@@ -268,13 +232,7 @@ class Journal:
     # --- this run ------------------------------------------------------------------------------
 
     def begin(self, facts: Sequence[Fact]) -> None:
-        """Begins with these facts, the first of which names the life; they are safe on disk then.
-
-        Raises
-        ------
-        ClusterError
-            It cannot be written.
-        """
+        """Begin with these facts, the first of which names the cluster; synced to disk."""
         if self.path is None:
             return
         lines = [encode(fact) for fact in facts]
@@ -283,7 +241,7 @@ class Journal:
             self._remember(fact, line)
         part = self.path / f"{FACTS}.part"
         try:
-            (self.path / LIFE).unlink(missing_ok=True)  # no moment has two that differ
+            (self.path / LIFE).unlink(missing_ok=True)  # at no moment are there two that differ
             self._sync_folder()
             file = _create(part)
             _write(file, b"".join([*lines, encode(BEGUN)]))
@@ -297,7 +255,7 @@ class Journal:
         self._go(file)
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        """Adds a fact.  Of the master's loop; costs some microseconds."""
+        """Add a fact; from the master's loop, microseconds."""
         if self._file < 0:
             return
         fact = Fact(kind, data)
@@ -324,13 +282,7 @@ class Journal:
         self._dirty.set()
 
     def keep_base(self, data: bytes) -> None:
-        """Keeps the snapshot at which the training begins, safe on disk.  From any thread.
-
-        Raises
-        ------
-        ClusterError
-            It cannot be written.
-        """
+        """Keep the snapshot at which the training begins, synced to disk; from any thread."""
         if self.path is None or self._file < 0:
             return
         try:
@@ -339,13 +291,7 @@ class Journal:
             raise self._error(error) from None
 
     def base(self) -> bytes:
-        """What `keep_base` was given.
-
-        Raises
-        ------
-        ClusterError
-            It is not there, or damaged.
-        """
+        """What `keep_base` was given; ClusterError if missing or damaged."""
         data = self._content(BASE)
         if data is None:
             raise self._damaged(BASE, "it is missing")
@@ -361,11 +307,9 @@ class Journal:
         return self._file >= 0 and self._compactor is None and self._grown > self._due
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Begins to write a new file with this state of the job instead of the facts before.
-
-        Of the master's loop, which goes on at once.  Facts noted meanwhile are in the old file; the
-        new one takes its place when it is whole and safe on disk, and has these, too.
-        """
+        """Begin to write a new file with this state of the job instead of the facts before. From
+        the master's loop, which does not wait. Facts noted meanwhile go to both files; the new one
+        replaces the old once it is complete and synced."""
         with self._guard:
             if self._file < 0:
                 return
@@ -377,27 +321,13 @@ class Journal:
         self._compactor.start()
 
     def check(self, facts: Iterable[Fact]) -> tuple[bytes, dict[str, NDArray[Any]]]:
-        """What these facts, read before, refer to: the base, and the arrays of the state.
-
-        Both are compared with their checksums; empty where the facts name none.
-
-        Raises
-        ------
-        ClusterError
-            One is not there, or damaged.
-        """
+        """The base and arrays that these facts name, checksums compared; empty without."""
         kinds = {fact.kind for fact in facts}
         base = self.base() if kinds & {"summary", "train"} else b""
         return base, self.state_arrays() if "state" in kinds else {}
 
     def state_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the newest state that was read.
-
-        Raises
-        ------
-        ClusterError
-            They are not there, or damaged.
-        """
+        """The arrays of the newest state that was read; ClusterError if missing or damaged."""
         name, stated = self._state["name"], self._state["arrays"]
         data = self._content(name)
         if data is None:
@@ -447,7 +377,7 @@ class Journal:
         except Exception as error:
             with self._guard:
                 if self._replaced and self._file >= 0:
-                    self._give_up(error)  # what still gets the facts has no name any more
+                    self._give_up(error)  # the file that still gets the facts has no name any more
             self._due = self._grown + GROWN_BYTES
             if self._file >= 0 and not self._closed.is_set():
                 log.warning(
@@ -467,7 +397,7 @@ class Journal:
             self._compactor = None
 
     def _write_state(self, path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """Writes the arrays of a state, safe on disk; what is to be known of them."""
+        """Write and sync the arrays of a state; returns their description for the facts."""
         checksum = 0
         file = _create(path)
         try:
@@ -492,7 +422,7 @@ class Journal:
             raise OSError("the journal is no longer kept, or its disk is full")
 
     def _replace(self, part: Path) -> None:
-        """Gives the new file the name of the old one, which goes on to get all facts for now."""
+        """Rename the new file to the old one, which also gets all facts for now."""
         assert self.path is not None
         with self._guard:
             self._check_wanted()
@@ -502,7 +432,7 @@ class Journal:
     # --- the end -------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """The run has ended and is not to be taken over.  Removes the journal."""
+        """Remove the journal of a run that has ended and cannot be taken over."""
         self.close()
         if self.path is None:
             return
@@ -515,7 +445,7 @@ class Journal:
             self.path.rmdir()
 
     def release(self) -> None:
-        """This process runs nothing: lets go of the folder, and leaves none without a run in it."""
+        """Unlock the folder of a process that runs nothing, and remove it if it has no run."""
         if self.path is None or self._lock < 0:
             return
         if any(os.path.lexists(self.path / name) for name in (FACTS, LIFE)):
@@ -524,7 +454,7 @@ class Journal:
             self.end()
 
     def close(self) -> None:
-        """Writes no more and lets go of the folder; twice is harmless."""
+        """Stop writing and unlock the folder; idempotent."""
         self._closed.set()
         self._dirty.set()
         compactor = self._compactor
@@ -537,7 +467,7 @@ class Journal:
                 file, self._file = self._file, -1
                 try:
                     os.close(file)
-                except OSError as error:  # some file systems tell of lost writes here
+                except OSError as error:  # some file systems report lost writes here
                     self._give_up(error)
             for descriptor in (self._lock, *self._retired):
                 if descriptor >= 0:
@@ -553,7 +483,7 @@ class Journal:
         self._syncer.start()
 
     def _remember(self, fact: Fact, line: bytes) -> None:
-        """Keeps the line of a fact that is in no snapshot."""
+        """Keep the line of a fact that no snapshot has."""
         if fact.kind in _IN_STATE:
             return
         self._noted[fact.kind] += 1
@@ -578,7 +508,7 @@ class Journal:
                 _close(file)
 
     def _not_synced(self, file: int, error: OSError) -> None:
-        """What was written is not there, and no later sync tells of it again."""
+        """A sync failed: the data is lost, and no later sync reports that again."""
         with self._guard:
             if file == self._file or (file == self._new and self._replaced):
                 self._give_up(error)
@@ -586,7 +516,7 @@ class Journal:
                 self._new_failed = True
 
     def _put(self, name: str, data: bytes) -> None:
-        """Writes a file that is whole or not there, or as it was."""
+        """Write a file that is complete, absent, or as it was."""
         assert self.path is not None
         part = self.path / f"{name}.part"
         file = _create(part)
@@ -616,7 +546,7 @@ class Journal:
             raise self._error(error) from None
 
     def _tidy(self, *, all_: bool = False) -> None:
-        """Removes what a master that died left half written, and old states."""
+        """Remove what a dead master left incomplete, and old states."""
         assert self.path is not None
         present = "" if all_ else self._state.get("name", "")
         with contextlib.suppress(OSError):
@@ -630,7 +560,7 @@ class Journal:
         sync_folder(OS_DISK, self.path)
 
     def _give_up(self, error: Exception) -> None:
-        """Stops writing: a master that replayed a journal with a gap would repeat orders."""
+        """Stop writing: a master that replayed a journal with a gap would repeat orders."""
         assert self.path is not None
         log.error(
             "%s: THE JOURNAL CANNOT BE WRITTEN (%s): the job goes on, but ends if this master dies",
@@ -664,7 +594,7 @@ def _create(path: Path) -> int:
 
 
 def _close(file: int) -> None:
-    """Closes what nothing is promised of any more."""
+    """Close a file of which nothing is promised any more."""
     with contextlib.suppress(OSError):
         os.close(file)
 

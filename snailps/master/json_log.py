@@ -19,29 +19,16 @@ from snailps.node.status import Status
 log = logging.getLogger(__name__)
 
 PHASES = ("restoring", "survey", "loading", "training", "exporting")
-"""In others there is nothing to record."""
+"""Phases with records."""
 _LEFT_OUT = ("nodes", "events")
-"""Of a status: what would be long, and the same again, in each record."""
+"""Fields of a status that would be long and repeated in each record."""
 
 
 class JsonLog:
-    """Writes records to a file.
-
-    Parameters
-    ----------
-    path : str
-        Empty: nothing is written.
-    interval_s : float
-        Between two records.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be written.
-    """
+    """Writes records to a file, if `path` is not empty; ConfigError if it cannot be written."""
 
     def __init__(self, path: str, interval_s: float) -> None:
-        self._interval_s = interval_s
+        self._interval_s = interval_s  # between two records
         self._file: TextIO | None = None
         self._at = 0.0
         self._seen: object = None
@@ -55,13 +42,13 @@ class JsonLog:
             ) from None
 
     def write_if_due(self, news: object, status: Callable[[], Status], now: float) -> None:
-        """Writes a record when it is time to, or `news` is another object than the last time."""
+        """Write a record when it is due, or when `news` is another object than last time."""
         if self._file is not None and (now >= self._at or news is not self._seen):
             self._at, self._seen = now + self._interval_s, news
             self.write(status())
 
     def write(self, status: Status) -> None:
-        """Writes a record, where there is a log."""
+        """Write a record, where there is a log."""
         if self._file is None:
             return
         record = {key: value for key, value in status.items() if key not in _LEFT_OUT}
@@ -73,14 +60,13 @@ class JsonLog:
             self._file = None
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def _finite(value: Any) -> Any:
-    """The same with None for what JSON has no number for."""
+    """The value with None for non-finite numbers."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

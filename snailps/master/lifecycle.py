@@ -1,4 +1,4 @@
-"""The life of a cluster: its phase, and how it ended.
+"""The lifecycle of a cluster: its phase, and how it ended.
 
     forming > idle > stopping > done | failed        fail(sentence), stop(code, sentence)
 
@@ -15,34 +15,15 @@ from snailps.master.phases import ClusterPhase, cluster_step
 
 
 class Lifecycle:
-    """The life of one cluster.
-
-    Parameters
-    ----------
-    out : Outbox
-    on_stop : callable
-        ``on_stop(broken, verdict)``, once: members are told to end.
-    now : float
-        Monotonic seconds of the present event; `MasterCore.handle` keeps it.
-
-    Attributes
-    ----------
-    code : int
-        Exit code of the master.
-    verdict : str
-        Why the cluster ended; empty for the ordinary end.
-    stopped_at : float or None
-        When the members were told to end.
-    """
-
     def __init__(self, out: Outbox, on_stop: Callable[[bool, str], None], now: float) -> None:
+        # ``on_stop(broken, verdict)``, once: members are to end
         self._out, self._on_stop = out, on_stop
-        self.now = now
+        self.now = now  # monotonic seconds of the present event; `MasterCore.handle` sets it
         self.phase = ClusterPhase.FORMING
         self.code = EXIT_OK
         self.failed = False
-        self.verdict = ""
-        self.stopped_at: float | None = None
+        self.verdict = ""  # why the cluster ended; empty for the ordinary end
+        self.stopped_at: float | None = None  # when the members got the order to end
 
     @property
     def forming(self) -> bool:
@@ -51,7 +32,7 @@ class Lifecycle:
 
     @property
     def stopping(self) -> bool:
-        """Members have been told to end; more calls of `fail` and `stop` do nothing."""
+        """Members have the order to end; more calls of `fail` and `stop` do nothing."""
         return self.stopped_at is not None
 
     @property
@@ -60,11 +41,11 @@ class Lifecycle:
         return self.phase in (ClusterPhase.DONE, ClusterPhase.FAILED)
 
     def go(self, phase: ClusterPhase) -> None:
-        """Enters a phase; one that may not follow is a defect."""
+        """Enter a phase; an invalid transition is a defect."""
         self.phase = cluster_step(self.phase, phase)
 
     def fail(self, text: str, code: int = EXIT_FAILED) -> None:
-        """Ends the cluster without a result, with a sentence for its user."""
+        """End the cluster without a result, with a sentence for its user."""
         if not self.stopping:
             self.failed = code != EXIT_INTERRUPTED
             if self.failed:
@@ -72,7 +53,7 @@ class Lifecycle:
             self.stop(code, text, broken=True)
 
     def stop(self, code: int, text: str, *, broken: bool = False) -> None:
-        """Ends the cluster; `broken`: members do not finish what they have begun."""
+        """End the cluster; `broken`: members do not finish what they have begun."""
         if self.stopping:
             return
         self.code, self.verdict, self.stopped_at = code, text, self.now

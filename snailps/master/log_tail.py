@@ -1,8 +1,8 @@
-"""The last lines of this process's log, for those who ask the master for them.
+"""The last lines of this process's log, for `Ask("log")`.
 
     logging -> LogTail -> Ask("log") -> Report
 
-Lines as the log has them, whatever its format elsewhere is.
+Lines have one format, independent of the log's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LogTail(logging.Handler):
         self._level = self._log.level
 
     def open(self) -> None:
-        """Begins to listen: from INFO on, where the log itself begins at warnings, too."""
+        """Start from INFO on, also where the log itself begins at warnings."""
         self._level = self._log.level
         if self._level > logging.INFO and not self._log.propagate:
             for handler in self._log.handlers:
@@ -35,13 +35,12 @@ class LogTail(logging.Handler):
         self._log.addHandler(self)
 
     def close(self) -> None:
-        """Listens no more; what it has stays."""
+        """Stop; the lines stay."""
         self._log.removeHandler(self)
         self._log.setLevel(self._level)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes a record, from any thread."""
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{at} {record.levelname.lower()} {record.getMessage()}"
         self._lines.append(line[:LINE_CHARS_MAX])

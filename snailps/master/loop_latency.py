@@ -2,7 +2,7 @@
 
     turn: seconds -> LoopLatency -> turns, the longest, one in a thousand
 
-Time is an argument; it knows no loop.
+Time is an argument.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import math
 from snailps.node.status import LoopStatus
 
 STEPS = 24
-"""Buckets for each doubling: a quantile is at most 3 % too large."""
+"""Buckets for each doubling: a quantile is at most 3% too large."""
 LEAST_S = 1e-6
 
 
 class LoopLatency:
-    """Durations of turns, each without the time that it waited."""
+    """Durations of turns, without waits."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -26,7 +26,7 @@ class LoopLatency:
         self._busy_s = self._longest_s = 0.0
 
     def note(self, busy_s: float, cpu_s: float) -> None:
-        """A turn has taken so long, and so much of it had the processor.  Costs microseconds."""
+        """Note a turn: its duration without waits, and the processor's share of that."""
         for counts, seconds in ((self._counts, busy_s), (self._cpu_counts, cpu_s)):
             at = math.ceil(math.log2(max(seconds, LEAST_S) / LEAST_S) * STEPS)
             counts[at] = counts.get(at, 0) + 1
@@ -35,7 +35,6 @@ class LoopLatency:
         self._longest_s = max(self._longest_s, busy_s)
 
     def status(self) -> LoopStatus:
-        """All turns so far."""
         counts = _told(self._counts)
         return {
             "turns": self._turns,
@@ -52,7 +51,7 @@ def _told(counts: dict[int, int]) -> list[list[float]]:
 
 
 def quantile_ms(counts: list[list[float]], share: float) -> float:
-    """Bound of the durations of this share of all turns, ms; `counts` as in `LoopStatus`."""
+    """Upper bound of this share of all turns, ms; `counts` as in `LoopStatus`."""
     left = math.ceil(share * sum(count for _, count in counts))
     for upper_ms, count in counts:
         left -= int(count)

@@ -2,9 +2,8 @@
 
     Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
 
-Owns the list of members and the route, and names the members that are still missing.  Facts of
-them are in the journal.  Must not know jobs (`job/controller.py`).  Connections are numbers, and
-`now` is monotonic seconds.
+Owns the list of members, which the journal has too, and the route; names missing members.  Must not
+know jobs (`job/controller.py`).  Connections are numbers, and `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -30,44 +29,27 @@ log = logging.getLogger(__name__)
 
 NOTICE_S = 5.0
 LOSSES_PER_NODE = 3
-"""So many processes may be lost while the cluster forms, for each that it is to have: a container
-that is started again and again dies of something that waiting does not cure."""
+"""Processes, for each node expected, that may be lost while the cluster forms: a container that
+restarts again and again is not cured by waiting."""
 SHOWN_MAX = 8
 """Addresses in a message."""
 USAGE_AT_ONCE = 50
-"""Workers that are asked at once for what they use: of a thousand it is known each 20 s."""
+"""Workers asked at once for their usage: each of a thousand every 20 s."""
 NUMBERS_AHEAD = 64
 """Numbers that a master that takes over skips, or they might be given twice."""
 READERS_FROM = 1 << 30
-"""Incarnations of what reads tables for the master: numbers of nodes, which are names, stay small.
-"""
+"""Incarnations of the master's own readers: node numbers, which are names, stay small."""
 
 
 class Membership:
-    """All members of one life of a cluster.
-
-    Parameters
-    ----------
-    settings : MasterSettings
-    life : int
-        Number of this life of the cluster; nodes of another one are refused.
-    out : Outbox
-    fail : callable
-        Ends the cluster, with a sentence.
-    on_ready : callable
-        Told of a member that took the route, and the time.
-    on_unready : callable
-        Told of a member that cannot use the route, or does not in time: a sentence, and the time.
-    now : float
-    """
-
     def __init__(
         self,
         settings: MasterSettings,
-        life: int,
+        life: int,  # number of this forming of the cluster; nodes of another one are refused
         out: Outbox,
-        fail: Callable[[str], None],
-        on_ready: Callable[[Member, float], None],
+        fail: Callable[[str], None],  # ends the cluster
+        on_ready: Callable[[Member, float], None],  # called for a member that took the route
+        # called for a member that cannot use the route, or not in time: a sentence, and the time
         on_unready: Callable[[Member, str, float], None],
         now: float,
     ) -> None:
@@ -75,9 +57,9 @@ class Membership:
         self.rows: ShardOrders  # orders that change rows; `MasterCore` sets it
         self.on_stats: Callable[[Member, float], None] = lambda member, now: None  # ... this one
         self.out = out
-        self.peers: dict[int, Member] = {}  # by their connection
+        self.peers: dict[int, Member] = {}  # by connection
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
-        self.shards: dict[str, Any] = {}  # where the shards are, as the journal has it
+        self.shards: dict[str, Any] = {}  # places of the shards, as in the journal
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
         self._settings = settings
@@ -85,7 +67,7 @@ class Membership:
         self.table_registry = TableRegistry(lambda: self.joined("server"), out, fail)
         self._on_ready, self._on_unready = on_ready, on_unready
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
-        self._untold = False  # a route is made, and not told yet
+        self._untold = False  # a route is made, and not sent yet
         self._next_number = 1
         self._next_reader = READERS_FROM
         self._given_before = 0  # numbers below may be of members that another master knew
@@ -96,34 +78,31 @@ class Membership:
         self._formed = False
         self._epoch = 0  # of the newest route that a member may have
         self._lost: list[str] = []  # why members were lost while the cluster formed
-        self._usage_at = 0  # the last worker that was asked for it
+        self._usage_at = 0  # the last worker that was asked for its usage
 
     @property
     def frag_num(self) -> int:
-        """Fragments of the cluster's keys."""
         return self._settings.frag_num
 
     def order(self, member: Member, message: messages.Message, on_answer: OnAnswer) -> None:
-        """Gives a member an order."""
         self.out.order(member.peer, message, on_answer)
 
     def tell(self, member: Member, message: messages.Message) -> None:
-        """Sends a member a note."""
         self.out.send(member.peer, message)
 
     def role_of(self, peer: int) -> str:
-        """What is at the other end of a connection; empty before Register."""
+        """Role of a connection's peer; empty before Register."""
         member = self.peers.get(peer)
         return member.role if member is not None else ""
 
     def disconnect(self, member: Member) -> None:
-        """Closes a member's connection, once all that it was sent is on its way."""
+        """Close a member's connection, once all messages are sent."""
         if member.peer != NOBODY:
             self.out.close(member.peer)
             self.gone_peer(member.peer)
 
     def gone_peer(self, peer: int) -> Member | None:
-        """A connection is gone; whose it was."""
+        """A connection is gone; returns its member."""
         member = self.peers.pop(peer, None)
         if member is not None:
             member.peer = NOBODY
@@ -134,11 +113,11 @@ class Membership:
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
 
     def joined(self, role: str) -> list[Member]:
-        """Members of a role; without newcomers, which still connect."""
+        """Members of a role, without newcomers that still connect."""
         return [member for member in self.nodes(role) if member.joined]
 
     def endpoints(self) -> list[list[Any]]:
-        """Servers' shards, each with what to call it."""
+        """Servers' shards, each with a name for it."""
         return [
             [f"server {member.number}", list(endpoint)]
             for member in self.nodes("server")
@@ -147,23 +126,23 @@ class Membership:
 
     @property
     def waits_since(self) -> float:
-        """When the present step of forming began, monotonic seconds."""
+        """When the present step of forming began."""
         return self._since
 
     def restart_clock(self, now: float) -> None:
-        """Counts the time limits of forming from now."""
+        """Count the time limits of forming from now."""
         self._since = now
         self.out.put(Diagnose("nodes", self._settings.master_time_out))
 
     def new_number(self) -> int:
-        """A number for a node, and its incarnation: never given twice in this life."""
+        """A number for a node and its incarnation, never given twice."""
         self._next_number += 1
         if self._next_number > self._numbers_kept - NUMBERS_AHEAD // 2:
             self.out.note(*self.keep_numbers())
         return self._next_number - 1
 
     def reserve(self, count: int) -> range:
-        """Incarnations for work beside the loop: no node has one of these numbers."""
+        """Incarnations for work beside the loop, which no node has."""
         first = self._next_reader
         self._next_reader += count
         if self._next_reader > self._readers_kept - NUMBERS_AHEAD // 2:
@@ -171,7 +150,7 @@ class Membership:
         return range(first, self._next_reader)
 
     def keep_numbers(self) -> tuple[str, dict[str, Any]]:
-        """The fact that numbers are given out from: a master that takes over begins behind them."""
+        """The fact that numbers are given out: a master that takes over begins behind them."""
         self._numbers_kept = self._next_number + NUMBERS_AHEAD
         self._readers_kept = self._next_reader + NUMBERS_AHEAD
         return "numbers", {"until": self._numbers_kept, "readers_until": self._readers_kept}
@@ -179,7 +158,7 @@ class Membership:
     # --- another master's members ------------------------------------------------------------
 
     def replay(self, fact: Fact) -> None:
-        """Takes what an earlier master of this life has noted; facts of others are left out."""
+        """Take a fact of an earlier master; others than those of membership are skipped."""
         data = fact.data
         if fact.kind == "numbers":
             self._next_number = self._given_before = int(data["until"])
@@ -205,13 +184,8 @@ class Membership:
             self.table_registry.replay(fact)
 
     def rejoin(self, event: Received, message: messages.Rejoin, now: float) -> Member:
-        """Takes back a member of this life, which was another master's.
-
-        Raises
-        ------
-        SnailError
-            It does not belong here any more; the text is for its own log.
-        """
+        """Take back a member of an earlier master of this cluster. SnailError if it does not belong
+        here any more; the text is for its own log."""
         if message.job != self.life:
             raise ClusterError(
                 "another run has begun here: the run of this process is over, and its rows and "
@@ -287,7 +261,7 @@ class Membership:
         self.out.reply(event.call, welcome)
 
     def _note_member(self, member: Member) -> None:
-        """A master that takes over waits for this one."""
+        """Note a member: a master that takes over waits for it."""
         if member.role != "driver":
             self.out.note(
                 "member",
@@ -304,13 +278,8 @@ class Membership:
     # --- joining ---------------------------------------------------------------------------
 
     def register(self, event: Received, message: messages.Register, now: float) -> None:
-        """Takes a new member in, before the start or after it.
-
-        Raises
-        ------
-        SnailError
-            It cannot be taken in; the text is for its own log.
-        """
+        """Take in a new member, before the start or after it. SnailError if it is refused; the text
+        is for its own log."""
         role, peer = message.role, event.peer
         endpoints = [(host, port) for host, port in message.endpoints]
         if peer in self.peers:
@@ -329,7 +298,7 @@ class Membership:
             self._send_route(member, now)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
-        """Keeps a member that left, or was lost, for the figures only; of a driver nothing."""
+        """Keep the metrics of a member that left or was lost; of a driver nothing."""
         if self.all.pop(member.number, None) is not None and member.role != "driver":
             member.let_go()
             self.left.append(member)
@@ -354,7 +323,7 @@ class Membership:
         return f"{names_of(self._slow())} to connect to every server"
 
     def _lacks(self) -> str:
-        """How many nodes a first route still needs, in words."""
+        """Nodes that a first route still needs, in words."""
         nodes, servers, workers = self._lacking()
         if servers + workers >= nodes:
             roles = [_counted(servers, "server"), _counted(workers, "worker")]
@@ -367,11 +336,8 @@ class Membership:
         return text
 
     def _lacking(self) -> tuple[int, int, int]:
-        """How many nodes a first route still needs, how many servers, and how many workers.
-
-        More nodes than expected do no harm, whatever they are: a newcomer of any role may come
-        before the last server or the first worker does.
-        """
+        """Nodes, servers and workers that a first route still needs. More than expected do no harm:
+        a newcomer of any role may come before the last server or the first worker."""
         wanted, wanted_servers = self._settings.expected_node_num, self._settings.expected_servers
         wanted_servers = max(1, wanted_servers)
         works = wanted == wanted_servers or bool(self.nodes("worker"))
@@ -388,7 +354,7 @@ class Membership:
         return [m for m in nodes if m.joined] if self.formed_before else nodes
 
     def check_formed(self, now: float) -> bool:
-        """Takes the next step of forming if it is time; True once, when all have the route."""
+        """Take the next step of forming if it is time; True once, when all have the route."""
         if not self.formed_before:
             self._withdraw()
             if self._lacks():
@@ -411,11 +377,11 @@ class Membership:
         return False
 
     def check_joining(self, now: float) -> None:
-        """Gives up members that have had the route for too long without reaching every server."""
+        """Give up members that have had the route for too long without reaching every server."""
         limit_s = self._settings.init_timeout
         for member in self.nodes():
             if self.route is None:
-                return  # there is none yet, or it went with a server that was given up just now
+                return  # there is none yet, or its server was given up just now
             waits = not (member.acknowledged or member.away or member.missed)
             if waits and now - member.routed_at > limit_s:
                 shards = ", ".join(
@@ -429,7 +395,7 @@ class Membership:
                 )
 
     def lost_while_forming(self, member: Member, why: str, now: float) -> None:
-        """A member is gone before the cluster was complete: another one is waited for."""
+        """Replace a member that is gone before the cluster was complete."""
         self.remove(member)
         self._lost.append(f"{member.name} {why}")
         losses_max = LOSSES_PER_NODE * self._settings.expected_node_num
@@ -446,7 +412,7 @@ class Membership:
             self._notice_at = self._since  # logged at once
 
     def _withdraw(self) -> None:
-        """Takes a first route back that names a server which is gone: there will be another one."""
+        """Withdraw a first route that names a lost server."""
         if self.route is None or {shard.server for shard in self.route.shards} <= set(self.all):
             return
         log.info("route epoch %d is void: a server of it is gone", self.route.epoch)
@@ -456,7 +422,7 @@ class Membership:
             member.state = "registered"
 
     def _wait_for_more(self, now: float) -> None:
-        """Waits for missing members, with a limit; logs now and then which."""
+        """Wait for missing members, with a limit; log from time to time which."""
         limit_s = self._settings.master_time_out
         if now - self._since > limit_s:
             lost = f" Lost since: {'; '.join(self._lost[-3:])}." if self._lost else ""
@@ -470,7 +436,7 @@ class Membership:
             log.info("waiting for %s, %.0f s left", self.missing(), left_s)
 
     def _advice(self) -> str:
-        """What a user can do about nodes that did not come."""
+        """What a user can do about missing nodes."""
         nodes, servers, _ = self._lacking()
         if nodes:
             return "Were they started, with this master_addr?"
@@ -502,7 +468,7 @@ class Membership:
         self._untold = True  # in the next turn: with a thousand members either takes 25 ms
 
     def take(self, route: Route) -> None:
-        """There is a new route; `send_route` tells it."""
+        """Take a new route; `send_route` sends it."""
         self.route = route
         self._note_route()
 
@@ -512,7 +478,7 @@ class Membership:
         self.out.put(Rerouted(self.route))
 
     def send_route(self, now: float) -> None:
-        """Sends all members the route, servers first."""
+        """Send all members the route, servers first."""
         for member in sorted(self.all.values(), key=lambda m: m.role != "server"):
             self._send_route(member, now)
 
@@ -546,12 +512,12 @@ class Membership:
     # --- statistics ---------------------------------------------------------------------------
 
     def ask_stats(self) -> None:
-        """Asks every server for its counters; `Member.stats` gets them."""
+        """Ask every server for its counters; `Member.stats` gets them."""
         for member in self.nodes("server"):
             self.order(member, messages.Ask("stats"), partial(self.note_stats, member))
 
     def ask_usage(self) -> None:
-        """Asks some workers, in turn, what they use; servers tell it with their stats."""
+        """Ask some workers, in turn, for their usage; servers report it with their stats."""
         workers = self.joined("worker")
         workers.sort(key=lambda worker: (worker.number <= self._usage_at, worker.number))
         for member in workers[:USAGE_AT_ONCE]:
@@ -559,22 +525,20 @@ class Membership:
             self.order(member, messages.Ask("stats"), partial(self._note_usage, member))
 
     def _note_usage(self, member: Member, answer: Answer, now: float) -> None:
-        # Not its waits: of a moment ago, and of a block that may be over.
+        # Not its waits: they may be over, as the block may be.
         if isinstance(answer, messages.Report):
             member.take_usage(answer.data)
 
     def shard_sum(self, counter: str) -> int:
-        """Sum of a counter over all shards, as last told."""
+        """Sum of a counter over all shards, as last reported."""
         shards = [s for m in self.nodes("server") for s in m.stats.get("shards", [])]
         return int(sum(shard.get(counter, 0) for shard in shards))
 
     def note_stats(self, member: Member, answer: Answer, now: float) -> None:
-        """A server's counters have come."""
         if isinstance(answer, messages.Report):
             member.take_stats(answer.data, now)
             self.on_stats(member, now)
 
 
 def _counted(count: int, role: str) -> str:
-    """So many more of a role, in words; empty for none."""
     return f"{count} more {role}{'s' if count > 1 else ''}" if count else ""

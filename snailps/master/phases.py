@@ -2,7 +2,7 @@
 
     PhaseTable.to(phase): a transition that the table does not have is a defect, and raises
 
-The values are what `status` tells; see `node.status.Phase`.
+The values are those of `status`; see `node.status.Phase`.
 """
 
 from __future__ import annotations
@@ -11,27 +11,23 @@ import enum
 
 
 class ClusterPhase(str, enum.Enum):
-    """Where the life of a cluster is."""
-
     FORMING = "forming"
-    FORMED = "idle"  # what is done then, its job tells
+    FORMED = "idle"  # its job has the phase then
     STOPPING = "stopping"
     DONE = "done"
     FAILED = "failed"
 
 
 class JobPhase(str, enum.Enum):
-    """Where the job is."""
-
     IDLE = "idle"  # there is none
-    PREPARING = "preparing"  # its input is looked for
+    PREPARING = "preparing"  # its input is being found
     READY = "ready"  # ... and found: it waits for the cluster, or a worker
     RESTORING = "restoring"  # servers take their rows from a checkpoint
     SURVEY = "survey"
     LOADING = "loading"  # the model's class fills tables
     TRAINING = "training"
     EXPORTING = "exporting"
-    STOPPING = "stopping"  # it has failed; its workers are sent away
+    STOPPING = "stopping"  # it has failed; its workers are stopped
 
 
 AT_WORK = (JobPhase.SURVEY, JobPhase.LOADING, JobPhase.TRAINING)
@@ -59,12 +55,10 @@ JOB: dict[JobPhase, set[JobPhase]] = {
 
 
 def cluster_step(old: ClusterPhase, new: ClusterPhase) -> ClusterPhase:
-    """The new phase of a cluster."""
     assert new in CLUSTER[old], f"a cluster does not go from {old.value} to {new.value}"
     return new
 
 
 def job_step(old: JobPhase, new: JobPhase) -> JobPhase:
-    """The new phase of a job."""
     assert new in JOB[old], f"a job does not go from {old.value} to {new.value}"
     return new

@@ -1,10 +1,10 @@
 """The master's process: sockets, files, threads and the clock round a `MasterCore`.
 
     ControlServer, HeartbeatThread, Works, signals, time -> Event -> MasterCore.handle
-        -> list of Effect -> messages, journal, threads
+    -> list of Effect -> messages, journal, threads
 
-It decides nothing.  It owns the loop, gives connections and calls their numbers, and performs
-effects in the order in which they come: a fact is with the kernel before a peer is told of it.
+Owns the loop, numbers connections and calls, and performs effects in order: a fact is with the
+kernel before a peer learns of it. Decides nothing.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ log = logging.getLogger(__name__)
 STEP_S = 0.05
 HASTE_S = 0.001
 PREPARE_S = 1.0
-"""How long the master looks for its input before it listens: enough to find a wrong path."""
+"""Seconds that the master looks for its input before it listens: enough to find a wrong path."""
 STATUS_S = 0.2
 NODES_PER_S = 1000
-"""Of large clusters fewer pictures are drawn: so many nodes a second."""
+"""Nodes whose status is made in a second: of large clusters it is made less often."""
 HEARTBEATS_S = 0.25
-"""Between two looks at heartbeats."""
+"""Period of heartbeat checks."""
 USAGE_S = 1.0
 PEAK_S = 0.1
-"""Between two measurements of what this process uses."""
+"""Period of measuring what this process uses."""
 FOLDER_S = 10.0
-"""How long it waits until the folder of checkpoints says that the run is over."""
+"""Seconds to wait for the checkpoint folder to record the end of the run."""
 WORKS_END_S = 1.0
-"""How long the end of the master waits for work beside its loop."""
+"""Seconds that the end of the master waits for work beside its loop."""
 _PROBES = (messages.Examine, messages.Probe, messages.Examined)
 
 
@@ -107,7 +107,6 @@ class _Services:
     def load_job(
         self, settings: Mapping[str, str], now: float, source: bytes = b"", key: str = ""
     ) -> Job:
-        """The job that a driver submits."""
         if source:
             ours = bool(self._source_key) and hmac.compare_digest(
                 key.encode(), self._source_key.encode()
@@ -124,51 +123,30 @@ class _Services:
         return job
 
     def keep_base(self, snapshot: JobSnapshot) -> None:
-        """Keeps the snapshot at which the training begins."""
         if self._journal.path is not None:
             self._journal.keep_base(pack(snapshot))
 
 
 class Master:
-    """One master process.
-
-    Parameters
-    ----------
-    settings : MasterSettings
-    raw : RawConfig
-        Where the job's settings come from.
-    also_known : iterable of settings classes
-        Whose keys may stand in the same file.
-    session : bool
-        Wait for jobs that a driver submits, instead of running the file's own and ending.
-    lasting : bool
-        A session that does not end with its last driver.
-    any_port : bool
-        A `listen_addr` without a port means any free one, not that of `master_addr`.
-    source_key : str
-        Who says it may send the source of a class, whatever `accept_source` says.
-    secret : bytes
-        Of the cluster, made by its launcher: used where the settings name none.
-    on_listening : callable
-        Told the address once it listens.
-    on_status : callable
-        Given a `Status` a few times a second.
-    """
-
     core: MasterCore
 
     def __init__(
         self,
         settings: MasterSettings,
-        raw: RawConfig,
-        also_known: Iterable[type[Any]] = (),
+        raw: RawConfig,  # where the job's settings come from
+        also_known: Iterable[type[Any]] = (),  # settings classes whose keys may be in the same file
         *,
+        # wait for jobs of drivers, instead of running the file's own and ending
         session: bool = False,
-        lasting: bool = False,
+        lasting: bool = False,  # the session outlives its drivers
+        # `listen_addr` without a port means any free one, not that of `master_addr`
         any_port: bool = False,
-        source_key: str = "",
+        source_key: str = "",  # admits the source of a class, whatever `accept_source` is
+        # of the cluster, made by its launcher: used where the settings name none
         secret: bytes = b"",
+        # called with the address
         on_listening: Callable[[str, int], None] = lambda host, port: None,
+        # called with a `Status` a few times a second
         on_status: Callable[[Status], None] | None = None,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
@@ -181,7 +159,7 @@ class Master:
         self._events: deque[Event] = deque()
         self._is_feeding = False
         self._peers: dict[int, Peer] = {}
-        self._replies: dict[int, tuple[int, Reply]] = {}  # by call: who asked, and how to answer
+        self._replies: dict[int, tuple[int, Reply]] = {}  # by call: the peer, and how to answer
         self._calls: dict[int, set[int]] = {}  # not answered yet, by peer
         self._next = 1
         self._works = Works(self._wake)
@@ -197,13 +175,8 @@ class Master:
     # --- the life of the process ---------------------------------------------------------------
 
     def run(self) -> int:
-        """Runs the cluster to its end; returns the exit code.
-
-        Raises
-        ------
-        SnailError
-            The master cannot even begin (settings, address, input), or the cluster failed.
-        """
+        """Run the cluster to its end; returns the exit code. SnailError if the master cannot begin
+        (settings, address, input), or the cluster failed."""
         job = None
         if not self._session:
             check_driver_files({entry.key: entry.value for entry in self._raw.entries})
@@ -247,12 +220,10 @@ class Master:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Figures of the finished run."""
         return self.core.job_controller.figures
 
     def recorded(self) -> dict[str, Any]:
-        """What is told of the run, at its end: status, history, settings, lines, figures,
-        and the last map of words."""
+        """Status, history, settings, log lines, metrics and last map of words at the run's end."""
         return {
             "status": self.status(),
             "history": self.core.history.told(),
@@ -274,11 +245,10 @@ class Master:
 
     @property
     def life(self) -> int:
-        """Number of this life of the cluster, once it listens."""
+        """Number of this cluster, once it listens."""
         return self.core.members.life
 
     def status(self) -> Status:
-        """A picture of the run as it is now."""
         return self.core.status(time.monotonic())
 
     def catch_signals(self) -> None:
@@ -291,7 +261,7 @@ class Master:
         signal.signal(signal.SIGTERM, note)
 
     def _open(self, listener: Listener, job: Job | None) -> bool:
-        """Makes the core and all round it; whether it takes over from an earlier master."""
+        """Make the core and all round it; whether it takes over from an earlier master."""
         settings, now = self._settings, time.monotonic()
         self._log_tail.open()
         wall_s = time.time() - now
@@ -395,11 +365,11 @@ class Master:
     # --- the loop ------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Work beside the loop is done: the loop need not wait."""
+        """Wake the loop: work beside it is done."""
         self._server.wake()
 
     def _turn(self) -> None:
-        """One turn: what peers say, what has ended beside the loop, what time has brought."""
+        """One turn: messages of peers, finished work, time."""
         server, core = self._server, self.core
         server.step(HASTE_S if core.job_controller.in_haste else STEP_S)
         for ended in self._works.ended():
@@ -436,13 +406,8 @@ class Master:
     # --- metrics -------------------------------------------------------------------------------
 
     def _scrape(self) -> list[Sample]:
-        """The metrics, for a thread of their server: the loop makes them, as it owns the core.
-
-        Raises
-        ------
-        WaitTimeout
-            The loop is busy, or has ended.
-        """
+        """Metrics for their server's thread, made by the loop, which owns the core. WaitTimeout if
+        the loop is busy, or has ended."""
         asked: Future[list[Sample]] = Future()
         self._scrapes.append(asked)
         self._wake()
@@ -458,14 +423,14 @@ class Master:
         asked.set_result(of_master(self.status(), counts, replicated=replicated))
 
     def _measure(self, now: float) -> Usage | None:
-        """What this process uses, once a second."""
+        """Measure what this process uses, once a second."""
         if now < self._usage_at:
             return None
         self._usage_at = now + USAGE_S
         return usage()
 
     def _tell(self, now: float) -> None:
-        """Shows the status, and keeps records of it."""
+        """Show and record the status."""
         core = self.core
         if self._on_status is not None and now >= self._status_at:
             self._status_at = now + max(STATUS_S, len(core.members.all) / NODES_PER_S)
@@ -478,7 +443,7 @@ class Master:
                 self._tensorboard.write_if_due(jobs, members, self.status, now)
 
     def _feed(self, event: Event) -> None:
-        """Hands the core an event, and does what it wants, with all that comes of that."""
+        """Hand the core an event, and perform its effects and all that follow."""
         self._events.append(event)
         if self._is_feeding:
             return
@@ -489,7 +454,7 @@ class Master:
                 try:
                     wanted = self.core.handle(event, time.monotonic())
                 except BaseException:
-                    self._perform(self.core.out.take())  # what was decided before
+                    self._perform(self.core.out.take())  # effects decided before the error
                     raise
                 self._perform(wanted)
         finally:
@@ -534,13 +499,13 @@ class Master:
             self._feed(events.Gone(peer.tag, why))
 
     def _forget(self, number: int) -> Peer | None:
-        """A connection is gone; what it had asked needs no answer."""
+        """Forget a connection that is gone, and its open calls."""
         for call in self._calls.pop(number, ()):
             self._replies.pop(call, None)
         return self._peers.pop(number, None)
 
     def _on_heartbeat_connection(self, hello: Hello, sock: socket.socket) -> None:
-        """A member's heartbeat connection; others' are closed."""
+        """Keep a member's heartbeat connection; close others."""
         members = self.core.members
         member = members.all.get(hello.node)
         if member is None or hello.incarnation != member.number or hello.job != members.life:
@@ -632,7 +597,7 @@ def _say(effect: effects.Say) -> None:
 
 @contextlib.contextmanager
 def _beginning() -> Iterator[None]:
-    """Errors of the model's class, as it is asked about its job, end the master in one sentence."""
+    """Turn errors of the model's class about its job into one sentence that ends the master."""
     try:
         yield
     except SnailError:
@@ -647,9 +612,6 @@ def _raise(error: Exception) -> None:
 
 
 def _spare_collector() -> None:
-    """Excludes all present objects, most of which stay, from garbage collection.
-
-    A full collection walks over modules, members and connections: 40 ms at a thousand nodes, in
-    the middle of a turn of the loop.
-    """
+    """Exclude all present objects, most of which stay, from garbage collection. A full collection
+    in a turn of the loop takes 40 ms at a thousand nodes."""
     gc.freeze()

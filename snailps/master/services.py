@@ -1,8 +1,8 @@
-"""What takes long, does I/O or runs the model's class: run as a `Work`, beside the loop.
+"""Work that takes long, does I/O or runs the model's class: run as a `Work`, beside the loop.
 
     core -> Work(services.reader.export ...) -> process.py calls it in a thread -> WorkDone
 
-The core calls none of these itself.  `process.py` has the real ones (files, connections, threads),
+The core calls none of it itself. `process.py` has the real ones (files, connections, threads),
 tests have their own.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A good checkpoint that is there."""
+    """A checkpoint that can be restored."""
 
     number: int
     path: str
@@ -35,10 +35,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The folder of a job's checkpoints, and the good ones, newest first.
-
-    `taken`: the number of this use of it, for `Files.release`.
-    """
+    """A job's checkpoint folder and its good checkpoints, newest first. `taken`: the number of this
+    use of the folder, for `Files.release`."""
 
     taken: int
     path: str
@@ -56,8 +54,6 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A complete checkpoint."""
-
     path: str
     rows: int
     total_bytes: int
@@ -65,31 +61,21 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reading of tables needs of the cluster.
+    """What a reading of tables needs of the cluster."""
 
-    Attributes
-    ----------
-    numbers : iterator of int
-        Incarnations for the connections that it makes.
-    tables : mapping
-        Number and table, by name.
-    figures : dict
-        Of the run so far, which the model's class may see.
-    """
-
-    numbers: Iterator[int]
-    tables: Mapping[str, tuple[int, Table]]
-    figures: dict[str, Any]
+    numbers: Iterator[int]  # incarnations for its connections
+    tables: Mapping[str, tuple[int, Table]]  # number and table, by name
+    figures: dict[str, Any]  # of the run so far, which the model's class may see
 
 
 class Files(Protocol):
     """See `checkpoint_files.CheckpointFiles`."""
 
     def open(self, settings: JobSettings, *, resumes: bool) -> Opened | None:
-        """Takes the folder of a job's checkpoints."""
+        """Open a job's checkpoint folder."""
 
     def clear(self) -> None:
-        """Removes what an earlier master left half written."""
+        """Remove what an earlier master left incomplete."""
 
     def begin(self, above: int, life: int, needed_bytes: int) -> Begun:
         """Begins a checkpoint."""
@@ -106,23 +92,23 @@ class Files(Protocol):
         about: dict[str, Any],
         kept: int,
     ) -> Completed:
-        """Makes it whole."""
+        """Give a complete checkpoint its name."""
 
     def drop(self, begun: Begun) -> None:
-        """Removes one that failed."""
+        """Remove a failed checkpoint."""
 
     def release(self, taken: int, why: str) -> None:
-        """Lets go of the folder; nothing goes on from its checkpoints; empty `why`: it may."""
+        """Close the folder; with a `why`, nothing may resume from its checkpoints."""
 
 
 class Reader(Protocol):
     """See `job.model_reader.ModelReader`."""
 
     def inspect(self, job: Job, reading: Reading) -> None:
-        """Has the model's inspector look."""
+        """Have the model's inspector run."""
 
     def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
-        """Has the model look at itself after a round."""
+        """Have the model inspect its tables after a round."""
 
     def landmarks(self, job: Job, reading: Reading, *, sharp: bool) -> Mapping[str, Any]:
         """Places of named rows in a map of the model; empty where it has none."""
@@ -134,10 +120,10 @@ class Reader(Protocol):
         reading: Reading,
         told: ExportProgress | None = None,
     ) -> Any:
-        """Calls `work` on the tables of the job; `told` gets how far it is."""
+        """Call `work` on the tables of the job; `told` gets the progress."""
 
     def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
-        """Judges the model and writes it."""
+        """Evaluate the model and write it."""
 
 
 class Services(Protocol):
@@ -154,7 +140,7 @@ class Services(Protocol):
     def load_job(
         self, settings: Mapping[str, str], now: float, source: bytes = b"", key: str = ""
     ) -> Job:
-        """The job that a driver submits: loads the model's class, from its source if there is."""
+        """The job that a driver submits; loads the model's class, from `source` if given."""
 
     def keep_base(self, snapshot: JobSnapshot) -> None:
-        """Keeps the snapshot at which the training begins, beside the journal, safe on disk."""
+        """Keep the snapshot at which the training begins beside the journal, synced to disk."""

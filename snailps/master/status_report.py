@@ -1,10 +1,10 @@
 """The status of the run: a `Status` for the display, `snailps status` and `json_log`.
 
     Membership, JobController, ReplicationController, HeartbeatMonitor
-        -> status() -> Report, display, json_log
+    -> status() -> Report, display, json_log
 
-Reads what the other parts own and changes none of it.  Before an answer, workers that have been at
-a block for long are asked what they wait for; without a request none is asked for that.
+Reads what the other parts own and changes none of it. Before an answer, workers that have been at a
+block for long are asked what they wait for.
 """
 
 from __future__ import annotations
@@ -46,40 +46,19 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 LONG_S = 2.0
-"""At a block for so long, a worker is asked what it waits for."""
+"""Seconds at a block after which a worker is asked what it waits for."""
 ASKED_MAX = 64
 """Workers that are asked for one answer: where more are stuck, these say why."""
 ANSWER_S = 0.3
-"""How long an answer waits for what they say."""
+"""Seconds that an answer waits for their replies."""
 SILENT_BEATS = 3
-"""Heartbeats that a node is late with when that is told as a wait."""
+"""Late heartbeats that are shown as a wait."""
 LAG_S = 1.0
-"""A standby that is so far behind is waited for."""
+"""Lag of a standby that is shown as a wait."""
 _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
 
 
 class StatusReport:
-    """The status of the run.
-
-    Parameters
-    ----------
-    settings : MasterSettings
-    out : Outbox
-    members, job_controller, replication, heartbeats, departures
-        Of the master.
-    address : str
-        Where the master listens.
-    times : LoopLatency
-        Of the master's loop.
-    now : float
-        Monotonic seconds, as everywhere here.
-    session : bool
-        Jobs are submitted.
-    events : EventLog
-    place : (str, int)
-        Host and process number of the master.
-    """
-
     def __init__(
         self,
         settings: MasterSettings,
@@ -90,15 +69,15 @@ class StatusReport:
         heartbeats: HeartbeatMonitor,
         departures: Departures,
         *,
-        address: str,
-        times: LoopLatency,
-        now: float,
-        session: bool = False,
+        address: str,  # where the master listens
+        times: LoopLatency,  # of the master's loop
+        now: float,  # monotonic seconds
+        session: bool = False,  # jobs are submitted
         events: EventLog,
-        place: tuple[str, int] = ("", 0),
+        place: tuple[str, int] = ("", 0),  # host and process id of the master
     ) -> None:
         self._events, self._place = events, place
-        self.metrics = ""  # their address; `process.py` sets it
+        self.metrics = ""  # address of the metrics; `process.py` sets it
         self._usage: tuple[Usage, Usage] = ({}, {})
         self._session, self._departures = session, departures
         self._settings, self._out, self._members = settings, out, members
@@ -110,7 +89,7 @@ class StatusReport:
         self._calls: list[tuple[float, int]] = []
 
     def step(self, phase: Phase, message: str, now: float) -> None:
-        """Answers requests, once the workers that were asked have answered, or time is up."""
+        """Answer requests, once the workers that were asked have answered, or time is up."""
         self._note_phase(phase, now)
         if self._calls and (not self._asked or now >= self._calls[0][0]):
             report = messages.Report(dict(self.status(phase, message, now)))
@@ -120,7 +99,7 @@ class StatusReport:
                 self._out.reply(call, report)
 
     def ask(self, call: int, now: float) -> None:
-        """Answers soon with the status; workers that are long at a block tell first why."""
+        """Answer soon with the status; workers that are long at a block first report why."""
         self._calls.append((now + ANSWER_S, call))
         for member in self._members.nodes("worker"):
             if len(self._asked) >= ASKED_MAX:
@@ -137,7 +116,6 @@ class StatusReport:
             member.take_stats(answer.data, now)
 
     def take_usage(self, usage: Usage) -> None:
-        """Keeps what the master's own process uses."""
         self._usage = (self._usage[1], usage)
 
     def _note_phase(self, phase: Phase, now: float) -> None:
@@ -147,7 +125,6 @@ class StatusReport:
     # --- the picture ---------------------------------------------------------------------------
 
     def status(self, phase: Phase, message: str, now: float) -> Status:
-        """The state of the run."""
         self._note_phase(phase, now)
         job = self._job_controller.job
         ledger = job.ledger if job is not None else None
@@ -238,7 +215,7 @@ class StatusReport:
 
     @property
     def _files(self) -> ExportProgress | None:
-        """How far the export is, or the loading of first rows, where one is under way."""
+        """Progress of the export, or of loading first rows, where one is under way."""
         phase = self._job_controller.phase
         if phase is JobPhase.LOADING:
             return self._job_controller.loading
@@ -274,7 +251,7 @@ class StatusReport:
         }
 
     def _shards(self) -> list[ShardStatus]:
-        """The shards, with what their servers told last."""
+        """The shards, with the last reports of their servers."""
         told: dict[tuple[int, int], tuple[dict[str, Any], float, float]] = {}
         for member in self._members.nodes("server"):
             before = {s["shard"]: s for s in member.stats_before.get("shards", [])}
@@ -317,7 +294,7 @@ class StatusReport:
         return found
 
     def _tables(self) -> list[TableStatus]:
-        """The tables, with what the servers of their primaries told last."""
+        """The tables, with the last reports of their primaries' servers."""
         found: dict[int, TableStatus] = {}
         for member in self._members.nodes("server"):
             for shard in member.stats.get("shards", []):
@@ -385,7 +362,7 @@ class StatusReport:
 
 
 def _bytes(usage: Usage) -> int | None:
-    """Resident memory, where a process has told it."""
+    """Resident memory, where a process has reported it."""
     return int(usage["rss_bytes"]) if usage else None
 
 

@@ -2,8 +2,8 @@
 
     Declare -> numbers -> MakeTables on every server -> Declared
 
-Owns which tables there are, and which of them are a job's; must not know rows or the route.
-Servers are told of a table once: further declarations of it are answered when all have it.
+Owns the list of tables, and which are a job's; must not know rows or the route. Servers get a table
+once: further declarations of it are answered when all have it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 TABLES_MAX = 4096
-"""At a time."""
+"""Tables at a time."""
 NUMBER_MAX = 0xFFFF
-"""Numbers are never given twice in a life: what is late would reach another table."""
+"""Numbers are never given twice: late messages would reach another table."""
 
 OnMade = Callable[[Answer, float], None]
 """Gets `Declared`, or why the tables could not be made; and the time."""
 
 
 def _differences(one: Table, other: Table) -> str:
-    """What two declarations of a name say differently."""
+    """How two declarations of a name differ."""
     first, second = one.to_dict(), other.to_dict()
     fields = [field for field in first if first[field] != second[field]]
     told = (", ".join(f"{field}={way[field]!r}" for field in fields) for way in (first, second))
@@ -51,16 +51,7 @@ class _Making:
 
 
 class TableRegistry:
-    """All tables of one life of a cluster.
-
-    Parameters
-    ----------
-    servers : callable
-        The servers that belong now.
-    out : Outbox
-    fail : callable
-        Ends the cluster, with a sentence.
-    """
+    """All tables of one cluster; `fail` ends the cluster."""
 
     def __init__(
         self, servers: Callable[[], list[Member]], out: Outbox, fail: Callable[[str], None]
@@ -75,22 +66,18 @@ class TableRegistry:
 
     @property
     def count(self) -> int:
-        """How many tables there are at the servers."""
         return len(self._made)
 
     @property
     def numbers_left(self) -> int:
-        """How many more tables can be made."""
+        """Tables that can still be made."""
         return NUMBER_MAX + 1 - self._next_table
 
     def forget_job(self, now: float, in_use: bool = False) -> None:
-        """Lets the next job of a session declare its tables afresh, and has servers drop the last
-        job's.
-
-        Until then the driver can read what that left.  Nothing waits for the servers: each drops
-        its tables before it makes others, and numbers are given once only.  `in_use`: a worker
-        is still at a block of that job; its tables go with the next job's.
-        """
+        """Let the next job of a session declare its tables afresh, and have servers drop the last
+        job's. Until then the driver can read the last job's. Nothing waits for the servers: each
+        drops tables before it makes others. `in_use`: a worker is still at a block of that job; its
+        tables go with the next job's."""
         gone = self._unnamed
         gone += [self.tables.pop(name)[0] for name in self._of_job if name in self.tables]
         self._of_job.clear()
@@ -107,11 +94,11 @@ class TableRegistry:
             )
 
     def _dropped(self, broadcast: Broadcast, now: float) -> None:
-        if broadcast.error:  # they take memory, and nothing else
+        if broadcast.error:  # they only take memory
             log.warning("%s", broadcast.error)
 
     def replay(self, fact: Fact) -> None:
-        """Takes a table that an earlier master of this life has noted."""
+        """Take a table that an earlier master has noted."""
         data = fact.data
         table = Table.from_dict(data["table"])
         self.tables[table.name] = (data["number"], table)
@@ -121,13 +108,8 @@ class TableRegistry:
             self._of_job.add(table.name)
 
     def declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
-        """Numbers the tables and has every server make them, then answers.
-
-        Raises
-        ------
-        ConfigError
-            A table is declared in two ways, or there are too many.
-        """
+        """Number the tables and have every server make them, then answer. ConfigError if a table is
+        declared in two ways, or there are too many."""
         tables = [Table.from_dict(item) for item in message.tables]
         self._declare(tables, member.role == "worker", partial(self._reply, call), now)
 
@@ -144,7 +126,7 @@ class TableRegistry:
     def _declare(self, tables: list[Table], of_job: bool, told: OnMade, now: float) -> None:
         numbers: list[int] = []
         new: dict[str, tuple[int, Table]] = {}
-        for table in tables:  # all are looked at before any is kept: servers make all or none
+        for table in tables:  # all are checked before any is kept: servers make all or none
             fresh = (self._next_table + len(new), table)
             number, known = self.tables.get(table.name) or new.get(table.name, fresh)
             if known != table:
@@ -174,7 +156,7 @@ class TableRegistry:
         left = {self._making[number] for number in numbers if number in self._making}
 
         def ended(making: _Making, error: str, now: float) -> None:
-            """One of the orders is over; the first error is the answer."""
+            """End one of the orders; the first error is the answer."""
             if making not in left:
                 return
             left.discard(making)
@@ -189,7 +171,7 @@ class TableRegistry:
             told(messages.Declared(numbers), now)
 
     def _order(self, numbers: list[int], now: float) -> _Making:
-        """Has every server make these tables; a lost one is not waited for."""
+        """Have every server make these tables; a lost one is not waited for."""
         making = _Making(numbers)
         self._making.update(dict.fromkeys(numbers, making))
         tables = [[number, self._made[number].to_dict()] for number in numbers]
@@ -218,7 +200,7 @@ class TableRegistry:
         return [[number, table.to_dict()] for number, table in self.tables.values()]
 
     def remake(self, now: float) -> None:
-        """Has every server make all tables: a lost master may not have told all of them."""
+        """Have every server make all tables: a lost master may not have reached all."""
         if self._made:
             self._order(list(self._made), now).waiting.append(self._remade)
 

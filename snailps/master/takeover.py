@@ -4,8 +4,8 @@
 
     Past, checkpoints, files -> check_results -> ConfigError: a result would be replaced
 
-Decides by the journal and by whether a server is left; what a fact means, the part of the core
-knows that noted it.
+Decides by the journal and by whether a server is left; the part of the core that noted a fact knows
+its meaning.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from snailps.transport.sockets import is_there
 log = logging.getLogger(__name__)
 
 FORMAT = 2
-"""Of the facts of a journal: other facts, or another meaning of one, get another number."""
+"""Version of a journal's facts and their meaning."""
 _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
-"""Settings of a job that are the master's own affair."""
+"""Settings of a job that concern the master only."""
 
 
 def journal_path(settings: MasterSettings, job: Job) -> Path | None:
@@ -47,13 +47,8 @@ def life_of(life: int, job: Job, frag_num: int, at: float) -> Fact:
 
 
 def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
-    """Takes a journal; what it has of its run, if that is to be taken over.
-
-    Raises
-    ------
-    SnailError
-        The journal is in use, damaged, or of another job or version that still runs.
-    """
+    """Take a journal; its run, if that is to be taken over. SnailError if the journal is in use,
+    damaged, or of another job or version that still runs."""
     there = journal.take()
     if there and job.settings.fresh:
         log.warning("%s: begun anew with --fresh: the previous run is given up", journal.path)
@@ -101,15 +96,9 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
 
 
 def check_results(job: Job, past: Past | None) -> None:
-    """Refuses a job that would replace the files of another run, before anything is done.
-
-    A run that goes on, from a journal or a checkpoint, replaces what it has written itself.
-
-    Raises
-    ------
-    ConfigError
-        A file is there: says which, and what can be done.
-    """
+    """Refuse a job that would replace the files of another run, before anything is done. A run that
+    resumes, from a journal or a checkpoint, replaces its own files. ConfigError names the file, and
+    what can be done."""
     settings = job.settings
     if not settings.output:
         return
@@ -120,7 +109,7 @@ def check_results(job: Job, past: Past | None) -> None:
 
 
 def _continues(settings: JobSettings) -> bool:
-    """Whether there is a checkpoint that the job is to go on from."""
+    """Whether there is a checkpoint that the job is to resume from."""
     on = settings.checkpoint_interval or settings.param_backup_period or settings.checkpoint_dir
     if settings.fresh or not on:
         return False

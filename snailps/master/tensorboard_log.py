@@ -1,12 +1,12 @@
 """A training for TensorBoard: curves, histograms of the rows' norms, and the vectors at the end.
 
-    Status (of the loop) -> scalars ┐
-    Results (beside the loop) -> norms of rows ┼-> queue -> thread -> tensorboardX -> event files
-    files of the export -> words and vectors ┘
+    Status (of the loop)                 -> scalars           ┐
+    Results (beside the loop)           -> norms of rows     ┼-> queue -> thread -> event files
+    files of the export                 -> words and vectors ┘
 
-The loop only puts numbers into a queue; what is written is written in a thread of its own, and what
-cannot be written is left out with a warning: it never ends a run.  A step is the number of words or
-examples so far, so a training that goes on later continues its curves.
+The loop only puts numbers into a queue, which a thread writes; what cannot be written is dropped
+with a warning and never ends a run. A step is the number of words or examples so far, so a resumed
+training continues its curves.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 NODES_PER_S = 100
-"""A status of many processes takes a while to make: of so many one is made each second."""
+"""Processes whose status is made in a second: that of many takes a while."""
 ROWS_MAX = 20_000
-"""Rows of a table whose norms are looked at: shards have rows by hash, so any are a fair sample."""
+"""Rows of a table whose norms are read: shards have rows by hash, so any are a fair sample."""
 WORDS_MAX = 10_000
 """Vectors for the projector, which a browser must hold; the most frequent words."""
 QUEUE_MAX = 1000
 END_S = 20.0
-"""How long the end of the master waits for what is still to be written."""
+"""Seconds that the end of the master waits for the queue."""
 FILE_BYTES_MAX = 256 << 20
-"""A larger file is not loaded for it, but a ``.vec``, of which the first lines are read."""
+"""A larger file is not loaded; of a ``.vec`` only the first lines are read."""
 _VECTORS = (".vec", ".npz", ".bin")
 
 Write = Callable[[Any], None]
@@ -50,21 +50,12 @@ Write = Callable[[Any], None]
 
 
 class TensorboardLog:
-    """Writes a folder that ``tensorboard --logdir`` shows.
-
-    Parameters
-    ----------
-    folder : str
-        Of the first job; later ones of a session have ``job-2``, ... in it.
-
-    Raises
-    ------
-    ConfigError
-        tensorboardX is not installed, or the folder cannot be made.
-    """
+    """Writes a folder that ``tensorboard --logdir`` shows. ConfigError if tensorboardX is not
+    installed, or the folder cannot be made."""
 
     def __init__(self, folder: str) -> None:
         self._module = optional_module("tensorboardX", "tensorboard", "snailps[tensorboard]")
+        # of the first job; later ones of a session have ``job-2``, ... in it
         self._folder = Path(folder).expanduser()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -83,14 +74,13 @@ class TensorboardLog:
     def write_if_due(
         self, job: int, members: int, status: Callable[[], Status], now: float
     ) -> None:
-        """Adds a point to the curves of this job when it is time to."""
+        """Add a point to the curves of this job when it is due."""
         self._job = job
         if now >= self._at:
             self._at = now + max(INTERVAL_S, members / NODES_PER_S)
             self.write(status())
 
     def write(self, status: Status) -> None:
-        """Adds a point to all curves."""
         self._step = step = status["units"]
         points: dict[str, float | None] = {
             "training/loss": status["loss"],
@@ -116,7 +106,7 @@ class TensorboardLog:
     # --- beside the loop -------------------------------------------------------------------------
 
     def looked(self, results: Results) -> None:
-        """Notes the norms of rows of all tables.  Takes as long as reading these does."""
+        """Note the norms of rows of all tables, which takes as long as reading these."""
         step = self._step
         for name in results.tables:
             found, count = [], 0
@@ -131,7 +121,7 @@ class TensorboardLog:
                 self._put(partial(_histogram, f"row_norms/{name}", norms, step))
 
     def exported(self, files: Sequence[str]) -> None:
-        """Notes the vectors of what the export wrote, if they are vectors of words."""
+        """Note the vectors of exported files, if they are vectors of words."""
         known = sorted(
             (_VECTORS.index(suffix), file)
             for file in files
@@ -173,7 +163,7 @@ class TensorboardLog:
                 log.warning("tensorboard: cannot write %s: %s", self._folder, explain(error))
 
     def close(self) -> None:
-        """Writes what there is still, and ends."""
+        """Write what is queued, and end."""
         try:
             self._queue.put(None, timeout=END_S)
         except queue.Full:

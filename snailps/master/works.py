@@ -2,7 +2,7 @@
 
     Work -> Works.begin -> thread -> Works.ended -> WorkDone
 
-Of the master's loop; `run` alone is called in other threads.
+For the master's loop; only `run` is called in other threads.
 """
 
 from __future__ import annotations
@@ -18,22 +18,16 @@ from snailps.node.effects import Work, WorkDone
 
 
 class Works:
-    """The work beside the loop that is under way.
-
-    Parameters
-    ----------
-    wake : callable
-        Called, by any thread, when there is something for `ended`.
-    """
+    """The work beside the loop that is under way."""
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
-        self._wake = wake
+        self._wake = wake  # called by any thread when `ended` has a result
         self._running: dict[int, Future[Any]] = {}
-        self._lanes: dict[str, deque[Work]] = {}  # those that wait behind a running one
+        self._lanes: dict[str, deque[Work]] = {}  # work that waits behind a running one
         self._lane_of: dict[int, str] = {}
 
     def begin(self, work: Work) -> None:
-        """Begins it, or has it wait for those of its lane."""
+        """Begin a work, or queue it in its lane."""
         if work.lane and work.lane in self._lanes:
             self._lanes[work.lane].append(work)
             return
@@ -47,7 +41,7 @@ class Works:
         future.add_done_callback(lambda _: self._wake())
 
     def ended(self) -> list[WorkDone]:
-        """What has come to its end since the last time."""
+        """Results finished since the last call."""
         if not self._running:
             return []
         found = []
@@ -74,13 +68,13 @@ class Works:
         return lane in self._lanes
 
     def wait_first(self, limit_s: float) -> None:
-        """Waits for the first to end, and raises its error."""
+        """Wait for the first to end, and raise its error."""
         done, _ = wait(self._running.values(), limit_s, FIRST_COMPLETED)
         for future in done:
             future.result()
 
     def wait_all(self, limit_s: float, lane: str = "") -> None:
-        """Waits for all of a lane, or for all that are under way, unheard."""
+        """Wait for all work of a lane, or all under way; ignore the results."""
         until = time.monotonic() + limit_s
         while self.has(lane) if lane else self._running:
             left_s = until - time.monotonic()

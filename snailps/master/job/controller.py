@@ -52,34 +52,26 @@ from snailps.transport.control.encoded import Encoded
 log = logging.getLogger(__name__)
 
 SPENT_S = 5.0
-"""How often the journal is told how long the job has worked: what a takeover may forget of that."""
+"""Seconds between notes of the time worked: what a takeover may lose of that."""
 ENDED_MAX = 16
-"""So many jobs that have ended are known: their drivers may ask late."""
+"""Number of ended jobs kept: their drivers may ask late."""
 Then = Callable[[Any, float], None]
-"""What follows on work beside the loop: gets its result, and the time."""
+"""Callback of work beside the loop: gets its result, and the time."""
 
 
 @dataclass(slots=True)
 class EndedJob:
-    """What a job of a session has left behind.
-
-    Attributes
-    ----------
-    failure, trace : str
-        Why it failed, and where in the user's code; empty if it ended well.
-    tables : mapping or None
-        Its tables by name; None where it failed, or once the next job has begun.
-    """
+    """What a job of a session leaves behind."""
 
     settings: Mapping[str, str]
     figures: Mapping[str, Any]
-    failure: str = ""
-    trace: str = ""
+    failure: str = ""  # why it failed; empty if it ended well
+    trace: str = ""  # where in the user's code it failed
+    # None where it failed, or once the next job has begun
     tables: Mapping[str, tuple[int, Table]] | None = None
     summary: Encoded | None = None
 
     def report(self) -> messages.Report:
-        """For the driver that has submitted it."""
         numbered = None
         if self.tables is not None:
             numbered = [[number, table.to_dict()] for number, table in self.tables.values()]
@@ -95,34 +87,18 @@ class EndedJob:
 
 
 class JobController:
-    """The job that a formed cluster is at, if any.
-
-    Parameters
-    ----------
-    members : Membership
-    out : Outbox
-    services : Services
-        What is done beside the loop.
-    alone_s : float
-        How long a job without any worker waits for one to come, seconds.
-    fail : callable
-        ``fail(text, exit_code=1, trace="")``: ends the cluster, with a sentence.
-    on_end : callable
-        Told the time when the result is written.
-    past : Past, optional
-        What an earlier master of this life has noted: the job goes on from there.
-    """
+    """The job that a formed cluster runs, if any."""
 
     def __init__(
         self,
         members: Membership,
         out: Outbox,
-        services: Services,
-        alone_s: float,
+        services: Services,  # work beside the loop
+        alone_s: float,  # seconds that a job without any worker waits for one
         *,
-        fail: Callable[..., None],
-        on_end: Callable[[float], None],
-        past: Past | None = None,
+        fail: Callable[..., None],  # ``fail(text, exit_code=1, trace="")`` ends the cluster
+        on_end: Callable[[float], None],  # called with the time when the result is written
+        past: Past | None = None,  # notes of an earlier master: the job resumes from there
     ) -> None:
         self.leases = LeaseService(members, out)
         self.recovery = JobRecovery(past, members)
@@ -136,7 +112,7 @@ class JobController:
         self._members, self._out, self._services = members, out, services
         self._fail, self._on_end = fail, on_end
         self._is_formed = False
-        self._starting: dict[Member, None] = {}  # workers that come, and are told the job next
+        self._starting: dict[Member, None] = {}  # workers that joined, and get the job next
         self._submitter: int | None = None
         self._summaries: list[int] = []
         self._side = 0  # the work beside the loop that the job waits for
@@ -152,14 +128,13 @@ class JobController:
         )
         self.export = Export(out, self.checkpoints.advice)
         self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
-        self.loading = ExportProgress()  # how far first rows are read from a file
-        self._to_tell: list[int] = []  # calls that ask what the job has left, when it has ended
+        self.loading = ExportProgress()  # of reading first rows from a file
+        self._to_tell: list[int] = []  # calls that ask what the job has left, answered at its end
         self._saved_last = False
         self._spent_at = 0.0  # when the seconds of work are noted next
 
     @property
     def job(self) -> Job | None:
-        """The job that is under way."""
         return self.leases.job
 
     @job.setter
@@ -172,10 +147,8 @@ class JobController:
     # --- beginning and going on --------------------------------------------------------------
 
     def prepare(self, job: Job, workers: int, call: int | None = None) -> None:
-        """Finds the job's input, beside the loop, then starts it on the formed cluster.
-
-        With `call` (a submitted job) an error is told there, and the cluster lives on.
-        """
+        """Find the job's input beside the loop, then start it on the formed cluster. With `call` (a
+        submitted job) an error goes to the driver, and the cluster lives on."""
         self.job, self.figures, self.interrupted = job, {}, False
         self.failed = ""
         self.jobs += 1
@@ -187,7 +160,7 @@ class JobController:
         self._beside(partial(self._find, job, workers), partial(self._prepared, job))
 
     def _find(self, job: Job, workers: int) -> Opened | None:
-        """Beside the loop: the input, and the checkpoints that are there."""
+        """Find the input and the checkpoints, beside the loop."""
         job.prepare(workers)
         if self.job is not job:  # given up meanwhile: the folder may be the next job's by now
             job.close()
@@ -200,7 +173,7 @@ class JobController:
         return opened
 
     def formed(self, now: float) -> None:
-        """The cluster is complete: a prepared job can begin."""
+        """The cluster is complete: begin a prepared job."""
         self._is_formed = True
         if self.job is not None and self.phase is JobPhase.READY:
             self._begin(self.job, now)
@@ -250,19 +223,18 @@ class JobController:
         self._start_all()
 
     def begin_survey(self, job: Job, now: float) -> None:
-        """Opens the ledger of the survey."""
         self._out.note("survey", {})
         self._go(JobPhase.SURVEY)
         job.begin_pass("survey", now)
 
     def _restored(self, snapshot: JobSnapshot, now: float) -> None:
-        """The servers have the rows of a checkpoint: the training goes on behind it."""
+        """The servers have the rows of a checkpoint: resume the training."""
         job = self.job
         if job is not None:
             self._beside(partial(self._keep, job, snapshot), partial(self._kept, job, snapshot))
 
     def _keep(self, job: Job, snapshot: JobSnapshot) -> None:
-        """Beside the loop: a master that takes over begins at the snapshot, too."""
+        """Note the snapshot as where a master that takes over begins; beside the loop."""
         job.check_room(snapshot.summary)
         self._services.keep_base(snapshot)
         if snapshot.summary is not None:
@@ -274,10 +246,10 @@ class JobController:
         self._start_all()
 
     def _open_book(self, job: Job, now: float, snapshot: JobSnapshot | None = None) -> None:
-        """Opens the ledger of the training; with clocks, shards begin at the first one."""
+        """Open the ledger of the training; with clocks, shards begin at the first one."""
         here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
-        if job.rounds and not nodes:  # their workers are decided now
+        if job.rounds and not nodes:  # the workers of rounds are decided now
             self._fail("every worker has left before the training began")
             return
         restored = self.checkpoints.continued_from
@@ -309,7 +281,6 @@ class JobController:
         now: float,
         rotation: Rotation | None = None,
     ) -> None:
-        """Opens the ledger of the training for these workers."""
         job.begin_pass("train", now, nodes, snapshot, rotation)
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
@@ -325,19 +296,17 @@ class JobController:
             )
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
-        """Has all shards begin at a clock; before they do, nothing is leased."""
+        """Set the clock of all shards; nothing is leased before they have it."""
         self._members.rows.set_clock(clock, early=job.rounds > 0, now=now)
 
     def start(self, member: Member) -> None:
-        """A worker joins during a job, if there is one; `tell` tells all of them."""
+        """A worker joins: give it the job at the next `tell`."""
         self.leases.number_changed()
         self._starting[member] = None
 
     def tell(self, now: float) -> None:
-        """Tells workers how many they are, if that has changed, and new ones the job.
-
-        At the end of a turn of the loop: however many join in it, the others are told once.
-        """
+        """Report a changed number of workers to all, and the job to new ones. At the end of a turn
+        of the loop: however many join in it, the others hear of it once."""
         coming, self._starting = self._starting, {}
         self.leases.tell(but=coming)
         workers = len(self._members.joined("worker")) if coming else 0
@@ -351,8 +320,7 @@ class JobController:
             self._start(member, len(workers))
 
     def _start(self, member: Member, workers: int) -> None:
-        """Gives a worker the job."""
-        self._starting.pop(member, None)  # it came while the job began, which tells all
+        self._starting.pop(member, None)  # it joined while the job began, which reaches all workers
         if self.job is None or self.phase not in AT_WORK:
             return
         member.state, member.finished = "starting", False
@@ -365,7 +333,7 @@ class JobController:
     # --- the loop ------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
-        """Begins what follows a pass that has ended."""
+        """Begin what follows a pass that has ended."""
         if self.phase is JobPhase.EXPORTING and self.export.step(now):
             self._end_cancelled()
         self.checkpoints.step(now)
@@ -395,7 +363,7 @@ class JobController:
             self._step_training(job, job.ledger, workers, now)
 
     def _go_on_alone(self, job: Job, ledger: Ledger, now: float) -> None:
-        """Without a worker: ends the training where it is time to, else waits for a worker."""
+        """Without a worker: end the training where it is time to, else wait for a worker."""
         if job.pass_ == "train":
             if self.round is not None:
                 self.round.step(now)
@@ -407,7 +375,7 @@ class JobController:
 
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
         looks = self.round is not None and self.round.looks
-        if job.diverged and not looks:  # which may say that it was an earlier round
+        if job.diverged and not looks:  # which may say that an earlier round diverged
             self._fail(job.diverged)
             return
         self.inspection.step(job, dict(self.figures), now)
@@ -415,10 +383,10 @@ class JobController:
         self.leases.note_waits(job, ledger, workers, now)
         if self.round is not None:
             self.round.step(now)
-        # Behind the end of a round: where that is the last one, no part of another one is leased.
+        # After the end of a round: if that is the last one, no part of another one is leased.
         self._check_limit(job, ledger, now)
         if job.clocked or self.leases.busy:
-            self.leases.answer(now)  # the shards may have told that they are ready
+            self.leases.answer(now)  # the shards may have reported that they are ready
         late = any(not (member.finished or member.dropped) for member in workers)
         if self.leases.drop_late(ledger, workers, now):
             return
@@ -430,7 +398,7 @@ class JobController:
             if not self._members.rows.clocks_set or self._members.rows.moving:
                 return
             if self.interrupted and self.checkpoints.writes and not self._saved_last:
-                self._saved_last = True  # the same command will go on from here
+                self._saved_last = True  # the same command resumes from here
                 self.checkpoints.begin(job, now)
                 return
             job.end_pass(now)
@@ -442,11 +410,8 @@ class JobController:
             self._out.say(f"{limit} reached: finishing the leased blocks, then saving the model")
 
     def snapshot(self, now: float) -> Snapshot | None:
-        """State for a master that takes over, beside the members and the base.
-
-        None where the journal is not compacted: outside the training, or between its end and the
-        export.
-        """
+        """State for a master that takes over, beside the members and the base. None where the
+        journal is not compacted: outside the training, or between its end and the export."""
         job = self.job
         if self.phase is not JobPhase.TRAINING or self._side or job is None:
             return None
@@ -465,14 +430,14 @@ class JobController:
         return Snapshot({"job": state}, arrays, facts)
 
     def compact(self, now: float) -> None:
-        """The journal has grown: begins it anew, where it may."""
+        """Compact the journal, where that is allowed."""
         snapshot = self.snapshot(now)
         if snapshot is not None:
             self._out.put(Compact(snapshot))
 
     @property
     def can_wait(self) -> bool:
-        """Whether there is a job that can wait for a worker: in rounds some must be there first."""
+        """Whether there is a job that can wait for a worker; rounds need some workers to begin."""
         before = self.phase in (JobPhase.RESTORING, JobPhase.SURVEY, JobPhase.LOADING)
         needs_workers = before and self.job is not None and self.job.rounds > 0
         return self.phase not in (JobPhase.IDLE, JobPhase.STOPPING) and not needs_workers
@@ -489,7 +454,7 @@ class JobController:
         return self.checkpoints.holds_rows or restores
 
     def interrupt(self, now: float) -> None:
-        """Ends the training early: leased blocks are finished, and the model is saved."""
+        """End the training early: leased blocks are finished, and the model is saved."""
         if self.job is not None and self.job.ledger is not None and not self.interrupted:
             self.interrupted = True
             self._end_early(self.job, "interrupt", now)
@@ -504,14 +469,14 @@ class JobController:
         self.leases.answer(now)
 
     def ends_early(self, *, interrupted: bool, now: float) -> None:
-        """Blocks at work are finished, but not waited for without a limit."""
+        """Give leased blocks a limited time to be finished."""
         self.interrupted = interrupted
         self.leases.hurry(now)
 
     # --- what workers ask --------------------------------------------------------------------
 
     def all_back(self, now: float) -> None:
-        """All members are back or given up: tells them what the lost master may not have."""
+        """All members are back or given up: repeat what the lost master may not have sent."""
         job = self.job
         if job is None or job.ledger is None or self.phase is not JobPhase.TRAINING:
             return
@@ -527,7 +492,7 @@ class JobController:
         self.leases.all_back(job, now)
 
     def came_back(self, member: Member, now: float) -> None:
-        """A worker of an earlier master: takes over what it has leased and reported."""
+        """Adopt what a worker of an earlier master has leased and reported."""
         if self.job is None or self.job.ledger is None:
             return
         if member.resume_state["started"]:
@@ -536,7 +501,7 @@ class JobController:
             self.start(member)
 
     def released(self, member: Member, now: float) -> int:
-        """A worker has gone: its blocks go to others; returns how many."""
+        """Release the blocks of a worker that is gone; returns how many."""
         return self.leases.released(member, self._lost_in_round, now)
 
     def _lost_in_round(self, now: float) -> None:
@@ -559,7 +524,7 @@ class JobController:
             self._summaries.append(call)
 
     def _end_survey(self, job: Job) -> str:
-        """Beside the loop: the parts become one; what the job will write."""
+        """Finish the summary, beside the loop; returns what the job will write, in words."""
         job.end_survey()
         files = job.check_room(job.summary)
         self._services.keep_base(job.base())
@@ -572,7 +537,7 @@ class JobController:
         self.summarised(now)
 
     def summarised(self, now: float) -> None:
-        """The survey is merged, and kept: goes on to the training."""
+        """The survey is merged and kept: begin the training."""
         self._out.note("summary", {})
         job, _ = self.leases.running()
         assert job.summary is not None
@@ -598,7 +563,7 @@ class JobController:
     # --- beside the loop -----------------------------------------------------------------------
 
     def _beside(self, run: Callable[[], Any], then: Then) -> None:
-        """Has something done that the job waits for."""
+        """Run work that the job waits for."""
         self._side = self._out.work(run, partial(self._side_done, then))
 
     def _side_done(self, then: Then, done: WorkDone, now: float) -> None:
@@ -646,13 +611,12 @@ class JobController:
         self._fail(self.export.verdict(), EXIT_INTERRUPTED)
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:
-        """An earlier master had written the result: only the end is left."""
+        """An earlier master had written the result: only end the job."""
         job.end_pass(now)
         self._go(JobPhase.EXPORTING)
         self.ended(figures, now)
 
     def ended(self, figures: dict[str, Any], now: float) -> None:
-        """The result is written."""
         self.figures = figures
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
@@ -660,7 +624,7 @@ class JobController:
         self._on_end(now)
 
     def remember(self) -> None:
-        """The job of a session has ended well: keeps what it leaves."""
+        """Keep what a session's job leaves."""
         if (job := self.job) is not None:
             summary = None if job.summary is None else job.summary_message()
             tables = dict(self._members.table_registry.tables)
@@ -676,7 +640,7 @@ class JobController:
         self._to_tell.clear()
 
     def tell_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
-        """A driver asks what a job has left; of the one that is at work when that has ended."""
+        """Answer a driver that asks what a job has left; for the present job, at its end."""
         at_work = self.job is not None and self.jobs not in self.ended_jobs
         if at_work and message.job == self.jobs:
             self._to_tell.append(call)
@@ -692,13 +656,12 @@ class JobController:
         return ended
 
     def collect_figures(self, own_rss_mb: float, now: float) -> None:
-        """Adds up what the members told to the figures of the run."""
         job, _ = self.leases.running()
         saved = self.checkpoints.figures()
         self.figures = run_figures(job, self._members, self.figures, saved, own_rss_mb, now)
 
     def cancel(self, now: float) -> bool:
-        """Ends the export of a job that its driver gives up; whether there is one."""
+        """Cancel the export of a job that its driver gives up; False: none is under way."""
         if self.phase is not JobPhase.EXPORTING:
             return False
         if not self.export.cancelled:
@@ -706,15 +669,13 @@ class JobController:
         return True
 
     def abandon(self, text: str, now: float, trace: str = "") -> None:
-        """The job of a session has failed: nothing more is done for it, nor waited for.
-
-        What its workers still ask is refused.  Its rows stay until the next job begins.
-        """
+        """Give up the failed job of a session and all that it waits for. Requests of its workers
+        are refused. Its rows stay until the next job begins."""
         job = self.job
         assert job is not None
         self._remember(EndedJob(to_mapping(job.settings), {}, text, trace))
         self._answer_submitter(ClusterError(with_frames(text, trace)))
-        self._out.disown(self._side)  # its thread may go on for a while, unheard
+        self._out.disown(self._side)  # its thread may run on for a while, its result ignored
         self._side = 0
         self._out.put(LeaveRounds())
         for call in self._summaries:
@@ -723,17 +684,17 @@ class JobController:
         self.leases.close()
         self.checkpoints.abandon("the job has failed")
         if job.clocked and self.phase is JobPhase.TRAINING:
-            self._members.rows.set_clock(0, early=True, now=now)  # forget what it staged
+            self._members.rows.set_clock(0, early=True, now=now)  # drop what the clock has staged
         self.end()
         self._go(JobPhase.STOPPING)
         self.figures, self.failed = {}, text
 
     def abandoned(self) -> None:
-        """The workers of the job that has failed are gone."""
+        """The workers of the failed job are gone: wait for the next one."""
         self._go(JobPhase.IDLE)
 
     def end(self) -> None:
-        """Goes back to waiting for a job."""
+        """Return to waiting for a job."""
         self.checkpoints.forget()
         if self.job is not None:
             self._out.work(self.job.close, _ignored)
@@ -743,11 +704,10 @@ class JobController:
         self.job, self.round, self.interrupted = None, None, False
         self._members.left.clear()
         for member in self._members.nodes():
-            if member.state != "stopping":  # sent away with a job that has failed
+            if member.state != "stopping":  # stopped with a job that has failed
                 member.state = "ready"
 
     def check_checkpoint(self, now: float) -> None:
-        """Begins a checkpoint if one is due."""
         if self.phase is JobPhase.TRAINING and self.job is not None:
             ledger = self.job.ledger
             busy = self.round is not None and self.round.busy

@@ -2,7 +2,7 @@
 
     training done -> Work(export) -> figures -> on_exported        signal -> cancel -> verdict
 
-What is written is the model's affair; it is done beside the loop.
+The model writes its files, beside the loop.
 """
 
 from __future__ import annotations
@@ -16,44 +16,37 @@ from snailps.master.effects import CancelExport, Outbox
 log = logging.getLogger(__name__)
 
 TELL_S = 10.0
-"""Between two lines of the log on how far an export is."""
+"""Seconds between log lines on the progress of an export."""
 CANCEL_S = 5.0
-"""How long an export that was cancelled may take to end."""
+"""Seconds that a cancelled export may take to end."""
 
 
 class Export:
-    """How far the export of a job is; `told` is None before it has begun.
-
-    Parameters
-    ----------
-    out : Outbox
-    advice : callable
-        What the user should know of the job's checkpoints, in words; may be empty.
-    """
+    """Progress of a job's export; `told` is None before it begins."""
 
     def __init__(self, out: Outbox, advice: Callable[[], str]) -> None:
+        # what the user should know of the job's checkpoints; may be empty
         self._out, self._advice = out, advice
         self.told: ExportProgress | None = None
         self._told_at = 0.0
         self._cancelled_at: float | None = None
 
     def begin(self, now: float) -> ExportProgress:
-        """Begins the export; its thread writes its progress into the result."""
+        """Begin the export; its thread writes its progress into the result."""
         self._told_at, self._cancelled_at = now, None
         self.told = ExportProgress()
         return self.told
 
     def forget(self) -> None:
-        """Another job begins."""
         self.told, self._cancelled_at = None, None
 
     @property
     def cancelled(self) -> bool:
-        """It was told to end, and has not ended yet."""
+        """It was cancelled and has not ended yet."""
         return self._cancelled_at is not None
 
     def cancel(self, now: float) -> None:
-        """Ends it: what is not written yet will not be, and leaves nothing behind."""
+        """Cancel it; unwritten files leave nothing behind."""
         self._cancelled_at = now
         log.warning("interrupted: ending the export")
         if self.told is not None:
@@ -61,7 +54,7 @@ class Export:
         self._out.put(CancelExport())
 
     def step(self, now: float) -> bool:
-        """Logs its progress; True: it was cancelled, and does not end."""
+        """Log its progress; True: it was cancelled, and does not end."""
         if self._cancelled_at is not None and now - self._cancelled_at > CANCEL_S:
             return True
         if self.told is not None and now - self._told_at >= TELL_S:
@@ -71,7 +64,7 @@ class Export:
         return False
 
     def verdict(self) -> str:
-        """What is there of an export that was interrupted, and how to get the rest."""
+        """What an interrupted export has written, and how to get the rest."""
         text = "interrupted while saving the model; "
         if self.told is None:
             text += "nothing was saved"

@@ -3,9 +3,8 @@
     status of the job, once a second -> RunHistory -> at most POINTS_MAX points -> Ask("history")
     points that were added -> facts of the journal -> RunHistory of a master that takes over
 
-When it is full, every second point is dropped and the next ones are twice as far apart: the points
-stay evenly spread over the whole training, and their memory is bounded: so is what the journal has
-of them, some 3,000 facts in ten days.
+When it is full, every second point is dropped and the period doubles: the points stay evenly spread
+over the training, and their memory and share of the journal are bounded.
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from snailps.node.status import History
 
 POINTS_MAX = 512
 FIRST_S = 1.0
-"""Between two points of a training that has just begun."""
+"""Seconds between the first points of a training."""
 POINT = "point"
-"""Kind of the fact of a point."""
 
 
 class RunHistory:
-    """Points of the newest job's training."""
-
     def __init__(self) -> None:
         self._job = 0
         self._clear()
@@ -43,10 +39,7 @@ class RunHistory:
         *,
         last: bool = False,
     ) -> bool:
-        """Adds a point if it is time to, and whether it was.
-
-        Another `job` begins anew; the `last` point is kept.
-        """
+        """Add a point if due; whether it was. Another `job` clears; a `last` point is kept."""
         if job != self._job:
             self._job = job
             self._clear()
@@ -54,7 +47,7 @@ class RunHistory:
             self._due = at_s
         if at_s < self._due and not last:
             return False
-        # From when it was due: looks that come a little late must not stretch the distance.
+        # From when it was due: late calls must not stretch the distance.
         self._due = max(self._due + self._period_s, at_s + self._period_s / 2)
         self._points.append((round(at_s, 3), units, round(rate, 1), loss))
         if len(self._points) > POINTS_MAX:
@@ -64,20 +57,16 @@ class RunHistory:
         return True
 
     def restore(self, facts: Iterable[Fact], begun_s: float) -> None:
-        """Takes the points of an earlier master, at times below 0.
-
-        `begun_s`: when this master began, seconds since 1970.
-        """
+        """Take the points of an earlier master, at times below 0; this one began at `begun_s`."""
         for fact in facts:
             if fact.kind == POINT:
-                # The clock may have been set back since: what follows must not wait for it.
+                # The clock may have been set back since: later points must not wait for it.
                 at_s, point = min(0.0, float(fact.data["at"]) - begun_s), fact.data
                 self.note(
                     point["job"], at_s, point["units"], point["rate"], point["loss"], last=True
                 )
 
     def told(self) -> History:
-        """All points, for `Ask("history")`."""
         return {
             "at_s": [point[0] for point in self._points],
             "units": [point[1] for point in self._points],

@@ -2,7 +2,7 @@
 
     settings.input -> files -> blocks -> leases        a block that no worker can open -> its bytes
 
-It owns unpacked copies of the input while the job lasts; it knows no lease and no pass.
+Owns unpacked copies of the input while the job lasts; knows no lease and no pass.
 """
 
 from __future__ import annotations
@@ -19,25 +19,11 @@ from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError
 
 BLOCKS_LEAST = 50
-"""Blocks that an asynchronous job has at least for each worker, where an epoch has fewer than ten:
-a lease takes about 1 ms, more than a block of such input."""
+"""Least number of blocks a worker in an async job with few epochs (a lease takes about 1 ms)."""
 
 
 class JobInput:
-    """Files and blocks; none before `find`.
-
-    Attributes
-    ----------
-    blocks : list of Block
-        Of one epoch.
-    block_bytes : int
-        How large they are, about; 0 where the model cuts its input itself.
-    total_bytes : int
-        Of all files.
-    order : int or None
-        Seed by which blocks are drawn, each spread over its file, or over several files; None: as
-        they are cut, in their order.
-    """
+    """Files and blocks; none before `find`."""
 
     def __init__(self, cls: type[Worker], settings: JobSettings) -> None:
         self._cls, self._settings = cls, settings
@@ -48,38 +34,33 @@ class JobInput:
         self._single: list[Source] = []
         self._lengths: dict[str, int] = {}
         self._joined: dict[str, Joined] | None = None
+        # seed by which blocks are drawn, each spread over its file or files; None: in file order
         self.order: int | None = None
         self._versions: dict[str, str] = {}
-        self.total_bytes = 0
-        self.blocks: list[Block] = []
-        self.block_bytes = 0
+        self.total_bytes = 0  # of all files
+        self.blocks: list[Block] = []  # of one epoch
+        self.block_bytes = 0  # about; 0 where the model cuts its input itself
 
     @property
     def sources(self) -> list[tuple[str, int]]:
-        """The files of the input, and how long each is."""
+        """Path and length of each input file."""
         return [(source.path, source.bytes) for source in self._sources]
 
     def find(self) -> None:
-        """Finds the files.  May take long (unpacking).
-
-        Raises
-        ------
-        DataError
-            A path is missing, empty or unreadable.
-        """
+        """Find the files; may unpack, which takes long."""
         self._sources = expand(self._settings.input, self._scratch)
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
         self._lengths = {one.path: one.bytes for one in self._sources}
         self.total_bytes = sum(self._lengths.values())
 
     def cut(self, settings: JobSettings, workers: int, workers_told: int) -> None:
-        """Cuts the files, for so many workers as they are and as models count them."""
+        """Cut the files, by the workers present and as models count them (`workers_told`)."""
         self._settings = settings
         size = settings.block_bytes or self._cls.block_bytes(
             settings, self.total_bytes, workers_told
         )
         most = -(-self.total_bytes // 10)
-        if settings.consistency == "async":  # else blocks are what steps are made of
+        if settings.consistency == "async":  # else a step consists of blocks
             of_job = self.total_bytes * min(settings.epochs, BLOCKS_LEAST)
             most = max(most, -(-of_job // (BLOCKS_LEAST * workers_told)))
         pieces = self._cls.pieces(settings, self._sources, workers)
@@ -91,21 +72,18 @@ class JobInput:
             self.blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
 
     def fit(self, summary: bytes) -> None:
-        """Cuts the files anew, now that the survey is known: no block gets larger.
-
-        Pieces of the model's own stay.
-        """
+        """Cut the files anew by the survey: no block grows. Pieces that the model cut stay."""
         if not self.block_bytes:
             return
         size = self._cls.fit_block(self._settings, self.block_bytes, self.total_bytes, summary)
         self._cut(max(1, min(size, self.block_bytes)))
 
     def take(self, blocks: list[Block], block_bytes: int, order: int | None) -> None:
-        """Takes the blocks that an earlier life of the job had, and their order."""
+        """Adopt the blocks and the order of an earlier master."""
         self.blocks, self.block_bytes, self.order = blocks, block_bytes, order
 
     def spread(self, path: str) -> int:
-        """Length of a file, or of several, over which blocks are spread; 0: they are not."""
+        """Bytes of the file or files over which a block is spread; 0: it is contiguous."""
         if self.order is None:
             return 0
         joined = self._of_several().get(path)
@@ -128,17 +106,11 @@ class JobInput:
         return self._joined
 
     def version(self, path: str) -> str:
-        """What tells the version of a file that was cut; empty of one that is read as it is."""
+        """Version tag of a file that was cut; empty for one that is read as it is."""
         return self._versions.get(path, "")
 
     def read(self, block: Block, unit: str, text: int = 0) -> bytes:
-        """Bytes of a block, in a unit, of one over several files a text's; or a head (`HEAD`).
-
-        Raises
-        ------
-        DataError
-            The master cannot read it either.
-        """
+        """Bytes of a block in a unit, of one text of a block over several, or a head (`HEAD`)."""
         files, by_file = self.files(block)
         if unit == HEAD:
             return read_head(files[0].path if files else block.path, self._scratch)
@@ -158,7 +130,7 @@ class JobInput:
         )
 
     def close(self) -> None:
-        """Lets go of unpacked input; more calls do nothing."""
+        """Remove unpacked input; idempotent."""
         self._scratch.close()
         self._scratch.clean()
 
@@ -176,12 +148,7 @@ def address_of(path: str) -> str:
 
 
 def check_driver_files(texts: Mapping[str, str], files: Collection[str] = ()) -> None:
-    """Refuses settings that name data of a Python process, but for the `files` of that process.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse settings that name data of a Python process, except `files`, that process's own."""
     for name, text in texts.items():
         if PREFIX not in text:
             continue

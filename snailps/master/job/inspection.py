@@ -1,9 +1,9 @@
-"""The model's looks at its own tables: during the training, after each round, at the export.
+"""The model's inspections of its own tables: during the training, after each round, at the export.
 
-    due -> Reading (numbers, tables, figures) -> Work(services.reader ...) -> result
+    due -> Reading (numbers, tables, metrics) -> Work(services.reader ...) -> result
 
-Owns when a look is due and what a reading of the tables needs; `model_reader.py` reads them.  `now`
-is monotonic seconds.
+Owns when an inspection is due and what a reading of the tables needs; `model_reader.py` reads them.
+`now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -19,46 +19,36 @@ from snailps.master.services import Reader, Reading
 from snailps.node.effects import WorkDone
 
 LOOKS = 10
-"""How often the model's inspector looks during the training."""
+"""Inspections during one training."""
 NUMBERS = 3
 """Incarnations for one reading of the tables: an export connects three times."""
 MAP_S = 3.0
-"""Between two maps, for all that ask; each connects to every shard."""
+"""Least seconds between maps, over all that ask; each connects to every shard."""
 MAPPED_SHARDS_MAX = 64
 SHARP_FROM = 0.02
-"""From this share of the training on, rows have directions worth a look."""
+"""Share of the training after which rows have directions worth showing."""
 
 
 class Inspection:
-    """The looks of one job after the other.
-
-    Parameters
-    ----------
-    members : Membership
-    out : Outbox
-    reader : Reader
-        Reads the tables, beside the loop.
-    """
-
     def __init__(self, members: Membership, out: Outbox, reader: Reader) -> None:
+        # reads the tables, beside the loop
         self._members, self._out, self._reader = members, out, reader
-        self._begun = 0  # how often one did
+        self._begun = 0  # inspections begun
         self._looks = 0
-        self._looking = 0  # the work of a look
+        self._looking = 0  # the work of an inspection
         self._mapping = False
         self._map: Mapping[str, Any] = {}
         self._map_due = 0.0
         self._numbers: Iterator[int] | None = None  # of the connection that serves all rounds
 
     def begin(self, looks: int = 0) -> None:
-        """A job begins, or goes on after so many looks."""
+        """Begin a job, or resume it after `looks` inspections."""
         self._begun += 1
-        self._looks, self._looking = looks, 0  # a look at another job ends unheard
+        self._looks, self._looking = looks, 0  # the result of another job's inspection is ignored
         self._map = {}
 
     @property
     def looking(self) -> bool:
-        """Whether the inspector looks at present."""
         return bool(self._looking)
 
     @property
@@ -72,7 +62,7 @@ class Inspection:
         return Reading(numbers, dict(self._members.table_registry.tables), figures)
 
     def step(self, job: Job, figures: dict[str, Any], now: float) -> None:
-        """Has the model's inspector look, once each tenth of the training."""
+        """Have the model's inspector run, once each tenth of the training."""
         looks = int(job.progress(now) * LOOKS)
         if looks > self._looks and not self._looking:
             self._looks = looks
@@ -84,10 +74,8 @@ class Inspection:
             self._looking = 0
 
     def map(self, job: Job, then: Callable[[Mapping[str, Any]], None], now: float) -> None:
-        """Has places of named rows read; `then` gets them, or those of the last map of this job.
-
-        Not in a cluster of more than `MAPPED_SHARDS_MAX` shards.
-        """
+        """Place named rows in a map; `then` gets it, or the last map of this job. Not in a cluster
+        of more than `MAPPED_SHARDS_MAX` shards."""
         shards = len(self._members.route.shards) if self._members.route is not None else 0
         if self._mapping or now < self._map_due or not 0 < shards <= MAPPED_SHARDS_MAX:
             then(self._map)
@@ -107,7 +95,7 @@ class Inspection:
         self._out.work(read, mapped)
 
     def begin_rounds(self) -> None:
-        """The rounds of a job begin: their first look connects."""
+        """Prepare rounds: their first inspection connects."""
         self._numbers = None
 
     def after_round(
@@ -118,7 +106,7 @@ class Inspection:
         then: Callable[[WorkDone, float], None],
         now: float,
     ) -> None:
-        """Has the model look at itself after a round."""
+        """Have the model inspect its tables after a round."""
         if not job.looks_after_rounds:
             then(WorkDone(0, {}), now)
             return

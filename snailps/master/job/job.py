@@ -1,10 +1,10 @@
-"""A job at the master: the model's class, its input, its passes, its figures.
+"""A job at the master: the model's class, its input, its passes, its metrics.
 
     settings -> Job.load -> prepare (files -> blocks) -> Ledger of "survey" -> summary
-             -> Ledger of "train" -> figures -> export
+    -> Ledger of "train" -> metrics -> export
 
-Owns what is to be done and what has been done.  `leases/service.py` asks it for leases and passes
-on results; sums of figures are in `metrics.py`.  No connections here; `now` is monotonic seconds.
+Owns the work and its progress. `leases/service.py` asks it for leases and passes on results; sums
+are in `metrics.py`. No connections here; `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MASK64 = (1 << 64) - 1
 
 
 def block_seed(seed: int, number: int) -> int:
-    """uint64 seed of a lease: SplitMix64's step of the job's seed and the lease's number."""
+    """Seed of a lease: SplitMix64's step of the job's seed and the lease's number."""
     x = (seed * 0x9E3779B97F4A7C15 + number + 1) & _MASK64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -58,7 +58,6 @@ def block_seed(seed: int, number: int) -> int:
 
 
 def _result(message: messages.Done | messages.GiveBack) -> BlockResult:
-    """What a worker reports of a block or a visit, for its record."""
     metrics = message.metrics
     return BlockResult(
         message.units,
@@ -70,18 +69,12 @@ def _result(message: messages.Done | messages.GiveBack) -> BlockResult:
 
 
 def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
-    """The rotation that these fields are of; None: there is none."""
+    """Rotation from the fields of `Rotation`; None without fields."""
     return Rotation(int(fields["chunks"]), int(fields["most_parts"])) if fields else None
 
 
 def _rotation_told(snapshot: JobSnapshot) -> Mapping[str, Any]:
-    """What a snapshot has of its rotation; empty: nothing.
-
-    Raises
-    ------
-    ConfigError
-        It numbers its entries in another way.
-    """
+    """Rotation fields of a snapshot; empty without. ConfigError if its entries number otherwise."""
     told: Mapping[str, Any] = snapshot.figures.get("rotation", {})
     if told and "extent" not in told:
         raise ConfigError(
@@ -93,22 +86,10 @@ def _rotation_told(snapshot: JobSnapshot) -> Mapping[str, Any]:
 
 
 class Job:
-    """One job, from its settings to its figures.
-
-    Parameters
-    ----------
-    raw : RawConfig
-        Where the settings come from.
-    also_known : iterable of settings classes
-        Whose keys may stand in the same file.
-    now : float
-        Monotonic seconds, as everywhere here.
-    """
-
     def __init__(
         self,
-        raw: RawConfig,
-        also_known: Iterable[type[Any]] = (),
+        raw: RawConfig,  # where the settings come from
+        also_known: Iterable[type[Any]] = (),  # settings classes whose keys may be in the same file
         now: float = 0.0,
     ) -> None:
         entry = raw.explicit("worker_class", JobSettings)
@@ -124,10 +105,10 @@ class Job:
         for notice in without_effect(self.cls, self.settings, raw):
             log.warning("%s", notice)
         self.diverged = ""
-        """Why the training cannot go on; empty while it can."""
+        """Why the training cannot continue; empty while it can."""
         self.worker_class = entry.value
         self.source = b""
-        """Of the class, where no process can import it."""
+        """Source of the class, where no process can import it."""
         # Asked here, once: the core calls nothing of the model's class.
         self.name = self.cls.model_name(self.settings)
         self.clocked = self.cls.clocked(self.settings)
@@ -142,7 +123,7 @@ class Job:
         self.loader = self.cls.loader(self.settings)
         surveyor = self.cls.surveyor(self.settings)
         self.has_survey = surveyor is not None
-        # Where workers merge blocks, no order of them matters: `SurveyPart` says so.
+        # Where workers merge blocks, their order does not matter: see `SurveyPart`.
         in_order = self.clocked and self.cls.survey_part is Worker.survey_part
         self.survey = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
         self.round_figures: list[dict[str, Any]] = []
@@ -159,23 +140,16 @@ class Job:
         self.metrics = PassMetrics()
         self.ended_by = ""
         self._is_judged = settings_of(self.cls.Settings)["epochs"].auto
-        """Of a model whose epochs are decided by its loss, too: what that still does is told."""
+        """The loss decides the number of epochs by default: reported also where it is fixed."""
         self._least_epochs = self.settings.epochs
-        """From so many on the training ends when the loss stops falling; all: it does not."""
+        """Epochs after which the training may end when the loss stops falling."""
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
 
     def prepare(self, workers: int) -> None:
-        """Finds the input and cuts it into blocks.  May take long (unpacking).
-
-        Raises
-        ------
-        DataError
-            A path is missing, empty or unreadable.
-        ConfigError
-            No input is named, or nothing can be written where the output is to go.
-        """
+        """Find the input and cut it into blocks; may take long (unpacking). ConfigError also where
+        nothing can be written to the output."""
         check_output(self.settings.output)
         if self.rounds:  # each worker finds its own data
             return
@@ -191,15 +165,8 @@ class Job:
     def check_methods(
         self, tables: Iterable[Table], where: str, known: Iterable[Table] = ()
     ) -> None:
-        """Refuses tables of a file with classes that neither the model nor `known` tables declare.
-
-        Servers import what a table names, and the file may be a stranger's.
-
-        Raises
-        ------
-        ConfigError
-            One has such a class, or the model cannot say what it declares.
-        """
+        """Refuse tables of a file with classes that neither the model nor `known` tables declare.
+        Servers import what a table names, and the file may be a stranger's."""
         wanted = [table for table in tables if table.in_python]
         if not wanted:
             return
@@ -228,15 +195,13 @@ class Job:
         return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6
 
     def workers_told(self, workers: int) -> int:
-        """Workers as models count them: in bsp all that a result depends on are micro-batches,
-        and in rounds the parts of a round.
-        """
+        """Workers as models count them: micro-batches in bsp, the parts of a round in rounds."""
         if self.clocked and not self.rounds:
             return self.settings.micro_batches
         return workers if self.ledger is None else self.ledger.workers_told(workers)
 
     def start_message(self, workers: int) -> messages.Start:
-        """What workers are told; one message for as many workers, made once."""
+        """The Start message, cached for a number of workers."""
         told = self.workers_told(workers)
         if self._start is None or self._start.workers != told:
             settings = dict(to_mapping(self.settings))
@@ -255,11 +220,9 @@ class Job:
         snapshot: JobSnapshot | None = None,
         rotation: Rotation | None = None,
     ) -> None:
-        """Opens the ledger of "survey" or "train", the latter for these workers.
-
-        With a `snapshot`, of a checkpoint or of a lost master, the training continues from there.
-        `rotation` is what `plan_rotation` returned, to this master or to the lost one.
-        """
+        """Open the ledger of "survey" or "train". A `snapshot` (of a checkpoint or a lost master)
+        resumes the training. `rotation` is what `plan_rotation` returned, to this master or to the
+        lost one."""
         self.pass_ = name
         train = name == "train"
         self._is_fresh = train and snapshot is None
@@ -271,23 +234,14 @@ class Job:
         else:
             self.ledger = Ledger(self.input.blocks)
         self._pass_begun = now
-        # Losses by epoch, or by round as they come: there may be very many of those.
+        # Losses by epoch; of rounds as they come, as there may be very many.
         self.metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
         if snapshot is not None:
             self._resume(snapshot, now)
 
     def plan_rotation(self, workers: int, snapshot: JobSnapshot | None = None) -> Rotation | None:
-        """How a training that so many workers begin rotates; None: it does not.
-
-        Calls the model's class.  A training that goes on from a snapshot rotates as it did.
-
-        Raises
-        ------
-        ClusterError
-            The class returns something else.
-        ConfigError
-            It rotates, and steps are limited.
-        """
+        """How a training that `workers` begin rotates; None: it does not. Calls the model's class.
+        A resumed training rotates as before. A rotation with limited steps is a ConfigError."""
         s = self.settings
         if snapshot is not None:
             known = rotation_of(_rotation_told(snapshot))
@@ -313,7 +267,6 @@ class Job:
     def _new_ledger(
         self, nodes: Sequence[int], snapshot: JobSnapshot | None, rotation: Rotation | None
     ) -> Ledger:
-        """The ledger of the training, by the settings' consistency."""
         s = self.settings
         known = snapshot.records if snapshot is not None else NO_RECORDS
         if self.rounds:
@@ -333,7 +286,6 @@ class Job:
         return Ledger(*all_)
 
     def end_pass(self, now: float) -> None:
-        """Notes how long the pass took."""
         self._seconds[self.pass_] = now - self._pass_begun
 
     # --- snapshots -------------------------------------------------------------------------
@@ -346,19 +298,9 @@ class Job:
         ticks: Sequence[int] = (0,),
         exact: bool = False,
     ) -> JobSnapshot:
-        """The state of the training.
-
-        Parameters
-        ----------
-        now : float
-        clock : int
-            For a checkpoint of the beginning of this clock, in bsp and in rounds.
-        ticks : sequence of int
-            Of the clock of tables that forget rows.
-        exact : bool
-            For a master that takes over.  The arrays are valid until the next call.  Cheap enough
-            for the master's loop: what has changed since the last one is copied.
-        """
+        """State of the training. `clock`: for a checkpoint of the beginning of this clock, in bsp
+        and in rounds. `exact`: for a master that takes over; its arrays are valid until the next
+        call, and only changes are copied, so it may run in the master's loop."""
         assert self.ledger is not None
         arrays: dict[str, NDArray[Any]] = {}
         state: dict[str, Any] | None = None
@@ -401,7 +343,7 @@ class Job:
         return self._snapshot(records, max(0, clock), figures, state, arrays)
 
     def base(self) -> JobSnapshot:
-        """The state at the beginning of the training, when nothing of it is done."""
+        """The state at the beginning of the training."""
         figures: dict[str, Any] = {
             "lr": None,
             "survey_s": self._seconds.get("survey", 0.0),
@@ -430,13 +372,13 @@ class Job:
         )  # fmt: skip
 
     def _take_input(self, snapshot: JobSnapshot) -> None:
-        """Takes the blocks and the summary of a snapshot: nothing of a survey is left to do."""
+        """Take blocks and summary from a snapshot: no survey is left to do."""
         self.input.take(snapshot.blocks, snapshot.block_bytes, snapshot.figures.get("order"))
         self.summary, self.survey = snapshot.summary, None
         self._seconds["survey"] = snapshot.figures["survey_s"]
 
     def _resume(self, snapshot: JobSnapshot, now: float) -> None:
-        """Takes the progress of a snapshot, whose records the ledger has."""
+        """Take the progress of a snapshot; the ledger has its records."""
         assert self.ledger is not None
         figures, exact = snapshot.figures, snapshot.exact
         self._pass_begun = now - figures["train_s"]
@@ -468,27 +410,27 @@ class Job:
                 self._count(number, records.result(number))
 
     def adopt(self, snapshot: JobSnapshot) -> None:
-        """Takes over what an earlier master had surveyed."""
+        """Adopt the survey of an earlier master."""
         assert self.ledger is not None
         self._take_input(snapshot)
         self.ledger.close()
 
     def replay(self, message: messages.Done, node: int, now: float) -> bool:
-        """Takes the result of a block that is known to be this node's; False if it is done."""
+        """Take the result of a block of this node; False if it was done already."""
         assert self.ledger is not None
         return self.ledger.claim(message.number, node) and self.done(message, node, now)
 
     def spent(self, now: float) -> dict[str, float]:
-        """Seconds of work so far, of the job and of its pass: those of `began`."""
+        """Seconds of work so far, of the job and of its pass: arguments of `began`."""
         return {"job_s": round(now - self._begun, 3), "pass_s": round(self.elapsed_s(now), 3)}
 
     def began(self, job_s: float, pass_s: float, now: float) -> None:
-        """The job and its pass have had so many seconds, under other masters."""
+        """Add seconds of work under earlier masters."""
         self._begun, self._pass_begun = now - job_s, now - pass_s
         self.metrics.forget_rate(now)
 
     def begin_round(self) -> None:
-        """A round begins: a checkpoint in its course has the figures of now."""
+        """Keep the metrics of now for checkpoints during the round."""
         assert isinstance(self.ledger, RoundLedger)
         losses = self.metrics.losses[: self.ledger.round]
         self._at_round = (self.metrics.units, [list(sums) for sums in losses])
@@ -509,7 +451,7 @@ class Job:
         return self._reached_in >= 0
 
     def _enough(self, epochs: int) -> str:
-        """What the loss says after so many whole epochs: `ended_by`, or nothing."""
+        """`ended_by`, if the loss after `epochs` whole epochs ends the training."""
         if self.metrics.is_low(self.settings.target_loss, len(self.input.blocks)):
             return "target_loss"
         if self._least_epochs <= epochs < self.settings.epochs and self.metrics.is_flat(epochs):
@@ -517,7 +459,7 @@ class Job:
         return ""
 
     def end_early(self, why: str) -> None:
-        """Gives out no more blocks, for a reason that the figures tell as `ended_by`."""
+        """Lease no more blocks; `why` becomes `ended_by` in the metrics."""
         assert self.ledger is not None
         self.ended_by = why
         if why == self._reached:
@@ -534,21 +476,18 @@ class Job:
 
     @property
     def total_units(self) -> int | None:
-        """About how many units the whole training has; None while nothing of it is done."""
+        """About how many units the training has; None before its first block is done."""
         share = self.ledger.progress if self.ledger is not None and self.pass_ == "train" else 0.0
         return round(self.metrics.units / share) if share and self.metrics.units else None
 
     def elapsed_s(self, now: float) -> float:
-        """Seconds of the present pass."""
         return now - self._pass_begun
 
     def _shares(self, entry: Entry, now: float) -> list[float]:
-        """Share of the training before and after a block that is leased now.
-
-        A worker leases a block when it begins the one before it.  So where time is limited, the
-        block begins one mean duration of a block from now, and ends another one later.  In bsp a
-        rate that goes by the time would not be the same again.
-        """
+        """Share of the training before and after a block that is leased now. A worker leases a
+        block when it begins the one before. So where time is limited, the block begins one mean
+        duration from now and ends another one later; not in bsp, where rates must be
+        reproducible."""
         shares = [entry.before, entry.after]
         limit_s = 0.0 if self.clocked else self.settings.max_seconds
         if limit_s and self.pass_ == "train":
@@ -560,7 +499,7 @@ class Job:
         return shares
 
     def pass_text(self) -> str:
-        """Where the training is, for people; empty outside it."""
+        """Progress of the training in words; empty outside it."""
         if self.pass_ != "train" or self.ledger is None or self.ledger.over:
             return ""
         if isinstance(self.ledger, RoundLedger):
@@ -570,11 +509,11 @@ class Job:
 
     @property
     def may_converge(self) -> bool:
-        """The training ends when the loss stops falling: the number of epochs is a bound."""
+        """The loss may end the training: the number of epochs is a bound."""
         return self._least_epochs < self.settings.epochs
 
     def end_survey(self) -> None:
-        """Makes the summary, and the blocks of the training.  May take seconds."""
+        """Make the summary, and the blocks of the training; may take seconds."""
         assert self.survey is not None
         assert self.ledger is not None
         self.summary = summary = self.survey.result(self.ledger.size)
@@ -584,15 +523,8 @@ class Job:
             self.input.fit(summary)
 
     def check_room(self, summary: bytes | None) -> str:
-        """What will be written after such a survey, in words; empty: that is not known.
-
-        Beside the loop: the model reads the summary.
-
-        Raises
-        ------
-        ConfigError
-            The disk has no room for it.
-        """
+        """What will be written after this survey, in words; empty: unknown. Beside the loop: the
+        model reads the summary. ConfigError if the disk has no room."""
         if not self.settings.output:
             return ""
         sizes = self.cls.file_sizes(self.settings, summary or b"")
@@ -600,11 +532,10 @@ class Job:
         return sizes_text(sizes) if sizes else ""
 
     def ready_summary(self, summary: bytes) -> None:
-        """Packs what workers are told of the survey, once for all.  Beside the loop: takes long."""
+        """Encode the summary message once; takes long, beside the loop."""
         self._summary_message = (summary, Encoded(messages.Summary(summary)))
 
     def summary_message(self) -> Encoded:
-        """What workers are told of the survey."""
         assert self.summary is not None
         if self._summary_message is None or self._summary_message[0] is not self.summary:
             self.ready_summary(self.summary)
@@ -612,10 +543,8 @@ class Job:
         return self._summary_message[1]
 
     def lease(self, node: int, now: float, back: bool = False) -> messages.Leased | None:
-        """The next block for a node, or None when there is none to give just now.
-
-        With `back` only one that has come back, of a clock that others may wait for.
-        """
+        """The next block for a node; None: there is none at present. With `back` only a returned
+        one, of a clock that others may wait for."""
         assert self.ledger is not None
         entry = self.ledger.take_back(node) if back else self.ledger.take(node)
         if entry is None:
@@ -649,12 +578,7 @@ class Job:
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
-        """Refuses a request for bytes of what is no block.
-
-        Raises
-        ------
-        ProtocolError
-        """
+        """Refuse a request for bytes of what is no block."""
         if (
             self.ledger is None
             or self.rounds
@@ -664,19 +588,13 @@ class Job:
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
     def content(self, number: int, unit: str, text: int = 0) -> bytes:
-        """Bytes of a leased block, or of one of its texts, for a worker that cannot open its path.
-
-        Raises
-        ------
-        DataError
-            The master cannot read it either.
-        """
+        """Bytes of a leased block, or of one of its texts, for a worker that cannot read it."""
         self.check_fetch(number, unit)
         assert self.ledger is not None
         return self.input.read(self.ledger.entry(number).block, unit, text)
 
     def done(self, message: messages.Done, node: int, now: float) -> bool:
-        """Takes the result of a block of the training; False if that is not this worker's."""
+        """Take the result of a block of the training; False if the block is not this worker's."""
         if self.ledger is None or message.pass_ != self.pass_:
             return False
         if isinstance(self.ledger, RotationLedger):
@@ -693,9 +611,9 @@ class Job:
     def _done_rotating(
         self, ledger: RotationLedger, message: messages.Done, node: int, now: float
     ) -> bool:
-        """Takes the result of a slice, or of a tenancy: that counts in the place of its visits."""
+        """Take the result of a slice, or of a tenancy: the latter replaces that of its visits."""
         number, result = message.number, _result(message)
-        if not ledger.is_tenancy(number):  # its words are those of the tenancies
+        if not ledger.is_tenancy(number):  # its words are counted by the tenancies
             result = BlockResult(bad_lines=result.bad_lines)
             if not ledger.done(number, node, result):
                 return False
@@ -713,7 +631,7 @@ class Job:
         return True
 
     def gave_back(self, message: messages.GiveBack, node: int, now: float) -> bool:
-        """Takes a visiting part back, and counts the visit; False if this worker lacks it."""
+        """Take a visiting part back and count the visit; False if the worker does not hold it."""
         ledger = self.ledger
         if not isinstance(ledger, RotationLedger):
             return False
@@ -726,7 +644,7 @@ class Job:
         return True
 
     def settle_visits(self, number: int, node: int) -> dict[str, Any] | None:
-        """What a worker has given back of a tenancy is settled; a fact for the journal, if new."""
+        """Mark the returned visits of a tenancy durable; a fact for the journal if any is new."""
         assert isinstance(self.ledger, RotationLedger)
         parts = self.ledger.settle_visits(number, node)
         if not parts:
@@ -735,24 +653,21 @@ class Job:
         return {"number": number, "node": node, "parts": parts, **figures}
 
     def replay_visits(self, fact: Mapping[str, Any]) -> None:
-        """Takes what `settle_visits` returned to an earlier master."""
+        """Replay a fact that `settle_visits` returned to an earlier master."""
         assert isinstance(self.ledger, RotationLedger)
         number, node = int(fact["number"]), int(fact["node"])
         if self.ledger.know_visits(number, fact["parts"]):
             self.metrics.know_visits(number, self.ledger.epoch_of(number), node, fact)
 
     def withdraw_visits(self) -> None:
-        """Withdraws what is counted of tenancies that are not leased any more, and not done.
-
-        Settled visits still count.
-        """
+        """Withdraw results of tenancies neither leased nor done, except durable visits."""
         if isinstance(self.ledger, RotationLedger):
             for number in self.metrics.visited:
                 if not self.ledger.records.holder(number):
                     self.metrics.lose_visits(number)
 
     def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
-        """Notes that the training cannot go on, where a loss is no number."""
+        """Set `diverged` where a loss is not finite."""
         loss = message.metrics.get("loss", 0.0)
         if message.metrics.get("examples", 0.0) > 0 and not math.isfinite(loss):
             self.diverged = self.diverged or (
@@ -761,7 +676,6 @@ class Job:
             )
 
     def _count(self, number: int, result: BlockResult) -> None:
-        """Adds the result of a block to the metrics."""
         assert self.ledger is not None
         self.metrics.count(self.ledger.entry(number).epoch, result)
         if isinstance(self.ledger, BspLedger) and self._reached_in < 0:
@@ -771,11 +685,11 @@ class Job:
             self._reached = self._enough((number + 1) // len(self.input.blocks))
             if self._reached:
                 self._reached_in = number // micro_batches
-                # At once: before `limit_reached` is asked, workers that wait are answered.
+                # At once: waiting workers are answered before `limit_reached` is asked.
                 self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
 
     def counted(self, node: int, now: float) -> int:
-        """A worker has surveyed what it has leased, and keeps the part; how many blocks are new."""
+        """A worker has surveyed its leases into its part; returns how many blocks are new."""
         assert self.ledger is not None
         numbers = self.ledger.count(node)
         for number in numbers:
@@ -794,19 +708,13 @@ class Job:
         self.metrics.add(message.units)
 
     def next_round(self) -> None:
-        """A round is applied: the next one begins."""
+        """A round is applied: begin the next one."""
         assert isinstance(self.ledger, RoundLedger)
         self.ledger.advance()
         self.begin_round()
 
     def round_done(self, round_: int, figures: Mapping[str, Any]) -> None:
-        """Takes the figures of a round, as `Worker.after_round` returned them.
-
-        Raises
-        ------
-        ClusterError
-            The loss is no number: what would follow is none either.
-        """
+        """Take metrics of `Worker.after_round`; ClusterError if the loss is not finite."""
         self.round_figures.append(dict(figures))
         loss = figures.get("loss")
         if loss is None:
@@ -827,19 +735,12 @@ class Job:
         return self.metrics.rate(self._pass_begun, now)
 
     def figures(self, nodes: Mapping[str, float], now: float) -> dict[str, Any]:
-        """Figures of the run.
-
-        Parameters
-        ----------
-        nodes : mapping
-            Sums over nodes: ``peak_rss_mb``, and ``bytes_in``, ``bytes_out`` of their clients.
-        now : float
-        """
+        """Metrics of the run; `nodes`: sums of ``peak_rss_mb``, ``bytes_in``, ``bytes_out``."""
         assert self.ledger is not None
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
-        if isinstance(self.ledger, RoundLedger):  # of those that were applied
+        if isinstance(self.ledger, RoundLedger):  # of rounds that were applied
             losses, units = losses[: self.ledger.round], self._at_round[0]
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
@@ -880,7 +781,7 @@ class Job:
         return (self._reached or "max_steps") if self.ledger.size < whole else "epochs"
 
     def _clock_figures(self) -> dict[str, Any]:
-        """Figures of one kind of ledger."""
+        """Metrics of one kind of ledger."""
         if isinstance(self.ledger, RoundLedger):
             numbered = [{**f, "round": n} for n, f in enumerate(self.round_figures, 1)]
             return {"rounds": self.ledger.round, "by_round": numbered}
@@ -893,5 +794,5 @@ class Job:
         return {}
 
     def close(self) -> None:
-        """Lets go of unpacked input; more calls do nothing."""
+        """Remove unpacked input; idempotent."""
         self.input.close()

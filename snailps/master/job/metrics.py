@@ -21,24 +21,21 @@ from snailps.master.leases.records import BlockResult
 from snailps.master.member import RATE_WINDOW_S
 
 RECENT_BLOCKS = 16
-"""The loss shown, and compared with `target_loss`, is the mean over so many blocks, or visits."""
+"""Blocks, or visits, in the mean that is the loss shown and compared with `target_loss`."""
 FLAT_EPOCHS = 5
-"""The loss has stopped falling if so many epochs have brought it down by less than `FLAT`, each."""
+"""The loss has stopped falling when this many epochs lowered it by less than `FLAT` each."""
 FLAT = 5e-4
-"""Of the loss of the first epoch; scikit-learn's `tol` is 1e-3 of a loss that begins at about 1."""
+"""Share of the first epoch's loss; as scikit-learn's `tol`, at half its value."""
 FALLING = 0.01
-"""The loss still falls if the last epoch has brought it down by this share of itself."""
+"""The loss still falls if the last epoch lowered it by this share of itself."""
 LEARNT = 1e-4
-"""Below this share of a constant's loss, of the first epoch's where that is not known, nothing is
-left to gain."""
+"""Share of a constant's loss (or of the first epoch's) below which nothing is left to gain."""
 _BLOCK = -1
-"""In the place of a tenancy."""
+"""Stands for a tenancy."""
 
 
 @dataclass(slots=True)
 class _Sums:
-    """Results of some visits, added up."""
-
     units: int = 0
     loss: float = 0.0
     examples: float = 0.0
@@ -55,62 +52,37 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Visits:
-    """The results of the visits of a tenancy that is not done.
-
-    Attributes
-    ----------
-    node : int
-        The worker that has it, or had it last.
-    open, settled : _Sums
-        Of its visits: withdrawn when it is lost, and kept then.  `Done` tells them again.
-    kept : _Sums
-        Of visits that workers before it had settled.
-    """
+    """The results of the visits of an unfinished tenancy."""
 
     epoch: int
-    node: int = 0
-    open: _Sums = field(default_factory=_Sums)
-    settled: _Sums = field(default_factory=_Sums)
-    kept: _Sums = field(default_factory=_Sums)
+    node: int = 0  # the worker that has it, or had it last
+    open: _Sums = field(default_factory=_Sums)  # withdrawn when the worker is lost
+    settled: _Sums = field(default_factory=_Sums)  # durable visits; `Done` includes them again
+    kept: _Sums = field(default_factory=_Sums)  # durable visits of earlier workers
 
 
 class PassMetrics:
-    """Figures of one pass.
-
-    Parameters
-    ----------
-    epochs : int
-        Epochs that have a loss from the beginning; others get theirs as they come.
-
-    Attributes
-    ----------
-    units, block_units : int
-        Of all blocks, and of the largest one.
-    losses : list
-        Sum of losses and number of examples, by epoch or round.
-    lr : float or None
-        Learning rate at the end of the last block, where the model tells it.
-    bad_lines : int
-        Left out as malformed, in the first epoch.
-    """
+    """Metrics of one pass; the first `epochs` have a loss from the beginning."""
 
     def __init__(self, epochs: int = 0) -> None:
+        # of all blocks, of the largest one, and malformed lines of the first epoch
         self.units = self.block_units = self.bad_lines = 0
+        # sum of losses and number of examples, by epoch or round
         self.losses = [[0.0, 0.0] for _ in range(epochs)]
+        # learning rate after the last block, where the model reports it
         self.lr: float | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._rates_since = -math.inf
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=RECENT_BLOCKS)
-        self._visits: dict[int, _Visits] = {}  # of tenancies that are not done
+        self._visits: dict[int, _Visits] = {}  # of unfinished tenancies
         self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
 
     def add(self, units: int) -> None:
-        """A block held so many units."""
         self.units += units
         self.block_units = max(self.block_units, units)
 
     def count(self, epoch: int, result: BlockResult, *, recent: bool = True) -> None:
-        """Adds the result of a block of the training; `recent`: to the loss shown, too."""
+        """Add the result of a block; `recent`: to the loss shown, too."""
         self.add(result.units)
         loss, examples = result.loss, result.examples
         if examples > 0 and not math.isnan(loss):
@@ -129,7 +101,7 @@ class PassMetrics:
         sums[1] += examples
 
     def count_visit(self, tenancy: int, epoch: int, result: BlockResult, node: int = 0) -> None:
-        """Adds the result of a worker's visit, until `end_visits` of its tenancy."""
+        """Add the result of a visit, until `end_visits` of its tenancy."""
         visits = self._visits_of(tenancy, epoch, node)
         visits.open.units += result.units
         self.add(result.units)
@@ -151,7 +123,7 @@ class PassMetrics:
         return visits
 
     def settle_visits(self, tenancy: int) -> dict[str, Any]:
-        """What is counted of a tenancy's visits stays if its worker is lost; what that adds."""
+        """Make the visits of a tenancy durable; returns what that adds."""
         visits = self._visits.get(tenancy)
         if visits is None:
             return asdict(_Sums())
@@ -161,19 +133,18 @@ class PassMetrics:
         return asdict(new)
 
     def know_visits(self, tenancy: int, epoch: int, node: int, figures: Mapping[str, Any]) -> None:
-        """Adds what `settle_visits` returned to an earlier master."""
+        """Add what `settle_visits` returned to an earlier master."""
         new = _Sums.of(figures)
         self._visits_of(tenancy, epoch, node).settled.add(new)
         self._count_sums(epoch, new)
 
     def _count_sums(self, epoch: int, sums: _Sums, sign: int = 1) -> None:
-        """Adds results of visits, or withdraws them."""
         self.units += sign * sums.units
         if sums.examples:
             self._add_loss(epoch, sign * sums.loss, sign * sums.examples)
 
     def _keep_recent(self, tenancy: int, *, lost: bool = False) -> None:
-        """In the loss shown, visits of this tenancy stay, or are `lost`."""
+        """In the loss shown, keep the visits of this tenancy, or drop them if `lost`."""
         kept = [
             (loss, examples, _BLOCK if by == tenancy else by)
             for loss, examples, by in self._recent
@@ -183,7 +154,7 @@ class PassMetrics:
         self._recent.extend(kept)
 
     def lose_visits(self, tenancy: int) -> int:
-        """The worker of a tenancy is lost: withdraws what it had not settled; the units of that."""
+        """Withdraw the undurable visits of a lost worker; returns their units."""
         visits = self._visits.get(tenancy)
         if visits is None:
             return 0
@@ -197,13 +168,8 @@ class PassMetrics:
         return lost.units
 
     def end_visits(self, tenancy: int, node: int = 0) -> int:
-        """Withdraws the results of a worker's visits, as its tenancy is done and counts whole.
-
-        Returns
-        -------
-        int
-            Their units.  The loss shown stays that of the visits.
-        """
+        """Withdraw a worker's visits of a finished tenancy, which counts whole; returns their
+        units. The loss shown stays that of the visits."""
         visits = self._visits.get(tenancy)
         if visits is None:
             return 0
@@ -217,11 +183,11 @@ class PassMetrics:
 
     @property
     def visited(self) -> list[int]:
-        """Tenancies that are not done, and whose visits are counted."""
+        """Unfinished tenancies with counted visits."""
         return list(self._visits)
 
     def count_all(self, epochs: NDArray[np.int64], records: NDArray[Any]) -> None:
-        """Adds the results of many blocks of the training, in this order, without their `lr`."""
+        """Add the results of many blocks, in this order, without their `lr`."""
         if not len(records):
             return
         units, losses, examples = (records[name] for name in ("units", "loss", "examples"))
@@ -239,10 +205,8 @@ class PassMetrics:
         self._recent.extend((loss, count, _BLOCK) for loss, count in recent)
 
     def snapshot(self, *, exact: bool = False) -> dict[str, Any]:
-        """All of it but what was seen of the speed, and of tenancies not done, for JSON.
-
-        With `exact`, for a master that takes over, also what is settled of those.
-        """
+        """State for JSON, without speed; with `exact`, for a master that takes over, also durable
+        visits of unfinished tenancies."""
         units, losses, visited = self.units, [list(sums) for sums in self.losses], []
         for tenancy, visits in self._visits.items():
             for sums in (visits.open, visits.settled, visits.kept):
@@ -264,7 +228,7 @@ class PassMetrics:
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Continues from the `snapshot` of other metrics."""
+        """Continue from the `snapshot` of other metrics."""
         self.units, self.block_units = int(snapshot["units"]), int(snapshot["block_units"])
         self.bad_lines, self.lr = int(snapshot["bad_lines"]), snapshot["lr"]
         self.losses = [list(sums) for sums in snapshot["losses"]]
@@ -281,15 +245,14 @@ class PassMetrics:
         self._durations.extend(snapshot["durations"])
 
     def came(self, units: int, now: float) -> None:
-        """A block has come in just now, whenever it counts."""
+        """Count a block for the rate, whenever its result counts."""
         self._rates.append((now, units))
 
     def took(self, seconds: float) -> None:
-        """A block was trained for so long."""
         self._durations.append(seconds)
 
     def forget_rate(self, now: float) -> None:
-        """What came before came under another master, which this one did not see."""
+        """Drop rates, which a master that takes over has not seen."""
         self._rates.clear()
         self._rates_since = now
 
@@ -305,15 +268,12 @@ class PassMetrics:
         return sum(loss for loss, _, _ in self._recent) / examples if examples else None
 
     def is_low(self, target: float, blocks: int) -> bool:
-        """Whether the mean loss of the last blocks, of so many in an epoch, is as low as that."""
+        """Whether the mean loss of the last blocks, of `blocks` an epoch, is at most `target`."""
         enough = len(self._recent) >= min(RECENT_BLOCKS, blocks)
         return bool(target and enough and self.loss is not None and self.loss <= target)
 
     def is_flat(self, epochs: int) -> bool:
-        """Whether the mean loss has stopped falling by the end of so many whole epochs.
-
-        The least of the last `FLAT_EPOCHS` is compared with the least of those before.
-        """
+        """Whether the last `FLAT_EPOCHS` have not lowered the least loss by enough."""
         losses = self.loss_by_epoch()[:epochs]
         known = [loss for loss in losses if loss is not None]
         if len(known) <= FLAT_EPOCHS or len(known) < len(losses):
@@ -322,11 +282,8 @@ class PassMetrics:
         return before - last < FLAT_EPOCHS * FLAT * abs(known[0])
 
     def falling(self, constant: float = 0.0) -> float:
-        """By what share of itself the last epoch has brought the loss down.
-
-        0: by less than 1%, or next to the loss of a `constant`, or else the first one, it is
-        nothing.
-        """
+        """Share of itself by which the last epoch lowered the loss. 0: less than 1%, or negligible
+        beside the loss of a `constant`, or else the first loss."""
         first, *_ = *self.loss_by_epoch(), 0.0
         *_, before, last = 0.0, 0.0, *self.loss_by_epoch()
         if not before or last is None or last <= LEARNT * (constant or first or 0.0):
@@ -335,11 +292,11 @@ class PassMetrics:
         return share if share >= FALLING else 0.0
 
     def loss_by_epoch(self) -> list[float | None]:
-        """Mean loss of each epoch or round; None where nothing is known."""
+        """Mean loss of each epoch or round; None where unknown."""
         return [sums[0] / sums[1] if sums[1] else None for sums in self.losses]
 
     def rate(self, begun: float, now: float) -> float:
-        """Units per second over the last `RATE_WINDOW_S` seconds of a pass that began then."""
+        """Units per second over the last `RATE_WINDOW_S` seconds of a pass begun at `begun`."""
         while self._rates and now - self._rates[0][0] > RATE_WINDOW_S:
             self._rates.popleft()
         window = min(RATE_WINDOW_S, now - max(begun, self._rates_since))

@@ -1,10 +1,9 @@
-"""What the master itself does with the tables of a job: looks at the model, and the export.
+"""The master's own reading of a job's tables: inspections of the model, and the export.
 
     inspect, after_round, load, export -> ShardConnections -> Results -> the model's class
 
-Each reading is a `Work`, in a thread beside the master's loop.  It owns the connections that this
-takes, and one for all rounds.  When to look, and what comes of the figures, is the controller's
-matter.
+Each reading is a `Work`, in a thread beside the master's loop. Owns the connections that this
+takes, and one for all rounds. The controller decides when to inspect and uses the metrics.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 LANDMARKS = 150
-"""Words of a map: more would lie on each other."""
+"""Most words of a map: more would overlap."""
 
 
 class Observer(Protocol):
-    """Is shown the tables when the master reads them, and the files of the export."""
+    """Sees the tables when the master reads them, and the files of the export."""
 
     def looked(self, results: Results) -> None:
         """The tables can be read."""
@@ -51,17 +50,7 @@ class Observer(Protocol):
 
 
 class ModelReader:
-    """The master's own reading of the tables.
-
-    Parameters
-    ----------
-    timeout_s : float
-        Limit of one request, seconds.
-    trust : Trust
-        What the servers are asked for.
-    life : int
-        Of the cluster.
-    """
+    """The master's own reading of the tables; `timeout_s` bounds each request."""
 
     def __init__(self, timeout_s: float, trust: Trust, life: int) -> None:
         self._timeout_s, self._trust, self._life = timeout_s, trust, life
@@ -76,24 +65,22 @@ class ModelReader:
     # --- of the loop -----------------------------------------------------------------------------
 
     def follow(self, route: Route) -> None:
-        """There is a new route: connections follow it."""
         self._route = route
         for links in list(self._links):
             links.follow(route)
 
     def cancel(self) -> None:
-        """Ends the export that is under way, whatever it waits for."""
+        """Interrupt the export under way, whatever it waits for."""
         for links in list(self._links):
             links.client.fail("the export was interrupted")
 
     def leave_rounds(self) -> None:
-        """No round is looked at any more."""
         tables, self._of_rounds = self._of_rounds, None
         if tables is not None:
             tables[1]()
 
     def close(self) -> None:
-        """Fails whatever is being read."""
+        """Fail whatever is being read."""
         self._closed.set()
         for links in list(self._links):
             links.client.fail("the cluster has ended")
@@ -101,7 +88,7 @@ class ModelReader:
     # --- beside the loop -------------------------------------------------------------------------
 
     def inspect(self, job: Job, reading: Reading) -> None:
-        """Has the model's inspector look; `Job.validation` gets what it finds."""
+        """Have the model's inspector run; `Job.validation` gets its result."""
         look, observer = job.cls.inspector(job.settings), self.observer
         if look is None and observer is None:
             return
@@ -114,21 +101,20 @@ class ModelReader:
 
         try:
             found = self.load(job, both, reading)
-        except Exception as error:  # a look is no reason to lose the model
+        except Exception as error:  # a failed inspection is no reason to lose the model
             log.error("cannot look at the model, the job goes on: %s", explain(error))
             return
         job.validation = {name: list(figures) for name, figures in found.items()}
 
     def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
-        """Has the model look at itself after a round."""
-        if self._of_rounds is None:  # for all rounds: workers wait while it connects
+        if self._of_rounds is None:  # kept for all rounds: workers wait while it connects
             self._of_rounds = self._results(job, reading)
         results, _ = self._of_rounds
         results.figures = reading.figures
         return job.cls.after_round(results, round_)
 
     def landmarks(self, job: Job, reading: Reading, *, sharp: bool) -> Mapping[str, Any]:
-        """Places of named rows in a map of the model, turned like the map before; or empty."""
+        """Places of named rows in a map of the model, aligned with the map before; or empty."""
         found = self.load(job, lambda results: job.cls.landmarks(results, LANDMARKS), reading)
         if found is None or len(found[0]) < 3:
             return {}
@@ -146,7 +132,7 @@ class ModelReader:
         }
 
     def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
-        """Judges the model and writes it; the figures of that.  Takes as long as it does."""
+        """Evaluate the model and write it; returns the metrics."""
         begin = time.monotonic()
         self._told = told
         if isinstance(job.ledger, BspLedger):
@@ -175,7 +161,7 @@ class ModelReader:
         reading: Reading,
         told: ExportProgress | None = None,
     ) -> Result:
-        """Calls `work` on the tables of the job; takes as long as that does."""
+        """Call `work` on the tables of the job."""
         results, close = self._results(job, reading, told)
         try:
             results.exporting.check()  # it may have been cancelled while this connected
@@ -184,11 +170,8 @@ class ModelReader:
             close()
 
     def _reach(self, clock: int, reading: Reading) -> None:
-        """Waits until all clocks below are applied.
-
-        Blocks are reported before their slots are sealed: if a seal failed and no worker is left to
-        say so, that is not known yet.
-        """
+        """Wait until all clocks below `clock` are applied. Blocks are reported before their slots
+        are sealed: a seal that failed with its worker may not be known yet."""
         links, close = self._connect(reading)
         try:
             links.client.reach_async(clock).wait(self._timeout_s)

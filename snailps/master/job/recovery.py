@@ -3,8 +3,8 @@
     facts of the journal -> JobRecovery.go_on -> the same calls of Job and Ledger, in order
 
 Recovery replays the journal through the live code path.  It also repeats orders to servers, which
-the lost master may not have given to all; each is harmless when it comes twice.  What workers have
-leased and just reported they tell themselves when they come back.
+the lost master may not have given to all; each is harmless when it comes twice.  Workers report
+their leases and latest results when they come back.
 """
 
 from __future__ import annotations
@@ -33,51 +33,29 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What an earlier master of this life has left.
-
-    Attributes
-    ----------
-    facts : list of Fact
-    path : str
-        Of its journal, for people.
-    base : bytes
-        The packed snapshot at which the training began; empty: it had not.
-    arrays : mapping
-        Of the newest snapshot among the facts.
-    """
+    """What an earlier master of this cluster left."""
 
     facts: list[Fact]
-    path: str = ""
-    base: bytes = b""
+    path: str = ""  # of its journal, for people
+    base: bytes = b""  # packed snapshot at the beginning of the training; empty: it had not begun
+    # of the newest snapshot among the facts
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class JobRecovery:
-    """The facts of an earlier master of this life.
-
-    Parameters
-    ----------
-    past : Past or None
-        None: this master is the first.
-    members : Membership
-    """
+    """Replays the facts of an earlier master."""
 
     def __init__(self, past: Past | None, members: Membership) -> None:
-        self._past = past or Past([])
+        self._past = past or Past([])  # None: this master is the first
         self._facts = self._past.facts
         self._members = members
         self.known = bool(self._facts)
         self.begun = any(fact.kind in ("survey", "train") for fact in self._facts)
-        """Whether the job had begun with something that must not be done again."""
+        """Whether the job had begun something that must not be repeated."""
 
     def go_on(self, controller: JobController, job: Job, now: float) -> None:
-        """Brings a prepared job to its state of before, once all members are back or given up.
-
-        Raises
-        ------
-        SnailError
-            The input has changed, or the journal is damaged.
-        """
+        """Bring a prepared job to its earlier state, once all members are back or given up.
+        SnailError if the input has changed or the journal is damaged."""
         self.begun = False
         self._members.table_registry.remake(now)
         controller.checkpoints.forget_others()
@@ -93,7 +71,7 @@ class JobRecovery:
                 controller.summarised(now)
         if exported:
             controller.exported_before(job, exported["figures"], now)
-        self._past, self._facts = Past([]), []  # they may be many, and have said all
+        self._past, self._facts = Past([]), []  # they may be many, and are applied
         share, what = job.progress(now), "training" if job.pass_ == "train" else "survey"
         text = "took over from the previous master: %.0f%% of the %s done"
         log.warning(text, 100 * share, what, extra=EVENT_TOLD)
@@ -103,14 +81,14 @@ class JobRecovery:
         return next((fact.data for fact in reversed(self._facts) if fact.kind == kind), {})
 
     def _resume_time(self, job: Job, begin: str, now: float) -> None:
-        """The job goes on at the seconds of work that were noted last: an outage is none."""
+        """Continue from the seconds of work noted last: an outage does not count."""
         spent = job.spent(now)  # of the snapshot
         for fact in self._facts[self._place_of(begin) + 1 :]:
             spent = fact.data if fact.kind == "spent" else spent
         job.began(spent["job_s"], spent["pass_s"], now)
 
     def _place_of(self, kind: str) -> int:
-        """Place of the last fact of a kind; -1: none."""
+        """Index of the last fact of a kind; -1: none."""
         return max((at for at, fact in enumerate(self._facts) if fact.kind == kind), default=-1)
 
     def _base(self, job: Job) -> JobSnapshot:
@@ -148,7 +126,7 @@ class JobRecovery:
             elif fact.kind == "look":
                 closing, looks_at = [], fact.data["round"]
                 assert isinstance(job.ledger, RoundLedger)
-                if job.ledger.round == looks_at:  # else the state was kept behind that
+                if job.ledger.round == looks_at:  # else the state was kept after the look
                     job.next_round()
             elif fact.kind == "round":
                 job.round_done(looks_at, fact.data["figures"])
@@ -182,7 +160,7 @@ class JobRecovery:
         )
 
     def _early(self, controller: JobController, job: Job, why: str, size: int, now: float) -> None:
-        """The training was to end early."""
+        """Repeat an early end of the training."""
         job.ended_by = why
         if isinstance(job.ledger, BspLedger):
             job.ledger.end_after(-(-size // job.ledger.micro_batches) - 1)
@@ -191,7 +169,7 @@ class JobRecovery:
         controller.ends_early(interrupted=why == "interrupt", now=now)
 
     def _fence(self, job: Job, now: float) -> None:
-        """Fences lost workers again, and seals what they had pushed completely."""
+        """Fence lost workers again, and seal what they had pushed completely."""
         for number, lost in self._members.gone.items():
             if lost:
                 last = None if job.ledger is None else job.ledger.last_of(number)
@@ -199,7 +177,7 @@ class JobRecovery:
 
 
 def _replay(job: Job, fact: Fact, now: float) -> None:
-    """Applies a fact to a job; facts that are not of the training are skipped."""
+    """Apply a fact to a job; others than those of the training are skipped."""
     ledger, data = job.ledger, fact.data
     assert ledger is not None
     if fact.kind == "done":

@@ -1,14 +1,11 @@
-"""The course of a job in rounds, at the master: draw, wait, close at the shards, look, go on.
+"""The course of a job in rounds, at the master.
 
     RoundLedger.ready or deadline -> CloseClock to every server -> answers -> next round
-                                                                           -> after_round
+    -> after_round
 
-Workers train the next round while the model looks at the last one, whose rows stay as they are: no
-round is closed before that has ended.  What is trained behind the round that reaches the target is
-never applied.
-
-Which entries there are is `leases.RoundLedger`'s matter, rows are the shards'.  `now` is monotonic
-seconds.
+Workers train the next round while the model inspects the last one, whose rows stay as they are: no
+round is closed before the inspection has ended. Training after the round that reaches the target is
+never applied. `leases.RoundLedger` owns the entries, shards own rows. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -30,30 +27,18 @@ log = logging.getLogger(__name__)
 
 
 class RoundController:
-    """Where the present round of a job is.
-
-    Parameters
-    ----------
-    job : Job
-        In its training.
-    members : Membership
-    out : Outbox
-        The journal gets ``close`` with its parts, ``look``, and ``round`` with its figures.
-    look : callable
-        ``look(job, round, then, now)``: has `Worker.after_round` called beside the loop.
-    fail : callable
-        Ends the cluster, with a sentence.
-    is_saving : callable
-        Whether a checkpoint is being written: no round is closed then, the rows stay as they are.
-    """
+    """State of the present round of a job."""
 
     def __init__(
         self,
-        job: Job,
+        job: Job,  # in its training
         members: Membership,
+        # the journal gets ``close`` with its parts, ``look``, and ``round`` with its metrics
         out: Outbox,
+        # ``look(job, round, then, now)`` has `Worker.after_round` called beside the loop
         look: Callable[[Job, int, Callable[[WorkDone, float], None], float], None],
-        fail: Callable[[str], None],
+        fail: Callable[[str], None],  # ends the cluster
+        # while a checkpoint is written no round is closed: rows stay as they are
         is_saving: Callable[[], bool] = lambda: False,
     ) -> None:
         assert isinstance(job.ledger, RoundLedger)
@@ -69,32 +54,30 @@ class RoundController:
 
     @property
     def looks(self) -> bool:
-        """`Worker.after_round` is under way, for the round before the present one."""
+        """`Worker.after_round` is under way, for the previous round."""
         return self._looks_at >= 0
 
     @property
     def busy(self) -> bool:
-        """A round is being applied or looked at: the training does not end, nothing is saved."""
+        """A round is being applied or inspected: the training does not end, nothing is saved."""
         return self.closing or self.looks
 
     def facts(self) -> list[Fact]:
-        """What a journal that begins anew has to say beside the ledger's state."""
+        """Facts that a compacted journal needs beside the ledger's state."""
         if self.closing:
             return [Fact("close", {"parts": self._ledger.parts})]
         return [Fact("look", {"round": self._looks_at})] if self.looks else []
 
     def lost(self, now: float) -> None:
-        """A worker was lost at its part: where no other has begun, the round begins again.
-
-        Some shards may have its seal.  What another worker brings for the same slot would be
-        dropped there, and counted at the others: so all of them forget the round first.
-        """
+        """A worker was lost with its part: if no other has begun, begin the round again. Some
+        shards may have its seal. What another worker pushes for the same slot would be dropped
+        there and counted at the others: so all of them first forget the round."""
         if not (self.closing or self._ledger.begun):
             self._begun = None
             self._members.rows.set_clock(self._ledger.round, early=True, now=now)
 
     def step(self, now: float) -> None:
-        """Begins what waited for work that has ended."""
+        """Begin what waited for finished work."""
         if self.closing and self._members.rows.clocks_set:
             self.closing, self._begun = False, None
             round_ = self._ledger.round
@@ -108,7 +91,7 @@ class RoundController:
         if self._begun is None:
             self._begun = now
         late = self._deadline_s and now - self._begun >= self._deadline_s
-        # Not while the model looks at the last round: this one could not be closed yet.
+        # Not during the inspection of the last round: this one could not be closed yet.
         may_cut = late and not (self._ledger.ready or self.looks)
         if may_cut and (without := self._ledger.cut_off()):
             names = ", ".join(f"worker {node}" for node in without)
@@ -117,18 +100,18 @@ class RoundController:
             self.close(self._ledger.parts, now)
 
     def close(self, parts: list[int], now: float) -> None:
-        """Has the shards apply the round with these slots; again it is harmless."""
+        """Have the shards apply the round with these slots; idempotent."""
         self._out.note("close", {"parts": parts})
         self.closing = True
         self._members.rows.close_clock(self._ledger.round, parts, now)
 
     def look(self, round_: int, now: float) -> None:
-        """Has the model look at a round that is applied; again it is harmless."""
+        """Have the model inspect an applied round; idempotent."""
         self._looks_at = round_
         self._begin_look(self._job, round_, self._looked, now)
 
     def forget(self) -> None:
-        """The job is over: the result of a look is ignored."""
+        """The job is over: ignore the result of an inspection."""
         self._forgotten = True
 
     def _looked(self, look: WorkDone, now: float) -> None:

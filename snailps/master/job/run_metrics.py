@@ -1,4 +1,4 @@
-"""Figures of a run: what its job, its members and its shards told, added up.
+"""Metrics of a run: sums over its job, its members and its shards.
 
 Job.figures, Member.figures, Member.stats -> run_figures -> a mapping, for people and programs
 """
@@ -21,10 +21,8 @@ def run_figures(
     own_rss_mb: float,
     now: float,
 ) -> dict[str, Any]:
-    """Figures of the run, those `known` of its export and those of its checkpoints among them.
-
-    `own_rss_mb`: the largest resident size of this process.
-    """
+    """Metrics of the run, including `known` ones of its export and `saved` ones of its checkpoints.
+    `own_rss_mb`: peak resident size of this process."""
     everyone = [*members.all.values(), *members.left]
     told = [member.figures for member in everyone]
     sums = {
@@ -51,7 +49,7 @@ def run_figures(
 
 
 def _waited(job: Job, everyone: list[Member]) -> dict[str, Any]:
-    """Seconds that each worker waited for others, in modes in which they do."""
+    """Seconds that each worker waited for others, in modes in which workers wait."""
     if not job.clocked and job.settings.consistency != "ssp":
         return {}
     workers = [member for member in everyone if member.role == "worker"]

@@ -1,4 +1,4 @@
-"""Settings of a job: what files that they name add to them, what is refused, what has no effect.
+"""Settings of a job: completed from files that they name, checked, those without effect reported.
 
 worker class, RawConfig -> job_settings -> JobSettings, checked
 """
@@ -13,11 +13,11 @@ from snailps.config.fields import Settings
 from snailps.errors import ConfigError
 
 _OF_MODE = {"staleness": "ssp", "micro_batches": "bsp", "consistency": ""}
-"""Settings that one kind of consistency alone looks at; none of them matters in rounds."""
+"""Settings that only one kind of consistency reads; rounds read none of them."""
 
 
 def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
-    """Sentences on settings that the user made and that this job does not look at."""
+    """Sentences on settings that the user made and that this job does not read."""
     in_rounds = cls.rounds(settings) > 0
     mode = "a job in rounds" if in_rounds else f"consistency {settings.consistency}"
     found = []
@@ -31,13 +31,7 @@ def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> 
 def job_settings(
     cls: type[Worker], raw: RawConfig, also_known: Iterable[type[Settings]] = ()
 ) -> JobSettings:
-    """Settings of a job, with what files that they name add to them, checked.
-
-    Raises
-    ------
-    SnailError
-        A setting is wrong, or contradicts such a file.
-    """
+    """Settings of a job, completed from files that they name and must not contradict."""
 
     def explicit(name: str) -> str | None:
         entry = raw.explicit(name, cls.Settings)

@@ -1,14 +1,13 @@
-"""The state of a job: what a checkpoint, the journal and a master that takes over share.
+"""The state of a job: shared by checkpoints, the journal and a master that takes over.
 
     Job.snapshot -> JobSnapshot -> encode -> JSON, arrays -> decode -> JobSnapshot -> Job.begin_pass
-        checkpoint: input and progress, in one file (pack, unpack)
-        journal: input and first progress in `base` (pack, unpack); later progress as a state
+    checkpoint: input and progress, in one file (pack, unpack)
+    journal: input and first progress in `base` (pack, unpack); later progress as a state
 
-One schema, one encoder, one decoder.  A checkpoint includes a block only with all its pushes, that
-is when it is *settled* (`leases/records.py`); the rows of the servers are those of the checkpoint.
-In the journal it includes all blocks that are done, for the servers live on, and in addition the
-`exact` state, which a new master needs to continue as the lost one would have.  What each worker
-holds is not included: it reports that itself when it comes back (`Rejoin`).  No files here.
+One schema, one encoder, one decoder. A checkpoint includes a block only once *settled*
+(`leases/records.py`), in step with the servers' rows. The journal includes all done blocks, as the
+servers live on, and the `exact` state to continue from. Leases are not included: workers report
+them when they come back (`Rejoin`). No files here.
 """
 
 from __future__ import annotations
@@ -31,42 +30,23 @@ from snailps.master.leases.records import OUTCOME, RECORD
 
 @dataclass(slots=True)
 class JobSnapshot:
-    """The state of a job beside its tables.
+    """The state of a job beside its tables."""
 
-    Attributes
-    ----------
-    sources : list of (path, bytes)
-        Its input.
-    blocks : list of Block
-        As the training was cut.
-    block_bytes : int
-        Size that they were cut by.
-    records : numpy.ndarray
-        For a checkpoint `OUTCOME` of each block, as `Ledger.settled` returns it; for the journal
-        `RECORD`, as `BlockRecords.known` returns it.  In a rotation from the first open chunk on.
-    summary : bytes or None
-        Of the survey.
-    clock : int
-        In bsp and in rounds: the rows are those of the beginning of this clock.
-    figures : dict
-        ``lr``, ``survey_s``, ``train_s``, ``wall_s``, ``ticks`` of the job; of one in rounds also
-        ``rounds``, ``units``, ``losses``, as of the beginning of the present round; of a rotation
-        ``rotation``: how it is cut, which chunks are open, and for a checkpoint the ``metrics``;
-        of one whose blocks are drawn ``order``, the seed.
-    exact : dict or None
-        For JSON: state of ledger and metrics, and what ended or will end the training.
-    arrays : dict of str to numpy.ndarray
-        Of the ledger's state, what is too large for JSON.
-    """
-
-    sources: list[tuple[str, int]]
-    blocks: list[Block]
-    block_bytes: int
+    sources: list[tuple[str, int]]  # path and size of each input file
+    blocks: list[Block]  # as the training was cut
+    block_bytes: int  # size that blocks were cut by
+    # checkpoint: `OUTCOME` of `Ledger.settled`; journal: `RECORD` of `BlockRecords.known`; in a
+    # rotation from the first open chunk on
     records: NDArray[Any]
-    summary: bytes | None
-    clock: int = 0
+    summary: bytes | None  # of the survey
+    clock: int = 0  # in bsp and in rounds: the rows are those of the beginning of this clock
+    # ``lr``, ``survey_s``, ``train_s``, ``wall_s``, ``ticks``; of rounds ``rounds``, ``units``,
+    # ``losses`` at the beginning of the present one; of a rotation ``rotation`` (cut, open chunks,
+    # a checkpoint's ``metrics``); of drawn blocks ``order``, the seed
     figures: dict[str, Any] = field(default_factory=dict)
+    # for JSON: state of ledger and metrics, and what ended or will end the training
     exact: dict[str, Any] | None = None
+    # of the ledger's state, too large for JSON
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
@@ -77,7 +57,7 @@ class JobSnapshot:
 
     @property
     def units(self) -> int:
-        """Words or examples that these held, for a checkpoint."""
+        """Words or examples in these blocks, for a checkpoint."""
         if "rotation" in self.figures:
             return int(self.figures["rotation"]["metrics"]["units"])
         return int(self.records["units"].sum())
@@ -114,13 +94,8 @@ def decode(
     arrays: Mapping[str, NDArray[Any]],
     base: JobSnapshot | None = None,
 ) -> JobSnapshot:
-    """The snapshot that `encode` returned these of; `base` has the input if it was left out.
-
-    Raises
-    ------
-    CheckpointError
-        They are something else.
-    """
+    """Inverse of `encode`; `base` has an input that was left out. CheckpointError for other
+    data."""
     try:
         if base is None:
             input_ = _input_of(about, arrays)
@@ -164,7 +139,7 @@ def _input_of(
 
 
 def pack(snapshot: JobSnapshot) -> bytes:
-    """A snapshot as the bytes of an ``.npz``: `course.npz` of a checkpoint, `base` of a journal."""
+    """A snapshot as an ``.npz``: `course.npz` of a checkpoint, `base` of a journal."""
     about, arrays = encode(snapshot)
     text = json.dumps(about).encode("utf-8", "surrogateescape")
     parts: dict[str, Any] = {"about": np.frombuffer(text, np.uint8), **arrays}
@@ -174,13 +149,7 @@ def pack(snapshot: JobSnapshot) -> bytes:
 
 
 def unpack(data: bytes) -> JobSnapshot:
-    """The snapshot that `pack` returned the bytes of.
-
-    Raises
-    ------
-    CheckpointError
-        The bytes are something else.
-    """
+    """Inverse of `pack`; CheckpointError for other data."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             arrays = arrays_of(archive, len(data))

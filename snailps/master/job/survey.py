@@ -12,31 +12,27 @@ from snailps.errors import ClusterError, ConfigError
 from snailps.transport.frame import CONTROL_BODY_MAX
 
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
-"""It travels in one message."""
+"""The summary travels in one message."""
 PART_BYTES = 24 << 20
-"""A worker sends a part of this size when it has its turn."""
+"""Size of a part from which a worker asks for its turn to send it."""
 PART_BYTES_MAX = 2 * PART_BYTES
-"""A worker with such a part waits for its turn, and counts nothing more."""
+"""Size of a part at which a worker stops counting until its turn."""
 PARTS_BYTES_MAX = 2 * PART_BYTES
-"""Parts that are under way to the master or being merged, all together; at least one is."""
+"""Bytes of parts sent or being merged at a time; at least one part is."""
 
 
 class PartTurns:
-    """Which workers send the part of a survey that they hold: the master takes only so many bytes.
-
-    hold(worker, bytes) -> begin(worker): it is to send the part -> end(worker): merged, or lost
-    """
+    """Turns of workers to send their survey parts, bounded by bytes at the master."""
 
     def __init__(self) -> None:
         self._held: dict[int, int] = {}
         self._sending: dict[int, int] = {}
 
     def hold(self, node: int, part_bytes: int) -> None:
-        """A worker holds a part of about so many bytes."""
         self._held[node] = part_bytes
 
     def held(self, node: int) -> int:
-        """Bytes of the part that a worker holds and was not told to send; 0: it holds none."""
+        """Bytes of the part that a worker holds and has no order to send; 0: none."""
         return self._held.get(node, 0)
 
     def begin(self, node: int) -> bool:
@@ -48,28 +44,20 @@ class PartTurns:
         return True
 
     def end(self, node: int) -> bool:
-        """The part of a worker is merged, or lost with it; whether others may have their turn."""
+        """End a worker's turn; whether others may have theirs."""
         self._held.pop(node, None)
         return self._sending.pop(node, None) is not None and bool(self._held)
 
 
 class SurveyMerge:
-    """The merge of one survey.
-
-    Parameters
-    ----------
-    surveyor : Surveyor
-    in_order : bool
-        Merge parts in the order of their blocks (`bsp`), at any order of arrival.
-    """
-
     def __init__(self, surveyor: Surveyor, *, in_order: bool) -> None:
+        # merge parts in the order of their blocks (`bsp`), not of arrival
         self._surveyor, self._in_order = surveyor, in_order
         self._next = 0  # the first part that is missing, in order
         self._early: dict[int, bytes] = {}
 
     def add(self, number: int, part: bytes) -> None:
-        """Merges the part of a block; if the surveyor fails at a part, that part is missing."""
+        """Merge the part of a block; a part at which the surveyor fails is missing."""
         if not self._in_order:
             self._surveyor.add(part)
             return
@@ -79,15 +67,8 @@ class SurveyMerge:
             self._next += 1
 
     def result(self, blocks: int) -> bytes:
-        """The summary of so many blocks.  May take seconds.
-
-        Raises
-        ------
-        ClusterError
-            A part could not be merged.
-        ConfigError
-            The summary is too large.
-        """
+        """The summary of `blocks` blocks; may take seconds. ClusterError if a part could not be
+        merged, ConfigError if the summary is too large."""
         if self._in_order and self._next < blocks:
             raise ClusterError(
                 f"the survey of block {self._next} could not be merged; the master's log says why"

@@ -14,17 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerWait:
-    """Waits for a worker.
-
-    Parameters
-    ----------
-    limit_s : float
-        How long, seconds.
-    fail : callable
-        Ends the cluster, with a sentence.
-    advice : callable
-        What may be done then, in words; may be empty.
-    """
+    """Waits for a worker, with a limit; `fail` ends the cluster, with `advice` for its user."""
 
     def __init__(
         self, limit_s: float, fail: Callable[..., None], advice: Callable[[], str]
@@ -32,14 +22,14 @@ class WorkerWait:
         self._limit_s, self._fail, self._advice = limit_s, fail, advice
         self._notice_at = 0.0
         self.lacks, self.since = "", 0.0
-        """What the whole job waits for, in words, and since when; empty as a rule."""
+        """What the whole job waits for, in words, and since when; usually empty."""
 
     def over(self) -> None:
-        """A worker is here."""
+        """Stop waiting: a worker has joined."""
         self.lacks, self.since = "", 0.0
 
     def step(self, work: str, now: float) -> None:
-        """The last worker is lost or has left, with this much work to do: another one may come."""
+        """Wait with `work` left to do and no worker; another one may come."""
         if not self.since:
             self.since, self._notice_at = now, now
         left_s = self._limit_s - (now - self.since)

@@ -1,13 +1,13 @@
-"""Ledgers of leases: the records of blocks, and policies for who gets which.
+"""Ledgers of leases: the records of blocks, and policies for leasing them.
 
-    BlockRecords  waiting, leased, done, settled: the one record of each block
-    Ledger        a block to each worker that asks
-    SspLedger     every n-th entry belongs to one worker; none gets far ahead of the slowest  (ssp)
-    BspLedger     entry -> (clock, slot); a clock is complete when all its slots are done     (bsp)
-    RoundLedger   one entry a drawn worker and round; the master closes a round
+    BlockRecords    waiting, leased, done, settled: the one record of each block
+    Ledger          a block to each worker that asks
+    SspLedger       every n-th entry belongs to one worker; clocks stay close  (ssp)
+    BspLedger       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)
+    RoundLedger     one entry a drawn worker and round; the master closes a round
     RotationLedger  slices of text, then tenancies of parts of the rows, which borrow other parts
 
-Those in the middle keep workers in step.  Each is a `Ledger`: `service.py` seldom asks which.
+Each is a `Ledger`: `service.py` seldom asks which.
 """
 
 from __future__ import annotations

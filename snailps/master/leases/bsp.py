@@ -19,32 +19,16 @@ from snailps.master.leases.ledger import ANY_WORKER, MASTER, NAMED_MAX, Entry, L
 from snailps.master.leases.records import NO_RESULT, BlockResult
 
 CLOCKS_AHEAD = 2
-"""Steps beyond the first unfinished one whose entries may be leased.  A limit that is reached in
-step c ends the training with step c + 2, at any speed of the workers: it is part of the result."""
+"""Clocks beyond the first unfinished one whose entries may be leased. A limit reached in clock c
+ends the training with clock c + 2 at any speed of the workers: it is part of the result."""
 
 
 class BspLedger(Ledger):
-    """Entry n is slot ``n % micro_batches`` of clock ``n // micro_batches``.
-
-    Parameters
-    ----------
-    blocks, epochs, limit, known, order
-        As of `Ledger`.
-    micro_batches : int
-        Slots of a clock; the last one may have fewer.
-    nodes : sequence of int
-        The workers.
-
-    Notes
-    -----
-    Early clocks are leased first.  But a worker that has a slot of a clock gets a second one
-    ahead only where enough are left for workers without one: else one worker would train them all
-    while the others wait.  Free slots of the open clock go to workers without a slot of it, so that
-    no clock stays open for want of a worker.
-
-    For a checkpoint the last slot of a clock is withheld, and all behind it (`withhold`): rows stay
-    as they are at the beginning of that clock, whatever else of it is pushed and sealed.
-    """
+    """Entry n is slot ``n % micro_batches`` of clock ``n // micro_batches``. Early clocks are
+    leased first. A worker with a slot of a clock gets a second one ahead only where enough are left
+    for workers without one. Free slots of the open clock go to workers without a slot of it, so
+    that no clock stays open for want of a worker. For a checkpoint the last slot of a clock and all
+    behind it are withheld (`withhold`): rows stay as at the beginning of that clock."""
 
     def __init__(
         self,
@@ -54,16 +38,16 @@ class BspLedger(Ledger):
         known: NDArray[Any] | None = None,
         order: int | None = None,
         *,
-        micro_batches: int,
-        nodes: Sequence[int] = (),
+        micro_batches: int,  # slots of a clock; the last clock may have fewer
+        nodes: Sequence[int] = (),  # the workers
     ) -> None:
         self.micro_batches = micro_batches
         self._open = 0  # the first clock with entries that are not done
         self._ended = self._abandoned = False
         self._nodes = set(nodes)
         self._last: dict[int, int] = {}  # the entry that each worker finished last
-        self._free: dict[int, list[int]] = {}  # by clock: those that may be leased, ascending
-        self._filled = 0  # clocks below have been there
+        self._free: dict[int, list[int]] = {}  # by clock: entries that may be leased, ascending
+        self._filled = 0  # clocks below have been in `_free`
         self._done_of: dict[int, int] = {}  # by clock that is not complete: entries done
         self._holders: dict[int, dict[int, int]] = {}  # by clock: entries held by each worker
         self._missing: list[tuple[int, int]] | None = None
@@ -71,7 +55,7 @@ class BspLedger(Ledger):
         self._withheld_for = 0  # checkpoint
         self._copied = -1  # the last clock that was withheld until it was copied
         self._news = False  # an entry may be free for others than the worker that finished one
-        self._done_now: set[int] = set()  # workers that have, since the last `woken`
+        self._done_now: set[int] = set()  # workers that have finished one since the last `woken`
         super().__init__(blocks, epochs, limit, known, order)
         clocks, counts = np.unique(self.records.done() // micro_batches, return_counts=True)
         self._done_of = dict(zip(clocks.tolist(), counts.tolist(), strict=True))
@@ -79,7 +63,6 @@ class BspLedger(Ledger):
         self._counted = self.records.next_not_done(0, self._size)
 
     def entry(self, number: int) -> Entry:
-        """The entry of a number, with its place in its clock."""
         plain = super().entry(number)
         clock, slot = divmod(number, self.micro_batches)
         return Entry(
@@ -94,7 +77,7 @@ class BspLedger(Ledger):
         )
 
     def _next_of(self, node: int) -> Entry | None:
-        """None also where what is left is too many clocks ahead."""
+        """None also where the next entry is too many clocks ahead."""
         if self._abandoned:
             return None
         for clock in sorted(self._free):
@@ -128,7 +111,6 @@ class BspLedger(Ledger):
         super()._give_back(number)
 
     def _unhold(self, number: int) -> None:
-        """An entry is not leased any more."""
         self._missing = None
         clock, node = number // self.micro_batches, self.records.holder(number)
         holders = self._holders[clock]
@@ -145,7 +127,7 @@ class BspLedger(Ledger):
         self._done_of[clock] = self._done_of.get(clock, 0) + 1
 
     def counted(self, number: int) -> Iterator[tuple[int, BlockResult]]:
-        """As of `Ledger`: results count in the order of the entries, at any order of arrival."""
+        """Results in the order of the entries, at any order of arrival."""
         while self._counted < self._size and self.records.is_done(self._counted):
             yield self._counted, self.records.result(self._counted)
             self._counted += 1
@@ -157,7 +139,7 @@ class BspLedger(Ledger):
             self._free[clock] = left
 
     def take_back(self, node: int) -> Entry | None:
-        """Leases a free entry of an earlier clock than those that a worker holds."""
+        """Lease a free entry of an earlier clock than those that a worker holds."""
         first = min(self._free, default=-1)
         held = self.clock_of(node)
         if self._abandoned or first < 0 or (held is not None and first >= held):
@@ -165,7 +147,7 @@ class BspLedger(Ledger):
         return self._give(first, node)
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        """As of `Ledger`: the worker has pushed all of an entry, and seals it next."""
+        """The worker has pushed all of an entry, and seals it next."""
         if not super().done(number, node, result):
             return False
         self._last[node] = number
@@ -179,7 +161,7 @@ class BspLedger(Ledger):
         return None if number is None else self.entry(number)
 
     def release(self, node: int) -> list[int]:
-        """Takes back what a worker has leased, to be leased first; returns the numbers."""
+        """Return a worker's leases, to be leased first; their numbers."""
         numbers = super().release(node)
         self._back.clear()
         for number in numbers:
@@ -190,21 +172,17 @@ class BspLedger(Ledger):
         return numbers
 
     def join(self, node: int) -> None:
-        """A worker takes part from now on."""
         self._nodes.add(node)
 
     def leave(self, node: int) -> None:
-        """A worker finishes what it is at and takes nothing more."""
         self._nodes.discard(node)
         self._news = True
 
     def retire(self, node: int) -> list[int]:
-        """A worker takes part no more; returns the numbers of what it had leased."""
         self.leave(node)
         return self.release(node)
 
     def snapshot(self) -> dict[str, Any]:
-        """As of `Ledger`."""
         return {
             **super().snapshot(),
             "nodes": sorted(self._nodes),
@@ -212,46 +190,37 @@ class BspLedger(Ledger):
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """As of `Ledger`."""
         super().resume(snapshot)
         self._nodes = {int(node) for node in snapshot["nodes"]}
         self._last = {int(node): int(number) for node, number in snapshot["last"]}
 
     def close(self) -> None:
-        """Ends with the last clock that has entries leased or done: no clock stays incomplete."""
+        """End with the last clock that has entries leased or done: no clock stays incomplete."""
         self.end_after(self.records.last // self.micro_batches)
 
     def end_after(self, clock: int) -> None:
-        """Ends the training with a clock, behind which nothing has been leased."""
+        """End the training with a clock, behind which nothing has been leased."""
         self._ended = True
         self.lease_until(clock)
 
     def lease_until(self, clock: int) -> None:
-        """Leases nothing behind a clock, behind which nothing has been leased."""
+        """Lease nothing behind a clock, behind which nothing has been leased."""
         self._size = min(self._size, (clock + 1) * self.micro_batches)
         self._missing = None
         self._free = {at: free for at, free in self._free.items() if at <= clock}
 
     def abandon(self, node: int) -> None:
-        """Waits no longer for a worker; the clock that it held up is never applied."""
+        """Stop waiting for a worker; the clock that it held up is never applied."""
         self._give_back_all(node)
         self._abandoned = True
 
     # --- checkpoints -----------------------------------------------------------------------------
 
     def withhold(self, checkpoint: int) -> int:
-        """Withholds the last slot of a clock, and all behind it, until `resume_leases`.
-
-        Returns
-        -------
-        The clock: the first one behind which nothing is leased and whose last slot is not.  At the
-        end of the training nothing is left to withhold, and it is the clock behind the last one.
-
-        Notes
-        -----
-        No clock is withheld again that was copied, so that each is applied however often
-        checkpoints are made.
-        """
+        """Withhold the last slot of a clock and all behind it, until `resume_leases`; returns the
+        clock. It is the first clock behind which nothing is leased and whose last slot is not; at
+        the end of the training the clock behind the last one. No clock that was copied is withheld
+        again: each is applied however often checkpoints are made."""
         assert self._withheld < 0
         if self._abandoned:
             return self._open
@@ -270,7 +239,6 @@ class BspLedger(Ledger):
         return clock
 
     def resume_leases(self) -> None:
-        """Leases what was withheld."""
         if self._withheld < 0:
             return
         first, self._withheld, self._missing = self._withheld, -1, None
@@ -285,24 +253,22 @@ class BspLedger(Ledger):
         self._news = True
 
     def comes(self, clock: int) -> bool:
-        """Whether a clock begins, or has begun; not where the training ends before it."""
+        """Whether a clock begins, or has begun; False where the training ends before it."""
         return clock <= (self._open if self._abandoned else self._clocks)
 
     @property
     def waits_for_copy(self) -> bool:
-        """Whether the open clock lacks nothing but the slot that is withheld."""
+        """Whether the open clock lacks only the withheld slot."""
         return [holder for _, holder in self.missing()] == [MASTER]
 
     @property
     def _clocks(self) -> int:
-        """Clocks of the training."""
         return -(-self._size // self.micro_batches)
 
     # --- who waits -------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """`close` was called."""
         return self._ended
 
     @property
@@ -321,10 +287,7 @@ class BspLedger(Ledger):
         return self._open
 
     def missing(self) -> list[tuple[int, int]]:
-        """Slots of the open clock that are not done, and their workers.
-
-        `ANY_WORKER`: none yet; `MASTER`: it is withheld.
-        """
+        """Unfinished slots of the open clock, and their workers, `ANY_WORKER` or `MASTER`."""
         if self._missing is None:  # a thousand may wait for the same
             numbers = self._numbers_of(self._open)
             self._missing = [
@@ -339,7 +302,7 @@ class BspLedger(Ledger):
         return self.records.holder(number) or ANY_WORKER
 
     def wait_of(self, node: int) -> Wait:
-        """What is missing of the open clock."""
+        """What the open clock lacks."""
         if self.waits_for_copy:
             text = f"copy the rows of clock {self._open} for checkpoint {self._withheld_for}"
             return Wait((MASTER,), text)
@@ -369,7 +332,7 @@ class BspLedger(Ledger):
         return range(clock * self.micro_batches, min(self._size, (clock + 1) * self.micro_batches))
 
     def _advance(self) -> None:
-        """Moves the open clock on, and adds what may be leased now."""
+        """Advance the open clock, and add what may be leased now."""
         while (numbers := self._numbers_of(self._open)) and (
             self._done_of.get(self._open, 0) >= len(numbers)
         ):

@@ -24,19 +24,16 @@ from snailps.data.orders import order as permutation
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
 
 LOSSES_MAX = 3
-"""Workers that may be lost at one block; then the block is taken for the reason."""
+"""Workers lost at one block before the block is held responsible."""
 
 ANY_WORKER, MASTER = 0, -1
-"""In the place of a worker's number."""
+"""Stand for a worker's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block in one epoch; `before` and `after` are the shares of all bytes up to it.
-
-    The fields from `clock` on are those of `api.block.Block`; `had` are the visiting parts that it
-    counts.
-    """
+    """A block in one epoch; `before` and `after` are the shares of all bytes up to it. The fields
+    from `clock` on are those of `api.block.Block`; `had` are the visiting parts of a tenancy."""
 
     number: int
     block: Block
@@ -62,16 +59,14 @@ NAMED_MAX = 8
 
 class Wait(NamedTuple):
     """The workers (`ANY_WORKER`, `MASTER`) that a worker waits for, and what they are to do.
-
-    Without workers it waits for its own last block.
-    """
+    Without workers it waits for its own last block."""
 
     nodes: tuple[int, ...]
     text: str
 
     @classmethod
     def for_some(cls, nodes: Iterable[int], text: str) -> Wait:
-        """Looks at the first few workers only: a thousand may wait for a thousand."""
+        """Takes the first few workers only: a thousand may wait for a thousand."""
         return cls(tuple(sorted(islice(nodes, NAMED_MAX + 1))), text)
 
     def __str__(self) -> str:
@@ -86,48 +81,24 @@ ORDERS_KEPT = 4
 
 
 class EpochOrder:
-    """The order of an epoch's blocks, and how many bytes are before each.
-
-    Attributes
-    ----------
-    blocks : numpy.ndarray
-        int64 (n,): the block at each place.
-    before : numpy.ndarray
-        int64 (n + 1,): bytes before each place, and all.
-    """
+    """The order of an epoch's blocks, and how many bytes are before each."""
 
     def __init__(self, blocks: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        self.blocks = blocks
+        self.blocks = blocks  # int64 (n,): the block at each place
+        # int64 (n + 1,): bytes before each place, and all
         self.before = np.concatenate(([0], np.cumsum(sizes[blocks])))
 
 
 class Ledger:
-    """The ledger of one pass: every block, `epochs` times, in order or in an order that is drawn.
-
-    `woken` returns workers that were refused and may get a block now.  A block that is done is
-    looked at once, not once for each of a thousand workers that wait.
-
-    Parameters
-    ----------
-    blocks : sequence of Block
-        At least one.
-    epochs : int
-        How often each is leased; entry ``e * len(blocks) + i`` is the i-th block of epoch e.
-    limit : int
-        Most entries; 0: no limit.
-    known : numpy.ndarray, optional
-        Records of an earlier run, as `settled` or `known` returned them.
-    order : int, optional
-        Seed from which, and from the epoch alone, the order of the blocks is drawn; None: as they
-        are.
-    """
+    """The ledger of one pass: every block, `epochs` times, in order or in a drawn order."""
 
     def __init__(
         self,
-        blocks: Sequence[Block],
-        epochs: int = 1,
-        limit: int = 0,
-        known: NDArray[Any] | None = None,
+        blocks: Sequence[Block],  # at least one
+        epochs: int = 1,  # entry ``e * len(blocks) + i`` is the i-th block of epoch e
+        limit: int = 0,  # most entries; 0: no limit
+        known: NDArray[Any] | None = None,  # records of an earlier run, of `settled` or `known`
+        # seed that, with the epoch, decides the order of the blocks; None: as they are
         order: int | None = None,
     ) -> None:
         self._blocks = tuple(blocks)
@@ -152,7 +123,6 @@ class Ledger:
         self._skip()
 
     def entry(self, number: int) -> Entry:
-        """The entry of a number."""
         epoch, place = divmod(number, len(self._blocks))
         order, base = self._of_epoch(epoch), epoch * self._epoch_bytes
         return Entry(
@@ -164,7 +134,6 @@ class Ledger:
         )
 
     def _of_epoch(self, epoch: int) -> EpochOrder:
-        """The order of an epoch's blocks."""
         if self._order is None:
             return self._plain
         found = self._orders.get(epoch)
@@ -178,7 +147,7 @@ class Ledger:
     # --- leases ------------------------------------------------------------------------------
 
     def take(self, node: int) -> Entry | None:
-        """Leases the next entry to a worker; None: there is none for it at present."""
+        """Lease the next entry to a worker; None: there is none for it at present."""
         entry = self._next_of(node)
         if entry is None:
             self._refused.setdefault(node)
@@ -187,14 +156,12 @@ class Ledger:
         return entry
 
     def take_back(self, node: int) -> Entry | None:
-        """Leases an entry that was returned and that others wait for; None: there is none."""
+        """Lease a returned entry that others wait for; None: there is none."""
         return None
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Those of the waiting workers that may get an entry now; each is to ask again.
-
-        Costs as much as there are entries to give.
-        """
+        """Waiting workers that may get an entry now; each is to ask again. Costs as much as there
+        are entries to give, not a look at each of a thousand waiting workers."""
         if self._closed:
             return []
         count = len(self._back) + self._size - self._next
@@ -231,27 +198,26 @@ class Ledger:
         self.records.lease(number, node)
 
     def _give_back(self, number: int) -> None:
-        """An entry is not leased any more, and not done."""
+        """Return an entry that is leased and not done."""
         if self.records.is_counted(number):
             self._counted_bytes -= self._bytes(number)
         self.records.give_back(number)
 
     def _give_back_all(self, node: int) -> list[int]:
-        """The same for all that a worker has leased; the numbers."""
         numbers = self.records.held_by(node)
         for number in numbers:
             self._give_back(number)
         return numbers
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        """Records the result of an entry; False if the entry is not leased to this worker."""
+        """Record the result of an entry; False if the entry is not leased to this worker."""
         if self.records.holder(number) != node:
             return False
         self._finish(number, result)
         return True
 
     def count(self, node: int) -> list[int]:
-        """A worker has surveyed all that it has leased, and keeps the part; what is new of that."""
+        """Count a worker's leases as surveyed into its part; returns what is new."""
         numbers = [n for n in self.records.held_by(node) if not self.records.is_counted(n)]
         for number in numbers:
             self.records.count(number)
@@ -259,12 +225,8 @@ class Ledger:
         return numbers
 
     def merge(self, numbers: Collection[int], node: int) -> bool:
-        """Begins the merge of a part of the survey.
-
-        Returns
-        -------
-        False if one of its entries is not leased to this worker, or comes twice.
-        """
+        """Begin the merge of a survey part; False if an entry is not this worker's, or comes
+        twice."""
         if len(set(numbers)) < len(numbers):
             return False
         if any(self.records.holder(number) != node for number in numbers):
@@ -276,7 +238,6 @@ class Ledger:
         return True
 
     def merged(self, number: int, result: BlockResult) -> None:
-        """The part with an entry is merged."""
         self._counted_bytes -= self._bytes(number)
         self._finish(number, result)
 
@@ -294,7 +255,6 @@ class Ledger:
         yield number, self.records.result(number)
 
     def epochs_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The epoch of each of these entries."""
         return numbers // len(self._blocks)
 
     @property
@@ -303,11 +263,11 @@ class Ledger:
         return self.finished // len(self._blocks)
 
     def piece(self, number: int) -> Block | None:
-        """The piece of input of an entry; None: it has none, or there is no such entry."""
+        """The block of input of an entry; None: it has none, or there is no such entry."""
         return self.entry(number).block if 0 <= number < self._size else None
 
     def claim(self, number: int, node: int) -> bool:
-        """Leases this entry to a worker that reports to hold it; False: done, or another's."""
+        """Lease this entry to a worker that reports to hold it; False: done, or another's."""
         if not 0 <= number < self._size:
             return False
         if self.records.is_waiting(number):
@@ -316,7 +276,7 @@ class Ledger:
         return self.records.holder(number) == node
 
     def _withdraw(self, number: int) -> None:
-        """Removes an entry from those that are to be leased."""
+        """Remove an entry from those that are to be leased."""
         if number < self._next:
             self._back.remove(number)
             return
@@ -343,17 +303,17 @@ class Ledger:
         return total
 
     def release(self, node: int) -> list[int]:
-        """Takes back what a worker has leased, to be leased first; returns the numbers."""
+        """Return a worker's leases, to be leased first; their numbers."""
         numbers = self._give_back_all(node)
         self._back = deque(sorted([*self._back, *numbers]))
         return numbers
 
     def close(self) -> None:
-        """Leases nothing more; what is leased may still be finished."""
+        """Lease nothing more; what is leased may still be finished."""
         self._closed = True
 
     def abandon(self, node: int) -> None:
-        """Waits no longer for what a worker has leased, as the training ends."""
+        """Stop waiting for a worker's leases, as the training ends."""
         self.release(node)
 
     # --- workers -----------------------------------------------------------------------------
@@ -365,15 +325,12 @@ class Ledger:
         """A worker finishes what it has leased and takes nothing more."""
 
     def retire(self, node: int) -> list[int]:
-        """A worker takes part no more; returns the numbers of what it had leased."""
+        """A worker takes part no more; returns the numbers of its leases."""
         return self.release(node)
 
     def blame(self, node: int) -> int:
-        """A worker is lost: the entry at which `LOSSES_MAX` have been lost by now, or -1.
-
-        Counts the first entry that it holds: what it had prefetched is innocent, and what it has
-        counted.
-        """
+        """Count a loss at the first entry of a lost worker; the entry if it reached `LOSSES_MAX`,
+        else -1. What it had prefetched or counted is innocent."""
         held = [n for n in self.records.held_by(node) if not self.records.is_counted(n)]
         if not held:
             return -1
@@ -385,7 +342,7 @@ class Ledger:
         return LOSSES_MAX
 
     def count_loss(self, number: int) -> int:
-        """A worker was lost at an entry; how many by now."""
+        """Count a loss at an entry; how many by now."""
         self._lost[number] = self._lost.get(number, 0) + 1
         return self._lost[number]
 
@@ -407,15 +364,15 @@ class Ledger:
         return wait
 
     def workers_told(self, workers: int) -> int:
-        """How many workers a model counts, of so many that are here."""
+        """How many workers a model counts, of `workers` present."""
         return workers
 
     def end_after(self, clock: int) -> None:
-        """Ends the training with a clock; without clocks that all workers share, now."""
+        """End the training with a clock; without clocks that all workers share, now."""
         self.close()
 
     def lease_until(self, clock: int) -> None:
-        """Lease nothing behind a clock; nothing to do without clocks that all workers share."""
+        """Lease nothing behind a clock; without clocks that all workers share, no effect."""
 
     def clock_of(self, node: int) -> int | None:
         """The clock of a worker; None without clocks."""
@@ -429,7 +386,6 @@ class Ledger:
 
     @property
     def closed(self) -> bool:
-        """`close` was called."""
         return self._closed
 
     @property
@@ -451,17 +407,14 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """Entries in all."""
         return self._size
 
     @property
     def leased(self) -> int:
-        """Entries that are leased."""
         return self.records.leased
 
     @property
     def finished(self) -> int:
-        """Entries that are done."""
         return self.records.finished
 
     def holders(self) -> dict[int, list[int]]:
@@ -475,18 +428,16 @@ class Ledger:
         return self.records.settled()
 
     def snapshot(self) -> dict[str, Any]:
-        """State beside the records; values for JSON, or arrays.
-
-        Entries that are leased count as waiting: the worker that has one reports it (`claim`).
-        """
+        """State beside the records: values for JSON, or arrays. Leased entries count as waiting:
+        the worker that has one reports it (`claim`)."""
         return {"losses": sorted(self._lost.items())}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Continues from the `snapshot` of another ledger, whose records this one began with."""
+        """Continue from the `snapshot` of another ledger, whose records this one began with."""
         self._lost = {int(number): int(count) for number, count in snapshot["losses"]}
 
     def _skip(self) -> None:
-        """Steps over entries that are done already."""
+        """Skip entries that are done already."""
         self._next = self.records.next_not_done(self._next, self._size)
 
 

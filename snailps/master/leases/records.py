@@ -5,7 +5,7 @@
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
 The only place where the state of a block is kept; ledgers decide which block a worker gets, and
-metrics, checkpoints, journal and status read from here.  No files, sockets or time.
+metrics, checkpoints, journal and status read from here. No files, sockets or time.
 
 Notes
 -----
@@ -33,7 +33,7 @@ class BlockState(enum.IntEnum):
     """All its pushes are acknowledged: a checkpoint includes it."""
     LEASED = 3
     MERGING = 4
-    """Its part of the survey is being merged, whatever becomes of its worker."""
+    """Its part of the survey is being merged; loss of its worker does not matter."""
     COUNTED = 5
     """Leased, and in the part of the survey that its worker has not sent yet."""
 
@@ -61,17 +61,11 @@ OUTCOME = np.dtype(
 """A record as checkpoints have it."""
 RECORD = np.dtype([*OUTCOME.descr, ("lr", "<f8")])
 _LOOK = 4096
-"""Records that one step of a search looks at."""
+"""Records that one step of a search reads."""
 
 
 class BlockResult(NamedTuple):
-    """What a worker reports of a block.
-
-    Attributes
-    ----------
-    loss, lr : float
-        NaN: not reported.
-    """
+    """What a worker reports of a block; NaN: not reported."""
 
     units: int = 0
     loss: float = math.nan
@@ -84,14 +78,7 @@ NO_RESULT = BlockResult()
 
 
 class BlockRecords:
-    """The records of the blocks ``first`` to ``first + size - 1``.
-
-    Attributes
-    ----------
-    leased, merging, finished : int
-        Blocks that are leased (counted ones, too), that are being merged, and that are done or
-        settled.
-    """
+    """The records of the blocks ``first`` to ``first + size - 1``."""
 
     def __init__(self, size: int, first: int = 0) -> None:
         self._all = np.zeros(size, RECORD)
@@ -99,6 +86,7 @@ class BlockRecords:
         self._first = first
         self._end = 0  # behind the last block that was ever done
         self._by_node: dict[int, set[int]] = {}  # leased blocks of workers that have any
+        # counted blocks are leased, settled ones finished
         self.leased = self.merging = self.finished = 0
         self._known: NDArray[Any] | None = None  # last result of `known`
         self._changed = (0, 0)  # range of blocks done or settled since then
@@ -106,7 +94,7 @@ class BlockRecords:
     # --- states ------------------------------------------------------------------------------
 
     def is_waiting(self, number: int) -> bool:
-        """Whether a block is there, and neither leased nor done."""
+        """Whether a block exists, and is neither leased nor done."""
         at = number - self._first
         return 0 <= at < len(self._all) and self._states.item(at) == _S.WAITING
 
@@ -157,7 +145,7 @@ class BlockRecords:
         return found
 
     def _move(self, number: int, state: BlockState) -> int:
-        """Changes the state of a block; its place in the array."""
+        """Change the state of a block; returns its index in the array."""
         at = number - self._first
         old = self._states.item(at)
         assert state in TRANSITIONS[old], (
@@ -249,7 +237,6 @@ class BlockRecords:
         return sorted(self._by_node.get(node, ()))
 
     def count_of(self, node: int) -> int:
-        """How many blocks a worker has leased."""
         return len(self._by_node.get(node, ()))
 
     def holders(self) -> Iterator[int]:
@@ -259,7 +246,6 @@ class BlockRecords:
     # --- results -------------------------------------------------------------------------------
 
     def result(self, number: int) -> BlockResult:
-        """The result of a block that is done."""
         return BlockResult(*self._all[number - self._first].item()[2:])
 
     def settled(self) -> NDArray[Any]:
@@ -275,11 +261,8 @@ class BlockRecords:
         return found
 
     def known(self) -> NDArray[Any]:
-        """`RECORD` of each block up to the last one done; zero where it is not done.
-
-        Valid until the next call.  Copies what has changed since the last one: some milliseconds
-        in a job of any length.
-        """
+        """`RECORD` of each block up to the last one done; zero where it is not done. Valid until
+        the next call; copies only what has changed since the last one."""
         if self._known is None:
             self._known = np.zeros_like(self._all)
         changed = slice(*self._changed)
@@ -290,7 +273,7 @@ class BlockRecords:
         return self._known[: self._end]
 
     def resume(self, known: NDArray[Any]) -> None:
-        """Begins with records of an earlier run, as `settled` or `known` returned them."""
+        """Begin with records of an earlier run, of `settled` or `known`."""
         count = min(len(known), len(self._all))
         for name in known.dtype.names or ():
             self._all[name][:count] = known[name][:count]
@@ -301,10 +284,8 @@ class BlockRecords:
         self._known, self._changed = None, (0, count)
 
     def forget(self, first: int) -> None:
-        """The range moves on and begins there: forgets the blocks below, all of them settled.
-
-        They still count as finished.
-        """
+        """Advance the range: drop the blocks below `first`, settled, which still count as
+        finished."""
         gone = first - self._first
         kept = self._all[gone:].copy()
         self._all[: len(kept)], self._all[len(kept) :] = kept, 0

@@ -3,9 +3,9 @@
     chunk -> slices (a worker each) -> all done -> tenancies (chunk, part), each sticky to a worker
     tenancy -> borrow -> visiting part that no other holds -> give_back -> ... -> all had: done
 
-A policy over the records of the open chunks, and the holders of visiting parts: what a lease costs
-does not grow with the epochs.  No files, sockets or time.  What a model sees of it is in
-`api/rotation.py`, why it is so in docs/design/rotation.md.
+A policy over the records of the open chunks, and the holders of visiting parts: the cost of a lease
+does not grow with the epochs. No files, sockets or time. `api/rotation.py` has what a model sees of
+it, docs/design/rotation.md the reasons.
 """
 
 from __future__ import annotations
@@ -31,85 +31,54 @@ from snailps.master.leases.ledger import (
 from snailps.master.leases.records import BlockRecords, BlockResult
 
 CHUNKS_AHEAD = 2
-"""Slices are dealt so far ahead of the first chunk with tenancies left: their rows are those of
-three chunks, so that what is dealt overwrites a chunk that is trained."""
+"""Chunks that slices are dealt ahead of the first one with tenancies left: rows for three chunks,
+as a dealt slice overwrites that of a trained chunk."""
 TENANCIES_MAX = 2
 """Of one worker: one that trains, one that is prepared."""
 TENANCY_LOSSES_MAX = 10
-"""In the place of `LOSSES_MAX`: a tenancy lasts far longer than a block, so chance hits it more."""
+"""Instead of `LOSSES_MAX`: a tenancy lasts far longer than a block, so chance hits it more."""
 NO_PART = -1
-"""In the place of a part: the tenancy has had all of them."""
+"""Stands for a part: the tenancy has had all of them."""
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """What is left of an open chunk.
-
-    Attributes
-    ----------
-    undealt, undone : int
-        Slices and tenancies that are not done.
-    dealt_to : int
-        Number of the first slice that may wait for a worker.
-    parts : int
-        0: not decided.
-    """
-
-    undealt: int
-    dealt_to: int
-    parts: int = 0
-    undone: int = 0
+    undealt: int  # slices that are not done
+    dealt_to: int  # number of the first slice that may wait for a worker
+    parts: int = 0  # 0: not decided
+    undone: int = 0  # tenancies that are not done
 
 
 @dataclass(slots=True)
 class _Visited:
-    """The visiting parts of a leased tenancy: all that it had, and those that it holds.
-
-    It has had, from the beginning, those whose visits an earlier lease has settled.
-    """
+    """Visiting parts of a leased tenancy: all that it had (from the beginning those durable under
+    an earlier lease), and those that it holds."""
 
     had: set[int] = field(default_factory=set)
     holds: set[int] = field(default_factory=set)
 
 
 class RotationLedger(Ledger):
-    """Slices and tenancies of one chunk after the other.
-
-    Parameters
-    ----------
-    blocks, epochs, known
-        As of `Ledger`.
-    rotation : Rotation
-        At most as many chunks as blocks.
-    nodes : sequence of int
-        The workers.
-    extent : mapping
-        As of another ledger; empty: the rotation begins.
-
-    Notes
-    -----
-    Chunk k is the ``k % chunks``-th piece of the blocks of epoch ``k // chunks``.  Entry ``k *
-    stride + s`` deals its s-th block, entry ``k * stride + slices_most + i`` is its i-th tenancy:
-    numbers do not depend on the epochs.  There are records of the open chunks only, `CHUNKS_AHEAD`
-    behind the first with tenancies left.  A chunk has as many parts as there are workers when its
-    first tenancy is leased, at most `most_parts`; `decided` tells of it once.
-
-    A tenancy (k, i) is leased when all slices of k are done, and (k - 1, i) is done or held by the
-    same worker; where the parts of k and k - 1 differ, when all tenancies of k - 1 are done.  So no
-    part has two writers.  An entry is settled once it is done: a worker reports it with all pushes
-    acknowledged.  Of a tenancy under way, visits may be: with these the next lease begins, if its
-    worker is lost.
-    """
+    """Slices and tenancies of one chunk after the other. Chunk k is the ``k % chunks``-th piece of
+    the blocks of epoch ``k // chunks``. Entry ``k * stride + s`` deals its s-th block, entry ``k *
+    stride + slices_most + i`` is its i-th tenancy: numbers do not depend on the epochs. Records are
+    kept of open chunks only, `CHUNKS_AHEAD` behind the first with tenancies left. A chunk has as
+    many parts as there are workers when its first tenancy is leased, at most `most_parts`;
+    `decided` reports that once. A tenancy (k, i) is leased when all slices of k are done, and (k -
+    1, i) is done or held by the same worker; where the parts of k and k - 1 differ, when all
+    tenancies of k - 1 are done. So no part has two writers. An entry is settled once done: a worker
+    reports it with all pushes acknowledged. Durable visits of an unfinished tenancy count for its
+    next lease."""
 
     def __init__(
         self,
         blocks: Sequence[Block],
         epochs: int,
-        rotation: Rotation,
+        rotation: Rotation,  # at most as many chunks as blocks
         known: NDArray[Any] | None = None,
         *,
-        nodes: Sequence[int],
-        extent: Mapping[str, Any] | None = None,
+        nodes: Sequence[int],  # the workers
+        extent: Mapping[str, Any] | None = None,  # of another ledger; empty: the rotation begins
     ) -> None:
         super().__init__(blocks, epochs)
         self.rotation = rotation
@@ -124,7 +93,7 @@ class RotationLedger(Ledger):
         self._owners: dict[int, int] = {}  # part -> the worker that keeps its rows
         self._own: dict[int, int] = {}  # the reverse
         self._visited: dict[int, _Visited] = {}
-        self._settled: dict[int, set[int]] = {}  # visiting parts of tenancies that are not done
+        self._settled: dict[int, set[int]] = {}  # durable visiting parts of unfinished tenancies
         self._lent: dict[int, int] = {}  # visiting part -> tenancy
         self._decided: list[tuple[int, int]] = []
         self._changed = True
@@ -147,19 +116,15 @@ class RotationLedger(Ledger):
     # --- numbers -------------------------------------------------------------------------------
 
     def is_tenancy(self, number: int) -> bool:
-        """Whether a number is that of a tenancy."""
         return number % self._stride >= self._slices_most
 
     def chunk_of(self, number: int) -> int:
-        """The chunk of an entry."""
         return number // self._stride
 
     def epoch_of(self, number: int) -> int:
-        """The epoch of an entry."""
         return self.chunk_of(number) // self._chunks
 
     def _slices_in(self, chunk: int) -> int:
-        """How many slices a chunk has."""
         place = chunk % self._chunks
         return self._starts[place + 1] - self._starts[place]
 
@@ -169,7 +134,7 @@ class RotationLedger(Ledger):
         return range(first, first + self._slices_in(chunk))
 
     def _tenancies_of(self, chunk: int) -> range:
-        """Numbers of the tenancies of an open chunk, as far as its parts are decided."""
+        """Numbers of the tenancies of an open chunk; empty before its parts are decided."""
         first = self._number(chunk, 0)
         return range(first, first + self._at(chunk).parts)
 
@@ -177,16 +142,13 @@ class RotationLedger(Ledger):
         return chunk * self._stride + self._slices_most + part
 
     def _part(self, number: int) -> int:
-        """The part of a tenancy."""
         return number % self._stride - self._slices_most
 
     @property
     def _open_range(self) -> range:
-        """The open chunks."""
         return range(self._open, self._open + len(self._open_chunks))
 
     def _at(self, chunk: int) -> _Chunk:
-        """What is left of an open chunk."""
         assert chunk >= self._open
         return self._open_chunks[chunk - self._open]
 
@@ -228,11 +190,11 @@ class RotationLedger(Ledger):
 
     @property
     def epoch(self) -> int:
-        """As of `Ledger`: of the first chunk with tenancies left."""
+        """That of the first chunk with tenancies left."""
         return self._open // self._chunks
 
     def piece(self, number: int) -> Block | None:
-        """As of `Ledger`: of a slice."""
+        """That of a slice."""
         chunk = self.chunk_of(number)
         there = 0 <= chunk < self._count and number in self._slices_of(chunk)
         return self.entry(number).block if there else None
@@ -281,7 +243,7 @@ class RotationLedger(Ledger):
         return max(1, min(len(self._workers), self.rotation.most_parts))
 
     def _follows(self, chunk: int, parts: int) -> bool:
-        """Whether tenancies of a chunk, with so many parts, may begin beside those before."""
+        """Whether tenancies of a chunk with `parts` may begin beside those of the chunk before."""
         return chunk == self._open or self._at(chunk - 1).parts == parts
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:
@@ -317,7 +279,7 @@ class RotationLedger(Ledger):
             self._own[node], self._owners[part] = part, node
 
     def decide(self, chunk: int, parts: int) -> None:
-        """So many parts has a chunk; nothing happens if it is not open, or is decided."""
+        """Set the parts of a chunk, unless it is not open or decided already."""
         known = chunk not in self._open_range or self._at(chunk).parts
         if known or not 0 < parts <= self.rotation.most_parts:
             return
@@ -344,12 +306,12 @@ class RotationLedger(Ledger):
             left.dealt_to = min(number, left.dealt_to)
 
     def _free(self, number: int) -> None:
-        """A tenancy is not leased any more: what it borrowed is lent to others."""
+        """Release what an ended tenancy borrowed."""
         for part in self._visited.pop(number).holds:
             del self._lent[part]
 
     def cut(self, number: int, node: int) -> bool:
-        """A tenancy has ended before it had all parts; False if it is not leased to this worker."""
+        """End a tenancy before it had all parts; False if it is not leased to this worker."""
         if self.records.holder(number) != node or not self.is_tenancy(number):
             return False
         self._give_back(number)
@@ -370,7 +332,7 @@ class RotationLedger(Ledger):
             left.undealt -= 1
 
     def _advance(self) -> None:
-        """Closes the chunks whose tenancies are all done: of them only sums are kept."""
+        """Close the chunks whose tenancies are all done: only their sums are kept."""
         while self._open_chunks and self._open_chunks[0].parts and not self._open_chunks[0].undone:
             self._closed_tenancies += self._open_chunks.popleft().parts
             self._open += 1
@@ -378,7 +340,7 @@ class RotationLedger(Ledger):
         self._open_more()
 
     def _open_more(self) -> None:
-        """Opens chunks up to `CHUNKS_AHEAD` behind the first one."""
+        """Open chunks up to `CHUNKS_AHEAD` behind the first one."""
         behind = min(self._count, self._open + CHUNKS_AHEAD + 1)
         for chunk in range(self._open_range.stop, behind):
             numbers = self._slices_of(chunk)
@@ -386,7 +348,6 @@ class RotationLedger(Ledger):
             self._open_chunks.append(_Chunk(undealt, numbers.start))
 
     def claim(self, number: int, node: int) -> bool:
-        """As of `Ledger`."""
         chunk = self.chunk_of(number)
         if chunk not in self._open_range:
             return False
@@ -397,11 +358,11 @@ class RotationLedger(Ledger):
         return self.records.holder(number) == node
 
     def release(self, node: int) -> list[int]:
-        """Takes back what a worker has leased and borrowed; returns the numbers."""
+        """Return what a worker has leased and borrowed; the numbers."""
         return self._give_back_all(node)
 
     def close(self) -> None:
-        """As of `Ledger`; nothing more is lent, either."""
+        """Nothing more is lent, either."""
         super().close()
         self._changed = True
 
@@ -412,15 +373,8 @@ class RotationLedger(Ledger):
         return VISITING_PER_PART * self._at(self.chunk_of(number)).parts
 
     def borrow(self, number: int, node: int) -> int | None:
-        """Lends a tenancy its next part; None: others hold all that it lacks.
-
-        `NO_PART`: it has had all, or the ledger is closed.
-
-        Raises
-        ------
-        LookupError
-            The worker does not hold this tenancy.
-        """
+        """Lend a tenancy its next part; None: others hold all that it lacks. `NO_PART`: it has had
+        all, or the ledger is closed. LookupError if the worker does not hold the tenancy."""
         visited = self._visits(number, node)
         visiting = self.visits_of(number)
         if self._closed or len(visited.had) == visiting:
@@ -450,7 +404,7 @@ class RotationLedger(Ledger):
         self._lent[part] = number
 
     def give_back(self, number: int, node: int, part: int) -> bool:
-        """Takes a part back; False if the worker does not hold it for this tenancy."""
+        """Take a part back; False if the worker does not hold it for this tenancy."""
         visited = self._visited.get(number)
         if visited is None or self.records.holder(number) != node or part not in visited.holds:
             return False
@@ -459,22 +413,15 @@ class RotationLedger(Ledger):
         return True
 
     def settle_visits(self, number: int, node: int) -> list[int]:
-        """All that a leased tenancy has given back is trained, and its rows are at the servers.
-
-        Whichever worker gets the tenancy, if this one is lost, borrows the other parts only.
-
-        Returns
-        -------
-        list of int
-            Parts that were not settled before.
-        """
+        """Make what a leased tenancy has returned durable; returns the parts that were not. If this
+        worker is lost, the next holder of the tenancy skips the durable parts."""
         visited, settled = self._visits(number, node), self._settled.setdefault(number, set())
         new = visited.had - visited.holds - settled
         settled |= new
         return sorted(new)
 
     def know_visits(self, number: int, parts: Collection[int]) -> bool:
-        """Visits that were settled under an earlier master; False if the tenancy is done."""
+        """Adopt visits that were durable under an earlier master; False if the tenancy is done."""
         chunk = self.chunk_of(number)
         if chunk not in self._open_range or number not in self._tenancies_of(chunk):
             return False
@@ -488,13 +435,8 @@ class RotationLedger(Ledger):
     def claim_visits(
         self, number: int, node: int, had: Collection[int], holds: Collection[int]
     ) -> None:
-        """A worker that came back reports what a tenancy had and holds.
-
-        Raises
-        ------
-        LookupError
-            It is not leased to the worker, or another one holds such a part.
-        """
+        """Adopt what a tenancy had and holds, as reported by a worker that came back. LookupError
+        if it is not leased to the worker, or another one holds such a part."""
         visited = self._visits(number, node)
         if not (set(holds) <= set(had) <= set(range(self.visits_of(number)))):
             raise LookupError(f"tenancy {number} has {self.visits_of(number)} visiting parts")
@@ -513,7 +455,6 @@ class RotationLedger(Ledger):
     # --- workers ---------------------------------------------------------------------------------
 
     def join(self, node: int) -> None:
-        """A worker takes part from now on."""
         self._workers.setdefault(node)
         self._changed = True
 
@@ -526,12 +467,11 @@ class RotationLedger(Ledger):
         self._changed = True
 
     def retire(self, node: int) -> list[int]:
-        """As of `Ledger`."""
         self.leave(node)
         return self.release(node)
 
     def blame(self, node: int) -> int:
-        """Counts what the worker trained and what it dealt: either may have cost it."""
+        """Count what the worker trained and what it dealt: either may have cost it."""
         held = self.records.held_by(node)
         slices = [number for number in held if not self.is_tenancy(number)]
         tenancies = [number for number in held if self.is_tenancy(number)]
@@ -542,7 +482,6 @@ class RotationLedger(Ledger):
         return guilty[0] if guilty else -1
 
     def losses_max(self, number: int) -> int:
-        """As of `Ledger`."""
         return TENANCY_LOSSES_MAX if self.is_tenancy(number) else LOSSES_MAX
 
     # --- waits -----------------------------------------------------------------------------------
@@ -603,7 +542,7 @@ class RotationLedger(Ledger):
 
     @property
     def progress(self) -> float:
-        """Share of all bytes: of a chunk those of its tenancies, of these those of their visits."""
+        """Share of all bytes, from the tenancies of a chunk and the visits of a tenancy."""
         done = float(self._bytes_before(self._open))
         for chunk in self._open_range:
             parts = self._at(chunk).parts
@@ -622,10 +561,8 @@ class RotationLedger(Ledger):
         return self._bytes_before(chunk + 1) - self._bytes_before(chunk)
 
     def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
-        """Share of all bytes of the closed chunks, and of these tenancies of open ones.
-
-        Numbers count from the first open chunk, as `settled` has them.
-        """
+        """Share of all bytes of the closed chunks, and of these tenancies of open ones. Numbers
+        count from the first open chunk, as in `settled`."""
         done = float(self._bytes_before(self._open))
         for number in numbers:
             if self.is_tenancy(number):
@@ -637,7 +574,7 @@ class RotationLedger(Ledger):
 
     @property
     def extent(self) -> dict[str, Any]:
-        """Which chunks are open, and what is known of closed ones; values for JSON."""
+        """Open chunks, and what is known of closed ones; values for JSON."""
         return {
             "open": self._open,
             "tenancies": self._closed_tenancies,
@@ -647,10 +584,8 @@ class RotationLedger(Ledger):
 
     def settled(self) -> NDArray[Any]:
         """`OUTCOME` of each entry from the first open chunk on, for a checkpoint: without slices.
-
         The rows of a checkpoint are copied after its records: meanwhile the last tenancy of a chunk
-        may end, and the rows of its slices be overwritten by those of a later chunk.
-        """
+        may end, and the rows of its slices be overwritten by those of a later chunk."""
         found = self.records.settled()
         found[np.arange(len(found)) % self._stride < self._slices_most] = 0
         return found
@@ -666,7 +601,6 @@ class RotationLedger(Ledger):
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """As of `Ledger`, beside `extent`."""
         return {
             **super().snapshot(),
             "workers": sorted(self._workers),
@@ -675,7 +609,6 @@ class RotationLedger(Ledger):
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """As of `Ledger`."""
         super().resume(snapshot)
         self._workers = dict.fromkeys(int(node) for node in snapshot["workers"])
         self._owners = {int(part): int(node) for part, node in snapshot["owners"]}

@@ -19,35 +19,18 @@ from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
 
 class RoundLedger(Ledger):
-    """A round at a time, an entry for each worker that is drawn for it.
-
-    Parameters
-    ----------
-    rounds : int
-        At most so many.
-    nodes : sequence of int
-        The workers; the i-th has index i.
-    fraction : float
-        Share of the present workers that is drawn for a round.
-    seed : int
-    first : int
-        Round to begin with; an earlier run has done those before.
-
-    Notes
-    -----
-    Entry ``r * W + i`` is round r of index i.  A worker that is lost leaves its index, and the
-    round goes on without it; one that joins takes a free index, or waits until there is one.  A
-    round is over (`ready`) when all parts drawn are done or void; then the master closes it at the
-    shards and calls `advance`.
-    """
+    """A round at a time, an entry for each worker that is drawn for it. Entry ``r * W + i`` is
+    round r of index i. A lost worker leaves its index, and the round continues without it; one that
+    joins takes a free index, or waits for one. A round is over (`ready`) when all parts drawn are
+    done or void; then the master closes it at the shards and calls `advance`."""
 
     def __init__(
         self,
-        rounds: int,
-        nodes: Sequence[int],
-        fraction: float = 1.0,
+        rounds: int,  # at most
+        nodes: Sequence[int],  # the workers; the i-th has index i
+        fraction: float = 1.0,  # share of the present workers that is drawn for a round
         seed: int = 1,
-        first: int = 0,
+        first: int = 0,  # round to begin with; an earlier run has done those before
     ) -> None:
         super().__init__([Block(0, "", 0, 1)])
         self._rounds, self._width = rounds, len(nodes)
@@ -56,8 +39,8 @@ class RoundLedger(Ledger):
         self._spare: list[int] = []  # workers that joined and have no index yet
         self.round = first
         self._counted = 0
-        self._voided: set[int] = set()  # parts that came too late, until their workers report
-        self._begun = 0  # how often a round was begun, the same one several times perhaps
+        self._voided: set[int] = set()  # late parts, until their workers report
+        self._begun = 0  # rounds begun, counting repetitions
         self._woken_for = (-1, -1)
         self._begin()
 
@@ -96,7 +79,7 @@ class RoundLedger(Ledger):
         return [n for n in self._still(waiting) if self._index.get(n, -1) in self._waiting]
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        """As of `Ledger`: a worker has sealed its part; False also for a void part."""
+        """A worker has sealed its part; False also for a void part."""
         if number in self._voided or self.records.holder(number) != node:
             self._voided.discard(number)
             return False
@@ -104,7 +87,7 @@ class RoundLedger(Ledger):
         return True
 
     def claim(self, number: int, node: int) -> bool:
-        """As of `Ledger`; a part of an earlier or a closed round is void."""
+        """A part of an earlier or a closed round is void."""
         if self.records.holder(number) == node:
             return True
         round_, index = divmod(number, self._width)
@@ -119,13 +102,13 @@ class RoundLedger(Ledger):
         return True
 
     def only(self, parts: Sequence[int]) -> None:
-        """The round is being closed with these slots, which are done: no other part counts."""
+        """Close the round with these slots, which are done: no other part counts."""
         self._cut()
         self._begin_records(parts)
         self._is_cut = True
 
     def _cut(self) -> list[int]:
-        """Parts that are not done come too late; the workers that are at one."""
+        """Void the unfinished parts; their workers."""
         self._is_cut = True
         self._waiting.clear()
         nodes = list(self.records.holders())
@@ -138,11 +121,11 @@ class RoundLedger(Ledger):
         return number in self._voided
 
     def release(self, node: int) -> list[int]:
-        """A worker's part of the round is void: no other worker has its data."""
+        """Void a worker's part of the round: no other worker has its data."""
         return self._give_back_all(node)
 
     def join(self, node: int) -> None:
-        """Gives the worker a free index; without one it waits until one becomes free."""
+        """Give the worker a free index; without one it waits until one becomes free."""
         if node not in self._index and node not in self._spare:
             self._spare.append(node)
             self._fill()
@@ -150,11 +133,11 @@ class RoundLedger(Ledger):
                 self._begin()
 
     def workers_told(self, workers: int) -> int:
-        """As many as there are indices: a worker that comes later takes over the data of one."""
+        """The number of indices: a worker that comes later takes over the data of one."""
         return self._width
 
     def _fill(self) -> None:
-        """Gives free indices to workers that wait for one, in the order in which they joined."""
+        """Give free indices to waiting workers, in the order in which they joined."""
         free = sorted(set(range(self._width)) - set(self._index.values()))
         for index in free[: len(self._spare)]:
             self._index[self._spare.pop(0)] = index
@@ -167,7 +150,7 @@ class RoundLedger(Ledger):
         self._fill()
 
     def retire(self, node: int) -> list[int]:
-        """Takes a worker out of the round and of those to come."""
+        """Take a worker out of the round and of later ones."""
         self.leave(node)
         numbers = self.release(node)
         if not (self.begun or self._waiting):  # none of the workers drawn is left
@@ -192,19 +175,19 @@ class RoundLedger(Ledger):
         return sorted(self._slots[number % self._width] for number in self.records.done().tolist())
 
     def cut_off(self) -> list[int]:
-        """Goes on without the parts that are not done, if any is; returns the late workers."""
+        """Void the unfinished parts, if any part is done; returns the late workers."""
         if not self.records.finished:
             return []
         return self._cut()
 
     def advance(self) -> None:
-        """The round has been applied: on to the next one."""
+        """The round has been applied: begin the next one."""
         self._counted += self.records.finished
         self.round += 1
         self._begin()
 
     def _begin(self) -> None:
-        """Draws the workers that take part in the round."""
+        """Draw the workers of the round."""
         here = sorted(self._index.values())
         count = max(1, round(self._fraction * len(here))) if here else 0
         drawn = here
@@ -227,7 +210,6 @@ class RoundLedger(Ledger):
             self.records.finish(number, NO_RESULT)
 
     def snapshot(self) -> dict[str, Any]:
-        """As of `Ledger`."""
         held = {n % self._width: node for node, numbers in self.holders().items() for n in numbers}
         mine = {index for index, node in held.items() if self._index.get(node) == index}
         return {
@@ -242,7 +224,6 @@ class RoundLedger(Ledger):
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """As of `Ledger`."""
         super().resume(snapshot)
         self.round, self._counted = int(snapshot["round"]), int(snapshot["counted"])
         self._index = {int(node): int(index) for node, index in snapshot["index"]}
@@ -262,7 +243,6 @@ class RoundLedger(Ledger):
 
     @property
     def progress(self) -> float:
-        """Share of the rounds that are done."""
         return self.round / self._rounds
 
     @property

@@ -33,47 +33,41 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 DROP_S = 20.0
-"""How long a block may take once the training is to end early; then it is given up."""
+"""Seconds that a block may take once the training is to end early; then it is given up."""
 NAMES_S = 0.2
 """Between two updates of what workers wait for."""
 ANSWERS_MAX = 256
-"""Workers that wait and are looked at in one go, some milliseconds; the next one goes on there."""
+"""Waiting workers examined in one turn, some milliseconds; the next turn continues there."""
 
 Call = tuple[Member, str, int]
 
 
 class LeaseService:
-    """The leases of the job that the master is at, if any."""
+    """The leases of the present job, if any."""
 
     def __init__(self, members: Membership, out: Outbox) -> None:
         self.job: Job | None = None
         self._members, self._out = members, out
-        self._asking: deque[Call] = deque()  # to be looked at
+        self._asking: deque[Call] = deque()  # to be examined
         self._refused: dict[int, list[Call]] = {}  # by worker: until the ledger wakes it
-        self._seen: tuple[Any, ...] = ()  # where the job was then
+        self._seen: tuple[Any, ...] = ()  # state of the job at the last look
         self._borrowing: list[tuple[Member, int, int]] = []  # tenancy and call
-        self._to_lend = False  # they were not looked at, as a worker is being fenced
+        self._to_lend = False  # not examined, as a worker is being fenced
         self._told_clock = -1
         self._number_changed = False
         self.clocks_noted = False
-        """The journal has it that all shards stood at the first clock of the training."""
+        """The journal has noted that all shards stood at the first clock of the training."""
         self._drop_at = self._name_at = 0.0
         self._turns = PartTurns()
 
     def running(self) -> tuple[Job, Ledger]:
-        """The job, and the ledger of its pass.
-
-        Raises
-        ------
-        ProtocolError
-            There is none.
-        """
+        """The job, and the ledger of its pass; ProtocolError without."""
         if self.job is None or self.job.ledger is None:
             raise ProtocolError("there is no job")
         return self.job, self.job.ledger
 
     def close(self) -> None:
-        """Refuses whatever still waits."""
+        """Refuse whatever still waits."""
         self._look_at_all()
         for _, _, call in self._asking:
             self._out.reply(call, ClusterError("the job is over"))
@@ -86,7 +80,7 @@ class LeaseService:
     # --- what workers ask and say --------------------------------------------------------------
 
     def lease(self, member: Member, message: messages.Lease, call: int, now: float) -> None:
-        """A worker wants a block; answered now or when it is known that there is none."""
+        """A worker wants a block; answered now, or once it is known that there is none."""
         if member.dropped:
             self._out.reply(call, messages.Leased(-1))
             return
@@ -103,7 +97,6 @@ class LeaseService:
         self.answer(now)
 
     def done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
-        """A worker finished a block."""
         if member.dropped:
             self._out.reply(call, messages.Enough())
             return
@@ -114,7 +107,7 @@ class LeaseService:
         void = isinstance(ledger, RoundLedger) and ledger.is_void(message.number)
         if job.done(message, member.number, now):
             self._note_done(message, member)
-        elif not void and not member.resume_state:  # who came back may say it a second time
+        elif not void and not member.resume_state:  # a worker that came back may repeat it
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
         if isinstance(ledger, BspLedger):  # up to three clocks are left, each of many blocks
             self.hurry(now)
@@ -134,7 +127,7 @@ class LeaseService:
         self._out.work(merge, then, "survey")
 
     def _was_done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
-        """Answers a worker whose block is done, and others that may go on now."""
+        """Answer a worker whose block is done, and others that may continue now."""
         _, ledger = self.running()
         dealt = _is_dealt(ledger, message)  # its visits are what is trained, by all
         if not (message.numbers or dealt):  # or counted when they were held
@@ -159,10 +152,8 @@ class LeaseService:
         self._lend(now)
 
     def gave_back(self, member: Member, message: messages.GiveBack, now: float) -> None:
-        """A worker returns a visiting part.
-
-        It may have said so before it came back, or hold it no more as the training ends.
-        """
+        """A worker returns a visiting part. It may have done so before it came back, or hold it no
+        more as the training ends."""
         job = self.job
         if job is None or member.dropped or not job.gave_back(message, member.number, now):
             return
@@ -179,7 +170,7 @@ class LeaseService:
         self._lend(now)
 
     def _lend(self, now: float) -> None:
-        """Answers who wants a visiting part, if one is free."""
+        """Answer workers that want a visiting part, if one is free."""
         job, self._to_lend = self.job, False
         if job is None or not isinstance(job.ledger, RotationLedger) or not self._borrowing:
             return
@@ -238,7 +229,7 @@ class LeaseService:
             self._out.note("done", {"node": member.number, **message.result()})
 
     def fetch(self, member: Member, message: messages.Fetch, call: int) -> None:
-        """A worker cannot open its block's path and wants the bytes, which are read beside."""
+        """Send a block's bytes, read beside the loop, to a worker that cannot open its path."""
         job, ledger = self.running()
         job.check_fetch(message.number, message.unit)
         read = partial(job.content, message.number, message.unit, message.text)
@@ -278,7 +269,7 @@ class LeaseService:
     # --- who comes and goes --------------------------------------------------------------------
 
     def came_back(self, member: Member, now: float) -> None:
-        """A worker of an earlier master: takes over what it has leased and reported."""
+        """A worker of an earlier master comes back: adopt what it has leased and reported."""
         job, resume_state = self.job, member.resume_state
         if job is None or job.ledger is None:
             return
@@ -302,7 +293,7 @@ class LeaseService:
             )
             return
         ledger, visits = job.ledger, []
-        if job.pass_ == "train":  # the journal may have lost that it was told the job
+        if job.pass_ == "train":  # the journal may have lost that it got the job
             self._out.note("join", {"node": node})
             ledger.join(node)
         if isinstance(ledger, RotationLedger):
@@ -320,14 +311,14 @@ class LeaseService:
                 ledger.claim_visits(visited["number"], node, visited["had"], visited["holds"])
 
     def all_back(self, job: Job, now: float) -> None:
-        """All members are back or given up: tells workers what the lost master may not have."""
+        """All members are back or given up: repeat what the lost master may not have sent."""
         self.answer(now)
         if job.clocked:
             self.tell_workers(messages.CameBack())
         self._told_clock = -1
 
     def leaving(self, member: Member, now: float) -> None:
-        """A worker finishes its block and leaves; its other blocks go to others."""
+        """A worker finishes its block and leaves; release its other blocks."""
         if self.job is not None and self.job.ledger is not None:
             self._out.note("leave", {"node": member.number})
             self.job.ledger.leave(member.number)
@@ -335,7 +326,7 @@ class LeaseService:
         self.answer(now)
 
     def released(self, member: Member, on_lost: Callable[[float], None], now: float) -> int:
-        """A worker has gone: its blocks go to others, once `on_lost` was told; returns how many."""
+        """Release the blocks of a worker that is gone, after a call of `on_lost`; how many."""
         job = self.job
         if job is None or job.ledger is None:
             return 0
@@ -374,7 +365,7 @@ class LeaseService:
         return f"block {number}{where} has cost {cost} workers: look at what is in it"
 
     def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
-        """Gives up late blocks of a closed ledger, if it is time; whether there were any."""
+        """Give up late blocks of a closed ledger, if it is time; whether there were any."""
         late = [member for member in workers if not (member.finished or member.dropped)]
         if isinstance(ledger, BspLedger) and ledger.waits_for_copy:
             self.hurry(now)  # the workers wait for the master
@@ -389,17 +380,15 @@ class LeaseService:
         return True
 
     def hurry(self, now: float) -> None:
-        """Blocks at work when the ledger is closed are given up after `DROP_S`."""
+        """Give blocks at work `DROP_S` seconds to be finished."""
         self._drop_at = now + DROP_S
 
     # --- answers and notes ---------------------------------------------------------------------
 
     def answer(self, now: float) -> None:
-        """Answers what can be answered; the rest waits for blocks that may come back.
-
-        A worker that was refused is looked at again when the ledger wakes it, and all of them when
-        the job is not where it was: each block that is done costs as many looks as workers can go.
-        """
+        """Answer what can be answered; the rest waits for blocks that may come back. A refused
+        worker is examined again when the ledger wakes it, and all of them when the job's state has
+        changed: each finished block costs as many looks as workers it wakes."""
         job = self.job
         if job is None or job.ledger is None:
             return
@@ -426,11 +415,9 @@ class LeaseService:
         return bool(left) and job is not None and self._ready(job, job.pass_)
 
     def _ready(self, job: Job, pass_: str) -> bool:
-        """Whether the rows are as those who get something need them.
-
-        With clocks they stand at the first one.  In a rotation all shards have fenced who was lost:
-        what it had leased or borrowed must not have another writer before.
-        """
+        """Whether the rows are ready for new leases. With clocks they stand at the first one. In a
+        rotation all shards have fenced lost workers: what these had leased or borrowed must not
+        have another writer before."""
         if pass_ != "train":
             return True
         rows = self._members.rows
@@ -439,7 +426,7 @@ class LeaseService:
         return rows.clocks_set or not job.clocked
 
     def _end_turn(self, member: Member) -> None:
-        """A worker's part is merged or lost: those that wait for their turn are looked at."""
+        """A worker's part is merged or lost: examine those that wait for their turn."""
         if self._turns.end(member.number):
             for node in [node for node in self._refused if self._turns.held(node)]:
                 self._asking.extend(self._refused.pop(node))
@@ -450,7 +437,7 @@ class LeaseService:
         self._refused.clear()
 
     def _answer(self, job: Job, ledger: Ledger, asking: Call, now: float) -> bool:
-        """Answers a worker, or has it wait; False: until the shards have set their clocks."""
+        """Answer a worker, or have it wait; False: until the shards have set their clocks."""
         member, pass_, call = asking
         if member.number not in self._members.all:
             return True
@@ -489,17 +476,15 @@ class LeaseService:
         return True
 
     def _name_wait(self, ledger: Ledger, member: Member, now: float) -> None:
-        """Names what a worker without a block waits for, unless it still has one."""
+        """Name what a worker without a block waits for, unless it still has one."""
         if self._turns.held(member.number):
             member.wait_for(str(Wait((MASTER,), "merge the survey")), now)
         elif not ledger.records.held_by(member.number):
             member.wait_for(str(ledger.wait_of(member.number)), now)
 
     def note_waits(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
-        """Names what workers without a block, or held up by a clock, wait for, and logs it.
-
-        Less often where they are many.
-        """
+        """Name what workers without a block, or held up by a clock, wait for, and log it; less
+        often where they are many."""
         if now < self._name_at:
             return
         self._name_at = now + max(NAMES_S, len(workers) / 500)
@@ -521,19 +506,16 @@ class LeaseService:
             member.log_wait(now)
 
     def tell_workers(self, message: messages.Message) -> None:
-        """Sends a note to every worker."""
         for member in self._members.joined("worker"):
             self._out.send(member.peer, message)
 
     def number_changed(self) -> None:
-        """A worker has joined or left: the next `tell` sends the number, not where clocks are."""
+        """The number of workers changed: the next `tell` sends it, except with clocks."""
         self._number_changed = True
 
     def tell(self, but: Container[Member] = ()) -> None:
-        """Tells workers what has changed of all: how many they are, how far the slowest is.
-
-        Once in a turn of the loop: a note to all for each of a thousand that come is a million.
-        """
+        """Report to workers their number and the slowest clock, if changed. Once in a turn of the
+        loop: a note to all for each of a thousand that come is a million."""
         job, changed = self.job, self._number_changed
         self._number_changed = False
         if job is None or job.ledger is None:

@@ -20,26 +20,13 @@ from snailps.master.leases.ledger import Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
 
 _FREE = 0
-"""In the place of an owner: the first worker that joins."""
+"""Stands for an owner: the first worker that joins."""
 
 
 class SspLedger(Ledger):
-    """Entry n belongs to worker n mod W; a worker's clock is how many it has finished.
-
-    Parameters
-    ----------
-    blocks, epochs, limit, known, order
-        As of `Ledger`.
-    nodes : sequence of int
-        The workers; without any, the first that joins owns all.
-    staleness : int
-        How far a worker may begin an entry ahead of the slowest clock; -1: without a bound.
-
-    Notes
-    -----
-    What a worker that leaves has not begun is dealt to the others.  One that joins gets a share of
-    what each of the others has left, and the slowest clock, so that no other worker waits for it.
-    """
+    """Entry n belongs to worker n mod W; a worker's clock is how many it has finished. What a
+    worker that leaves has not begun is dealt to the others. One that joins gets a share of what
+    each of the others has left, and the slowest clock, so that no other worker waits for it."""
 
     def __init__(
         self,
@@ -49,7 +36,8 @@ class SspLedger(Ledger):
         known: NDArray[Any] | None = None,
         order: int | None = None,
         *,
-        nodes: Sequence[int],
+        nodes: Sequence[int],  # the workers; without any, the first that joins owns all
+        # entries that a worker may begin ahead of the slowest clock; -1: no bound
         staleness: int = -1,
     ) -> None:
         super().__init__(blocks, epochs, limit, known, order)
@@ -63,8 +51,8 @@ class SspLedger(Ledger):
             mine.append(number)
         self._next = self._size  # only what was dealt is leased
         self.ahead_max = 0
-        # Heap of the clocks of workers with work, one each: it may be behind its worker's, which
-        # `slowest` mends at the top.  And the waiting workers, by the clock that they wait for.
+        # Heap of the clocks of workers with work, one each; `slowest` mends outdated ones at the
+        # top. And the waiting workers, by the clock that they wait for.
         self._slow = [(0, node) for node in nodes]
         heapify(self._slow)
         self._in_slow = set(nodes)
@@ -100,13 +88,13 @@ class SspLedger(Ledger):
         self._has_work(node)
 
     def _has_work(self, node: int) -> None:
-        """A worker has something to do, at its clock."""
+        """Add a worker with work to the heap, at its clock."""
         if node in self._clocks and node not in self._in_slow:
             self._in_slow.add(node)
             heappush(self._slow, (self._clocks[node], node))
 
     def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        """As of `Ledger`; the clock of the worker advances."""
+        """The clock of the worker advances."""
         if not super().done(number, node, result):
             return False
         if node in self._clocks:
@@ -119,7 +107,7 @@ class SspLedger(Ledger):
                 shares.remove(number)
 
     def release(self, node: int) -> list[int]:
-        """Takes back what a worker has leased: it stays its own while the worker takes part."""
+        """A worker's leases stay its own while it takes part."""
         numbers = self._give_back_all(node)
         if node in self._left:
             self._left[node] = deque(sorted([*self._left[node], *numbers]))
@@ -130,7 +118,7 @@ class SspLedger(Ledger):
         return numbers
 
     def join(self, node: int) -> None:
-        """Gives a worker that joins its share of what the others have left."""
+        """Give a worker that joins its share of what the others have left."""
         if node in self._left:
             return
         clock = self.slowest()[0]
@@ -148,12 +136,11 @@ class SspLedger(Ledger):
         self._may_go(node)
 
     def _may_go(self, node: int) -> None:
-        """A worker has been given entries of its own."""
         self._dealt.add(node)
         self._has_work(node)
 
     def snapshot(self) -> dict[str, Any]:
-        """As of `Ledger`; ``owner`` is valid for entries that are not done."""
+        """``owner`` is valid for entries that are not done."""
         return {
             **super().snapshot(),
             "owner": self._owner.copy(),
@@ -163,7 +150,6 @@ class SspLedger(Ledger):
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """As of `Ledger`."""
         super().resume(snapshot)
         self._clocks = {int(node): int(clock) for node, clock in snapshot["clocks"]}
         self._owner = snapshot["owner"].copy()
@@ -183,19 +169,18 @@ class SspLedger(Ledger):
         self.ahead_max = int(snapshot["ahead_max"])
 
     def leave(self, node: int) -> None:
-        """Deals what a worker has not begun to the others, which no longer wait for it."""
+        """Deal what a worker has not begun to the others, which no longer wait for it."""
         self._clocks.pop(node, None)
         self._in_slow.discard(node)  # one that comes back may be at an earlier clock
         self._deal(self._left.pop(node, deque()))
 
     def retire(self, node: int) -> list[int]:
-        """Deals what a worker has left, leased or not, to the others."""
+        """Deal what a worker has left, leased or not, to the others."""
         self.leave(node)
         return self.release(node)
 
     @property
     def over(self) -> bool:
-        """Nothing left and nothing leased."""
         left = any(self._left.values()) or bool(self._back)
         return not self.records.leased and (self._closed or not left)
 
@@ -245,7 +230,7 @@ class SspLedger(Ledger):
         yield from (node for node, left in self._left.items() if left)
 
     def _deal(self, numbers: Collection[int]) -> None:
-        """Deals entries to the workers that are left; without any, to the next that joins."""
+        """Deal entries to the remaining workers; without any, to the next that joins."""
         if not self._left:
             self._back.extend(sorted(numbers))
             self._owner[list(numbers)] = _FREE

@@ -1,1 +1,1 @@
-"""Who has which shard and its standby: planned without I/O, then carried out."""
+"""Which server has which shard and standby: planned without I/O, then carried out."""

@@ -1,9 +1,9 @@
 """Carries out what `ReplicationPlanner` decides, and sends all members the route.
 
     members, notes of servers, time -> ReplicationPlanner
-        -> orders to servers, TakeRoute to all, the verdict
+    -> orders to servers, TakeRoute to all, the verdict
 
-Connects `planner.py`, which knows no members, with the members, which know no shards.  `now` is
+Connects `planner.py`, which knows no members, with the members, which know no shards. `now` is
 monotonic seconds.
 """
 
@@ -39,24 +39,11 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 AWAY_S = 5.0
-"""After so long without a `step` the master has stood still, and no limit ends for that."""
+"""Seconds without a `step` after which the master was stopped, and limits are extended."""
 
 
 class ReplicationController:
-    """Keeps every shard served.
-
-    Parameters
-    ----------
-    settings : MasterSettings
-    members : Membership
-    out : Outbox
-    expel : callable
-        ``expel(member, why, now)``: closes a member's connection and takes it for lost.
-    fail : callable
-        Ends the cluster, with a sentence.
-    on_rows_lost : callable
-        Ends the cluster, with a sentence: the rows of a lost server are lost.
-    """
+    """Keeps every shard served."""
 
     def __init__(
         self,
@@ -64,10 +51,11 @@ class ReplicationController:
         members: Membership,
         out: Outbox,
         *,
+        # ``expel(member, why, now)`` closes a member's connection and declares it lost
         expel: Callable[[Member, str, float], None],
-        fail: Callable[[str], None],
+        fail: Callable[[str], None],  # ends the cluster
         all_leave: Callable[[str, float], None],
-        on_rows_lost: Callable[[str], None],
+        on_rows_lost: Callable[[str], None],  # ends the cluster: the rows of a lost server are lost
     ) -> None:
         self._members, self._out, self._expel, self._all_leave = members, out, expel, all_leave
         self._on_rows_lost = on_rows_lost
@@ -121,20 +109,15 @@ class ReplicationController:
             self._work(now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """A server is lost: its standbys are promoted, or the job ends."""
+        """A server is lost: promote its standbys, or end the job."""
         self._members.remove(member)
         self.standbys.lost(member.number, now, f"{member.name} is lost: {why}")
         self._answer_drains(member.number, None)
         self._work(now)
 
     def drain(self, number: int, now: float, call: int | None = None) -> None:
-        """A server is to leave: its shards move to others.
-
-        Raises
-        ------
-        ClusterError
-            There is no such server, or the cluster is not complete yet.
-        """
+        """A server is to leave: move its shards. ClusterError if there is no such server, or the
+        cluster is not complete yet."""
         member = self._members.all.get(number)
         if member is None or member.role != "server":
             have = ", ".join(str(m.number) for m in self._members.nodes("server"))
@@ -155,7 +138,7 @@ class ReplicationController:
     # --- the loop --------------------------------------------------------------------------------
 
     def step(self, held: bool, now: float) -> None:
-        """Time passes; `held`: no shard is to move at present."""
+        """Advance the time; `held`: no shard is to move at present."""
         if not self._formed:
             return
         away_s, self._stepped_at = now - (self._stepped_at or now), now
@@ -170,17 +153,14 @@ class ReplicationController:
         self.shard_orders.step(now)
 
     def tell(self, now: float) -> None:
-        """Sends all members the route, if it is new; requests of those that have it first wait.
-
-        Once in a turn of the loop, however many shards have changed over in it: with eight shards a
-        server and a thousand workers each of them would cost a message to all.
-        """
+        """Send all members a new route. Once in a turn of the loop, however many shards have
+        changed over: each would cost a message to all."""
         if self._rerouted:
             self._rerouted = False
             self._members.send_route(now)
 
     def _heard(self, member: Member, now: float) -> None:
-        """A server has told how far its copies are."""
+        """Take a server's report on the progress of its copies."""
         for kind, name in (("shards", "seeded"), ("standbys", "relayed")):
             for shard in member.stats.get(kind, []):
                 share = float(shard["replica"][name])
@@ -192,7 +172,7 @@ class ReplicationController:
         note: messages.Backed | messages.Unbacked | messages.Yielded,
         now: float,
     ) -> None:
-        """A server tells of a shard's standby."""
+        """Take a server's note on a shard's standby."""
         if isinstance(note, messages.Backed):
             self.standbys.backed(member.number, note, now)
         elif isinstance(note, messages.Unbacked):
@@ -202,7 +182,7 @@ class ReplicationController:
         self._work(now)
 
     def figures(self) -> dict[str, Any]:
-        """What losses and moves there were since it was last asked."""
+        """Losses and moves since the last call."""
         return self.standbys.redundancy.figures()
 
     def status(self) -> list[dict[str, Any]]:
@@ -212,9 +192,9 @@ class ReplicationController:
     # --- how -------------------------------------------------------------------------------------
 
     def _work(self, now: float) -> None:
-        """Carries out what has been decided, and what comes of that; the journal knows it first."""
+        """Carry out what has been decided, and what follows; the journal has it first."""
         if self._working:
-            return  # an order found its server gone: what comes of that has its turn behind it
+            return  # an order found its server gone: the loss is handled in its turn
         self._working = True
         try:
             while True:
@@ -231,7 +211,7 @@ class ReplicationController:
             self._working = False
 
     def _tell_users(self) -> None:
-        """Passes on what users want to know of losses and moves."""
+        """Pass on events of losses and moves."""
         lines, told = self.standbys.redundancy.lines, self.standbys.redundancy.told
         for line in lines:
             self._out.put(line)
@@ -295,7 +275,7 @@ class ReplicationController:
             self._members.order(member, message, on_answer)
 
     def _reroute(self) -> None:
-        """There is a new route; `tell` tells it."""
+        """Take a new route; `tell` sends it."""
         route = self.standbys.route
         assert route is not None
         self._members.take(route)
@@ -303,7 +283,7 @@ class ReplicationController:
         self._rerouted = True
 
     def _followed(self, now: float) -> None:
-        """Counts the route as taken once all workers have it."""
+        """Count the route as taken once all workers have it."""
         asking = [m for m in self._members.all.values() if m.role == "worker" and m.acknowledged]
         if self._members.route is not None:
             epoch = min([m.epoch for m in asking], default=self._members.route.epoch)

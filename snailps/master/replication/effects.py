@@ -1,4 +1,4 @@
-"""Effects of `ReplicationPlanner`, and the figures of what it has seen.  Declarations only."""
+"""Effects of `ReplicationPlanner`, and the metrics of what it has seen. Declarations only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from snailps.transport import messages
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a server is to do; its answer goes to `ReplicationPlanner.answered`, with the order."""
+    """An order to a server; its answer goes to `ReplicationPlanner.answered`, with the order."""
 
     number: int
     server: int
@@ -39,7 +39,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Expelled:
-    """A server does not do its part: it is expelled, and `lost` is called for it."""
+    """A server does not obey: expel it; `lost` is called for it."""
 
     server: int
     why: str
@@ -47,7 +47,7 @@ class Expelled:
 
 @dataclass(frozen=True, slots=True)
 class RowsLost:
-    """A lost server was the only one that had these shards."""
+    """A lost server was the only one with these shards."""
 
     server: int
     shards: tuple[int, ...]
@@ -59,7 +59,7 @@ Effect = Order | Rerouted | Emptied | Stuck | Expelled | RowsLost
 
 @dataclass(slots=True)
 class ReplicationMetrics:
-    """Figures of the run: lost servers whose standbys were promoted, the longest pause, moves."""
+    """Metrics of the run: lost servers whose standbys were promoted, the longest pause, moves."""
 
     failovers: int = 0
     resume_s_max: float = 0.0
@@ -67,7 +67,7 @@ class ReplicationMetrics:
     unprotected_s: float = 0.0
 
     def figures(self) -> dict[str, Any]:
-        """Those that are not 0, for the summary."""
+        """Metrics that are not 0, for the summary."""
         found: dict[str, Any] = {}
         if self.failovers:
             found |= {"failovers": self.failovers, "resume_s_max": round(self.resume_s_max, 3)}

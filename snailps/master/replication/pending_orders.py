@@ -1,8 +1,8 @@
-"""Orders to servers that are not answered yet, and what is to happen when they are.
+"""Orders to servers that are not answered yet, and the callbacks of their answers.
 
-    give -> Order -> answered: what was to follow; late: servers that are waited for too long
+    give -> Order -> answered: callback; late: servers that are waited for too long
 
-What is ordered, and why, decides `planner.py`; sending is the controller's.
+`planner.py` decides on orders, the controller sends them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 OnAnswer = Callable[[messages.Message | None, str, float], None]
-"""Gets the answer or None, what went wrong or "", and the time."""
+"""Gets the answer or None, the error or "", and the time."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """An order that is not answered yet."""
-
     order: Order
     until: float
     on_answer: OnAnswer
@@ -32,7 +30,7 @@ class _Open:
 
 @dataclass(slots=True)
 class PendingOrders:
-    """All orders that are on their way."""
+    """All orders without an answer."""
 
     _open: dict[int, _Open] = field(default_factory=dict)
     _next: int = 1
@@ -40,7 +38,7 @@ class PendingOrders:
     def give(
         self, server: int, message: messages.Message, now: float, on_answer: OnAnswer | None = None
     ) -> Order:
-        """A new order; without `on_answer` a refusal is only logged."""
+        """Make an order; without `on_answer` a refusal is only logged."""
 
         def noted(answer: messages.Message | None, error: str, now: float) -> None:
             if error:
@@ -54,7 +52,7 @@ class PendingOrders:
     def answered(
         self, order: Order, answer: messages.Message | None, error: str, now: float
     ) -> bool:
-        """Does what was to follow; False if it does not matter any more."""
+        """Call the callback of an order; False if the order does not matter any more."""
         one = self._open.pop(order.number, None)
         if one is not None:
             one.on_answer(answer, error, now)
@@ -70,7 +68,7 @@ class PendingOrders:
         return found
 
     def stood_still(self, seconds: float) -> None:
-        """The master stood still for so long, and the servers perhaps with it."""
+        """Extend limits: the master was stopped, and the servers perhaps with it."""
         for one in self._open.values():
             one.until += seconds
 
@@ -79,7 +77,7 @@ class PendingOrders:
         self._open = {k: o for k, o in self._open.items() if o.order.server != number}
 
     def forget_shard(self, shard: int, *kinds: type[messages.Message]) -> None:
-        """What is still to be answered of a shard's making and moving does not matter any more."""
+        """Forget open orders on making and moving a shard."""
         kinds = kinds or (messages.HostStandby, messages.BackUp, messages.Yield, messages.Promote)
         for key, one in list(self._open.items()):
             message = one.order.message

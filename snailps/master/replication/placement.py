@@ -1,4 +1,4 @@
-"""Shards and the servers that they are at: who has what, and who should.
+"""Shards and their servers: the placement as it is and as it should be.
 
     Placement: servers, shards -> best_for a standby, uneven, has_room
 
@@ -14,8 +14,8 @@ from typing import Any, Literal
 from snailps.store.route import ShardAddress
 
 COPIES_MAX = 1
-"""Shards that a server copies at a time, out or in: the training goes on beside it, and those that
-wait for their turn to move still have a standby."""
+"""Shards that a server copies at a time, out or in: beside the training, and waiting shards still
+have a standby."""
 
 State = Literal["asked", "seeding", "ready"]
 Step = Literal["", "yielding", "swapping", "promoting"]
@@ -23,7 +23,7 @@ Step = Literal["", "yielding", "swapping", "promoting"]
 
 @dataclass(slots=True)
 class Server:
-    """A server; left alone until `again_at`, after failures of its standbys."""
+    """A server; gets no copy until `again_at`, after failures of its standbys."""
 
     number: int
     host: str
@@ -49,50 +49,33 @@ class Copy:
 
 @dataclass(slots=True)
 class Shard:
-    """A shard: where it is, where its standby is, what is under way.
-
-    Attributes
-    ----------
-    following : Copy or None
-        The standby's own, which it fills: it moves up when the primary goes.  While the standby is
-        promoted, the one that is to be the standby then.
-    goal : int
-        The server that is to become its primary; 0: it stays.
-    leaves, takes : int
-        The server that is to give its copy up, and the one that is to get it; 0: none, and any.
-    former : ShardAddress or None
-        The one that has yielded: it could still take the shard back.
-    down_at : float or None
-        When its server was lost, until another one serves it.
-    failures : int
-        Standbys that failed, one after the other.
-    """
+    """A shard: its servers, and what is under way."""
 
     number: int
     address: ShardAddress
     standby: Copy | None = None
-    following: Copy | None = None
-    goal: int = 0
-    leaves: int = 0
-    takes: int = 0
+    following: Copy | None = None  # the standby's own standby, promoted with it
+    goal: int = 0  # the server that is to become its primary; 0: it stays
+    leaves: int = 0  # source: the server that is to give its copy up; 0: none
+    takes: int = 0  # target: the server that is to get it; 0: any
     step: Step = ""
+    # the address that has yielded: it could still take the shard back
     former: ShardAddress | None = None
-    down_at: float | None = None
-    failures: int = 0
+    down_at: float | None = None  # when its server was lost, until another one serves it
+    failures: int = 0  # standbys that failed in succession
 
     @property
     def primary(self) -> int:
-        """The server that it is at."""
         return self.address.server
 
     @property
     def backed(self) -> bool:
-        """Whether its standby has all of it."""
+        """Whether its standby is complete."""
         return self.standby is not None and self.standby.state == "ready"
 
     @property
     def filling(self) -> tuple[int, Copy] | None:
-        """A copy that is being made, and the server that it is made from."""
+        """A copy that is being made, and its source server."""
         if self.standby is not None and self.standby.state != "ready":
             return self.primary, self.standby
         if self.following is not None and self.following.state != "ready":
@@ -100,7 +83,7 @@ class Shard:
         return None
 
     def snapshot(self) -> dict[str, Any]:
-        """It as values for JSON; `of` reads them."""
+        """Values for JSON; `of` reads them."""
         copy, former, following = self.standby, self.former, self.following
         return {
             "at": _listed(self.address),
@@ -116,7 +99,7 @@ class Shard:
 
     @classmethod
     def of(cls, number: int, snapshot: dict[str, Any]) -> Shard:
-        """The shard that `snapshot` describes."""
+        """Inverse of `snapshot`."""
         former, copy = snapshot["former"], snapshot["standby"]
         return cls(
             number,
@@ -134,7 +117,7 @@ def _listed(address: ShardAddress) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What of a shard is in the indices."""
+    """How a shard is counted in the indices."""
 
     primary: int
     holders: frozenset[int]
@@ -146,40 +129,21 @@ _NOTHING = _Counted(0, frozenset(), ())
 
 @dataclass(slots=True)
 class Placement:
-    """All servers by number, all shards in order, and what of them is asked at every event.
-
-    Attributes
-    ----------
-    copies : int
-        How often each shard is to be there: itself, and its standby.
-    version : int
-        Grows with every change: while it is the same, a balance found is still valid.
-    alone, unready, bare : set of int
-        Shards without standby; with one that has not all of it; both.
-    going, changing : set of int
-        Shards that are to move, or do; with a step.
-    leaving : set of int
-        Servers that are to leave.
-    news : set of int
-        Shards that have changed; the planner, which keeps what is known of them, empties it.
-
-    Notes
-    -----
-    A change of a shard is followed by `changed`: nothing else writes the sets.  An event then costs
-    what it changes, and a look over the servers where a place is sought; a rule that walks over all
-    shards at every event would cost a second with a hundred servers.
-    """
+    """All servers by number, all shards in order, and indices for what every event asks. A change
+    of a shard is followed by `changed`: nothing else writes the sets. An event costs what it
+    changes; a walk over all shards at each would take a second with a hundred servers."""
 
     servers: dict[int, Server] = field(default_factory=dict)
     shards: list[Shard] = field(default_factory=list)
-    copies: int = 2
-    version: int = 0
-    alone: set[int] = field(default_factory=set)
-    unready: set[int] = field(default_factory=set)
-    bare: set[int] = field(default_factory=set)
-    going: set[int] = field(default_factory=set)
-    changing: set[int] = field(default_factory=set)
-    leaving: set[int] = field(default_factory=set)
+    copies: int = 2  # copies of each shard, itself included
+    version: int = 0  # grows with every change: a balance found stays valid while it is the same
+    alone: set[int] = field(default_factory=set)  # shards without standby
+    unready: set[int] = field(default_factory=set)  # shards whose standby is incomplete
+    bare: set[int] = field(default_factory=set)  # the union of both
+    going: set[int] = field(default_factory=set)  # shards that move, or are to
+    changing: set[int] = field(default_factory=set)  # shards with a step
+    leaving: set[int] = field(default_factory=set)  # servers that are to leave
+    # shards that have changed; the journal's record empties it
     news: set[int] = field(default_factory=set)
     _counted: list[_Counted] = field(default_factory=list)
     _held: dict[int, set[int]] = field(default_factory=dict)
@@ -190,7 +154,6 @@ class Placement:
     # --- what changes --------------------------------------------------------------------------
 
     def begin(self, servers: list[Server], shards: list[Shard]) -> None:
-        """These servers and these shards, and nothing of before."""
         self.shards, self._counted = shards, [_NOTHING] * len(shards)
         for server in servers:
             self.add(server)
@@ -198,7 +161,6 @@ class Placement:
             self.changed(shard)
 
     def add(self, server: Server) -> None:
-        """A server has come."""
         self.servers[server.number] = server
         if server.leaving:
             self.leaving.add(server.number)
@@ -206,7 +168,7 @@ class Placement:
         self.version += 1
 
     def remove(self, number: int) -> bool:
-        """A server is gone; False if it was not there."""
+        """Remove a server; False if it was not there."""
         if self.servers.pop(number, None) is None:
             return False
         self.leaving.discard(number)
@@ -215,19 +177,19 @@ class Placement:
         return True
 
     def leave(self, number: int, leaving: bool) -> None:
-        """A server is to leave, or is not to any more."""
+        """Set whether a server is to leave."""
         self.servers[number].leaving = leaving
         (self.leaving.add if leaving else self.leaving.discard)(number)
         self.version += 1
 
     def put_off(self, number: int, until: float) -> None:
-        """A server, if it is there, gets nothing before then."""
+        """Let a server, if it is there, get nothing before `until`."""
         if (there := self.servers.get(number)) is not None:
             there.again_at = until
             self.version += 1
 
     def changed(self, shard: Shard) -> None:
-        """A shard is not as it was: counts it anew."""
+        """Update the indices after a change of a shard."""
         number, copy = shard.number, shard.standby
         ready = shard.backed or (shard.former is not None and shard.following is not None)
         filling = shard.filling
@@ -266,7 +228,7 @@ class Placement:
 
     @property
     def redundant(self) -> bool:
-        """Whether every shard has a standby that has all of it."""
+        """Whether every shard has a complete standby."""
         return not self.bare
 
     def shards_of(self, server: int) -> list[int]:
@@ -274,7 +236,7 @@ class Placement:
         return sorted(self._held.get(server, ()))
 
     def status(self) -> list[dict[str, Any]]:
-        """The shards as a picture; standby 0: none."""
+        """The shards for the status; standby 0: none."""
         return [
             {
                 "shard": s.number,
@@ -298,7 +260,7 @@ class Placement:
         return found
 
     def load(self, server: int) -> int:
-        """Shards that a server has, or is about to have."""
+        """Number of shards that a server has, or is about to have."""
         return len(self._held.get(server, ()))
 
     def served(self, server: int) -> set[int]:
@@ -306,7 +268,7 @@ class Placement:
         return self._served.get(server, set())
 
     def same_host(self, one: int, other: int) -> bool:
-        """Whether two servers would go together."""
+        """Whether two servers would fail together."""
         return self.servers[one].host == self.servers[other].host
 
     def has_room(self, *servers: int) -> bool:
@@ -314,7 +276,7 @@ class Placement:
         return all(self._copying.get(server, 0) < COPIES_MAX for server in servers)
 
     def restless(self, replicated: bool) -> list[int]:
-        """Shards of which something may be to do, ascending: the plan looks at no others."""
+        """Shards with possible work, ascending: the plan examines no others."""
         found = set(self.going)
         for server in self.leaving:
             found |= self._held.get(server, set())
@@ -330,16 +292,13 @@ class Placement:
         return sorted(found)
 
     def again_at(self, now: float) -> float:
-        """When a server that is left alone now can be asked again; infinity: none is."""
+        """When a server that gets no copy now may get one; infinity: none is."""
         return min((s.again_at for s in self.servers.values() if s.again_at > now), default=inf)
 
     def best_for(self, shard: Shard, now: float) -> int:
-        """The server for another copy: another host if there is one, least to do; 0: none.
-
-        It is the standby's standby, where there is one that has everything, else the primary's.
-        One that may not begin a copy just now is waited for only where all the others that would do
-        have their fair share already.
-        """
+        """The server for another copy: another host if possible, least loaded; 0: none. The copy is
+        made from a complete standby, else from the primary. A server that may not begin a copy now
+        is waited for only where all other candidates have their fair share already."""
         holders = self.holders(shard)
         able = [
             s
@@ -361,7 +320,7 @@ class Placement:
         return number if load < share else best.number
 
     def uneven(self, now: float) -> tuple[Shard, int, bool] | None:
-        """A shard that a server with less is to have, that server, and whether as its primary."""
+        """A shard that a less loaded server is to have, that server, and whether as its primary."""
         able = [s for s in self.servers.values() if not s.leaving and s.again_at <= now]
         if len(able) < 2:
             return None
@@ -379,7 +338,7 @@ class Placement:
             copy = shard.standby
             if copy is None or shard.primary == least or copy.server not in primaries:
                 continue
-            if self.load(copy.server) <= most_load:  # of those who have most: so fewest move
+            if self.load(copy.server) <= most_load:  # among the most loaded: so fewest move
                 continue
             if self.same_host(shard.primary, least) > self.same_host(shard.primary, copy.server):
                 continue

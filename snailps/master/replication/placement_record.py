@@ -1,8 +1,8 @@
-"""What the journal knows of the shards: all of them at first, then those that have changed.
+"""The journal's record of shards: all of them at first, then changes.
 
     Placement, epoch, number of the next copy -> snapshot, changes -> journal -> with_changes
 
-So what is written about a cluster that forms grows with its shards, not with their square.
+So the record of a forming cluster grows with its shards, not with their square.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from snailps.master.replication.placement import Placement
 
 
 class PlacementRecord:
-    """State of a placement as JSON-serialisable values.
-
-    Parameters
-    ----------
-    placement : Placement
-        Its `news` are taken by `changes`.
-    """
+    """State of a placement as values for JSON; `changes` empties the placement's `news`."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -35,7 +29,7 @@ class PlacementRecord:
         }
 
     def changes(self, epoch: int, next_copy: int) -> dict[str, Any]:
-        """What has changed since the last call; the first one returns `snapshot`."""
+        """Changes since the last call; the first call returns `snapshot`."""
         placement = self._placement
         now = (epoch, next_copy, sorted(placement.leaving))
         if now == self._last and not placement.news:
@@ -49,7 +43,7 @@ class PlacementRecord:
 
 
 def with_changes(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The snapshot that follows from an earlier one and what `PlacementRecord.changes` returned."""
+    """The snapshot that follows from an earlier one and the result of `changes`."""
     if "shards" in changes:
         return changes
     shards = list(before["shards"])

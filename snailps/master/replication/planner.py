@@ -1,16 +1,15 @@
-"""Which server has which shard, which has its standby, and what to do when that changes.
+"""Which server has which shard and which its standby, and what to do when that changes.
 
     form, join, leave, lost, answered, backed, unbacked, yielded, tick
-        -> ReplicationPlanner -> effects():
-        Order (to a server), Rerouted, Emptied, Stuck, Expelled, RowsLost
+      -> ReplicationPlanner -> effects():
+    Order (to a server), Rerouted, Emptied, Stuck, Expelled, RowsLost
 
-A standby is a shard of its own, in another server, that follows its primary.  A lost server's
-standbys are promoted.  A shard moves by a *shift*: its standby fills a standby of its own, is
-promoted, and the former primary goes; or by a *swap*: primary and standby change places.  Either
-way it has a standby all the time (docs/design/moving-shards.md).  Without replication it gets one
-for the move alone.
+A standby is a shard of its own, in another server, that follows its primary. A lost server's
+standbys are promoted. A shard moves by a *shift*: its standby fills a standby of its own, is
+promoted, and the previous primary goes; or by a *swap*: primary and standby change places. It has a
+standby all the time (docs/design/moving-shards.md); without replication one for the move alone.
 
-Sans-IO: events come in, what to do comes out, time is an argument.  It knows no connection.
+Sans-IO: time is an argument, and it knows no connection.
 """
 
 from __future__ import annotations
@@ -48,31 +47,18 @@ FAILURES_MAX = 5
 
 @dataclass(slots=True)
 class ReplicationPlanner:
-    """Shards of a formed cluster, their primaries and standbys.
+    """Shards of a formed cluster, their primaries and standbys."""
 
-    Attributes
-    ----------
-    replicated, sync : bool
-        Every shard is to have a standby; pushes wait for it.
-    route : Route or None
-        The present one.
-    tables : callable
-        Declarations with numbers, as `HostStandby` takes them.
-    yield_s : float
-        How long a primary may try to hand over; then it goes on, and the move is tried again.
-    held : bool
-        Rows are being restored or saved: nothing is copied or moved.  Standbys of lost servers are
-        promoted all the same.
-    redundancy : Redundancy
-        How long shards were without standby; figures of that, and of losses and moves.
-    """
-
-    replicated: bool
-    sync: bool
-    tables: Callable[[], list[Any]] = list
+    replicated: bool  # every shard is to have a standby
+    sync: bool  # pushes wait for the standby
+    tables: Callable[[], list[Any]] = list  # declarations with numbers, as `HostStandby` takes them
+    # seconds that a primary may try to hand over; then it serves on, and the move is tried again
     yield_s: float = YIELD_S_MAX
     route: Route | None = None
+    # rows are being restored or saved: nothing is copied or moved; standbys are promoted all the
+    # same
     held: bool = False
+    # times without standby, and metrics of losses and moves
     redundancy: Redundancy = field(init=False)
     _placement: Placement = field(default_factory=Placement)
     _orders: PendingOrders = field(default_factory=PendingOrders)
@@ -80,7 +66,7 @@ class ReplicationPlanner:
     _next_copy: int = 1
     _epoch: int = 0
     _over: bool = False  # rows are lost: there is nothing left to plan
-    # What the last plan was made of, and when one of the servers that it left out can be asked.
+    # The placement's version at the last plan, and when a server that it left out can be asked.
     _planned: tuple[int, bool] = (-1, False)
     _again_at: float = 0.0
     _even: tuple[int, float] = (-1, 0.0)  # nothing was uneven, until then unless something changes
@@ -94,7 +80,7 @@ class ReplicationPlanner:
     # --- what others ask -----------------------------------------------------------------------
 
     def effects(self) -> list[Effect]:
-        """Takes the effects since the last call, in order."""
+        """Take the effects since the last call, in order."""
         found, self._effects = self._effects, []
         return found
 
@@ -104,26 +90,21 @@ class ReplicationPlanner:
         return 0 if one.step else one.primary
 
     def shards_of(self, server: int) -> list[int]:
-        """Shards that a server has as primary or standby, or that are on their way to it."""
         return self._placement.shards_of(server)
 
     @property
     def count(self) -> int:
-        """Number of shards."""
         return len(self._placement.shards)
 
     @property
     def redundant(self) -> bool:
-        """Whether every shard has a standby that has all of it."""
         return self._placement.redundant
 
     @property
     def moving(self) -> bool:
-        """Whether a shard is changing over."""
         return bool(self._placement.changing)
 
     def status(self) -> list[dict[str, Any]]:
-        """The shards as a picture; standby 0: none."""
         return self._placement.status()
 
     def snapshot(self) -> dict[str, Any]:
@@ -131,11 +112,9 @@ class ReplicationPlanner:
         return self._record.snapshot(self._epoch, self._next_copy)
 
     def changes(self) -> dict[str, Any]:
-        """What has changed since the last call, for `with_changes`; empty: nothing has.
-
-        To be kept before the effects are performed: another master then knows of every order that
-        a server may have got.
-        """
+        """Changes since the last call, for `with_changes`; empty: none. To be kept before the
+        effects are performed: another master then knows of every order that a server may have
+        got."""
         return self._record.changes(self._epoch, self._next_copy)
 
     # --- events: membership ------------------------------------------------------------------
@@ -148,22 +127,20 @@ class ReplicationPlanner:
         now: float,
         missed: Collection[int] = (),
     ) -> None:
-        """Continues from another master's snapshot; its orders may have been executed or not.
-
-        Servers repeat what they reported meanwhile: `backed`, `unbacked`.  Those that do not
-        return (`missed`) are `lost` afterwards.  Until then `held` is set and nothing moves: a
-        standby that made room for a new one may be the only copy of a shard.
-        """
+        """Continue from another master's snapshot, whose orders may have been executed or not.
+        Servers repeat what they reported meanwhile: `backed`, `unbacked`. Those that do not return
+        (`missed`) are `lost` afterwards. Until then `held` is set and nothing moves: a standby that
+        made room for a new one may be the only copy of a shard."""
         self.held = True
         self.route, self._epoch = route, int(snapshot["epoch"])
         self._next_copy = int(snapshot["copy"])
         shards = [Shard.of(at, one) for at, one in enumerate(snapshot["shards"])]
-        # The other master may have struck a server off, and have come no further.
+        # The other master may have removed a server, and nothing more.
         struck = {n for s in shards for n in self._placement.holders(s)} - hosts.keys()
         leaving = set(snapshot["leaving"])
         known = [Server(n, host, leaving=n in leaving) for n, host in hosts.items()]
         self._placement.begin([*known, *(Server(n, "") for n in sorted(struck))], shards)
-        self.redundancy.was_full = self.redundant  # and said by that master
+        self.redundancy.was_full = self.redundant  # and that master has reported it
         gone = {*struck, *missed}
         for shard in self._placement.shards:
             changes_over = shard.step in ("yielding", "swapping")
@@ -204,7 +181,7 @@ class ReplicationPlanner:
         self._plan(now)
 
     def join(self, number: int, host: str, now: float) -> None:
-        """A server has come, with the route and without a shard."""
+        """A server has joined, with the route and without a shard."""
         self._placement.add(Server(number, host))
         self.redundancy.joined()
         self._plan(now)
@@ -269,7 +246,7 @@ class ReplicationPlanner:
             self._plan(now)
 
     def backed(self, server: int, note: messages.Backed, now: float) -> None:
-        """A primary's standby has all of it, or that of a standby."""
+        """The standby of a primary, or of a standby, is complete."""
         shard, copy = self._of_note(server, note)
         if shard is None or copy is None:
             return
@@ -312,7 +289,7 @@ class ReplicationPlanner:
         self._plan(now)
 
     def seeded(self, server: int, shard: int, share: float, now: float) -> None:
-        """How much of a shard its standby has, as its primary counts."""
+        """A primary reports the share of a shard that its standby has."""
         if not 0 <= shard < self.count:
             return
         filling = self._placement.shards[shard].filling
@@ -327,7 +304,7 @@ class ReplicationPlanner:
         self.redundancy.followed(epoch, now)
 
     def stood_still(self, seconds: float) -> None:
-        """The master stood still for so long, and the servers perhaps with it."""
+        """Extend limits: the master was stopped, and the servers perhaps with it."""
         self._orders.stood_still(seconds)
         for shard in self._placement.shards:
             for copy in (shard.standby, shard.following):
@@ -335,7 +312,7 @@ class ReplicationPlanner:
                     copy.moved_at += seconds
 
     def tick(self, now: float) -> None:
-        """Time passes: who has not obeyed for too long, what can be tried again."""
+        """Handle late servers, and what can be tried again."""
         for server, order in self._orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._effects.append(Expelled(server, why))
@@ -355,7 +332,7 @@ class ReplicationPlanner:
     # --- what is done ---------------------------------------------------------------------------
 
     def _stand_in(self, shard: Shard, now: float) -> bool:
-        """A shard's primary is lost: its standby serves from now on; False if there is none."""
+        """Let the standby of a lost primary serve; False if there is none."""
         copy = shard.standby
         shard.down_at = now
         if shard.step == "promoting" and shard.former is not None:
@@ -369,10 +346,8 @@ class ReplicationPlanner:
         return True
 
     def _lost_behind(self, shard: Shard, number: int, now: float) -> bool:
-        """Ends a move in which a lost server took part, unless only the promotion is missing.
-
-        True if nothing else is to be done: the server was to be the next standby.
-        """
+        """End a move in which a lost server took part, unless only the promotion is missing. True
+        if nothing else is to be done: the server was to be the next standby."""
         copy = shard.following
         if copy is None or number == shard.primary:
             return False
@@ -381,7 +356,7 @@ class ReplicationPlanner:
         return copy.server == number
 
     def _drop_following(self, shard: Shard, now: float) -> None:
-        """Drops a standby's own standby, or the copy that was to be the next standby."""
+        """Drop a standby's own standby, or the copy that was to be the next standby."""
         copy, shard.following = shard.following, None
         if copy is None:
             return
@@ -402,7 +377,7 @@ class ReplicationPlanner:
         self._placement.changed(shard)
 
     def _resume(self, shard: Shard, now: float) -> None:
-        """The standby is to have the primary, which has yielded and stands by, as its standby."""
+        """Make the yielded primary the standby of its standby, which is promoted."""
         assert shard.standby is not None
         copy = Copy(self._next_copy, shard.primary, "seeding", now)
         copy.host, copy.port = shard.address.host, shard.address.port
@@ -417,7 +392,6 @@ class ReplicationPlanner:
         self._ask_promote(shard, now)
 
     def _promote(self, shard: Shard, now: float) -> None:
-        """The standby becomes the primary."""
         copy = shard.standby
         assert copy is not None
         shard.address = ShardAddress(copy.server, copy.host, copy.port)
@@ -425,7 +399,7 @@ class ReplicationPlanner:
         self._ask_promote(shard, now)
 
     def _take_back(self, shard: Shard, now: float) -> None:
-        """The server that has yielded is the primary again: no member knows its successor yet."""
+        """Return the shard to the server that has yielded: no member knows its successor yet."""
         assert shard.former is not None
         self._orders.forget_shard(shard.number)
         copy, shard.following = shard.following, None
@@ -481,7 +455,7 @@ class ReplicationPlanner:
         self._order(shard.primary, messages.Promote(shard.number, self._epoch), now, promoted)
 
     def _publish(self) -> None:
-        """Makes the route of what is: a shard that changes over is where it was until it has."""
+        """Make the route: a shard that changes over stays where it was until that is done."""
         assert self.route is not None
         shards = tuple(s.former or s.address for s in self._placement.shards)
         if shards != self.route.shards or self._epoch > self.route.epoch:
@@ -490,7 +464,7 @@ class ReplicationPlanner:
             self._effects.append(Rerouted())
 
     def _without_standby(self, shard: Shard, now: float) -> None:
-        """A shard's standby is gone, or given up: it is never promoted, its primary is alone."""
+        """A shard's standby is lost or given up: never promote it; its primary is alone."""
         copy, shard.standby = shard.standby, None
         self._placement.changed(shard)
         if shard.step in ("yielding", "swapping"):
@@ -500,11 +474,12 @@ class ReplicationPlanner:
             return
         if not shard.step:
             self._orders.forget_shard(shard.number)
-        if copy is not None and copy.state != "asked":  # one that is to serve again waits for it
+        # a server that is to serve again waits for it
+        if copy is not None and copy.state != "asked":
             self._order(shard.primary, messages.Alone(shard.number), now)
 
     def _give_up(self, shard: Shard, copy: Copy, why: str, now: float) -> None:
-        """Gives up a standby that makes no progress; another one is made soon."""
+        """Give up a standby that makes no progress; another one is made soon."""
         log.warning(
             "shard %d: its standby at server %d is given up: %s",
             shard.number,
@@ -538,7 +513,7 @@ class ReplicationPlanner:
             self._placement.put_off(server, now + AGAIN_S * min(there.failures, 10))
 
     def _make(self, shard: Shard, server: int, now: float) -> None:
-        """Has a server host a standby, and the primary copy itself there."""
+        """Have a server host a standby, and the primary copy itself there."""
         copy = Copy(self._next_copy, server, "asked", now)
         self._next_copy += 1
         if shard.standby is None:
@@ -570,7 +545,7 @@ class ReplicationPlanner:
     def _fill(
         self, shard: Shard, server: int, copy: Copy, now: float, *, resume: bool = False
     ) -> None:
-        """Has a server that has a shard copy it."""
+        """Have a server that has a shard copy it."""
 
         def backing(answer: messages.Message | None, error: str, now: float) -> None:
             if error and copy in (shard.standby, shard.following):
@@ -598,7 +573,7 @@ class ReplicationPlanner:
                 self._order(shard.primary, self._back_up(shard, copy), now, lambda *_: None)
 
     def _replace_standby(self, shard: Shard, server: int, now: float) -> None:
-        """Gives up a standby that counts for nothing, for one at another server; 0: for none."""
+        """Give up an incomplete standby for one at another server; 0: for none."""
         copy = shard.standby
         if copy is not None:
             if copy.server in self._placement.servers:
@@ -621,7 +596,7 @@ class ReplicationPlanner:
     # --- the plan --------------------------------------------------------------------------------
 
     def _plan(self, now: float) -> None:
-        """Begins what can be begun, one step at a time; every event ends here."""
+        """Begin what can be begun, one step at a time; every event ends here."""
         if not self._placement.shards or self._over:
             return
         if not self.held:
@@ -643,7 +618,7 @@ class ReplicationPlanner:
         self._again_at = self._placement.again_at(now)
 
     def _plan_shard(self, shard: Shard, now: float) -> None:
-        """What one shard lacks: a standby, a way out of a server that leaves."""
+        """Make what one shard lacks: a standby, a move away from a leaving server."""
         leaving, copy = self._placement.leaving, shard.standby
         if shard.primary in leaving and not shard.following:
             stay = len(self._placement.servers) - len(leaving)
@@ -674,13 +649,13 @@ class ReplicationPlanner:
                 self._replace_standby(shard, target, now)
 
     def _stick(self, shard: Shard, server: int, why: str) -> None:
-        """A server cannot leave; asked again, it is tried anew."""
+        """Report that a server cannot leave; another request tries again."""
         shard.failures = 0
         self._placement.leave(server, False)
         self._effects.append(Stuck(server, why))
 
     def _plan_unreplicated(self, shard: Shard, now: float) -> None:
-        """Has a standby made for a move, and for nothing else."""
+        """Make a standby for a move, and for nothing else."""
         leaving, copy = self._placement.leaving, shard.standby
         if shard.goal in leaving:
             self._aim(shard, 0)
@@ -696,8 +671,8 @@ class ReplicationPlanner:
             self._replace_standby(shard, 0, now)
 
     def _plan_move(self, shard: Shard, copy: Copy, now: float) -> None:
-        """The next step of a shard that has its standby, if it is to move: a copy that follows the
-        standby, where the primary is to go; a swap, where the standby is to."""
+        """The next step of a move of a shard with a standby: a copy that follows the standby, if
+        the primary is to go; a swap, if the standby is."""
         leaving = self._placement.leaving
         before = (shard.goal, shard.leaves, shard.takes)
         if shard.following is not None:
@@ -728,19 +703,19 @@ class ReplicationPlanner:
             self._placement.changed(shard)
 
     def _make_somewhere(self, shard: Shard, now: float) -> None:
-        """Has the standby made that a shard lacks."""
+        """Make the standby that a shard lacks."""
         if self._placement.has_room(shard.primary):
             target = self._placement.best_for(shard, now)
             if target and self._placement.has_room(shard.primary, target):
                 self._make(shard, target, now)
 
     def _aim(self, shard: Shard, server: int) -> None:
-        """A server is to become a shard's primary; 0: it stays."""
+        """Set the server that is to become a shard's primary; 0: it stays."""
         shard.goal = server
         self._placement.changed(shard)
 
     def _begin_change(self, now: float) -> None:
-        """Changes one shard over at a time: the pause of each is its own."""
+        """Change one shard over at a time: the pause of each is its own."""
         if self.moving:
             return
         for number in sorted(self._placement.going):
@@ -755,7 +730,7 @@ class ReplicationPlanner:
                     return
 
     def _spread(self, now: float) -> None:
-        """Gives a server that has less a shard of one that has more, one at a time."""
+        """Move shards to less loaded servers, one at a time."""
         if self._placement.going:
             return
         if self.replicated and len(self._placement.servers) > 1 and not self.redundant:
@@ -792,7 +767,7 @@ class ReplicationPlanner:
     def _of_note(
         self, server: int, note: messages.Backed | messages.Unbacked
     ) -> tuple[Shard | None, Copy | None]:
-        """The shard and the copy that a note is about, if it comes from that copy's source."""
+        """The shard and the copy of a note, if it comes from that copy's source."""
         if 0 <= note.shard < self.count:
             shard = self._placement.shards[note.shard]
             whose = shard.standby.server if shard.standby is not None else shard.primary
@@ -803,7 +778,7 @@ class ReplicationPlanner:
 
 
 def _endpoint(answer: messages.Message | None) -> tuple[str, int] | None:
-    """Where a standby listens, as its server says."""
+    """Endpoint of a standby, from its server's answer."""
     where = answer.data.get("endpoint") if isinstance(answer, messages.Report) else None
     if not isinstance(where, list) or len(where) != 2 or type(where[1]) is not int:
         return None

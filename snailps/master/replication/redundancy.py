@@ -1,4 +1,4 @@
-"""How long shards were without standby or out of reach: log lines and figures.
+"""How long shards were without standby or out of reach: log lines and metrics.
 
     out_of_reach, followed, look -> Redundancy -> lines for the log, events; ReplicationMetrics
 
@@ -20,41 +20,31 @@ from snailps.node.status import EventKind
 
 @dataclass(slots=True)
 class Redundancy:
-    """What is known of the time in which a loss would cost something.
-
-    Attributes
-    ----------
-    told : list of (kind, who, text)
-        Events for users, until `ReplicationController` takes them.
-    lines : list of Say
-        Lines for the log, likewise.
-    hurt : bool
-        A standby was lost, or given up, not only moved; until every shard has one again.
-    was_full : bool
-        Every shard has had its standby since the cluster was formed.
-    """
+    """State of the time in which a loss would lose rows."""
 
     places: Placement
     metrics: ReplicationMetrics = field(default_factory=ReplicationMetrics)
+    # events (kind, who, text) for users, until `ReplicationController` takes them
     told: list[tuple[EventKind, str, str]] = field(default_factory=list)
-    lines: list[Say] = field(default_factory=list)
+    lines: list[Say] = field(default_factory=list)  # log lines, likewise
+    # a standby was lost or given up, not only moved; until every shard has one again
     hurt: bool = False
-    was_full: bool = False
+    was_full: bool = False  # every shard has had its standby since the cluster was formed
     _followed: int = 0
     _resuming: list[tuple[Shard, int, float]] = field(default_factory=list)
     _thin_since: float | None = None
-    _thin_s: float | None = None  # in all, since it was said that every shard has its standby
+    _thin_s: float | None = None  # in all, since the last report that every shard has its standby
     _warned: bool = False
     _alone_told: bool = False
 
     def figures(self) -> dict[str, Any]:
-        """What losses and moves there were since it was last asked."""
+        """Losses and moves since the last call."""
         metrics, self.metrics = self.metrics, ReplicationMetrics()
         return metrics.figures()
 
     @property
     def resuming(self) -> bool:
-        """Whether shards of a lost server are not known yet to be in reach again."""
+        """Whether shards of a lost server may still be out of reach."""
         return bool(self._resuming)
 
     # --- out of reach ----------------------------------------------------------------------------
@@ -69,7 +59,7 @@ class Redundancy:
         self.note_resumed(now)
 
     def note_resumed(self, now: float) -> None:
-        """Counts how long shards of a lost server were out of reach, once they are in reach."""
+        """Count how long shards of a lost server were out of reach, once they are in reach."""
         back = [
             (shard, epoch, since)
             for shard, epoch, since in self._resuming
@@ -94,14 +84,12 @@ class Redundancy:
     # --- without standby -------------------------------------------------------------------------
 
     def joined(self) -> None:
-        """Another server has joined: the next shard without standby is logged again."""
+        """Another server has joined: log the next shard without standby again."""
         self._alone_told = False
 
     def look(self, now: float) -> None:
-        """Logs when shards have lost their standbys, and when all have one again.
-
-        Moves alone are not logged before all shards are at their places.
-        """
+        """Log when shards have lost their standbys, and when all have one again. Moves alone are
+        not logged before all shards are at their places."""
         if self.places.redundant:
             self._note_full(now)
             return
@@ -143,7 +131,6 @@ class Redundancy:
 
 
 def shards_text(shards: Iterable[int]) -> str:
-    """Shards in words."""
     numbers = list(shards)
     listed = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
     return f"shard{'s' if len(numbers) > 1 else ''} {listed}"

@@ -3,8 +3,8 @@
     give(order) -> a message to every server that serves some of its shards -> done
     a server is lost, a shard has moved -> the same to the server that has it now
 
-They do no harm when done twice.  A shard does one after the other, in the order in which they were
-given.  It knows no connection; `now` is monotonic seconds.
+Orders are idempotent. A shard carries them out in the order in which they were given. Knows no
+connection; `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -38,48 +38,28 @@ class _ShardOrder:
 
 
 class ShardOrders:
-    """What shards have yet to do.
-
-    Parameters
-    ----------
-    count : callable
-        Number of shards.
-    server_of : callable
-        The server that serves a shard, 0 while it changes over.
-    call : callable
-        ``call(server, message, on_answer, now)``.
-    fail : callable
-        Ends the cluster, with a sentence.
-    limit_s : float
-        How long a shard may be without a server.
-
-    Attributes
-    ----------
-    expired : int
-        Rows that shards have deleted because no push touched them.
-    """
+    """Open orders of shards."""
 
     def __init__(
         self,
-        count: Callable[[], int],
-        server_of: Callable[[int], int],
+        count: Callable[[], int],  # number of shards
+        server_of: Callable[[int], int],  # the server that serves a shard, 0 while it changes over
+        # ``call(server, message, on_answer, now)``
         call: Callable[[int, messages.Message, OnAnswer, float], None],
-        fail: Callable[[str], None],
-        limit_s: float,
+        fail: Callable[[str], None],  # ends the cluster
+        limit_s: float,  # seconds that a shard may be without a server
     ) -> None:
         self._count, self._server_of = count, server_of
         self._call, self._fail = call, fail
         self._limit_s = limit_s
         self._open: list[_ShardOrder] = []
-        self.expired = 0
+        self.expired = 0  # rows deleted because no push touched them
 
     # --- what there is to do -------------------------------------------------------------------
 
     def set_clock(self, clock: int, early: bool, now: float) -> None:
-        """Has every shard begin at a clock, with nothing staged; see `clocks_set`.
-
-        `early`: clocks may be closed without some of their slots.
-        """
+        """Have every shard begin at a clock, with nothing staged; see `clocks_set`. `early`: clocks
+        may be closed without some of their slots."""
         self.give(
             "clock",
             "set its clock",
@@ -88,7 +68,7 @@ class ShardOrders:
         )
 
     def close_clock(self, clock: int, slots: list[int], now: float) -> None:
-        """Has every shard apply exactly these slots of a clock; see `clocks_set`."""
+        """Have every shard apply exactly these slots of a clock; see `clocks_set`."""
         self.give(
             "clock",
             f"close clock {clock}",
@@ -98,21 +78,19 @@ class ShardOrders:
 
     @property
     def moving(self) -> bool:
-        """Whether a shard changes over: it is in no server's hands just now."""
+        """Whether a shard changes over: no server has it just now."""
         return not all(self._server_of(shard) for shard in range(self._count()))
 
     @property
     def clocks_set(self) -> bool:
-        """Whether every shard has done what it was last told of its clock."""
+        """Whether every shard has carried out its last clock order."""
         return not self.open("clock")
 
     def fence(self, incarnation: int, now: float, last: Entry | None = None) -> None:
-        """Has every shard refuse what may still come from a lost worker: others do its work.
-
-        `last` is an entry that it has pushed completely, but perhaps sealed at some shards only.
-        Those may have applied its clock, so that no worker could train it again from the same rows.
-        The others seal it in its place; see `clocks_set`.
-        """
+        """Have every shard refuse pushes of a lost worker: others do its work. `last` is an entry
+        that it has pushed completely, but perhaps sealed at some shards only. These may have
+        applied its clock, so no worker can train it again from the same rows: the others seal it
+        instead; see `clocks_set`."""
         if last is None:
             self.give(
                 "fence",
@@ -130,7 +108,7 @@ class ShardOrders:
         )
 
     def expire(self, tick: int, before: int, now: float) -> None:
-        """Tells every shard that it is `tick`, and to delete rows untouched since `before`."""
+        """Set every shard's tick, and delete rows untouched since `before`."""
 
         def told(data: dict[str, Any]) -> None:
             self.expired += int(data.get("expired", 0))
@@ -158,28 +136,28 @@ class ShardOrders:
         now: float,
         told: Callable[[dict[str, Any]], None] = lambda data: None,
     ) -> None:
-        """Has all shards do something; `told` gets what each server reports."""
+        """Give all shards an order; `told` gets what each server reports."""
         left, until = set(range(self._count())), now + self._limit_s
         self._open.append(_ShardOrder(kind, what, make, told, left, set(), until))
         self.step(now)
 
     def open(self, *kinds: Kind) -> bool:
-        """Whether anything of these kinds is not done yet."""
+        """Whether an order of these kinds is open."""
         return any(order.kind in kinds for order in self._open)
 
     def stood_still(self, seconds: float) -> None:
-        """The master stood still for so long, and the servers perhaps with it."""
+        """Extend limits: the master was stopped, and the servers perhaps with it."""
         for order in self._open:
             order.until += seconds
 
     def step(self, now: float) -> None:
-        """Asks the servers of shards that have not been asked."""
+        """Send orders to the servers of shards that have not got them."""
         self._open = [order for order in self._open if order.left]
         busy: set[int] = set()
         count = self._count()
         for order in list(self._open):
             if len(busy) >= count:
-                break  # all that come behind wait at every shard: a hundred workers may be lost
+                break  # all orders behind it wait at every shard: a hundred workers may be lost
             by_server: dict[int, list[int]] = {}
             for shard in sorted(order.left - order.asked - busy):
                 by_server.setdefault(self._server_of(shard), []).append(shard)
