@@ -1,10 +1,10 @@
-"""Checkpoints at a server as files: what is written of its shards, and read back.
+"""Checkpoints at a server as files: shards written and read back.
 
     create -> Writer.write, for each buffer of sections -> close -> entry of the manifest
     open -> Reader.batches -> sections, each compared with its checksum
 
-Every method takes as long as the disk does, and is called as a `Work`.  When shards are copied, and
-what is done with sections, is `checkpoints.py`'s matter.
+Every method blocks on the disk and runs as a `Work`. `checkpoints.py` decides when shards are
+copied and what becomes of sections.
 """
 
 from __future__ import annotations
@@ -24,26 +24,11 @@ from snailps.store.checkpoint.shard_file import ShardFile, ShardFileWriter, new_
 
 
 class CheckpointFiles:
-    """The files of a server's checkpoints.
-
-    Parameters
-    ----------
-    life, frag_num : int
-        Of the cluster, of the keys.
-    disk : Disk
-    """
-
     def __init__(self, life: int, frag_num: int, disk: Disk = OS_DISK) -> None:
         self._life, self._frag_num, self._disk = life, frag_num, disk
 
     def check_folder(self, folder: str, life: int) -> None:
-        """Refuses a folder that is not the one that the master made.
-
-        Raises
-        ------
-        CheckpointError
-            It is missing, or another folder of the same name.
-        """
+        """Refuse a missing folder, or another one of the same name than the master made."""
         try:
             found = read_file(self._disk, Path(folder) / BEGUN).decode().strip()
         except OSError as error:
@@ -60,13 +45,7 @@ class CheckpointFiles:
             )
 
     def create(self, folder: str, names: Sequence[str], number: int) -> list[FileWriter]:
-        """Makes files in the folder of a checkpoint, or none.
-
-        Raises
-        ------
-        CheckpointError
-            One cannot be made.
-        """
+        """Make all files in the folder of a checkpoint, or none."""
         made: list[FileWriter] = []
         try:
             for name in names:
@@ -80,17 +59,10 @@ class CheckpointFiles:
         return made
 
     def buffer(self, length: int) -> Buffer:
-        """A buffer to be written."""
         return new_buffer(length)
 
     def open(self, folder: str, number: int) -> CheckpointReader:
-        """Opens a checkpoint to restore it.
-
-        Raises
-        ------
-        CheckpointError
-            It is damaged, or another one.
-        """
+        """Open a checkpoint to restore it; CheckpointError if it is damaged, or another one."""
         manifest, files = open_checkpoint(Path(folder), self._disk)
         if (manifest.number, manifest.frag_num) != (number, self._frag_num):
             raise CheckpointError(
@@ -107,30 +79,23 @@ class FileWriter:
         self._file = file
 
     def write(self, buffer: Buffer, used: int, sections: Sections) -> None:
-        """Appends a buffer of sections; raises as `ShardFileWriter.put`."""
+        """Append a buffer of sections; raises as `ShardFileWriter.put`."""
         self._file.put(self._file.reserve(used), buffer, used, sections)
 
     def close(self) -> dict[str, Any]:
-        """Completes the file; what a `Saved` says of it."""
+        """Complete the file; returns its entry in `Saved`."""
         return self._file.close().to_dict()
 
     def abandon(self) -> None:
-        """Removes it, unless it is closed."""
+        """Remove it, unless it is closed."""
         self._file.abandon()
 
 
 class CheckpointReader:
-    """A checkpoint that is being restored.
-
-    Parameters
-    ----------
-    files : sequence of ShardFile
-    life : int
-        Of the cluster that wrote it.
-    frag_num : int
-    """
+    """A checkpoint that is being restored."""
 
     def __init__(self, files: Sequence[ShardFile], life: int, frag_num: int) -> None:
+        # of the cluster that wrote it
         self._files, self.life, self._frag_num = files, life, frag_num
 
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:

@@ -30,22 +30,17 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 16 << 20
-"""Of rows that are copied and written at a time."""
+"""Bytes of rows that are copied and written at a time."""
 LANES = 2
 """Buffers of a shard: while one is filled, the other is checksummed or written."""
 REST = 1.0
-"""After a write, a lane rests for this multiple of its duration, to leave the CPU to training.
-
-Two lanes then keep one write in flight on average: enough for one disk.  Measured with fastText and
-4 GB: a factor of a quarter gave 1.1 of the disk's speed and 0.72 of the words/s, this one 0.8 and
-0.84.
-"""
+"""Rest of a lane after a write, as a multiple of its duration (docs/design/checkpoints.md)."""
 CLOCK_S = 0.002
-"""How often a lane asks whether its shard has reached the clock to be saved."""
+"""Period in which a lane asks whether its shard has reached the clock to be saved."""
 RESTORE_BYTES_MAX = 64 << 20
 """A section is put when less than this waits for the connection to the standby."""
 RESTORE_LIMIT_S = 60.0
-"""How long one section waits for the standby to take those before."""
+"""Seconds that one section waits for the standby to take those before."""
 RESTORE_LOOK_S = 0.001
 
 Order = messages.Save | messages.Load | messages.StopSaving
@@ -53,15 +48,7 @@ OnResult = Callable[[Any, float], None]
 
 
 class CheckpointControl:
-    """The checkpoint orders of one server, executed in sequence: they wait for disks and shards.
-
-    Parameters
-    ----------
-    host : ShardHost
-    welcome : messages.Welcome
-    files : Files
-    out : Outbox
-    """
+    """The checkpoint orders of one server, executed in sequence: they wait for disks and shards."""
 
     def __init__(
         self, host: ShardHost, welcome: messages.Welcome, files: Files, out: Outbox
@@ -75,12 +62,11 @@ class CheckpointControl:
 
     @property
     def done_bytes(self) -> int:
-        """Written or read of the present or last checkpoint."""
+        """Bytes written or read of the present or last checkpoint."""
         return self._task.done_bytes if self._task is not None else 0
 
     @property
     def running(self) -> bool:
-        """Whether a checkpoint is being written or read."""
         return self._task is not None and not self._task.ended
 
     @property
@@ -90,12 +76,12 @@ class CheckpointControl:
         return min(waits, self._stops_at)
 
     def order(self, call: int, order: Order, now: float) -> None:
-        """Executes an order behind those before."""
+        """Queue an order."""
         self._line.append((call, order))
         self._next(now)
 
     def tick(self, now: float) -> None:
-        """Has what waits for a time go on."""
+        """Continue what waits for a time."""
         if self._task is not None:
             self._task.tick(now)
         while self._stops is not None and (not self.running or now >= self._stops_at):
@@ -103,7 +89,7 @@ class CheckpointControl:
             stops(now)
 
     def stop(self, then: Callable[[float], None], now: float) -> None:
-        """Cancels what is under way; `then` follows its end, or comes after STOP_S."""
+        """Cancel what is under way; `then` follows its end, or comes after STOP_S."""
         if self._task is not None:
             self._task.stop(now)
         self._stops, self._stops_at = then, now + STOP_S
@@ -155,10 +141,8 @@ class CheckpointControl:
 
 
 class _Task:
-    """A checkpoint that is being written or read, in lanes; its first error stops all of them.
-
-    Each lane waits for one thing at a time: a shard, a work, or a moment.
-    """
+    """A checkpoint that is being written or read, in lanes; its first error stops all of them. Each
+    lane waits for one thing at a time: a shard, a work, or a time."""
 
     def __init__(self, out: Outbox, shards: Sequence[int]) -> None:
         self.out, self.shards = out, shards
@@ -195,7 +179,7 @@ class _Task:
     # --- lanes
 
     def begin_lanes(self, lanes: Sequence[Callable[[float], None]], now: float) -> None:
-        """Begins them; with none the task is at its end."""
+        """Begin the lanes; with none the task is finished."""
         self._lanes = len(lanes)
         for lane in lanes:
             lane(now)
@@ -226,14 +210,14 @@ class _Task:
         return heard
 
     def fail(self, error: BaseException | None, now: float) -> None:
-        """A lane ends, and all others with it."""
+        """End a lane, and all others with it."""
         if self.error is None and not self.stopped:
             self.error = error
         self.end_lane(now)
         self.stop(now)
 
     def why(self, what: str) -> str:
-        """The words for the master; empty: no trouble."""
+        """The error for the master, in words; empty: none."""
         if self.error is None:
             return "told to stop" if self.stopped else ""
         if not isinstance(self.error, SnailError):
@@ -312,7 +296,7 @@ class _Save(_Task):
         self.work(partial(self._files.buffer, length), made)
 
     def _look(self, lane: _Lane, now: float) -> None:
-        """Waits until the shard has reached the clock."""
+        """Wait until the shard has reached the clock."""
 
         def looked(clock: int, now: float) -> None:
             if clock < self._order.clock:
@@ -323,7 +307,7 @@ class _Save(_Task):
         self.post(lane.shard, partial(Shard.clock), looked)
 
     def _look_again(self, lane: _Lane) -> None:
-        """All is copied: was it of one clock?  The master withholds a slot of it until then."""
+        """Check that all of the copy was of one clock, of which the master withholds a slot."""
 
         def looked(clock: int, now: float) -> None:
             if clock == self._order.clock:
@@ -374,7 +358,7 @@ class _Save(_Task):
         self.out.tell(messages.Saved(self._order.number, event.result))
 
     def _end(self, now: float) -> None:
-        """Removes what was written, and says why."""
+        """Remove what was written, and report why."""
         writers = self._writers
 
         def abandon() -> None:
@@ -418,7 +402,7 @@ class _Load(_Task):
         self.begin_lanes(lanes, now)
 
     def _read(self, shard: int, reader: Reader, now: float) -> None:
-        # Marks belong to incarnations, which are unique within one life of a cluster only.
+        # Marks belong to incarnations, which are unique within one cluster only.
         put = partial(Shard.put_section, tables=self._tables, marks=reader.life == self._life)
 
         def owned(fragments: Any, now: float) -> None:
@@ -428,7 +412,8 @@ class _Load(_Task):
 
     def _next(self, shard: int, put: Do, batches: Iterator[Batch], now: float) -> None:
         def read(batch: Batch | None, now: float) -> None:
-            if batch is None:  # told with its rows at the standby, which may be promoted at once
+            # reported with its rows at the standby, which may be promoted at once
+            if batch is None:
                 there = partial(Shard.stream_waiting)
                 self.post(shard, there, lambda _, now: self.end_lane(now), at_standby=True)
             else:
@@ -444,7 +429,7 @@ class _Load(_Task):
         batch: deque[tuple[int, Buffer]],
         now: float,
     ) -> None:
-        """Gives the shard the sections of a batch, one after the other."""
+        """Give the shard the sections of a batch, one after the other."""
         if not batch:
             self._next(shard, put, batches, now)
             return

@@ -1,11 +1,11 @@
 """A server's decisions: what its shards do for the master's orders, and its answers.
 
     orders, answers of shards, dials, works, time -> Event -> ServerCore.handle
-        -> list of Effect -> process.py performs them, in order
+    -> list of Effect -> process.py performs them, in order
 
-No socket, thread, clock or file here, nor in what it owns: `shard_host.py` has the shards,
-`checkpoints.py` what is saved of them.  An order is answered once all shards concerned have
-executed it; the next one does not wait for that.
+No socket, thread, clock or file here, nor in what it owns: `shard_host.py` for the shards,
+`checkpoints.py` for checkpoints. An order is answered once all shards concerned have executed it;
+the next one does not wait for that.
 """
 
 from __future__ import annotations
@@ -33,39 +33,17 @@ log = logging.getLogger(__name__)
 
 
 class ServerCore:
-    """One server, from its welcome to its end.
-
-    Parameters
-    ----------
-    settings : ServerSettings
-    welcome : messages.Welcome
-    files : Files
-    endpoints : sequence of (str, int)
-        As registered: one for each shard that it may begin with.
-    own_rss_mb : callable
-        Gives the largest resident size of this process so far, MB.
-    own_stats : callable
-        Gives what its reports have of this process: what it uses, where its metrics are.
-    load_method : callable
-        Gives a table in Python its access method, one for each call.
-
-    Attributes
-    ----------
-    host : ShardHost
-    checkpoints : CheckpointControl
-    over : bool
-        Nothing is under way any more: the shards may be stopped.
-    """
-
     def __init__(
         self,
         settings: ServerSettings,
         welcome: messages.Welcome,
         files: Files,
         *,
-        endpoints: Sequence[Address],
-        own_rss_mb: Callable[[], float],
+        endpoints: Sequence[Address],  # as registered: one for each shard that it may begin with
+        own_rss_mb: Callable[[], float],  # peak resident size of this process so far, MB
+        # the access method of a table in Python, a new one each call
         load_method: Callable[[Table], AccessMethod],
+        # this process's part of its reports: usage, address of its metrics
         own_stats: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._own_stats = own_stats
@@ -73,7 +51,7 @@ class ServerCore:
         self._out = Outbox()
         self.host = ShardHost(settings, welcome, endpoints, load_method, self._out)
         self.checkpoints = CheckpointControl(self.host, welcome, files, self._out)
-        self.over = False
+        self.over = False  # nothing is under way any more: the shards may be stopped
         host = self.host
         self._orders: Mapping[type[Any], Callable[[int, Any, float], None]] = {
             messages.TakeRoute: host.take_route,
@@ -119,7 +97,7 @@ class ServerCore:
         return self.host.route_epoch
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """What is to be done now that something has happened; what it raises is a defect here."""
+        """Return the effects of an event; an error raised here is a defect."""
         self._events[type(event)](event, now)
         self.host.tick(now)
         self.checkpoints.tick(now)
@@ -158,11 +136,11 @@ class ServerCore:
         }
         self.host.stats(call, own, now)
 
-    # Orders that change rows.  A shard is done once its standby has executed the order too, or will
+    # Orders that change rows. A shard is done once its standby has executed the order too, or will
     # not be promoted; the answer names the shards that are done.
 
     def _expire(self, call: int, order: messages.Expire, now: float) -> None:
-        """Sets the shards' clocks and deletes old rows, fragment by fragment; their number."""
+        """Set the shards' clocks and delete old rows, by fragments; answers their number."""
 
         def each(number: int) -> list[Do]:
             return [

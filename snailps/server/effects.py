@@ -1,8 +1,8 @@
-"""What a server wants done: the effects that `ServerCore.handle` returns, and how they are made.
+"""Effects: what `ServerCore.handle` returns, and the outbox that collects them.
 
     parts of the core -> Outbox -> list of Effect -> process.py performs them, in order
 
-Nothing here does anything.
+Declarations and a queue, no I/O.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 Do = Callable[[Shard], Any]
-"""What a shard is to do: a `functools.partial` of one of its methods."""
+"""Work of a shard: a `functools.partial` of one of its methods."""
 OnAnswered = Callable[[Answered, float], None]
-"""Gets the answer, and the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,9 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class StartShard:
-    """A shard begins to serve; `ShardStarted` or `ShardFailed` follows.
-
-    It gets a listener of those that were registered, or with None a new one.  Effects behind this
-    one reach it.  `number` is for names: a shard's number may change while the cluster forms.
-    """
+    """A shard begins to serve; `ShardStarted` or `ShardFailed` follows. It gets a listener of those
+    that were registered, or with None a new one. Later effects reach it. `number` is for names: a
+    shard's number may change while the cluster forms."""
 
     shard: int
     number: int
@@ -66,16 +63,14 @@ class StopShard:
 
 @dataclass(frozen=True, slots=True)
 class CloseListeners:
-    """The listeners that no shard has got are not needed."""
+    """Close the listeners that no shard has got."""
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
     """A call of a shard's method, in its thread, behind those posted before; `Answered` follows.
-
     With `at_standby` it follows once the standby has done it, too, or will not be promoted; posts
-    behind it do not wait for that.
-    """
+    behind it do not wait for that."""
 
     shard: int
     post: int
@@ -85,14 +80,14 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """A post that the shard has not begun is not done any more: `WaitTimeout` is its answer."""
+    """Cancel a post that the shard has not begun: `WaitTimeout` is its answer."""
 
     post: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Connects to the standby of shard `number`; `Dialled` or `DialFailed` follows."""
+    """Connect to the standby of shard `number`; `Dialled` or `DialFailed` follows."""
 
     dial: int
     number: int
@@ -102,24 +97,20 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """A dial is not needed any more; its event follows all the same."""
+    """Cancel a dial; its event follows all the same."""
 
     dial: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """A link that is not needed any more."""
-
     link: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A shard begins to stream to the standby at a link (`Shard.back_up`); `StreamTold` follows.
-
-    In order with posts.  Where the shard refuses, the link is closed.
-    """
+    """A shard begins to stream to the standby at a link (`Shard.back_up`); `StreamTold` follows. In
+    order with posts. Where the shard refuses, the link is closed."""
 
     shard: int
     stream: int
@@ -146,7 +137,7 @@ Effect = (
 
 
 class Outbox(EffectQueue[Effect]):
-    """Collects the effects of one event, and knows what follows on answers and results."""
+    """Collects the effects of one event; holds the callbacks of answers and results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,11 +146,10 @@ class Outbox(EffectQueue[Effect]):
     # --- the master ------------------------------------------------------------------------------
 
     def answer(self, call: int, answer: messages.Message | SnailError) -> None:
-        """Answers an order."""
         self._effects.append(Answering(call, answer))
 
     def answer_by(self, call: int, make: Callable[[], messages.Message]) -> None:
-        """Answers an order with what `make` returns, or with its error."""
+        """Answer an order with what `make` returns, or with its error."""
         try:
             answer: messages.Message | SnailError = make()
         except SnailError as error:
@@ -170,7 +160,6 @@ class Outbox(EffectQueue[Effect]):
         self.answer(call, answer)
 
     def tell(self, message: messages.Message) -> None:
-        """A note to the master."""
         self._effects.append(Tell(message))
 
     # --- shards ----------------------------------------------------------------------------------
@@ -178,7 +167,7 @@ class Outbox(EffectQueue[Effect]):
     def post(
         self, shard: int, do: Do, then: OnAnswered | None = None, *, at_standby: bool = False
     ) -> int:
-        """Has a shard do something; `then` gets its answer.  The number of the post."""
+        """Post a call to a shard; `then` gets its answer. Returns the number of the post."""
         number = self.number()
         if then is not None:
             self._posts[number] = then
@@ -193,7 +182,7 @@ class Outbox(EffectQueue[Effect]):
         *,
         at_standby: bool = False,
     ) -> None:
-        """Has shards do something, (key, shard, what) each; `then` gets all answers, by key."""
+        """Post (key, shard, call) to shards; `then` gets all answers, by key."""
         asked = list(posts)
         found: dict[K, Answered] = {}
 
@@ -208,7 +197,6 @@ class Outbox(EffectQueue[Effect]):
             then({}, now)
 
     def answered(self, event: Answered, now: float) -> None:
-        """A shard has answered."""
         then = self._posts.pop(event.post, None)
         if then is not None:
             then(event, now)

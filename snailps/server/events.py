@@ -1,9 +1,9 @@
-"""What happens to a server: the events that `ServerCore.handle` takes.  Declarations only.
+"""The events that `ServerCore.handle` takes. Declarations only.
 
     orders of the master, shards, dials, works, time -> process.py -> Event -> ServerCore
 
-Calls are numbers that `process.py` gives; shards, posts, dials, streams and works have those of the
-effects that began them.  No number is given twice.
+`process.py` numbers calls; shards, posts, dials, streams and works have the numbers of the effects
+that began them. No number is given twice.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Dialled:
-    """A standby is connected; the link is a descriptor, or what the shards take for one."""
+    """A standby is connected; the link is a descriptor, or its equivalent in tests."""
 
     dial: int
     link: int
@@ -61,7 +61,7 @@ class Dialled:
 
 @dataclass(frozen=True, slots=True)
 class DialFailed:
-    """A standby cannot be reached, or need not be any more."""
+    """A standby cannot be reached, or the dial was cancelled."""
 
     dial: int
     error: SnailError
@@ -69,7 +69,7 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True)
 class StreamTold:
-    """No `trouble`: the standby has everything.  Else the stream is over, or was refused."""
+    """No `trouble`: the standby is complete. Else the stream is over, or was refused."""
 
     stream: int
     trouble: str = ""

@@ -3,8 +3,8 @@
     orders of the master, shards, dials, works, time -> Event -> ServerCore.handle
         -> list of Effect -> answers, notes, posts to shard threads, connections
 
-It decides nothing.  Its control thread feeds the core and performs effects in their order; none of
-them waits.  Must not know models.
+Decides nothing. Its control thread feeds the core and performs effects in their order; none of them
+waits.  Must not know models.
 """
 
 from __future__ import annotations
@@ -55,19 +55,18 @@ from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, Serve
 log = logging.getLogger(__name__)
 GONE = "the shard has stopped serving"
 END_S = 0.5
-"""How long the control thread may take to end beyond what a cancelled checkpoint may."""
+"""Seconds that the control thread may take to end beyond what a cancelled checkpoint may."""
 
 
 class Server(Node):
-    """One server process."""
-
     def __init__(self, settings: ServerSettings, secret: bytes = b"") -> None:
         super().__init__(Role.SERVER, settings, secret)
         self._server_settings = settings
         self._numa_nodes = numa_nodes()
-        self._listeners: dict[int, Listener] = {}  # of no shard yet, by index of the endpoint
+        # not taken by a shard yet, by index of the endpoint
+        self._listeners: dict[int, Listener] = {}
         self._core: ServerCore | None = None
-        self._core_lock = threading.Lock()  # the reader thread asks the core, too
+        self._core_lock = threading.Lock()  # the reader thread calls the core, too
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._control_thread = threading.Thread(
             target=self._serve, name="snailps-server", daemon=True
@@ -77,14 +76,14 @@ class Server(Node):
         self._calls_lock = threading.Lock()
         self._last_call = 0
         self._shards: dict[int, ShardThread] = {}
-        self._posts: dict[int, Future[Any]] = {}  # that a shard has not answered
+        self._posts: dict[int, Future[Any]] = {}  # posts that a shard has not answered
         self._given_up: set[int] = set()  # dials
         self._performers = self._effect_table()
 
     # --- the life of the process -----------------------------------------------------------------
 
     def run(self) -> int:
-        """Serves until the end; returns the exit code."""
+        """Serve until the end; returns the exit code."""
         raise_descriptors()
         shard_num, notice = effective_shard_num(self._server_settings, cores())
         if notice:
@@ -107,7 +106,7 @@ class Server(Node):
         return self.verdict.code
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
-        """Creates the core, before the master's first orders can arrive."""
+        """Create the core, before the master's first orders can arrive."""
         self._core = ServerCore(
             self._server_settings,
             welcome,
@@ -121,7 +120,7 @@ class Server(Node):
         self._control_thread.start()
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
-        """Passes an order of the master to the core; the future has its answer."""
+        """Pass an order of the master to the core; the future has its answer."""
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         future: Future[messages.Message] = Future()
@@ -133,13 +132,7 @@ class Server(Node):
         return future
 
     def metric_samples(self) -> list[Sample]:
-        """Metrics of this process and of its shards.
-
-        Raises
-        ------
-        WaitTimeout
-            A shard does not answer.
-        """
+        """Metrics of this process and of its shards; WaitTimeout if a shard does not answer."""
         asked = self.on_message(messages.Ask("stats"))
         assert isinstance(asked, Future)
         try:
@@ -150,12 +143,11 @@ class Server(Node):
         return [*super().metric_samples(), *of_server(report.data)]
 
     def resume_state(self) -> dict[str, Any]:
-        """The state of this server's standbys."""
         with self._core_lock:
             return self._core.resume_state() if self._core is not None else {"standbys": []}
 
     def stop_serving(self) -> None:
-        """Ends checkpoints and the control thread, then all shards."""
+        """End checkpoints and the control thread, then all shards."""
         if self._core is None:
             return
         self._inbox.put(events.End())
@@ -271,7 +263,6 @@ class Server(Node):
         future.add_done_callback(partial(self._posted, effect.post))
 
     def _posted(self, post: int, future: Future[Any]) -> None:
-        """A shard has answered; in its thread."""
         self._posts.pop(post, None)
         if future.cancelled():
             error: BaseException | None = WaitTimeout("the shard did not begin this in time")

@@ -1,8 +1,8 @@
-"""What waits for disks, as a server's core sees it: run as a `Work`, beside.
+"""Disk work, as a server's core sees it: run as a `Work`, beside the control thread.
 
     core -> Work(files.open ...) -> process.py calls it in a thread -> WorkDone
 
-The core calls none of these itself.  `checkpoint_io.py` has the real ones, on any `Disk`.
+The core calls none of it itself. `checkpoint_io.py` has the real ones, on any `Disk`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 Buffer = NDArray[np.uint8]
 Sections = Sequence[tuple[int, int, int, int]]
-"""As `Shard.copy_next` gives them."""
+"""As `Shard.copy_next` returns them."""
 Batch = list[tuple[int, Buffer]]
-"""Fragments with their sections, good until the next batch is asked for."""
+"""Fragments with their sections, valid until the next batch is taken."""
 
 
 class Writer(Protocol):
@@ -27,10 +27,10 @@ class Writer(Protocol):
         """Appends a buffer of sections."""
 
     def close(self) -> dict[str, Any]:
-        """Completes the file; what a `Saved` says of it."""
+        """Complete the file; returns its entry in `Saved`."""
 
     def abandon(self) -> None:
-        """Removes it, unless it is closed."""
+        """Remove it, unless it is closed."""
 
 
 class Reader(Protocol):
@@ -48,13 +48,13 @@ class Files(Protocol):
     """See `checkpoint_io.CheckpointFiles`."""
 
     def check_folder(self, folder: str, life: int) -> None:
-        """Refuses a folder that is not the one that the master made."""
+        """Refuse a folder that is not the one that the master made."""
 
     def create(self, folder: str, names: Sequence[str], number: int) -> Sequence[Writer]:
-        """Makes files in the folder of a checkpoint, or none."""
+        """Make all files in the folder of a checkpoint, or none."""
 
     def buffer(self, length: int) -> Buffer:
         """A buffer to be written."""
 
     def open(self, folder: str, number: int) -> Reader:
-        """Opens a checkpoint to restore it."""
+        """Open a checkpoint to restore it."""

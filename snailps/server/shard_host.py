@@ -3,8 +3,8 @@
     TakeRoute, HostStandby, BackUp, Promote, Yield, DropShard -> ShardHost -> posts to shards, dials
     answers, streams, time -> Backed, Unbacked, Yielded
 
-A part of `ServerCore`.  It knows shards by the number in the route and by the handle of their
-`StartShard`; the master decides why a shard moves.  Nothing here waits: each shard executes its
+A part of `ServerCore`. Knows shards by the number in the route and by the handle of their
+`StartShard`; the master decides why a shard moves. Nothing here waits: each shard executes its
 orders in sequence, and one that hangs or waits for its standby delays neither the others nor the
 order that ends its wait.
 """
@@ -52,9 +52,9 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.001
-"""How often a shard that yields is asked whether its standby has everything."""
+"""Period in which a shard that yields is asked whether its standby has everything."""
 HANG_S = 60.0
-"""How long a shard may take to execute a step of a yield."""
+"""Seconds that a shard may take to execute a step of a yield."""
 
 OnResults = Callable[[dict[int, Any]], messages.Message]
 Tables = Sequence[tuple[int, Table]]
@@ -62,10 +62,8 @@ Tables = Sequence[tuple[int, Table]]
 
 @dataclass(slots=True)
 class _Copy:
-    """A shard's replication order, and how far it is executed.
-
-    `told` is what the master knows.  None: nothing; empty: the standby has all rows; else an error.
-    """
+    """A shard's replication order, and its state. `told` is what the master knows. None: nothing;
+    empty: the standby has all rows; else an error."""
 
     order: messages.BackUp
     shard: int
@@ -76,14 +74,14 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Yield:
-    """A shard that hands over, or has: its current step, and the times that bound it."""
+    """A shard that hands over, or has: its current step and deadlines."""
 
     number: int
     shard: int
     stay: bool
     limit_s: float
     until: float = math.inf
-    look_at: float = math.inf  # the standby is asked for again
+    look_at: float = math.inf  # when the standby is asked again
     post: int = 0  # the step that the shard executes; 0: none
     hangs_at: float = math.inf  # ... and when it is withdrawn
 
@@ -100,42 +98,21 @@ class _Hosting:
 
 
 class ShardHost:
-    """The shards of one server.
-
-    Parameters
-    ----------
-    settings : ServerSettings
-    welcome : messages.Welcome
-    endpoints : sequence of (str, int)
-        As registered: one for each shard that this server may begin with.
-    load_method : callable
-        Gives a table in Python its access method.
-    out : Outbox
-
-    Attributes
-    ----------
-    primaries, standbys : dict of int to int
-        Handles of shards, by number.
-    touched : set of int
-        Tables that track touches.
-    due : float
-        When `tick` has something to do.
-    """
-
     def __init__(
         self,
         settings: ServerSettings,
         welcome: messages.Welcome,
+        # as registered: one for each shard that this server may begin with
         endpoints: Sequence[Address],
-        load_method: Callable[[Table], AccessMethod],
+        load_method: Callable[[Table], AccessMethod],  # the access method of a table in Python
         out: Outbox,
     ) -> None:
         self._settings, self._welcome, self._out = settings, welcome, out
         self._load_method = load_method
         self._listeners = dict(enumerate(endpoints))  # not taken by a shard, while there may be one
-        self.primaries: dict[int, int] = {}
-        self.standbys: dict[int, int] = {}
-        self.touched: set[int] = set()
+        self.primaries: dict[int, int] = {}  # shard number -> handle
+        self.standbys: dict[int, int] = {}  # shard number -> handle
+        self.touched: set[int] = set()  # tables that track touches
         self._names: dict[int, str] = {}
         self._begun: dict[Address, int] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
@@ -160,11 +137,9 @@ class ShardHost:
     # --- orders of the master --------------------------------------------------------------------
 
     def take_route(self, call: int, order: messages.TakeRoute, now: float) -> None:
-        """Takes the fragments and the epoch of a route, and starts shards while the cluster forms.
-
+        """Take the fragments and the epoch of a route, and start shards while the cluster forms.
         Until the cluster is complete a server may be lost and a new route made: a shard then keeps
-        its endpoint and may get another number.
-        """
+        its endpoint and may get another number."""
         route = Route.from_dict(order.route)
         mine = [
             (number, (address.host, address.port))
@@ -181,17 +156,15 @@ class ShardHost:
         self.post_all(call, taken, _ok, now)
 
     def formed(self) -> None:
-        """The cluster is complete: from now on shards change only by orders of the master.
-
-        A server that joins a running job starts without shards.
-        """
+        """The cluster is complete: from now on shards change only by orders of the master. A server
+        that joins a running job starts without shards."""
         self._begun.clear()
         if self._listeners:
             self._listeners.clear()
             self._out.put(CloseListeners())
 
     def host_standby(self, call: int, order: messages.HostStandby, now: float) -> None:
-        """Creates a standby of a shard; the answer has its endpoint."""
+        """Create a standby of a shard; the answer has its endpoint."""
         number = order.shard
         if self._route is None or number in self.primaries or number in self.standbys:
             raise ClusterError(f"shard {number} is here already, or there is no route yet")
@@ -204,7 +177,6 @@ class ShardHost:
         self._out.post_all(posts, partial(self._standby_has_tables, shard), now)
 
     def started(self, event: ShardStarted) -> None:
-        """A shard has its endpoint."""
         hosting = self._hosting.get(event.shard)
         if hosting is None:
             return
@@ -219,13 +191,12 @@ class ShardHost:
         self._hosted(hosting)
 
     def failed(self, event: ShardFailed) -> None:
-        """There is no listener for a shard."""
         hosting = self._hosting.get(event.shard)
         if hosting is not None:
             self._refuse_hosting(hosting, event.error)
 
     def make_tables(self, call: int, order: messages.MakeTables, now: float) -> None:
-        """Creates tables in every shard here; one that stops meanwhile needs none."""
+        """Create tables in every shard here; one that stops meanwhile needs none."""
         shards = [*self.primaries.values(), *self.standbys.values()]
         adding = self._adding(self._tables_of(order.tables), len(shards))
         posts = [(shard, do) for shard, each in zip(shards, adding, strict=True) for do in each]
@@ -239,7 +210,7 @@ class ShardHost:
         self._out.post_all([(i, *post) for i, post in enumerate(posts)], ended, now)
 
     def drop_tables(self, call: int, order: messages.DropTables, now: float) -> None:
-        """Drops tables in every shard here; one that stops meanwhile has none."""
+        """Drop tables in every shard here; one that stops meanwhile has none."""
         self.touched.difference_update(order.numbers)
         for number in order.numbers:
             self._names.pop(number, None)
@@ -253,10 +224,8 @@ class ShardHost:
         self._out.post_all(posts, ended, now)
 
     def back_up(self, call: int, order: messages.BackUp, now: float) -> None:
-        """Starts to copy a shard to its standby; `Backed` or `Unbacked` follows.
-
-        The shard is a primary, or a complete standby.
-        """
+        """Start to copy a primary or complete standby to its standby; `Backed` or `Unbacked`
+        follows."""
         shard = self.standbys.get(order.shard)
         if shard is None:
             shard = self._served(order.shard)
@@ -279,7 +248,7 @@ class ShardHost:
         self.post_all(call, posts, _ok, now)
 
     def promote(self, call: int, order: messages.Promote, now: float) -> None:
-        """Makes a standby serve, or makes a shard that yielded or is yielding serve again."""
+        """Make a standby serve, or make a shard that yielded or is yielding serve again."""
         number = order.shard
         shard = self.standbys.pop(number, None)
         if shard is None and (handing := self._yielding.pop(number, None)) is not None:
@@ -291,7 +260,7 @@ class ShardHost:
         self.post_all(call, [(number, serves, do)], _ok, now, at_standby=True)
 
     def yield_(self, call: int, order: messages.Yield, now: float) -> None:
-        """A shard hands over to its standby and, with `stay`, becomes one; `Yielded` follows."""
+        """Hand a shard over to its standby; with `stay` it becomes one. `Yielded` follows."""
         shard = self._served(order.shard)
         handing = _Yield(order.shard, shard, order.stay, order.limit_s)
         self._yielding[order.shard] = handing
@@ -299,12 +268,12 @@ class ShardHost:
         self._out.answer(call, messages.Ok())
 
     def drop(self, call: int, order: messages.DropShard, now: float) -> None:
-        """Stops and removes a standby, or a shard that has yielded."""
+        """Stop and remove a standby, or a shard that has yielded."""
         self._drop(order.shard)
         self._out.answer(call, messages.Ok())
 
     def keep(self, call: int, order: messages.KeepShards, now: float) -> None:
-        """Removes all standbys and yielded shards but these, and the standbys of standbys."""
+        """Remove all standbys and yielded shards but these, and the standbys of standbys."""
         for number in sorted({*self.standbys, *self._yielding} - set(order.shards)):
             self._drop(number)
         for number, shard in self.standbys.items():
@@ -323,7 +292,7 @@ class ShardHost:
         *,
         at_standby: bool = False,
     ) -> None:
-        """Has shards do something; `answer(results)` is the answer, or the first error."""
+        """Post calls to shards; `answer(results)` is the answer, or the first error."""
 
         def ended(answers: dict[Any, Answered], now: float) -> None:
             self._out.answer_by(call, lambda: answer(results(answers)))
@@ -338,11 +307,9 @@ class ShardHost:
         answer: Callable[[dict[int, list[Any]]], messages.Message],
         now: float,
     ) -> None:
-        """Gives orders to those of these shards that serve here, and to their standbys.
-
-        `answer` gets the results by number.  A shard that stops before it and its standby have
-        executed its orders is left out.
-        """
+        """Give orders to those of these shards that serve here, and to their standbys. `answer`
+        gets the results by number. A shard that stops before it and its standby have executed its
+        orders is left out."""
         posts = [
             ((number, i), self.primaries[number], one)
             for number in numbers
@@ -365,12 +332,11 @@ class ShardHost:
         self._out.post_all(posts, ended, now, at_standby=True)
 
     def fragments_of(self, number: int) -> list[int]:
-        """The fragments of a shard."""
         assert self._route is not None
         return [int(fragment) for fragment in self._route.fragments_of(number)]
 
     def stats(self, call: int, own: dict[str, Any], now: float) -> None:
-        """Answers with the counters of the shards, beside those of the server."""
+        """Answer with the counters of the shards, beside those of the server."""
         both = {"shards": self.primaries, "standbys": self.standbys}
         posts = [
             ((kind, number), shard, partial(Shard.stats, now=now))
@@ -410,7 +376,7 @@ class ShardHost:
         ]
 
     def tick(self, now: float) -> None:
-        """Asks yielding shards again, and withdraws what a shard has not begun for long."""
+        """Ask yielding shards again, and withdraw what a shard has not begun for long."""
         for handing in list(self._yielding.values()):
             if now >= handing.look_at:
                 handing.look_at = math.inf
@@ -444,7 +410,7 @@ class ShardHost:
         return tables
 
     def _adding(self, tables: Tables, shards: int) -> list[list[Do]]:
-        """What makes tables, for so many shards; each shard has its own access methods."""
+        """Calls that make tables, for `shards` shards; each shard has its own access methods."""
 
         def adds(number: int, table: Table) -> Do:
             method = self._load_method(table) if table.in_python else None
@@ -466,7 +432,7 @@ class ShardHost:
             self._hosted(hosting)
 
     def _hosted(self, hosting: _Hosting) -> None:
-        """Answers once a standby has both its endpoint and its tables."""
+        """Answer once a standby has both its endpoint and its tables."""
         endpoint, answers = hosting.endpoint, hosting.answers
         if endpoint is None or answers is None:
             return
@@ -508,7 +474,7 @@ class ShardHost:
     # --- copies ----------------------------------------------------------------------------------
 
     def _end_copy(self, number: int) -> None:
-        """Reports nothing more of a shard's copy to the master."""
+        """Stop reporting on a shard's copy."""
         copy = self._copies.pop(number, None)
         if copy is None:
             return
@@ -520,7 +486,7 @@ class ShardHost:
         return self._copies.get(copy.order.shard) is copy
 
     def dialled(self, event: Dialled) -> None:
-        """The standby is there: the shard begins to stream."""
+        """The standby is connected: the shard begins to stream."""
         copy = self._dials.pop(event.dial)
         if not self._is_current(copy):
             self._out.put(CloseLink(event.link))
@@ -534,19 +500,18 @@ class ShardHost:
         )
 
     def dial_failed(self, event: DialFailed) -> None:
-        """The standby is out of reach."""
         copy = self._dials.pop(event.dial)
         if self._is_current(copy):
             self._tell(copy, str(event.error) or "lost")
 
     def stream_told(self, event: StreamTold) -> None:
-        """What a shard says of its stream."""
+        """Take a shard's report on its stream."""
         copy = self._streams.get(event.stream)
         if copy is not None:
             self._tell(copy, event.trouble)
 
     def _tell(self, copy: _Copy, trouble: str) -> None:
-        """Reports a standby's state to the master, and keeps it for a master that takes over."""
+        """Report a standby's state to the master, and keep it for a master that takes over."""
         copy.told = trouble
         order = copy.order
         if trouble:
