@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
-    """Runs `work` in a thread that does not keep the process alive."""
+    """Run `work` in a thread that does not keep the process alive."""
     future: Future[Result] = Future()
 
     def run() -> None:

@@ -2,9 +2,9 @@
 
     settings, addresses, /proc -> Finding(level, check, text, cure)
 
-Each checks this machine alone, or tries to reach one address.  `snailps doctor` runs them all
+Each checks this machine alone, or tries to reach one address. `snailps doctor` runs them all
 (`diagnostics/doctor.py`); a process whose start-up wait is half over runs those that may explain
-it.  Must not know messages or handshakes.
+it. Must not know messages or handshakes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 Level = Literal["ok", "note", "warning", "error"]
 REACH_S = 3.0
-"""How long an attempt to connect may take: TCP sends a lost SYN again after 1 s."""
+"""Limit of a connection attempt: TCP sends a lost SYN again after 1 s."""
 ROW_OVERHEAD_BYTES = 24
 """Bytes of a row besides its floats: key, and index at half its load (`store`)."""
 SPARE_FILES = 64
@@ -48,22 +48,13 @@ _SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes
-    ----------
-    level : str
-        ``ok``, ``note`` (worth knowing), ``warning`` (degraded), ``error`` (will not work).
-    check : str
-        Name of the check: name, interface, port, reach, clock, version, memory, files, disk, ...
-    text, cure : str
-        What was found, and the remedy; empty if none is needed.
-    """
-
+    # ``ok``, ``note`` (worth knowing), ``warning`` (degraded), ``error`` (will not work)
     level: Level
-    check: str
+    check: str  # name, interface, port, reach, clock, version, memory, files, disk, ...
     text: str
-    cure: str = ""
+    cure: str = ""  # empty if none is needed
 
     def __str__(self) -> str:
         return f"{self.check}: {self.text}" + (f" -> {self.cure}" if self.cure else "")
@@ -182,14 +173,14 @@ def check_port_range(settings: ListenerSettings, wanted: int) -> list[Finding]:
 
 
 def port_in_use(address: Address) -> Finding:
-    """The finding that another process listens at an address of this machine, and which one."""
+    """The finding that another process, which is named, listens at an address of this machine."""
     holder = holder_of(address[1])
     text = f"port {address[1]} is in use{f' by {holder}' if holder else ''}, which is not snailps"
     return Finding("error", "port", text, "end that process, or choose another port in master_addr")
 
 
 def holder_of(port: int) -> str:
-    """Describes the process that listens at a TCP port of this machine; empty if unknown."""
+    """The process that listens at a TCP port of this machine, in words; empty if unknown."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -206,7 +197,7 @@ def holder_of(port: int) -> str:
 
 
 def shown_command(cmdline: bytes) -> str:
-    """The beginning of a command line, as /proc has it, on one line: a script in it has several."""
+    """The beginning of a command line of /proc, on one line."""
     return re.sub(r"[\0\s]+", " ", cmdline.decode("utf-8", "replace")).strip()[:60]
 
 
@@ -222,7 +213,6 @@ def check_reach(address: Address, name: str, limit_s: float = REACH_S) -> Findin
 
 
 def unreachable(address: Address, name: str, error: OSError, limit_s: float) -> Finding:
-    """The finding for a failed connection."""
     where, (host, port) = show(address), address[:2]
     if isinstance(error, socket.gaierror):
         text = f"{name}: {host} has no address here: {error.strerror}"
@@ -249,10 +239,8 @@ def unreachable(address: Address, name: str, error: OSError, limit_s: float) -> 
 def look_half_way(
     limit_s: float, what: str, look: Callable[[], Sequence[Finding]]
 ) -> threading.Timer:
-    """After half of a time limit, looks for the reason of the wait and logs its findings.
-
-    Returns a timer to `cancel` if the wait ends before.
-    """
+    """After half of a time limit, look for the reason of the wait and log the findings. Returns a
+    timer to `cancel` if the wait ends before."""
 
     def tell() -> None:
         log.warning("half of %.0f s is over, still waiting for %s:", limit_s, what)
@@ -306,7 +294,7 @@ def why_not_connected(shards: Iterable[tuple[int, Address]]) -> list[Finding]:
 
 
 def check_files(connections: int, tls: bool) -> list[Finding]:
-    """Whether this process may open the sockets of so many connections."""
+    """Whether this process may open the sockets of `connections`."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # every process raises its limit to this
     needed = connections * (3 if tls else 1) + SPARE_FILES  # the relay's pair comes on top
     text = f"{hard:,} files may be open at once, {needed:,} are needed"
@@ -317,7 +305,7 @@ def check_files(connections: int, tls: bool) -> list[Finding]:
 
 
 def free_memory() -> tuple[int, str]:
-    """Bytes that processes here may still allocate, and the source of that figure."""
+    """Bytes that processes here may still allocate, and the source of that number."""
     free, why = 0, "MemAvailable"
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -343,10 +331,8 @@ def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
 
 
 def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) -> list[Finding]:
-    """Whether this machine's memory is enough for its part of `rows` rows of each table.
-
-    `rows` 0 means unknown; then the finding says how many fit.
-    """
+    """Whether this machine's memory is enough for its part of `rows` rows of each table. `rows` 0
+    means unknown; then the finding says how many fit."""
     free, why = free_memory()
     text = f"{free / 1e9:,.1f} GB are free ({why})"
     if not tables:
@@ -384,7 +370,7 @@ def check_disk(path: Path, needed: int = 0) -> list[Finding]:
 
 
 def check_numa(nodes: Sequence[NumaNode]) -> list[Finding]:
-    """The memory nodes, where there are several alike, and who is kept on one."""
+    """The memory nodes, if several, and which processes are bound to one."""
     if not are_alike(nodes):
         return []
     each = ", ".join(

@@ -1,4 +1,4 @@
-"""How a process of a cluster reads files that its driver has alone.
+"""How a process of a cluster reads files that only its driver has.
 
     driver:HOST:PORT/NUMBER/BYTES -> RemoteFile, with this process's secret and certificates
 
@@ -19,7 +19,7 @@ from snailps.transport.security.trust import Trust
 def read_driver_files(
     role: Role, trust: Trust, limit_s: float, give_up: Callable[[], bool] = lambda: False
 ) -> None:
-    """Has this process read a driver's files from now on, as a member of its cluster."""
+    """Let this process read a driver's files from now on, as a member of its cluster."""
 
     def opened(address: str, number: str) -> RemoteFile:
         where = parse_addr(address, "the address of the data")

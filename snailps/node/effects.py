@@ -1,9 +1,7 @@
-"""What the cores of master and server share: the queue of effects, and work beside the loop.
+"""Shared by the cores of master and server: the queue of effects, and work beside the loop.
 
-    part of a core -> EffectQueue.work(run, then) -> Work -> process.py calls it in a thread
-        -> WorkDone -> EffectQueue.done -> then
-
-Nothing here does anything.
+part of a core -> EffectQueue.work(run, then) -> Work -> process.py calls it in a thread
+-> WorkDone -> EffectQueue.done -> then
 """
 
 from __future__ import annotations
@@ -17,10 +15,8 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something that takes long or waits for a disk: `run` is called beside; `WorkDone` follows.
-
-    Works of one lane run one after the other, in the order of the effects; those of none at once.
-    """
+    """Work that takes long or waits for a disk: `run` is called in a thread; `WorkDone` follows.
+    Works of a lane run one after the other, in the order of the effects; without a lane at once."""
 
     number: int
     run: Callable[[], Any]
@@ -37,11 +33,10 @@ class WorkDone:
 
 
 OnDone = Callable[[WorkDone, float], None]
-"""Gets the end of a work, and the time."""
 
 
 class EffectQueue(Generic[E]):
-    """Collects the effects of one event, and knows what is to follow on results."""
+    """Collects the effects of one event; holds the callbacks of results."""
 
     def __init__(self) -> None:
         self._effects: list[E | Work] = []
@@ -49,32 +44,31 @@ class EffectQueue(Generic[E]):
         self._last = 0
 
     def take(self) -> list[E | Work]:
-        """The effects since the last time, in order."""
+        """The effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
     def number(self) -> int:
-        """A new number, for an effect that an event answers."""
+        """Next effect id; the answering event carries it."""
         self._last += 1
         return self._last
 
     def put(self, effect: E) -> None:
-        """Any effect that nothing here has to follow."""
+        """Add an effect that has no callback."""
         self._effects.append(effect)
 
     def work(self, run: Callable[[], Any], then: OnDone, lane: str = "") -> int:
-        """Runs something beside the loop; `then` gets its result.  Returns its number."""
+        """Run something beside the loop; `then` gets its result. Returns its number."""
         number = self.number()
         self._works[number] = then
         self._effects.append(Work(number, run, lane))
         return number
 
     def disown(self, work: int) -> None:
-        """What comes of a work does not matter any more."""
+        """Ignore the result of a work."""
         self._works.pop(work, None)
 
     def done(self, event: WorkDone, now: float) -> None:
-        """A work has ended."""
         then = self._works.pop(event.work, None)
         if then is not None:
             then(event, now)

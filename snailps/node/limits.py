@@ -4,9 +4,9 @@
     init_timeout > Limits.connect_s: a first connect to all shards
     a server's orders: STALL > ORDER > SERVE, DIAL           the end: END > GOODBYE > GRACE > 2 STOP
 
-A caller must wait longer than its callee does: then the inner wait ends first, its cause is
-handled or named, and the outer one is answered.  Of two equal limits either may end first, and the
-outer one has the less precise message.  This file owns the limits that bound each other.
+The inner wait then ends first, its cause is handled or named, and the outer one is answered. Of two
+equal limits either may end first, and the outer one has the less precise message. This file owns
+the limits that bound each other.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ STALL_S = 60.0
 ORDER_S = 30.0
 """A server that has not executed an order for this long is declared lost, despite heartbeats."""
 SERVE_S = 15.0
-"""How long a promotion may wait for the next standby; then the shard serves without that one."""
+"""Limit of a promotion's wait for the next standby; then the shard serves without that one."""
 DIAL_S = 15.0
-"""How long a primary tries to reach its standby; the listener waits 10 s for a handshake."""
+"""Limit of a primary's attempt to reach its standby; the listener waits 10 s for a handshake."""
 
 END_S = 15.0
-"""How long the processes of one machine may take to end before a launcher ends them by force."""
+"""Time that the processes of one machine may take to end before a launcher kills them."""
 GOODBYE_S = 10.0
-"""How long the master waits at the end for the `Bye` of all others."""
+"""Time that the master waits at the end for the `Bye` of all others."""
 STATS_S = 5.0
-"""How long a reader of metrics waits for the counters of shards, or for the master's loop."""
+"""Time that a reader of metrics waits for the counters of shards, or for the master's loop."""
 GRACE_S = 8.0
-"""How long a process may take to end after a failure before it is ended by force."""
+"""Time that a process may take to end after a failure before it is killed."""
 STOP_S = 3.0
-"""How long a server waits for a cancelled checkpoint, and as long again for all its shards."""
+"""Time that a server waits for a cancelled checkpoint, and as long again for all its shards."""
 
 YIELD_S_MAX = 5.0
 TRY_S_MAX = 1.0
@@ -39,43 +39,22 @@ TRY_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one request and of the waits inside it, seconds; see `of`.
+    """Limits of one request and of the waits inside it, seconds; see `of`."""
 
-    Attributes
-    ----------
-    request_s : float
-        A pull, a push or a control request, at the requesting process.
-    reach_s : float
-        A client cannot reach a shard; by then its route should have changed.
-    parked_s : float
-        A request is parked at a shard; the refusal names what it waited for.
-    silence_s : float
-        A standby acknowledges nothing to its primary; then the primary tells the master and no
-        longer waits for it.
-    stuck_s : float
-        A standby cannot apply its primary's stream; then it tells the primary what is missing.
-    yield_s : float
-        A primary tries to hand over, while pushes are parked; then it goes on serving.
-    try_s : float
-        One attempt to reconnect to a shard: its address may have changed by then.
-    changeover_s : float
-        No server serves a shard; longer than a server may take to execute that order.
-    """
-
-    request_s: float
-    reach_s: float
-    parked_s: float
+    request_s: float  # a pull, a push or a control request, at the requesting process
+    reach_s: float  # a client cannot reach a shard; by then its route should have changed
+    parked_s: float  # a request is parked at a shard; the refusal names what it waited for
+    # a standby acknowledges nothing; then the primary reports that and stops waiting for it
     silence_s: float
-    stuck_s: float
-    yield_s: float
-    try_s: float
+    stuck_s: float  # a standby cannot apply its primary's stream; then it reports what is missing
+    yield_s: float  # a primary tries to hand over, while pushes are parked; then it serves on
+    try_s: float  # one attempt to reconnect to a shard: its address may have changed by then
+    # no server serves a shard; longer than a server may take to execute that order
     changeover_s: float
 
     def connect_s(self, init_timeout: float) -> float:
-        """How long a process tries to reach a shard of its first route; its error names the shard.
-
-        Below `init_timeout`, for which the master waits for it and others for the start.
-        """
+        """Time to reach a shard of a first route; its error names the shard. Below `init_timeout`,
+        for which the master waits for it and others for the start."""
         return min(self.reach_s, 0.9 * init_timeout)
 
     @classmethod

@@ -1,8 +1,8 @@
-"""What the metrics of a process are: its counters as samples.
+"""Counters of a process as samples.
 
     Status (master), Report on Ask("stats") (server), counters of the client (worker) -> samples
 
-Plain functions of plain values; `metrics.FAMILIES` has their names and what they mean.
+Functions of plain values; `metrics.FAMILIES` has names and meanings.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _CLIENT_COUNTERS = {
     "open": "snailps_client_open_requests",
 }
 _LOOP_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, math.inf)
-"""Fixed ones: the buckets of the status are those in which there is something."""
+"""Fixed: the status has only non-empty buckets."""
 _BLOCK_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -94,16 +94,8 @@ def _begun() -> float | None:
 
 
 def of_master(status: Status, events: Mapping[str, int], *, replicated: bool) -> list[Sample]:
-    """Metrics of a run.
-
-    Parameters
-    ----------
-    status : Status
-    events : mapping
-        How many events of each kind there were.
-    replicated : bool
-        Whether every shard is to have a standby.
-    """
+    """Metrics of a run. `events`: counts by kind; `replicated`: every shard should have a
+    standby."""
     found = [
         Sample("snailps_phase", {"phase": phase}, phase == status["phase"])
         for phase in get_args(Phase)
@@ -157,7 +149,7 @@ def _of_loop(status: Status) -> list[Sample]:
 
 
 def of_waits(waits: Iterable[tuple[str, str, float]]) -> list[Sample]:
-    """Who waits for whom, the longest first; of several with the same names the longest."""
+    """Waits by waiting process and reason; of several with the same labels the longest."""
     longest: dict[tuple[str, str], float] = {}
     for who, whom, seconds in waits:
         key = (_label(who), _label(whom))
@@ -172,10 +164,8 @@ def of_waits(waits: Iterable[tuple[str, str, float]]) -> list[Sample]:
 
 
 def _label(text: str) -> str:
-    """A text for people as the value of a label: without the numbers that change all the time.
-
-    Each value of a label is a series that is kept for weeks.
-    """
+    """A text for people as the value of a label: without numbers that change all the time. Each
+    value of a label is a series that is kept for weeks."""
     text = re.sub(r"\(here: .*\)", "", text)
     text = re.sub(r"[\d.,]+ (MB|GB|bytes|s|blocks?|more)\b", r"\1", text)
     text = re.sub(r"^\d+ requests", "requests", text)
@@ -183,10 +173,8 @@ def _label(text: str) -> str:
 
 
 def of_server(stats: Mapping[str, Any]) -> list[Sample]:
-    """Metrics of the shards of a server, of its report on `Ask("stats")`.
-
-    Those of tables are sums over its shards: a server may have hundreds of both.
-    """
+    """Metrics of the shards of a server, of its report on `Ask("stats")`. Those of tables are sums
+    over its shards: a server may have hundreds of both."""
     found: list[Sample] = []
     tables: Counter[tuple[str, str, str]] = Counter()
     for kind, copy in (("shards", "primary"), ("standbys", "standby")):
@@ -226,7 +214,7 @@ def of_worker(
 
 
 class BlockTally:
-    """Blocks that a worker has finished, for its metrics.  Thread-safe."""
+    """Blocks that a worker has finished, for its metrics. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -235,7 +223,7 @@ class BlockTally:
         self._seconds = Histogram("snailps_block_seconds", _BLOCK_BOUNDS_S)
 
     def done(self, pass_: str, blocks: int, units: int, seconds: float, counts: str) -> None:
-        """Counts blocks of a pass; `counts` says what the units of the training are."""
+        """Count blocks of a pass; `counts` names the units of the training."""
         with self._lock:
             self._blocks[pass_] += blocks
             if pass_ == "train" and counts:
@@ -243,7 +231,6 @@ class BlockTally:
         self._seconds.observe(seconds, **{"pass": pass_})
 
     def samples(self) -> list[Sample]:
-        """The counts so far."""
         with self._lock:
             blocks, units = dict(self._blocks), dict(self._units)
         return [

@@ -3,8 +3,8 @@
     FAMILIES, samples -> render -> text format 0.0.4
     Histogram.observe -> Histogram.samples
 
-Names and units follow Prometheus' conventions: base units, ``_total`` at counters.  Where the
-numbers come from is known to `metric_samples.py`, how they are served to `metrics_server.py`.
+Names and units follow Prometheus' conventions: base units, ``_total`` at counters.
+`metric_samples.py` makes the numbers, `metrics_server.py` serves them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Family(NamedTuple):
-    """Metrics of one name: what they count, their labels, and which processes have them."""
+    """Metrics of one name: meaning, labels, and which processes have them."""
 
     name: str
     kind: Kind
@@ -141,7 +141,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("snailps_client_open_requests", "gauge", (), "worker",
            "Requests of a worker that are not answered yet."),
 )  # fmt: skip
-"""Every metric that there is; docs/metrics.md is made of this."""
+"""Every metric; docs/metrics.md is generated from this."""
 
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
@@ -153,19 +153,7 @@ class _Series:
 
 
 class Histogram:
-    """Durations by labels, in buckets.
-
-    Parameters
-    ----------
-    name : str
-        Of a family.
-    bounds : sequence of float
-        Upper bounds of the buckets, ascending; one without a bound is added.
-
-    Notes
-    -----
-    Thread-safe.
-    """
+    """Durations by labels, in buckets up to `bounds` (ascending) and inf. Thread-safe."""
 
     def __init__(self, name: str, bounds: Sequence[float]) -> None:
         self._name, self._bounds = name, tuple(bounds)
@@ -173,7 +161,6 @@ class Histogram:
         self._lock = threading.Lock()
 
     def observe(self, value: float, **labels: str) -> None:
-        """Counts a value."""
         key = tuple(labels.items())
         with self._lock:
             series = self._series.setdefault(key, _Series([0] * (len(self._bounds) + 1)))
@@ -181,7 +168,7 @@ class Histogram:
             series.sum_ += value
 
     def samples(self) -> list[Sample]:
-        """All numbers of it, buckets cumulative."""
+        """All samples, buckets cumulative."""
         found: list[Sample] = []
         with self._lock:
             for key, series in self._series.items():
@@ -220,7 +207,7 @@ def family_of(name: str) -> str:
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    """Samples as text, those of one family together, in the order of `FAMILIES`."""
+    """Samples as text, grouped by family, in the order of `FAMILIES`."""
     by_family: dict[str, list[Sample]] = {}
     for sample in samples:
         by_family.setdefault(family_of(sample.name), []).append(sample)

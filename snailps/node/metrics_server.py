@@ -1,10 +1,10 @@
-"""Serves a process's metrics to Prometheus: ``GET /metrics``, in threads of their own.
+"""Serves a process's metrics to Prometheus: ``GET /metrics``, in its own threads.
 
     GET /metrics -> collect() -> render -> text; without a request nothing is done
 
-At most `ANSWERS_MAX` requests are answered at once, each for at most `LIMIT_S` seconds.  What is
-served is public to all that reach the address: numbers, names of processes, no data.  A page of a
-browser cannot read it by a name of its own that leads to this machine (the Host is checked).
+At most `ANSWERS_MAX` requests are answered at once, each for at most `LIMIT_S` seconds. The metrics
+are public to all that reach the address: numbers, names of processes, no data. The Host is checked,
+against pages in a browser that rebind a name to this machine.
 """
 
 from __future__ import annotations
@@ -29,32 +29,20 @@ log = logging.getLogger(__name__)
 PATH = "/metrics"
 ANSWERS_MAX = 4
 LIMIT_S = 10.0
-"""For a whole request; Prometheus gives up after as long."""
+"""Limit of a whole request; Prometheus gives up after as long."""
 STILL_S = 3.0
-"""How long a connection may be silent."""
+"""Limit of a connection's silence."""
 POLL_S = 0.2
 
 Collect = Callable[[], Iterable[Sample]]
 
 
 class MetricsServer:
-    """Serves metrics at an address, from the constructor to `close`.
-
-    Parameters
-    ----------
-    addr : str
-        ``host:port``; port 0, or none, is any free one.  A port that is taken is replaced by a free
-        one, with a warning: several processes may share a host and a file.
-    collect : callable
-        Gives the samples of the process, in any thread; a `SnailError`: it cannot just now.
-
-    Raises
-    ------
-    OSError
-        Nothing can listen there.
-    """
+    """Serves metrics at `addr`, from the constructor to `close`. Port 0 or none: any free one; a
+    taken port is replaced, as processes may share a host and a file. OSError: none can listen."""
 
     def __init__(self, addr: str, collect: Collect) -> None:
+        # `collect` runs in any thread; a `SnailError`: no samples just now
         host, port = parse_addr(addr, "metrics_addr", port_optional=True)
         try:
             self._http = _Http(host, port, collect)
@@ -72,14 +60,14 @@ class MetricsServer:
         log.info("metrics at http://%s%s", self.address, PATH)
 
     def close(self) -> None:
-        """Ends the thread and closes all connections."""
+        """End the thread and close all connections."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
 
 
 def serve_metrics(addr: str, collect: Collect) -> MetricsServer | None:
-    """Serves metrics, if there is an address; where that fails, a warning: the run goes on."""
+    """Serve metrics, if there is an address; where that fails, warn and let the run continue."""
     if not addr:
         return None
     try:
@@ -105,14 +93,14 @@ class _Http(ThreadingMixIn, HTTPServer):
         self.is_local = _is_loopback(str(self.server_address[0]))
 
     def server_bind(self) -> None:
-        """Without the look-up of the host's name, which may take seconds."""
+        """Skip the look-up of the host's name, which may take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Takes a connection, or closes it where there are enough."""
+        """Take a connection, or close it at the limit."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -124,7 +112,6 @@ class _Http(ThreadingMixIn, HTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers, in a thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -135,7 +122,7 @@ class _Http(ThreadingMixIn, HTTPServer):
             self._free.release()
 
     def service_actions(self) -> None:
-        """Ends connections that take too long, however they do."""
+        """End connections that exceed their limit."""
         now = time.monotonic()
         for request, since in list(self._open.items()):
             if now - since > LIMIT_S:
@@ -143,19 +130,16 @@ class _Http(ThreadingMixIn, HTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is nobody's trouble but its own."""
+        """Ignore a broken connection."""
         log.debug("metrics: a request failed", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
     server: _Http
     timeout = STILL_S
     server_version, sys_version = "snailps", ""
 
     def do_GET(self) -> None:
-        """The metrics, at their path alone."""
         if self.server.is_local and not _is_loopback(_host_of(self.headers.get("Host", ""))):
             self._say(403, "this address is of this machine alone: ask for it by 127.0.0.1\n")
         elif self.path.partition("?")[0] != PATH:

@@ -2,7 +2,7 @@
 
     Status.phase, NodeStatus.state -> PHASE_WORDS, STATE_WORDS -> what people read
 
-The words of the program stay in `--json`, `json_log` and with `--verbose`.  No layout here.
+The program's own words stay in `--json`, `json_log` and with `--verbose`. No layout here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Literal
 from snailps.node.status import NodeStatus, Phase, Status
 
 NAME_MARK = "\x1e"
-"""Begins the line in which a process tells its launcher the name that it got from the master."""
+"""Begins the line in which a process reports its name to its launcher."""
 
 Mood = Literal["good", "idle", "waits", "bad"]
 """What a state means to a user: the colour of its text."""
 
 BRIEF_S = 1.0
-"""Waits of a training that are shorter than that are not shown."""
+"""Shorter waits of a training are not shown."""
 
 PHASE_WORDS: dict[Phase, str] = {
     "forming": "starting the cluster",
@@ -34,7 +34,7 @@ PHASE_WORDS: dict[Phase, str] = {
     "done": "done",
     "failed": "failed",
 }
-"""Phase -> words; of "survey" what is counted follows, see `phase_words`."""
+"""Phase -> words; "survey" is followed by what is counted, see `phase_words`."""
 
 STATE_WORDS: dict[str, tuple[str, Mood]] = {
     "registered": ("starting", "idle"),
@@ -52,7 +52,7 @@ STATE_WORDS: dict[str, tuple[str, Mood]] = {
     "bye": ("ended", "idle"),
     "stopping": ("ending", "idle"),
 }
-"""State of a process -> words, and what it means."""
+"""State of a process -> words, and meaning."""
 
 
 def phase_words(status: Status) -> str:
@@ -71,7 +71,7 @@ def process_name(role: str, number: int) -> str:
 
 
 def lasts(seconds: float) -> bool:
-    """Whether a wait is news: processes that work together wait for each other all the time."""
+    """Whether a wait is long enough to show: processes wait for each other all the time."""
     return seconds >= BRIEF_S
 
 

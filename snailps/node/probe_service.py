@@ -2,8 +2,8 @@
 
     Examine -> connect to the doctor, facts -> Report    Probe -> time or bytes    Examined -> kept
 
-The master has one, for doctors of a running or forming cluster; so has every doctor.  It connects
-only to the endpoint that a doctor declares, and answers in its owner's loop.
+The master and every doctor have one. It connects only to the endpoint that a doctor declares, and
+answers in its owner's loop.
 """
 
 from __future__ import annotations
@@ -45,40 +45,20 @@ class Visitor:
 
 @dataclass(slots=True)
 class ProbeService:
-    """Answers doctors.
-
-    Parameters
-    ----------
-    what : str
-        ``master`` or ``doctor``.
-    measures : bool
-        Whether it receives and sends blobs; a running master does neither.
-    clock : callable
-        Seconds since 1970.
-    others : callable
-        More addresses that a doctor should reach: pairs of a name and [host, port].
-
-    Attributes
-    ----------
-    token : str
-        Name of a file in the checkpoints' folder, which other hosts should see; empty: none.
-    address : (str, int)
-        Where this service listens.
-    visitors : dict
-        Doctors that connected, by their connection.
-    """
-
-    what: str
-    measures: bool
-    clock: Callable[[], float] = time.time
+    what: str  # ``master`` or ``doctor``
+    measures: bool  # receive and send blobs; a running master does neither
+    clock: Callable[[], float] = time.time  # seconds since 1970
+    # more addresses that a doctor should reach: pairs of a name and [host, port]
     others: Callable[[], list[list[Any]]] = list
+    # name of a file in the checkpoint folder, which other hosts should see; empty: none
     token: str = ""
-    address: tuple[str, int] = ("", 0)
+    address: tuple[str, int] = ("", 0)  # where this service listens
+    # doctors that connected, by connection
     visitors: dict[object, Visitor] = field(default_factory=dict)
     _backs: list[tuple[Future[Finding], Reply, list[list[Any]]]] = field(default_factory=list)
 
     def handle(self, who: object, message: messages.Message, reply: Reply | None) -> bool:
-        """Handles a message of connection `who` (any object); False if not for this service."""
+        """Handle a message of connection `who` (any object); False if not for this service."""
         if isinstance(message, messages.Examine) and reply is not None:
             self._examine(who, message, reply)
         elif isinstance(message, messages.Probe) and reply is not None:
@@ -97,7 +77,7 @@ class ProbeService:
         return True
 
     def step(self) -> None:
-        """Answers the doctors whose connection back was tried."""
+        """Answer the doctors whose connection back was tried."""
         for back in [one for one in self._backs if one[0].done()]:
             self._backs.remove(back)
             future, reply, peers = back

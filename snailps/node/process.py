@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 AWAY_S = 1.0
-"""How long a signal waits for a lost master to return before this process leaves without it."""
+"""Time that a signal waits for a lost master to return before this process leaves without it."""
 
 WATCH_S = 0.2
 """Polling interval of threads that no event wakes."""
@@ -77,14 +77,12 @@ WATCH_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a process ends: its exit code and a sentence."""
-
     code: int
     text: str
 
 
 def raise_descriptors() -> None:
-    """Raises the limit of open files to the maximum: sockets of peers, and of unknown clients."""
+    """Raise the limit of open files to the maximum: sockets of peers, and of unknown clients."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -92,13 +90,8 @@ def raise_descriptors() -> None:
 
 def open_listener(settings: ListenerSettings, trust: Trust) -> Listener:
     """Listening socket: at the given address, or on the interface that routes to the master.
-
-    Raises
-    ------
-    SnailError
-        No address can be bound (names the range tried), or other machines could connect without
-        a secret or TLS.
-    """
+    SnailError if no address can be bound (names the range tried), or other machines could connect
+    without a secret or TLS."""
     host, port = "", 0
     if settings.listen_addr:
         host, port = parse_addr(settings.listen_addr, "listen_addr", port_optional=True)
@@ -119,7 +112,7 @@ def open_listener(settings: ListenerSettings, trust: Trust) -> Listener:
 
 
 def advertised(settings: ListenerSettings, listener: Listener) -> Address:
-    """The address that others are told to connect to."""
+    """The address that others connect to."""
     host, port = listener.getsockname()[:2]
     if settings.advertise_addr:
         told_host, told_port = parse_addr(
@@ -132,15 +125,9 @@ def advertised(settings: ListenerSettings, listener: Listener) -> Address:
 
 
 def _own_host(settings: ClusterSettings) -> str:
-    """The address of the interface that routes to the master, once its name resolves.
-
-    In Docker and Kubernetes a name exists once its process runs, and the master may start last.
-
-    Raises
-    ------
-    ConnectionLost
-        The master's name does not resolve within `init_timeout`, or there is no route to it.
-    """
+    """The address of the interface that routes to the master, once its name resolves. In Docker and
+    Kubernetes a name exists once its process runs, and the master may start last. ConnectionLost
+    after `init_timeout`, or without a route."""
     master = parse_addr(settings.master_addr, "master_addr")
     until = time.monotonic() + settings.init_timeout
     waits = False
@@ -162,7 +149,7 @@ def _before_joining(number: int) -> str:
 
 
 class _ChildSignals:
-    """Gives a child that a model forks its own signals: those of this process are not for it."""
+    """Gives a child that a model forks its own signals, instead of this process's."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
@@ -184,10 +171,7 @@ class _ChildSignals:
 
 
 class Node:
-    """A process that belongs to a master.
-
-    `secret`: of the cluster that its launcher made.
-    """
+    """A process that belongs to a master. `secret`: of the cluster that its launcher made."""
 
     def __init__(self, role: Role, settings: ClusterSettings, secret: bytes = b"") -> None:
         self.role = role
@@ -211,15 +195,14 @@ class Node:
         self._leaves = ""
         self.route_epoch = 0
         self.on_named: Callable[[str], None] | None = None
-        """Takes the name that the master gives this process, before anything else is said by it."""
+        """Called with the name that the master gives this process, before any other output."""
         self.begin_anew: Callable[[], None] | None = None
-        """How this process begins anew; asked for by the master of a session."""
+        """Starts this process anew, when the master of a session asks for that."""
         self._told_again = self._signalled = False
         self._stopped = threading.Event()
 
     @property
     def name(self) -> str:
-        """Name of this process in messages."""
         number = f" {self.welcome.node}" if self.welcome else ""
         return f"{self.role.name.lower()}{number}"
 
@@ -230,15 +213,8 @@ class Node:
         return self._control
 
     def join(self, endpoints: list[Address] | None = None) -> messages.Welcome:
-        """Connects to the master, registers and starts the heartbeat.
-
-        Raises
-        ------
-        WaitTimeout
-            The master cannot be reached within `init_timeout`.
-        SnailError
-            It refused this process.
-        """
+        """Connect to the master, register and start the heartbeat. WaitTimeout if the master cannot
+        be reached within `init_timeout`, SnailError if it refused this process."""
         limit_s = self.settings.init_timeout
         self._endpoints = endpoints or []
         look = look_half_way(limit_s, "the master", lambda: why_no_master(self.settings))
@@ -255,7 +231,8 @@ class Node:
             try:
                 self._register(max(0.1, until - time.monotonic()))
             except ConnectionLost:
-                # The master died before it registered us: retry, unless a caller must be told.
+                # The master died before it registered us: retry, unless a caller must get the
+                # error.
                 over = self.ended.is_set() or time.monotonic() > until
                 if over or self.role == Role.DRIVER:
                     raise
@@ -317,16 +294,12 @@ class Node:
                 self.on_named(self.name)
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
-        """Hook: the master has accepted this process; its first orders come after this.
-
-        Called in the reader thread; `self.welcome` is not set yet.
-        """
+        """Hook: the master has accepted this process; its first orders come after this. Called in
+        the reader thread; `self.welcome` is not set yet."""
 
     def _beat(self, limit_s: float, *, again: bool = False) -> None:
-        """Starts heartbeats to the master, or to the one that took over.
-
-        `again`: to the same master, unless another thread has done so meanwhile.
-        """
+        """Start heartbeats to the master, or to the one that took over. `again`: to the same
+        master, unless another thread has done so meanwhile."""
         assert self.welcome is not None
         sock = self._dial(Channel.PULSE, limit_s)
         with self._pulse_lock:
@@ -348,7 +321,7 @@ class Node:
             log.warning("the heartbeat connection to the master was lost and is made again")
 
     def _mend_beat(self) -> None:
-        """Dials a lost heartbeat connection again, in its own thread."""
+        """Dial a lost heartbeat connection again, in its own thread."""
         assert self.welcome is not None
         if self._pulse_mender is not None and self._pulse_mender.is_alive():
             return
@@ -364,10 +337,8 @@ class Node:
     # --- another master ------------------------------------------------------------------------
 
     def _find_master(self, why: str) -> socket.socket | None:
-        """Rejoins the master that takes over; None: there is none, or this process ends.
-
-        Called in the reader thread.  Meanwhile rows are served and leased blocks trained.
-        """
+        """Rejoin the master that takes over; None: there is none, or this process ends. Called in
+        the reader thread. Meanwhile rows are served and leased blocks trained."""
         us = self.welcome
         if us is None or not us.patience_s or self.ended.is_set():
             return None
@@ -422,18 +393,18 @@ class Node:
         )
 
     def resume_state(self) -> dict[str, Any]:
-        """Hook: this role's state for a master that takes over.  Called in the reader thread."""
+        """Hook: this role's state for a master that takes over. Called in the reader thread."""
         return {}
 
     # --- what this process uses ----------------------------------------------------------------
 
     def own_stats(self) -> dict[str, Any]:
-        """Of its reports: what this process uses, and where its metrics are."""
+        """Part of its reports: usage, and the address of its metrics."""
         metrics = {"metrics": self._metrics.address} if self._metrics is not None else {}
         return {"usage": dict(usage()), **metrics}
 
     def metric_samples(self) -> list[Sample]:
-        """Hook: the metrics of this process.  Called in a thread of the metrics' server."""
+        """Hook: the metrics of this process. Called in a thread of the metrics' server."""
         number = self.welcome.node if self.welcome is not None else 0
         return of_process(self.role.name.lower(), number)
 
@@ -446,7 +417,7 @@ class Node:
     # --- the end -------------------------------------------------------------------------------
 
     def end(self, code: int, text: str) -> None:
-        """Decides that this process ends; the first decision counts.  From any thread."""
+        """Decide that this process ends; the first decision counts. From any thread."""
         with self._end_lock:
             if self._end is not None:
                 return
@@ -471,14 +442,14 @@ class Node:
         return self._end
 
     def hear_stop(self, limit_s: float) -> None:
-        """After a failure of its own: waits for what the master says to that."""
+        """After a failure of its own: wait for the master's answer."""
         until = time.monotonic() + limit_s
         while not (self.control.away or self._stopped.wait(WATCH_S)):
             if time.monotonic() > until:
                 return
 
     def leave(self, figures: Mapping[str, float]) -> None:
-        """Sends `Bye` to the master and closes the connections."""
+        """Send `Bye` to the master and close the connections."""
         if self._control is not None:
             self._control.note(messages.Bye({"peak_rss_mb": peak_rss_mb(), **figures}))
             self._control.close()
@@ -489,11 +460,9 @@ class Node:
         self.trust.close()
 
     def catch_signals(self) -> None:
-        """SIGINT asks the master to end the job; SIGTERM asks to leave.  In the main thread.
-
-        Handlers run in the main thread, between two steps of Python: not while a model computes
-        or waits.  So a thread of its own hears of signals, from the interpreter itself.
-        """
+        """SIGINT asks the master to end the job; SIGTERM asks to leave. In the main thread.
+        Handlers run in the main thread, between two steps of Python: not while a model computes or
+        waits. So a thread of its own gets signals, from the interpreter itself."""
         hears, tells = socket.socketpair()
         tells.setblocking(False)
         signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
@@ -505,7 +474,7 @@ class Node:
         _ChildSignals()
 
     def _receive(self, message: messages.Message) -> AnswerOrFuture:
-        """Passes a message to `on_message`; errors become `ClusterError`."""
+        """Pass a message to `on_message`; errors become `ClusterError`."""
         if self.welcome is None:
             raise ClusterError(f"{type(message).__name__} before Welcome")
         try:
@@ -517,7 +486,7 @@ class Node:
             raise ClusterError(f"{type(message).__name__} failed: {explain(error)}") from error
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
-        """Handles a call or a note of the master, in the reader thread."""
+        """Handle a call or a note of the master, in the reader thread."""
         if isinstance(message, messages.Stop):
             code = EXIT_STOPPED if message.failed else EXIT_OK
             self._told_again |= message.again  # another one may follow, of a loss
@@ -534,7 +503,7 @@ class Node:
         self.control.note(messages.Leaving(why))
 
     def _break_dialling(self, number: int, frame: types.FrameType | None) -> None:
-        """Of a signal, in the main thread: nothing else can end that wait."""
+        """Signal handler of the main thread: nothing else can end that wait."""
         if self._control is None:
             self.end(EXIT_INTERRUPTED, _before_joining(number))
             raise KeyboardInterrupt
@@ -554,7 +523,7 @@ class Node:
             self._control.close()
 
     def _leave_on(self, name: str) -> None:
-        """After a signal: asks the master to leave, or leaves if there is no master."""
+        """After a signal: ask the master to leave, or leave if there is no master."""
         until = time.monotonic() + AWAY_S
         while self.control.away and time.monotonic() < until:  # it may be about to return
             if self.ended.wait(WATCH_S / 4):

@@ -3,12 +3,10 @@
     master -> Registration -> a small JSON file for each run -> runs() -> snailps status, jobs
 
 The files are in $XDG_RUNTIME_DIR/snailps or, where that is missing, in a folder of this user below
-the one for temporary files.  A run's file stays after its end as a record; the newest `KEPT` stay.
-A process is told from a later one with the same number by its start time, so the file of a killed
-master is known as such.  Files appear and change by renaming; there are no locks.
-
-A run never fails for want of its file, which has mode 600: while the run goes on, it has the secret
-of a cluster that a launcher of this machine started.  Must not know sockets or messages.
+the temporary one; the newest `KEPT` ended runs stay as records. A start time tells a process from a
+later one with the same number, so a killed master is known as such. Files appear and change by
+renaming, without locks. A run never fails for want of its file, which has mode 600: of a running
+cluster it has the secret that a launcher of this machine made. Must not know sockets or messages.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT = 20
-"""Runs that have ended and are remembered."""
+"""Ended runs that are kept."""
 LOOK_S = 10.0
-"""Between two looks whether the file is still there: a login manager removes the folder when the
-user's last session ends, and a run may go on after that."""
+"""Period of checking that the file still exists: a login manager removes the folder with the user's
+last session, and a run may outlive that."""
 FILE_BYTES_MAX = 1 << 20
 FIGURE_BYTES_MAX = 4096
-"""Longer figures, such as those of thousands of rounds, are not kept."""
+"""Longer metrics, such as those of thousands of rounds, are not kept."""
 
 State = Literal["running", "ended", "killed"]
 Birth = Callable[[int], int | None]
@@ -47,73 +45,35 @@ Birth = Callable[[int], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a cluster, as its master registered it.
+    """One run of a cluster, as its master registered it."""
 
-    Attributes
-    ----------
-    number : int
-        Its name on this machine; a master that takes over has the number of the lost one.
-    pid, born : int
-        The master's process, and its start time.
-    boot : str
-        Which boot of the machine `born` counts from.
-    life : str
-        Number of this life of the cluster, as in the status.
-    address : str
-        Where the master listens, host:port.
-    model : str
-        ``fasttext``, or the class; ``session`` for jobs from Python.
-    output : str
-        Absolute path prefix of the result; empty without one.
-    folder, command : str
-        What the user called and where; empty if unknown.
-    config, secret_file, tls : str
-        Absolute paths of these files, as far as they are given.
-    secured : bool
-        The master asks for a secret or a certificate that the user has given.
-    secret : str
-        The one that its launcher made; empty where the user has given another.
-    journal, checkpoints : str
-        Folders from which a lost run continues.
-    launcher, launcher_born : int
-        The process whose child the master is, if that restarts it; else 0.
-    started, ended : float
-        Seconds since 1970; `ended` is 0 as long as it is not known.
-    code : int
-        Exit code.
-    verdict : str
-        Why it ended; empty for the ordinary end.
-    figures : dict
-        Of the finished run.
-    last : dict
-        Of its last status: `events`, `checkpoint`.
-    """
-
+    # its name on this machine; a master that takes over has the number of the lost one
     number: int = 0
-    pid: int = 0
-    born: int = 0
-    boot: str = ""
-    life: str = ""
-    address: str = ""
-    model: str = ""
-    output: str = ""
-    folder: str = ""
-    command: str = ""
-    config: str = ""
+    pid: int = 0  # the master's process
+    born: int = 0  # start time of the master's process
+    boot: str = ""  # boot of the machine that `born` counts from
+    life: str = ""  # number of this cluster, as in the status
+    address: str = ""  # where the master listens, host:port
+    model: str = ""  # ``fasttext``, or the class; ``session`` for jobs from Python
+    output: str = ""  # absolute path prefix of the result; empty without one
+    folder: str = ""  # where the user called the command
+    command: str = ""  # empty if unknown
+    config: str = ""  # absolute path, as of the next two; empty if not given
     secret_file: str = ""
     tls: str = ""
-    secured: bool = False
+    secured: bool = False  # the master requires a secret or a certificate that the user has given
+    # of the launcher; empty where the user has given another
     secret: str = field(default="", repr=False)
-    journal: str = ""
-    checkpoints: str = ""
-    launcher: int = 0
+    journal: str = ""  # folder from which a lost run continues
+    checkpoints: str = ""  # another one
+    launcher: int = 0  # the master's parent process, if that restarts it; else 0
     launcher_born: int = 0
-    started: float = 0.0
-    ended: float = 0.0
-    code: int = 0
-    verdict: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
-    last: dict[str, Any] = field(default_factory=dict)
+    started: float = 0.0  # seconds since 1970
+    ended: float = 0.0  # seconds since 1970; 0 while unknown
+    code: int = 0  # exit code
+    verdict: str = ""  # why it ended; empty for the ordinary end
+    figures: dict[str, Any] = field(default_factory=dict)  # of the finished run
+    last: dict[str, Any] = field(default_factory=dict)  # of its last status: `events`, `checkpoint`
 
     @property
     def is_session(self) -> bool:
@@ -132,7 +92,7 @@ def birth_of(pid: int) -> int | None:
 
 
 def boot_of() -> str:
-    """Name of this boot of the machine; empty where the kernel does not tell."""
+    """Id of this boot of the machine; empty where the kernel has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -151,7 +111,7 @@ def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) ->
 
 
 def is_ours(folder: Path, uid: int) -> bool:
-    """Whether a folder is one of this user that no other one may write to; no link to one."""
+    """Whether a folder is this user's, not writable by others, and no link."""
     try:
         found = folder.lstat()
     except OSError:
@@ -160,28 +120,14 @@ def is_ours(folder: Path, uid: int) -> bool:
 
 
 class RunRegistry:
-    """The files of all runs.
-
-    Parameters
-    ----------
-    places : sequence of Path, optional
-        Folders, the preferred one first; default `folders`.
-    birth : callable
-    boot : str, optional
-    clock : callable
-        Seconds since 1970.
-    uid : int, optional
-        Whose folders count.
-    """
-
     def __init__(
         self,
-        places: Sequence[Path] | None = None,
+        places: Sequence[Path] | None = None,  # folders, the preferred one first; default `folders`
         *,
         birth: Birth = birth_of,
         boot: str | None = None,
-        clock: Callable[[], float] = time.time,
-        uid: int | None = None,
+        clock: Callable[[], float] = time.time,  # seconds since 1970
+        uid: int | None = None,  # whose folders count
     ) -> None:
         self._uid = os.getuid() if uid is None else uid
         self._places = folders(uid=self._uid) if places is None else list(places)
@@ -189,11 +135,8 @@ class RunRegistry:
         self._boot = boot_of() if boot is None else boot
 
     def begin(self, run: Run) -> Run | None:
-        """Registers a run of which all but number, boot and times is given.
-
-        Returns it as it was written; None if it cannot be.  It gets the number of the run whose
-        life it continues, else the next one.
-        """
+        """Register a run whose number, boot and times are not set; None if it cannot be written. It
+        gets the number of the run whose cluster it continues, else the next one."""
         born = self._birth(run.pid) or 0
         launcher_born = (self._birth(run.launcher) or 0) if run.launcher else 0
         run = replace(
@@ -218,14 +161,13 @@ class RunRegistry:
         return None
 
     def write(self, run: Run) -> bool:
-        """Writes a run's file again, or where its folder is gone, in the next one."""
+        """Write a run's file again; where its folder is gone, in the next one."""
         for place in self._places:
             if (place / _name(run.number)).exists() and self._put(place, run):
                 return True
         return any(self._made(place) and self._put(place, run) for place in self._places)
 
     def is_written(self, run: Run) -> bool:
-        """Whether a run's file is there."""
         return any((place / _name(run.number)).exists() for place in self._places)
 
     def end(
@@ -236,7 +178,7 @@ class RunRegistry:
         figures: Mapping[str, Any],
         last: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Replaces a running run's file by the record of its end; a session's is removed."""
+        """Replace a running run's file by the record of its end; a session's is removed."""
         done = replace(run, ended=self._clock(), code=code, verdict=verdict, secret="")
         done = replace(done, figures=_plain(figures), last=_plain(last or {}))
         if run.is_session:
@@ -247,13 +189,12 @@ class RunRegistry:
         return done
 
     def forget(self, run: Run) -> None:
-        """Removes a run's file."""
         for place in self._places:
             with contextlib.suppress(OSError):
                 (place / _name(run.number)).unlink()
 
     def runs(self) -> list[Run]:
-        """All runs that have a file, the newest last; files that are none of ours are left out."""
+        """All runs that have a file, the newest last; files of others are ignored."""
         found: dict[int, Run] = {}
         for place in self._places:
             if not is_ours(place, self._uid):
@@ -266,7 +207,6 @@ class RunRegistry:
         return [found[number] for number in sorted(found)]
 
     def state(self, run: Run) -> State:
-        """What has become of a run's master."""
         if run.ended:
             return "ended"
         return "running" if self._lives(run, run.pid, run.born) else "killed"
@@ -285,8 +225,8 @@ class RunRegistry:
         return max(over, key=lambda run: run.ended or run.started, default=None)
 
     def secret_at(self, address: str) -> bytes:
-        """The secret of the run that goes on at an address of this machine; empty for none."""
-        # A master that runs has the address, and not one that is to be started again.
+        """The secret of the current run at an address of this machine; empty for none."""
+        # A running master has the address, not one that is to be started again.
         runs = [run for run in [*reversed(self.running()), *self.going_on()] if run.secret]
         return next((run.secret for run in runs if _is_at(run.address, address)), "").encode()
 
@@ -296,7 +236,7 @@ class RunRegistry:
         return killed and self._lives(run, run.launcher, run.launcher_born)
 
     def prune(self) -> None:
-        """Forgets all but the newest runs of those that are over, and killed sessions."""
+        """Remove all but the newest ended runs, and killed sessions."""
         over = [run for run in self.runs() if self.state(run) != "running"]
         for run in [run for run in over if run.is_session and not self.restarts(run)]:
             self.forget(run)
@@ -308,7 +248,7 @@ class RunRegistry:
         return run.boot == self._boot and pid > 0 and self._birth(pid) == born
 
     def _made(self, place: Path) -> bool:
-        """Whether a folder is there, made if need be, and this user's alone."""
+        """Whether a folder exists, created if need be, and is this user's alone."""
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o700)
         if is_ours(place, self._uid):
@@ -317,7 +257,7 @@ class RunRegistry:
         return False
 
     def _put(self, place: Path, run: Run, *, new: bool = False) -> bool:
-        """Writes a file under another name and renames it; if `new`, only where none is."""
+        """Write a file under another name and rename it; if `new`, only where none is."""
         path, draft = place / _name(run.number), place / f".{run.number}.{os.getpid()}"
         try:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -339,10 +279,8 @@ class RunRegistry:
 
 
 class Registration:
-    """A master's own entry, from the moment it listens until it ends.
-
-    Nothing here raises: a run goes on without an entry.
-    """
+    """A master's own entry, from the moment it listens until it ends. Nothing here raises: a run
+    continues without an entry."""
 
     def __init__(self, registry: RunRegistry) -> None:
         self._registry = registry
@@ -351,7 +289,7 @@ class Registration:
         self._thread: threading.Thread | None = None
 
     def begin(self, run: Run) -> None:
-        """Registers the run, and sees to it that its file stays."""
+        """Register the run, and keep its file in place."""
         with _debugged():
             self._run = self._registry.begin(run)
             if self._run is not None:
@@ -365,7 +303,7 @@ class Registration:
         figures: Mapping[str, Any],
         last: Mapping[str, Any] | None = None,
     ) -> None:
-        """Leaves the record of the end."""
+        """Leave the record of the end."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -381,13 +319,7 @@ class Registration:
 
 
 def trust_at(address: str, settings: ClusterSettings) -> Trust:
-    """How to connect to a master: by the settings, else with the secret of this user's run there.
-
-    Raises
-    ------
-    ConfigError
-        As of `Trust.of`.
-    """
+    """How to connect to a master: by the settings, else with the secret of the user's run there."""
     from snailps.transport.security.trust import Trust
 
     trust = Trust.of(settings)
@@ -397,7 +329,7 @@ def trust_at(address: str, settings: ClusterSettings) -> Trust:
 
 
 def _is_at(address: str, other: str) -> bool:
-    """Whether both are one address, or name one port of this machine alone."""
+    """Whether both are one address, or name one port of this machine."""
     from snailps.config import parse_addr
     from snailps.transport.security.trust import is_loopback
 
@@ -411,7 +343,7 @@ def _is_at(address: str, other: str) -> bool:
 def _debugged() -> Any:
     try:
         yield
-    except Exception:  # whatever it is, it is not worth a run
+    except Exception:  # no error here is worth a run
         log.debug("the run is not registered", exc_info=True)
 
 
@@ -443,7 +375,7 @@ def _fits(value: object, kind: type) -> bool:
 
 
 def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures that JSON has words for, without long lists."""
+    """Metrics that JSON can hold, without long lists."""
     found = {}
     for name, value in figures.items():
         if name == "validation":

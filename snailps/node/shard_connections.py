@@ -28,30 +28,8 @@ from snailps.transport.security.trust import OPEN, Trust
 
 
 class ShardConnections:
-    """A started client for every shard of a route, which follows when shards move.
-
-    Parameters
-    ----------
-    timeout_s : float
-        Limit of one request, seconds (`request_timeout`); the inner limits are derived from it.
-    init_timeout : float, optional
-        The caller waits for at most this long until all are connected.
-    give_up : callable
-        Polled while a shard cannot be reached; True stops the attempt.
-    superseded : callable
-        Also polled until all are connected; True if there is a newer route to connect to.
-
-    Attributes
-    ----------
-    client : Client
-    route : Route
-        The newest one.
-
-    Raises
-    ------
-    SnailError
-        A shard cannot be reached; names it.
-    """
+    """A started client for every shard of a route, which follows when shards move. SnailError if a
+    shard cannot be reached; it names the shard."""
 
     def __init__(
         self,
@@ -61,10 +39,13 @@ class ShardConnections:
         node: int,
         incarnation: int,
         job: int,
+        # limit of one request (`request_timeout`); the inner limits are derived from it
         timeout_s: float,
-        init_timeout: float = math.inf,
+        init_timeout: float = math.inf,  # limit of the first connect to all shards
         trust: Trust = OPEN,
+        # polled while a shard cannot be reached; True stops the attempt
         give_up: Callable[[], bool] = lambda: False,
+        # also polled until all are connected; True if there is a newer route to connect to
         superseded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.route = route
@@ -104,7 +85,7 @@ class ShardConnections:
         self._started = True
 
     def follow(self, route: Route) -> None:
-        """Takes a newer route and reconnects to shards that have moved."""
+        """Take a newer route and reconnect to shards that have moved."""
         before, epoch = self.route.shards, self.route.epoch
         if route.epoch <= epoch:
             return
@@ -115,7 +96,6 @@ class ShardConnections:
                 self.client.cut(index)
 
     def close(self) -> None:
-        """Closes the client."""
         self.client.close()
 
 
@@ -124,15 +104,8 @@ MakeLinks = Callable[[Route, Callable[[], bool]], ShardConnections]
 
 
 def connect(newest: Callable[[], Route], make: MakeLinks) -> ShardConnections:
-    """Connects to the newest route; a newer one ends the wait for a shard that has moved.
-
-    So a server that dies meanwhile is not dialled until the limit.
-
-    Raises
-    ------
-    SnailError
-        A shard of the newest route cannot be reached.
-    """
+    """Connect to the newest route; a newer one ends the wait for a shard that has moved. So a
+    server that dies meanwhile is not dialled until the limit."""
     while True:
         route = newest()
 
@@ -153,38 +126,24 @@ def connect(newest: Callable[[], Route], make: MakeLinks) -> ShardConnections:
 
 
 class RouteFollower:
-    """Keeps a process connected along the master's routes; takes each route without blocking.
-
-    The first connect takes as long as the slowest server, so it has its own thread.  If a route
-    has the same shards at other addresses, the same client follows it, and may be in use; if a
-    newly formed cluster has other shards, a new client is connected.
-
-    Parameters
-    ----------
-    make : callable
-        See `MakeLinks`.
-    on_route : callable
-        Called with the links at every new route, before the master gets the answer.
-
-    Attributes
-    ----------
-    links : ShardConnections or None
-        Once connected.
-    in_use : bool
-        Requests are made, or about to be made: the client must not be replaced.
-    """
+    """Keeps a process connected along the master's routes; takes each route without blocking. The
+    first connect takes as long as the slowest server, so it has its own thread. If a route has the
+    same shards at other addresses, the same client follows it, and may be in use; if a newly formed
+    cluster has other shards, a new client is connected."""
 
     def __init__(self, make: MakeLinks, on_route: Callable[[ShardConnections], None]) -> None:
+        # called with the links at every new route, before the master gets the answer
         self._make, self._on_route = make, on_route
         self._lock = threading.Lock()
         self._newest: Route | None = None
         self._waiting: list[Future[messages.Message]] = []
         self._connecting = self._closed = False
-        self.links: ShardConnections | None = None
+        self.links: ShardConnections | None = None  # once connected
+        # requests are made, or about to be made: the client must not be replaced
         self.in_use = False
 
     def take(self, route: Route) -> Future[messages.Message]:
-        """Takes a route; answers once every shard of it, or of a newer one, is connected."""
+        """Take a route; answers once every shard of it, or of a newer one, is connected."""
         answer: Future[messages.Message] = Future()
         with self._lock:
             if self._newest is None or route.epoch > self._newest.epoch:
@@ -207,7 +166,7 @@ class RouteFollower:
         return answer
 
     def close(self) -> None:
-        """Closes the client; one that is being connected is closed once connected."""
+        """Close the client; one that is being connected is closed once connected."""
         with self._lock:
             self._closed = True
             links = self.links
@@ -221,7 +180,7 @@ class RouteFollower:
             pass
 
     def _try(self) -> bool:
-        """Connects and answers; False if a newer route must be connected to instead."""
+        """Connect and answer; False if a newer route must be connected to instead."""
         tried: Route | None = None
         links: ShardConnections | None = None
         error: Exception | None = None

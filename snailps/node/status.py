@@ -37,27 +37,22 @@ EventKind = Literal[
     "warning",
 ]
 Usage = Mapping[str, float]
-"""What a process uses, as it tells the master: `cpu_s`, its processor seconds so far; `time_s`, its
-own monotonic time; `rss_bytes`, its resident memory.
-"""
+"""What a process uses: `cpu_s`, its processor seconds so far; `time_s`, its own monotonic time;
+`rss_bytes`, its resident memory."""
 EVENTS_MAX = 200
-"""So many events the status has at most."""
+"""Most events of a status."""
 
 
 EVENT_TOLD = {"told": True}
-"""`extra` of a log record that an event of the status tells as well: displays leave it out."""
+"""`extra` of a log record that is also an event of the status: displays skip it."""
 
 
 class EventStatus(TypedDict):
-    """Something that happened to the cluster, in words for its user.
+    """Something that happened to the cluster, in words for its user."""
 
-    `at_s`: seconds since this master began; what an earlier master of the run saw comes before
-    that, with less than 0.  `who` is the process that it is about, as "server 2", or empty.
-    """
-
-    at_s: float
+    at_s: float  # seconds since this master began; below 0 under an earlier master
     kind: EventKind
-    who: str
+    who: str  # the process that it is about, as "server 2", or empty
     text: str
 
 
@@ -70,41 +65,31 @@ class BlockCounts(TypedDict):
 
 
 class NodeStatus(TypedDict):
-    """One process of the cluster.
-
-    `address` is the peer address of its control connection, `endpoints` a server's shards; both
-    are empty if it belonged to an earlier master and has not rejoined.  `heartbeat_s`: seconds
-    since its last heartbeat, None before the first.  `waits` says what it waits for (empty:
-    nothing), `waits_s` for how long.  `clock` is a worker's progress: blocks that it has finished
-    (ssp), its current step or round (bsp, rounds); None without clocks.  `rate` is units per second
-    over the last seconds, `done` its blocks of this job, `leased` those it holds, `block_s` seconds
-    since it began the current one, `fetched` those whose bytes the master sent it because it cannot
-    open `lacks`.  `cpu` is its share of one core since it was last asked (1.0: one core busy), and
-    `rss_bytes` its resident memory, both None before it has told; servers tell each second, workers
-    in turn, fifty a second.  `metrics` is the address of its metrics, empty without.
-    """
+    """One process of the cluster."""
 
     role: str
     id: int
     host: str
     pid: int
-    address: str
-    endpoints: list[str]
-    heartbeat_s: float | None
+    address: str  # peer of its control connection; empty if an earlier master's, not rejoined
+    endpoints: list[str]  # a server's shards; as of `address`
+    heartbeat_s: float | None  # seconds since its last heartbeat, None before the first
     epoch: int
     state: str
-    waits: str
-    waits_s: float
+    waits: str  # what it waits for; empty: nothing
+    waits_s: float  # seconds of that wait
+    # a worker's finished blocks (ssp), current step or round (bsp, rounds); else None
     clock: int | None
-    rate: float | None
-    done: int
-    leased: int
-    block_s: float | None
-    fetched: int
-    lacks: str
-    cpu: float | None
+    rate: float | None  # units per second over the last seconds
+    done: int  # its blocks of this job
+    leased: int  # blocks it holds
+    block_s: float | None  # seconds since it began the current block
+    fetched: int  # blocks whose bytes the master sent it
+    lacks: str  # the path that it cannot open
+    cpu: float | None  # share of one core since its last report (1.0: one core busy); None before
+    # None before its first report; servers report each second, workers fifty a second in turn
     rss_bytes: int | None
-    metrics: str
+    metrics: str  # address of its metrics, empty without
 
 
 class MasterStatus(TypedDict):
@@ -118,21 +103,14 @@ class MasterStatus(TypedDict):
 
 
 class ShardStatus(TypedDict):
-    """One shard: its servers and its state.
-
-    `standby` is 0 if there is none; `state` is that of the standby (none, asked, seeding, ready) or
-    of a change (yielding, promoting); `seeded` is the share of the rows copied to it; the lag is
-    what it does not have yet.  The rest is from its server's last report, at most some seconds old:
-    rows and all their memory, requests per second, `parked` requests (waiting for a clock or a
-    standby), and what the clock waits for.
-    """
+    """One shard: its servers and its state, with its server's last report, some seconds old."""
 
     shard: int
     primary: int
     address: str
-    standby: int
-    state: str
-    seeded: float
+    standby: int  # 0: none
+    state: str  # of the standby (none, asked, seeding, ready) or a change (yielding, promoting)
+    seeded: float  # share of the rows copied to the standby
     lag_bytes: int
     lag_s: float
     fragments: int
@@ -141,7 +119,7 @@ class ShardStatus(TypedDict):
     pulls_per_s: float
     pushes_per_s: float
     connections: int
-    parked: int
+    parked: int  # requests waiting for a clock or a standby
     clock: int
     waits: str
 
@@ -156,9 +134,7 @@ class WaitStatus(TypedDict):
 
 class CheckpointStatus(TypedDict):
     """The job's newest good checkpoint (`number` 0: none yet), and whether one is being written.
-
-    `age_s` is None if an earlier run made it.
-    """
+    `age_s` is None if an earlier run made it."""
 
     number: int
     progress: float
@@ -168,119 +144,82 @@ class CheckpointStatus(TypedDict):
 
 
 class LoopStatus(TypedDict):
-    """How busy the master's loop is: the time of each turn in which it does not wait.
-
-    `busy_s` is the total; `busy_ms_p999` and `busy_ms_max` are the 99.9th percentile and the
-    maximum of a turn.  `counts` is a histogram of turns by duration: pairs of an upper bound in ms
-    and a count; `cpu_counts` the same by CPU time (the rest is waiting for a core).
-    """
+    """How busy the master's loop is: the time of each turn without its waits."""
 
     turns: int
-    busy_s: float
-    busy_ms_p999: float
+    busy_s: float  # total
+    busy_ms_p999: float  # 99.9th percentile of a turn
     busy_ms_max: float
+    # histogram of turns by duration: pairs of an upper bound in ms and a count
     counts: list[list[float]]
-    cpu_counts: list[list[float]]
+    cpu_counts: list[list[float]]  # the same by CPU time (the rest is waiting for a core)
 
 
 class SessionStatus(TypedDict):
-    """What only a session has.
+    """Fields of a session."""
 
-    `jobs` is the number of the newest job, 0 before the first; `job` that of the one that is under
-    way, 0 without one; `coming` counts workers of a failed job that are to begin anew and have not
-    joined yet; `tables` counts those that servers hold, of earlier jobs too, whose rows stay until
-    the cluster ends.
-    """
-
-    jobs: int
-    job: int
-    coming: int
+    jobs: int  # number of the newest job, 0 before the first
+    job: int  # number of the present job, 0 without one
+    coming: int  # workers of a failed job that are to begin anew and have not joined yet
+    # at the servers, with those of earlier jobs, whose rows stay until the cluster ends
     tables: int
 
 
 class TableStatus(TypedDict):
-    """A table at the shards that serve it; its standbys have as much again.
-
-    `bytes` includes keys, state, index, and room that waits for rows.  `made` rows so far, by
-    pushes to the servers that have it now; `refused` counts pushed values of keys that were not
-    admitted, `evicted` rows that went because of `rows_max`, `expired` those that went for their
-    age.
-    """
+    """A table at the shards that serve it; its standbys have as much again."""
 
     table: int
     name: str
     rows: int
-    bytes: int
-    made: int
-    refused: int
-    evicted: int
-    expired: int
+    bytes: int  # with keys, state, index, and room for more rows
+    made: int  # by pushes to the servers that have it now
+    refused: int  # pushed values of keys that were not admitted
+    evicted: int  # rows deleted because of `rows_max`
+    expired: int  # rows deleted for their age
 
 
 class Status(TypedDict):
-    """The state of the run.
-
-    `progress` is the share of the current pass, or of the export, of a restore or of loading first
-    rows, 0 to 1; `pass_` names the pass, or the step of one of these and its progress; `eta_s` is
-    theirs, else None.
-    `units` counts words or examples since the start of the pass, `units_per_s` is the current
-    rate; `elapsed_s` counts from the start of the master.
-    `waits` lists all waits, the longest first.  `requests_per_s` counts
-    pulls and pushes at all shards.  `checkpoint` is None if the job makes none.
-    `session` is None where the cluster runs the one job of its master's file.
-    `events` are the newest ones, the oldest first.  `job_name` is the model's name, or that of the
-    user's class, `output` the path that its files begin with (empty: none), and `epochs` those of
-    the training; empty, "" and 0 without a job.  `total_units` estimates the units of the whole
-    training, None while nothing of it is done.
-    `validation` is the last result of the model's inspector (for word vectors: words and their
-    neighbours with cosines), empty before the first.  `message` says why the run ended, or, in an
-    idle session, why its last job failed; else it is empty.
-    """
-
     version: str
     address: str
     life: str
     epoch: int
     phase: Phase
     waiting_for: str
-    progress: float
-    pass_: str
+    progress: float  # share of the pass, export, restore or loading of first rows, 0 to 1
+    pass_: str  # the pass, or the step of an export, restore or loading and its progress
     unit: Literal["words", "examples"]
-    units: int
-    units_per_s: float
+    units: int  # words or examples since the start of the pass
+    units_per_s: float  # current rate
     loss: float | None
     lr: float | None
-    eta_s: float | None
-    elapsed_s: float
+    eta_s: float | None  # of what `progress` is of, else None
+    elapsed_s: float  # from the start of the master
     blocks: BlockCounts
     nodes: list[NodeStatus]
     shards: list[ShardStatus]
     tables: list[TableStatus]
-    waits: list[WaitStatus]
-    requests_per_s: float
-    checkpoint: CheckpointStatus | None
+    waits: list[WaitStatus]  # all waits, the longest first
+    requests_per_s: float  # pulls and pushes at all shards
+    checkpoint: CheckpointStatus | None  # None if the job makes none
     loop: LoopStatus
-    message: str
+    message: str  # why the run ended or, in an idle session, why its last job failed; else empty
+    # last result of the model's inspector (of word vectors: words and neighbours with cosines)
     validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]
-    session: SessionStatus | None
-    events: list[EventStatus]
+    session: SessionStatus | None  # None where the cluster runs the one job of its master's file
+    events: list[EventStatus]  # the newest ones, the oldest first
     master: MasterStatus
-    job_name: str
-    output: str
-    epochs: int
-    total_units: int | None
+    job_name: str  # the model's name, or that of the user's class; empty without a job
+    output: str  # path that the job's files begin with; empty: none
+    epochs: int  # of the training; 0 without a job
+    total_units: int | None  # estimate for the whole training; None before its first block is done
 
 
 class History(TypedDict):
-    """The course of the newest job's training: the answer to ``Ask("history")``.
+    """The course of the newest job's training: the answer to ``Ask("history")``. At most 512
+    points, the oldest first, further apart in a long job."""
 
-    Points in time, at most 512, the oldest first: seconds since this master began (below 0: what an
-    earlier master of the run saw), units done, units per second, and the loss (None: none is
-    known).  In a long job they are further apart.
-    """
-
-    at_s: list[float]
-    units: list[int]
+    at_s: list[float]  # seconds since this master began; below 0 under an earlier master
+    units: list[int]  # done so far
     units_per_s: list[float]
-    loss: list[float | None]
+    loss: list[float | None]  # None: unknown

@@ -1,4 +1,4 @@
-"""What this process uses of its machine: processor time and memory.
+"""Processor time and memory of this process.
 
     /proc/self/statm, clocks -> usage() -> the report on `Ask("stats")` -> the master's status
 
@@ -21,7 +21,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def usage() -> Usage:
-    """What this process uses now.  Takes some microseconds."""
+    """What this process uses now; takes some microseconds."""
     return {
         "cpu_s": round(time.process_time(), 4),
         "time_s": round(time.monotonic(), 4),
@@ -30,17 +30,13 @@ def usage() -> Usage:
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process, bytes."""
     with contextlib.suppress(OSError, ValueError, IndexError):  # no descriptor may be left
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # sandboxes without /proc
 
 
 def peak_rss_mb() -> float:
-    """Largest resident size of this process so far, MB.
-
-    Not from `getrusage`: its value starts at the size of the parent process.
-    """
+    """Peak resident size of this process, MB; `getrusage` starts at the parent's size."""
     with contextlib.suppress(OSError):  # no descriptor may be left
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -49,11 +45,9 @@ def peak_rss_mb() -> float:
 
 
 def release_memory() -> None:
-    """Gives the system what a job has left: cycles of objects, and free memory of the allocator.
-
-    Takes some milliseconds.  A model that refers to itself would stay until the collector's next
-    full pass, which a process that waits never makes.
-    """
+    """Collect garbage cycles and return free memory to the system; takes some milliseconds. A model
+    that refers to itself would stay until the collector's next full pass, which a process that
+    waits never makes."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
