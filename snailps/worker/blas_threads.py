@@ -1,7 +1,6 @@
 """Sets how many threads NumPy's BLAS library uses, through the library's own functions.
 
-Repeatable runs need it: with another number of threads a library may add the same numbers in
-another order.  No matrices here.
+Repeatable runs need it: the number of threads may change the order of sums.
 """
 
 from __future__ import annotations
@@ -23,13 +22,7 @@ _NAMES = ("openblas", "libblas", "mkl_rt", "libblis")
 
 
 def set_threads(number: int) -> bool:
-    """Sets the number for every BLAS library loaded in this process; False if there is none.
-
-    Parameters
-    ----------
-    number : int
-        At least 1.  Holds for all threads of the process.
-    """
+    """Set the threads (>= 1) of every BLAS library of this process; False if there is none."""
     told = False
     for path in _loaded():
         with contextlib.suppress(OSError):

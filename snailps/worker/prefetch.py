@@ -17,22 +17,17 @@ Asked = Future[Block | None]
 
 
 class BlockPrefetcher:
-    """Prefetched blocks, in training order.
-
-    Parameters
-    ----------
-    ask : callable
-        ``ask(back)`` starts to lease and prepare a block; with `back` only one returned by a lost
-        worker, without waiting for one.
-    """
+    """Prefetched blocks, in training order."""
 
     def __init__(self, ask: Callable[[bool], Asked]) -> None:
+        # ``ask(back)`` starts to lease and prepare a block; `back`: only one returned by a lost
+        # worker, without waiting
         self._ask = ask
         self._blocks: deque[Asked] = deque()
         self._back: list[Asked] = []
 
     def next(self, ahead: int) -> Block | None:
-        """Waits for the next block and starts `ahead` more; None if there is none."""
+        """Wait for the next block and start `ahead` more; None if there is none."""
         self._back = [asked for asked in self._back if not self._kept(asked)]
         if not self._blocks:
             self._blocks.append(self._ask(False))
@@ -42,7 +37,7 @@ class BlockPrefetcher:
         return block
 
     def ask_back(self) -> None:
-        """Asks for a block returned by a lost worker."""
+        """Ask for a block returned by a lost worker."""
         self._back.append(self._ask(True))
 
     def earlier(self, block: Block) -> Block | None:
@@ -57,7 +52,7 @@ class BlockPrefetcher:
         return None
 
     def drop(self) -> None:
-        """Cancels what is asked for blocks that will not be trained."""
+        """Cancel open requests for blocks that will not be trained."""
         for asked in [*self._back, *self._blocks]:
             asked.add_done_callback(_abandon)
 
@@ -71,7 +66,6 @@ class BlockPrefetcher:
 
 
 def _known(block: Block) -> Asked:
-    """A completed future of a block."""
     asked: Asked = Future()
     asked.set_result(block)
     return asked

@@ -2,9 +2,8 @@
 
     Start -> load class -> Declare -> [survey pass] -> Summarise -> train pass -> Finished -> Stop
 
-Owns the sequence of calls of a `Worker`; must not know its mathematics.  The next block is leased
-and prepared in another thread while the current one trains; in a rotation that thread deals slices,
-too.
+Owns the sequence of calls of a `Worker`; must not know its mathematics. Another thread leases and
+prepares the next block while the current one trains; in a rotation it deals slices, too.
 """
 
 from __future__ import annotations
@@ -76,33 +75,22 @@ from snailps.worker.visits import TenancyVisits
 
 log = logging.getLogger(__name__)
 STOP_S = GRACE_S - 1.0
-"""How long a worker that has failed waits for the master to say whether it is to begin anew; a busy
-one may take some seconds."""
+"""Seconds that a failed worker waits for the master to decide whether it begins anew."""
 TURN_S = 0.1
-"""How often a worker that waits for its step looks for other work."""
+"""Period in which a worker that waits for its step looks for other work."""
 SHORT_S = 0.1
-"""A block that was trained in less is reported while the next one is trained, if its pushes are to
-come with later blocks': otherwise blocks of 10 to 20 ms wait for the master's answer a tenth of the
-time.  So a training that has reached its end goes on for one such block at most."""
+"""A block that trained in less is reported while the next one trains, if its pushes come with later
+blocks: else short blocks wait for the master a tenth of the time. So a finished training may train
+one such block more."""
 
 _Report = tuple[messages.Done, "Future[messages.Message]"]
 """Of a trained block, and the future of its answer."""
 
 
 class WorkerProcess(Node):
-    """One worker process.
-
-    Parameters
-    ----------
-    settings : WorkerSettings
-    raw : RawConfig
-        This process's own settings, compared with those of the job that the master sends.
-    secret : bytes
-        As of `Node`.
-    """
-
     def __init__(self, settings: WorkerSettings, raw: RawConfig, secret: bytes = b"") -> None:
         super().__init__(Role.WORKER, settings, secret)
+        # this process's own settings, compared with those of the job that the master sends
         self._raw = raw
         self._threads = settings.threads or cores()
         self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()
@@ -121,7 +109,7 @@ class WorkerProcess(Node):
         self._report: _Report | None = None  # of the last block, if it was not waited for
 
     def run(self) -> int:
-        """Works until the end; returns the exit code."""
+        """Work until the end; returns the exit code."""
         raise_descriptors()
         limit_s = self.settings.request_timeout
         read_driver_files(Role.WORKER, self.trust, limit_s, self.ended.is_set)
@@ -148,7 +136,7 @@ class WorkerProcess(Node):
         return self.verdict.code
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
-        """Orders of the master: route, start, stop."""
+        """Handle orders of the master: route, start, stop."""
         if isinstance(message, messages.TakeRoute):
             return self._follower.take(Route.from_dict(message.route))
         if isinstance(message, messages.Start):
@@ -175,13 +163,13 @@ class WorkerProcess(Node):
         raise ProtocolError(f"a worker does not take {type(message).__name__}")
 
     def on_end(self, end: End) -> None:
-        """Wakes whatever waits."""
+        """Wake whatever waits."""
         if self._client is not None:
             self._client.fail(end.text)
         self._inbox.put(end)
 
     def on_leave_request(self, why: str) -> None:
-        """SIGTERM: finishes the current block, returns the next one, then leaves."""
+        """SIGTERM: finish the current block, return the next one, then leave."""
         if why == "SIGTERM":
             self._leaving = True
         super().on_leave_request(why)
@@ -191,7 +179,7 @@ class WorkerProcess(Node):
         return self._stand.to_dict()
 
     def _connect(self, route: Route, superseded: Callable[[], bool]) -> ShardConnections:
-        """Connects to every shard.  Runs in its own thread."""
+        """Connect to every shard; in its own thread."""
         us = self.welcome
         assert us is not None
         shards = [(shard.server, (shard.host, shard.port)) for shard in route.shards]
@@ -214,7 +202,7 @@ class WorkerProcess(Node):
             look.cancel()
 
     def _use(self, links: ShardConnections) -> None:
-        """Takes another client, or another route."""
+        """Take another client, or another route."""
         if links.client is not self._client:
             self._client = links.client
             self._wire_choice = WireChoice(
@@ -292,7 +280,7 @@ class WorkerProcess(Node):
             scratch.close()
 
     def _moved_since(self, before: Mapping[str, int]) -> dict[str, int]:
-        """What the client counted in this job."""
+        """Counters of the client in this job."""
         assert self._client is not None
         return {key: value - before[key] for key, value in self._client.counters().items()}
 
@@ -335,7 +323,7 @@ class WorkerProcess(Node):
             self._done(done)
 
     def _survey_together(self, part: SurveyPart, model: Worker, scratch: Scratch) -> None:
-        """Merges the surveys of blocks; the master says when it takes the part."""
+        """Merge the surveys of blocks; the master says when it takes the part."""
         numbers: list[int] = []
         units, seconds = 0, 0.0
         while True:
@@ -355,7 +343,7 @@ class WorkerProcess(Node):
     def _survey_block(
         self, lease: messages.Leased, part: SurveyPart, model: Worker, scratch: Scratch
     ) -> int:
-        """Adds a block to the part; its bytes."""
+        """Add a block to the part; returns its bytes."""
         block = self._block(lease, "survey", model, scratch)
         with named(model, "survey", block):
             part.add(block)
@@ -369,8 +357,8 @@ class WorkerProcess(Node):
         return messages.Done("survey", numbers[-1], units, seconds, {}, found, numbers[:-1])
 
     def _train(self, model: Worker, scratch: Scratch) -> None:
-        # What is here by now stays to the end.  Collections that walked over it took a fifth of the
-        # time of small batches.  What is garbage by now would stay, too.
+        # What is here by now stays to the end: collections that walked over it took a fifth of the
+        # time of small batches. Present garbage would stay, too.
         gc.collect()
         gc.freeze()
         try:
@@ -407,7 +395,7 @@ class WorkerProcess(Node):
             prefetcher.drop()
 
     def _train_block(self, model: Worker, block: Block) -> bool:
-        """Trains on a block and reports it; True if no further block is wanted."""
+        """Train on a block and report it; True if no further block is wanted."""
         begin = time.monotonic()
         if model.workers != self._workers:
             model.workers = self._workers
@@ -450,14 +438,14 @@ class WorkerProcess(Node):
         if enough:
             return True
         if block.clock >= 0 and not in_round:
-            # The last seal of a clock applies it, at one shard after the other.  A worker that dies
-            # in between has reported its block before, so the master seals in its place.  A round
-            # is applied by the master, which must know which parts are sealed everywhere.
+            # The last seal of a clock applies it, at one shard after the other. A worker that dies
+            # in between has reported its block before, so the master seals in its place. A round is
+            # applied by the master, which must know which parts are sealed everywhere.
             self._seal(block)
         return False
 
     def _note_settled(self, number: int) -> None:
-        """Reports blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
+        """Report blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
         assert self._client is not None
         assert self._model is not None
         settled = self._stand.settle(number, self._client, self._model.owes)
@@ -465,21 +453,19 @@ class WorkerProcess(Node):
             self.control.note(messages.Settled(settled))
 
     def _note_flushed(self, number: int) -> None:
-        """Reports a slice or a tenancy as settled: its pushes were acknowledged before `Done`."""
+        """Report a slice or a tenancy as settled: its pushes were acknowledged before `Done`."""
         self._stand.settled(number)
         self.control.note(messages.Settled([number]))
 
     def _seal(self, block: Block) -> None:
-        """Tells all shards that a block is completely pushed."""
+        """Report to all shards that a block is completely pushed."""
         assert self._client is not None
         self._client.seal_async(block.clock, block.slot, block.slots).wait()
 
     def _in_turn(self, block: Block, prefetcher: BlockPrefetcher) -> Block | None:
-        """Waits until the step of a block has begun; the block, or another one of an earlier step.
-
-        An earlier block is returned when a worker is lost, and no step can end without it.  None:
-        this worker leaves.
-        """
+        """Wait until the step of a block has begun; returns the block, or another one of an earlier
+        step. An earlier block is returned when a worker is lost, and no step can end without it.
+        None: this worker leaves."""
         begin = time.monotonic()
         reach = self._reach(block)
         asked = False
@@ -490,7 +476,7 @@ class WorkerProcess(Node):
                     return block
                 if self.ended.is_set():
                     raise Ended
-                # A block may have been returned while we trained; of later ones the master tells.
+                # A block may have been returned while we trained; the master reports later ones.
                 if not asked or self._came_back.is_set():
                     asked = True
                     self._came_back.clear()
@@ -505,7 +491,7 @@ class WorkerProcess(Node):
             self._waited_s += time.monotonic() - begin
 
     def _reach(self, block: Block) -> Pending:
-        """Asks every shard to say when the step of a block has begun; the same one, once asked."""
+        """Ask every shard to report when the step of a block has begun; cached."""
         assert self._client is not None
         if block._reach is None:
             block._reach = self._client.reach_async(block.clock)
@@ -535,7 +521,7 @@ class WorkerProcess(Node):
         return block
 
     def _deal(self, model: Worker, block: Block) -> bool:
-        """Deals a slice and reports it; True if no further block is wanted."""
+        """Deal a slice and report it; True if no further block is wanted."""
         begin = time.monotonic()
         with named(model, "deal", block):
             metrics = numbers_of({**model.deal(block), "units": 0})
@@ -560,15 +546,13 @@ class WorkerProcess(Node):
         return None if answer.number < 0 else answer
 
     def _done(self, done: messages.Done) -> messages.Message:
-        """Reports a finished block to the master; returns the answer."""
+        """Report a finished block to the master; returns the answer."""
         return self._answer(self._reported(done))
 
     def _reported(self, done: messages.Done) -> _Report:
-        """Begins to report a finished block."""
         return done, self.control.call_async(done, lambda answer: self._stand.told(done))
 
     def _answer(self, report: _Report) -> messages.Message:
-        """The master's answer to a report."""
         done, future = report
         answer = self._result(future, done, self.settings.request_timeout)
         counts = self._model.counts if self._model is not None else ""
@@ -576,7 +560,7 @@ class WorkerProcess(Node):
         return answer
 
     def _last_answer(self) -> bool:
-        """Waits for the answer to the last report, if one is open; whether no block is wanted."""
+        """Wait for the answer to the last report, if one is open; whether no block is wanted."""
         report, self._report = self._report, None
         return report is not None and isinstance(self._answer(report), messages.Enough)
 
@@ -615,7 +599,6 @@ class WorkerProcess(Node):
             )
 
         def read_texts() -> list[Text]:
-            """The texts of a block over several files."""
             found: list[Text] = []
             how = {"by_file": lease.by_file}
             for text in texts_of(files, lease.start, lease.stop, lease.spread, **how):
@@ -705,7 +688,7 @@ class WorkerProcess(Node):
         raise Ended
 
     def _give_up(self, error: Exception) -> None:
-        """Reports to the master, once, why this worker failed, and ends it."""
+        """Report to the master, once, why this worker failed, and end it."""
         if self.ended.is_set():
             return
         cause = error.__cause__ or error

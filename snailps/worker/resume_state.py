@@ -48,7 +48,7 @@ class ResumeState:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Another job begins."""
+        """Reset for another job."""
         with self._lock:
             self._started, self._figures = True, None
             self._held.clear()
@@ -57,7 +57,6 @@ class ResumeState:
             self._visits.clear()
 
     def train(self) -> None:
-        """The job's training begins."""
         with self._lock:
             self._unpushed.clear()
             self._unsettled.clear()
@@ -90,9 +89,7 @@ class ResumeState:
 
     def gave_back(self, number: int, part: int) -> bool:
         """A tenancy has trained a part, with all pushes acknowledged; False: it does not hold it.
-
-        To be called before the master is told: a note to one that is lost is not repeated.
-        """
+        To be called before the master gets the note: a note to a lost master is not repeated."""
         with self._lock:
             visited = self._visits.get(number)
             if visited is None or part not in visited.holds:
@@ -106,20 +103,8 @@ class ResumeState:
             self._open.discard(number)
 
     def settle(self, number: int, client: Client, owes: int) -> list[int]:
-        """A block is trained; the client has all pushes but those that the model still owes.
-
-        Parameters
-        ----------
-        number : int
-        client : Client
-        owes : int
-            `Worker.owes`.
-
-        Returns
-        -------
-        list of int
-            Blocks whose pushes are all acknowledged by now, so that a checkpoint includes them.
-        """
+        """Note a trained block, of which the model has yet to push `owes` (`Worker.owes`); returns
+        blocks whose pushes are all acknowledged by now, so that a checkpoint includes them."""
         with self._lock:
             self._unpushed.append(number)
             every = isinstance(owes, bool | np.bool_) and owes

@@ -27,12 +27,12 @@ _TABLES = "expected a list of snailps.Table and snailps.Tensor"
 
 
 class Ended(Exception):
-    """Raised when the process must end; its verdict has the reason."""
+    """The process must end; its verdict has the reason."""
 
 
 @contextlib.contextmanager
 def named(model: Worker, method: str, block: Block | None = None) -> Iterator[None]:
-    """Errors of the user's code are raised with its method, block, file and line."""
+    """Raise errors of the user's code with its method, block, file and line."""
     try:
         yield
     except Ended:

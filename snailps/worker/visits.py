@@ -2,8 +2,8 @@
 
     Visits.borrow -> Borrow -> Borrowed -> part        Visits.give_back -> GiveBack
 
-Owns whether the tenancy may borrow, and has had all; what it holds is in `resume_state.py`, for a
-master that takes over.  Must not know the connection: `ask` and `note` are `process.py`'s.
+Owns whether the tenancy may borrow, and has had all; `resume_state.py` has what it holds, for a
+master that takes over. Must not know the connection: `process.py` passes `ask` and `note`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,13 @@ Ask = Callable[[messages.Message, float | None, Heard], messages.Message]
 
 
 class TenancyVisits:
-    """The visits of one tenancy; implements `api.rotation.Visits`.
-
-    Parameters
-    ----------
-    number : int
-        Of the tenancy.
-    ask : callable
-        ``ask(message, timeout_s, heard)``: a call to the master, from any thread.
-    note : callable
-        Sends a note to the master.
-    stand : ResumeState
-    """
+    """The visits of one tenancy; implements `api.rotation.Visits`."""
 
     def __init__(
         self,
         number: int,
-        ask: Ask,
-        note: Callable[[messages.Message], None],
+        ask: Ask,  # ``ask(message, timeout_s, heard)``: a call to the master, from any thread
+        note: Callable[[messages.Message], None],  # sends a note to the master
         stand: ResumeState,
     ) -> None:
         self._number, self._ask, self._note, self._stand = number, ask, note, stand
@@ -48,21 +37,13 @@ class TenancyVisits:
         """The training ends before the tenancy has had all parts."""
 
     def begin(self) -> None:
-        """The tenancy is trained from now on."""
         self._training, self._since = True, time.monotonic()
 
     def end(self) -> None:
-        """It is trained."""
         self._training = False
 
     def borrow(self) -> int | None:
-        """As of `api.rotation.Visits`.
-
-        Raises
-        ------
-        MisuseError
-            The tenancy is not being trained: what it held then, the one before might wait for.
-        """
+        """As of `api.rotation.Visits`; MisuseError while the tenancy is not being trained."""
         if not self._training:
             raise MisuseError("visits.borrow() outside train(): another tenancy is trained first")
         if self._over:
@@ -80,7 +61,6 @@ class TenancyVisits:
             self._stand.borrowed(self._number, answer.part)
 
     def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
-        """As of `api.rotation.Visits`."""
         metrics = numbers_of(figures)
         if not self._stand.gave_back(self._number, part):
             raise MisuseError(f"visits.give_back({part}): this tenancy does not hold that part")
