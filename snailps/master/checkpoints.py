@@ -1,14 +1,14 @@
 """Checkpoints at the master: when one is due, what belongs to it, and restoring one.
 
     due -> Save to every server -> Saved of all -> manifest, rename (`Files`) -> old ones removed
-    candidates, newest first -> Load to every server -> Loaded of all -> the job goes on
+    candidates, newest first -> Load to every server -> Loaded of all -> the job resumes
 
     saving      begin > [withhold >] save > complete        failed: StopSaving, drop
     restoring   tables > load > done                        failed: StopSaving, the next candidate
 
-Both are records that each answer takes one step further.  In brackets: in bsp, where rows are saved
-as they are at the beginning of a clock; the ledger withholds a slot of that clock until they are.
-Servers write and read the rows themselves.
+Both are records that each answer advances by a step. In brackets: in bsp, where rows are saved as
+at the beginning of a clock, the ledger withholds a slot of that clock until then. Servers write and
+read the rows themselves.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ class CheckpointController:
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
     def _snapshot(self, job: Job, clock: int, now: float) -> tuple[JobSnapshot, dict[str, Any]]:
-        """State of the job, and what the manifest says of it."""
+        """State of the job, and its description for the manifest."""
         snapshot = job.snapshot(now, clock=clock, ticks=self._ticks())
         assert job.ledger is not None
         share = job.ledger.progress if job.rounds else job.ledger.share(snapshot.done)

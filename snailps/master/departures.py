@@ -1,12 +1,11 @@
-"""Members that leave or are lost: what that means for the cluster and its job.
+"""Members that leave or are lost, and the effect on the cluster and its job.
 
     Gone, silence, Failed, Leaving, Bye -> Departures
-        -> the job goes on without the member, waits for another one, or ends
+        -> the job continues without the member, waits for another one, or ends
 
-Owns the policy of a loss (`on_node_loss`, forming, session).  Blocks go back through
-`JobController`, shards change over through `ReplicationController`.  A worker's blocks are leased
-again only behind the order that fences it; all that may have pushed and are gone are fenced.  `now`
-is monotonic seconds.
+Owns the policy of a loss (`on_node_loss`, forming, session). `JobController` releases blocks,
+`ReplicationController` changes shards over. A worker's blocks are leased again only behind the
+order that fences it; every lost worker that may have pushed is fenced. `now` is monotonic seconds.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ LAST_S = 10.0
 """Seconds that the end waits for a compaction under way."""
 
 _NEWEST = {"numbers", "route"}
-"""Kinds of which the newest fact says all."""
+"""Kinds of which only the newest fact counts."""
 _NEWEST_FEW = {"event": EVENTS_MAX}
-"""Kinds of which this many of the newest facts say all."""
+"""Kinds of which only this many of the newest facts count."""
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",
     "clocks", "tick", "early", "close", "look", "round", "chunk",
@@ -68,7 +68,7 @@ BEGUN = Fact("begun", {})
 
 
 class Damaged(Exception):
-    """A file is not as it was written; the text says where."""
+    """A file is not as it was written; the text names the place."""
 
 
 def encode(fact: Fact) -> bytes:
@@ -160,8 +160,8 @@ class Journal:
         return any((self.path / name).exists() for name in (FACTS, LIFE))
 
     def read(self) -> list[Fact]:
-        """The facts of an unfinished run, if any; changes nothing. ClusterError says where it is
-        damaged, and what can be done."""
+        """The facts of an unfinished run, if any; changes nothing. ClusterError names damage and
+        its cure."""
         if self.path is None:
             return []
         facts, life = self._content(FACTS), self._content(LIFE)

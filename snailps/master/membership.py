@@ -158,7 +158,7 @@ class Membership:
     # --- another master's members ------------------------------------------------------------
 
     def replay(self, fact: Fact) -> None:
-        """Take a fact of an earlier master; others than those of membership are skipped."""
+        """Take a fact of an earlier master; facts of other subjects are skipped."""
         data = fact.data
         if fact.kind == "numbers":
             self._next_number = self._given_before = int(data["until"])

@@ -207,7 +207,7 @@ class Master:
             self._works.wait_all(FOLDER_S, "checkpoint")
             self._journal.end()
         except SnailError:
-            if not took_over:  # it could not begin, and says why
+            if not took_over:  # it could not begin, and reports why
                 self._journal.end()
             raise
         finally:

@@ -196,7 +196,7 @@ class TableRegistry:
         return [[number, table.to_dict()] for number, table in self._made.items()]
 
     def named(self) -> list[Any]:
-        """Number and declaration of all tables but those of earlier jobs."""
+        """Number and declaration of all tables but earlier jobs'."""
         return [[number, table.to_dict()] for number, table in self.tables.values()]
 
     def remake(self, now: float) -> None:

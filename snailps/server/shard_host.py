@@ -307,9 +307,9 @@ class ShardHost:
         answer: Callable[[dict[int, list[Any]]], messages.Message],
         now: float,
     ) -> None:
-        """Give orders to those of these shards that serve here, and to their standbys. `answer`
-        gets the results by number. A shard that stops before it and its standby have executed its
-        orders is left out."""
+        """Give orders to these shards, as far as they serve here, and to their standbys. `answer`
+        gets the results by number, without shards that stop before they and their standbys have
+        executed the orders."""
         posts = [
             ((number, i), self.primaries[number], one)
             for number in numbers

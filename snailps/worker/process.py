@@ -90,7 +90,7 @@ _Report = tuple[messages.Done, "Future[messages.Message]"]
 class WorkerProcess(Node):
     def __init__(self, settings: WorkerSettings, raw: RawConfig, secret: bytes = b"") -> None:
         super().__init__(Role.WORKER, settings, secret)
-        # this process's own settings, compared with those of the job that the master sends
+        # compared with the settings of the job that the master sends
         self._raw = raw
         self._threads = settings.threads or cores()
         self._inbox: queue.SimpleQueue[messages.Message | End] = queue.SimpleQueue()
@@ -323,7 +323,7 @@ class WorkerProcess(Node):
             self._done(done)
 
     def _survey_together(self, part: SurveyPart, model: Worker, scratch: Scratch) -> None:
-        """Merge the surveys of blocks; the master says when it takes the part."""
+        """Merge the surveys of blocks into one part, which the master orders when it has room."""
         numbers: list[int] = []
         units, seconds = 0, 0.0
         while True:

@@ -144,7 +144,7 @@ class JobController:
     def _go(self, phase: JobPhase) -> None:
         self.phase = job_step(self.phase, phase)
 
-    # --- beginning and going on --------------------------------------------------------------
+    # --- beginning and resuming ------------------------------------------------------------------
 
     def prepare(self, job: Job, workers: int, call: int | None = None) -> None:
         """Find the job's input beside the loop, then start it on the formed cluster. With `call` (a

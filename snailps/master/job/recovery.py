@@ -1,10 +1,10 @@
-"""Recovery of a job from the journal of an earlier master of this life.
+"""Recovery of a job from the journal of an earlier master of this cluster.
 
     facts of the journal -> JobRecovery.go_on -> the same calls of Job and Ledger, in order
 
-Recovery replays the journal through the live code path.  It also repeats orders to servers, which
-the lost master may not have given to all; each is harmless when it comes twice.  Workers report
-their leases and latest results when they come back.
+Replays the journal through the live code path, and repeats orders to servers that the lost master
+may not have given to all; each is idempotent. Workers report their leases and latest results when
+they come back.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class JobRecovery:
 
 
 def _replay(job: Job, fact: Fact, now: float) -> None:
-    """Apply a fact to a job; others than those of the training are skipped."""
+    """Apply a fact to a job; facts of other subjects are skipped."""
     ledger, data = job.ledger, fact.data
     assert ledger is not None
     if fact.kind == "done":

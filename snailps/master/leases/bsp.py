@@ -265,7 +265,7 @@ class BspLedger(Ledger):
     def _clocks(self) -> int:
         return -(-self._size // self.micro_batches)
 
-    # --- who waits -------------------------------------------------------------------------------
+    # --- waits -----------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:

@@ -5,11 +5,8 @@
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
 The only place where the state of a block is kept; ledgers decide which block a worker gets, and
-metrics, checkpoints, journal and status read from here. No files, sockets or time.
-
-Notes
------
-48 bytes a block, and as many again once `known` has been called.
+metrics, checkpoints, journal and status read from here. 48 bytes a block, and as many again once
+`known` has been called. No files, sockets or time.
 """
 
 from __future__ import annotations

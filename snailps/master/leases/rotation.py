@@ -162,7 +162,7 @@ class RotationLedger(Ledger):
         return epoch * self._epoch_bytes + int(self._plain.before[self._starts[place]])
 
     def entry(self, number: int) -> Entry:
-        """A slice or a tenancy; of the latter `before` and `after` are those of its chunk."""
+        """A slice or a tenancy; `before` and `after` of a tenancy are those of its chunk."""
         chunk = self.chunk_of(number)
         epoch, place = divmod(chunk, self._chunks)
         start, slices = self._starts[place], self._slices_in(chunk)
@@ -243,7 +243,7 @@ class RotationLedger(Ledger):
         return max(1, min(len(self._workers), self.rotation.most_parts))
 
     def _follows(self, chunk: int, parts: int) -> bool:
-        """Whether tenancies of a chunk with `parts` may begin beside those of the chunk before."""
+        """Whether tenancies of a chunk with `parts` may run beside the previous chunk's."""
         return chunk == self._open or self._at(chunk - 1).parts == parts
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:

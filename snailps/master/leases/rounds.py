@@ -257,7 +257,7 @@ class RoundLedger(Ledger):
 
     @property
     def finished(self) -> int:
-        """Entries that counted; at the end only those of rounds that were applied."""
+        """Entries that counted; at the end only entries of applied rounds."""
         return self._counted + (0 if self.over else self.records.finished)
 
     def clock_of(self, node: int) -> int | None:

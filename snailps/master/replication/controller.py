@@ -192,7 +192,7 @@ class ReplicationController:
     # --- how -------------------------------------------------------------------------------------
 
     def _work(self, now: float) -> None:
-        """Carry out what has been decided, and what follows; the journal has it first."""
+        """Carry out decisions and their consequences; the journal has them first."""
         if self._working:
             return  # an order found its server gone: the loss is handled in its turn
         self._working = True

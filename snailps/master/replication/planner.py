@@ -1,8 +1,8 @@
 """Which server has which shard and which its standby, and what to do when that changes.
 
     form, join, leave, lost, answered, backed, unbacked, yielded, tick
-      -> ReplicationPlanner -> effects():
-    Order (to a server), Rerouted, Emptied, Stuck, Expelled, RowsLost
+        -> ReplicationPlanner -> effects(): Order (to a server), Rerouted, Emptied, Stuck,
+           Expelled, RowsLost
 
 A standby is a shard of its own, in another server, that follows its primary. A lost server's
 standbys are promoted. A shard moves by a *shift*: its standby fills a standby of its own, is
@@ -236,7 +236,7 @@ class ReplicationPlanner:
             self._hurry(now)
         self._plan(now)
 
-    # --- events: what servers tell --------------------------------------------------------------
+    # --- events: reports of servers --------------------------------------------------------------
 
     def answered(
         self, order: Order, answer: messages.Message | None, error: str, now: float
@@ -270,7 +270,7 @@ class ReplicationPlanner:
         self._plan(now)
 
     def yielded(self, server: int, note: messages.Yielded, now: float) -> None:
-        """A primary has handed over all that it acknowledged, or says why it could not."""
+        """A primary has handed over all that it acknowledged, or reports why it could not."""
         if not 0 <= note.shard < self.count:
             return
         shard = self._placement.shards[note.shard]
