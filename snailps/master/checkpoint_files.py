@@ -67,7 +67,6 @@ class CheckpointFiles:
         return Opened(self._taken, str(path), candidates)
 
     def clear(self) -> None:
-        """Remove what an earlier master left incomplete."""
         assert self._folder is not None
         self._folder.clear()
 
@@ -118,7 +117,6 @@ class CheckpointFiles:
         self._disk.remove_tree(Path(begun.part))
 
     def release(self, taken: int, why: str) -> None:
-        """Close the folder; with a `why`, nothing may resume from its checkpoints."""
         with self._guard:
             if taken != self._taken:
                 return  # another job has opened its own

@@ -130,8 +130,6 @@ class _Restoring(_Affair):
 
 
 class CheckpointController:
-    """The checkpoints of the present job."""
-
     def __init__(
         self,
         members: Membership,

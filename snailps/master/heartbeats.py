@@ -17,8 +17,6 @@ from snailps.master.membership import Membership
 
 
 class HeartbeatMonitor:
-    """Judges all members by their heartbeats."""
-
     def __init__(
         self,
         settings: MasterSettings,

@@ -17,8 +17,6 @@ LEAST_S = 1e-6
 
 
 class LoopLatency:
-    """Durations of turns, without waits."""
-
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._cpu_counts: dict[int, int] = {}

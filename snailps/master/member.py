@@ -30,8 +30,6 @@ NOBODY = 0
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A registered process."""
-
     number: int
     role: str
     host: str

@@ -96,8 +96,6 @@ _PROBES = (messages.Examine, messages.Probe, messages.Examined)
 
 
 class _Services:
-    """Work beside the loop; see `services.Services`."""
-
     def __init__(
         self, reader: ModelReader, journal: Journal, *, accept_source: bool, source_key: str
     ) -> None:
@@ -235,7 +233,6 @@ class Master:
 
     @property
     def verdict(self) -> str:
-        """Why the cluster ended; empty for the ordinary end."""
         return self.core.verdict
 
     @property

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A checkpoint that can be restored."""
-
     number: int
     path: str
     manifest: Manifest

@@ -318,7 +318,6 @@ class StatusReport:
     def _waits(
         self, phase: Phase, nodes: list[NodeStatus], shards: list[ShardStatus], now: float
     ) -> list[WaitStatus]:
-        """All waits, the longest first."""
         found: list[tuple[str, str, float]] = []
         if phase == "forming" and (missing := self._members.missing()):
             found.append(("the master", missing, now - self._members.waits_since))

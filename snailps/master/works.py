@@ -18,8 +18,6 @@ from snailps.node.effects import Work, WorkDone
 
 
 class Works:
-    """The work beside the loop that is under way."""
-
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake  # called by any thread when `ended` has a result
         self._running: dict[int, Future[Any]] = {}
@@ -64,7 +62,6 @@ class Works:
             del self._lanes[lane]
 
     def has(self, lane: str) -> bool:
-        """Whether anything of a lane is under way."""
         return lane in self._lanes
 
     def wait_first(self, limit_s: float) -> None:

@@ -44,7 +44,6 @@ class EffectQueue(Generic[E]):
         self._last = 0
 
     def take(self) -> list[E | Work]:
-        """The effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 

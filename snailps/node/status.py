@@ -65,8 +65,6 @@ class BlockCounts(TypedDict):
 
 
 class NodeStatus(TypedDict):
-    """One process of the cluster."""
-
     role: str
     id: int
     host: str

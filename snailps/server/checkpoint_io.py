@@ -45,7 +45,6 @@ class CheckpointFiles:
             )
 
     def create(self, folder: str, names: Sequence[str], number: int) -> list[FileWriter]:
-        """Make all files in the folder of a checkpoint, or none."""
         made: list[FileWriter] = []
         try:
             for name in names:
@@ -73,33 +72,25 @@ class CheckpointFiles:
 
 
 class FileWriter:
-    """The file of one shard; several buffers of it may be written at a time."""
-
     def __init__(self, file: ShardFileWriter) -> None:
         self._file = file
 
     def write(self, buffer: Buffer, used: int, sections: Sections) -> None:
-        """Append a buffer of sections; raises as `ShardFileWriter.put`."""
         self._file.put(self._file.reserve(used), buffer, used, sections)
 
     def close(self) -> dict[str, Any]:
-        """Complete the file; returns its entry in `Saved`."""
         return self._file.close().to_dict()
 
     def abandon(self) -> None:
-        """Remove it, unless it is closed."""
         self._file.abandon()
 
 
 class CheckpointReader:
-    """A checkpoint that is being restored."""
-
     def __init__(self, files: Sequence[ShardFile], life: int, frag_num: int) -> None:
         # of the cluster that wrote it
         self._files, self.life, self._frag_num = files, life, frag_num
 
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
-        """All sections of these fragments, compared with their checksums."""
         owned = np.zeros(self._frag_num, np.bool_)
         owned[fragments] = True
         for file in self._files:

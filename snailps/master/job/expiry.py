@@ -26,8 +26,6 @@ def oldest_kept(ticks: Sequence[int]) -> int:
 
 
 class ExpiryClock:
-    """The ticks of the present job."""
-
     def __init__(self, members: Membership) -> None:
         self._members = members  # its `rows` get the orders; the journal gets every tick
         self.ticks = [0]

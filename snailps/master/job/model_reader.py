@@ -114,7 +114,6 @@ class ModelReader:
         return job.cls.after_round(results, round_)
 
     def landmarks(self, job: Job, reading: Reading, *, sharp: bool) -> Mapping[str, Any]:
-        """Places of named rows in a map of the model, aligned with the map before; or empty."""
         found = self.load(job, lambda results: job.cls.landmarks(results, LANDMARKS), reading)
         if found is None or len(found[0]) < 3:
             return {}
@@ -132,7 +131,6 @@ class ModelReader:
         }
 
     def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
-        """Evaluate the model and write it; returns the metrics."""
         begin = time.monotonic()
         self._told = told
         if isinstance(job.ledger, BspLedger):
@@ -161,7 +159,6 @@ class ModelReader:
         reading: Reading,
         told: ExportProgress | None = None,
     ) -> Result:
-        """Call `work` on the tables of the job."""
         results, close = self._results(job, reading, told)
         try:
             results.exporting.check()  # it may have been cancelled while this connected

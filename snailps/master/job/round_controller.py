@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 
 class RoundController:
-    """State of the present round of a job."""
-
     def __init__(
         self,
         job: Job,  # in its training

@@ -32,7 +32,6 @@ class PartTurns:
         self._held[node] = part_bytes
 
     def held(self, node: int) -> int:
-        """Bytes of the part that a worker holds and has no order to send; 0: none."""
         return self._held.get(node, 0)
 
     def begin(self, node: int) -> bool:

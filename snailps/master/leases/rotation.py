@@ -129,7 +129,6 @@ class RotationLedger(Ledger):
         return self._starts[place + 1] - self._starts[place]
 
     def _slices_of(self, chunk: int) -> range:
-        """Numbers of the slices of a chunk."""
         first = chunk * self._stride
         return range(first, first + self._slices_in(chunk))
 
@@ -247,7 +246,6 @@ class RotationLedger(Ledger):
         return chunk == self._open or self._at(chunk - 1).parts == parts
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:
-        """Whether a tenancy may be leased to a worker."""
         if not self.records.is_waiting(self._number(chunk, part)):
             return False
         if chunk == self._open:

@@ -187,7 +187,6 @@ class RoundLedger(Ledger):
         self._begin()
 
     def _begin(self) -> None:
-        """Draw the workers of the round."""
         here = sorted(self._index.values())
         count = max(1, round(self._fraction * len(here))) if here else 0
         drawn = here

@@ -103,7 +103,6 @@ class ReplicationController:
                     self.note(member, messages.Backed(int(shard), int(copy)), now)
 
     def joined(self, member: Member, now: float) -> None:
-        """A server has joined the running cluster, and has the route."""
         if self._formed:
             self.standbys.join(member.number, member.host, now)
             self._work(now)
@@ -182,7 +181,6 @@ class ReplicationController:
         self._work(now)
 
     def figures(self) -> dict[str, Any]:
-        """Losses and moves since the last call."""
         return self.standbys.redundancy.figures()
 
     def status(self) -> list[dict[str, Any]]:

@@ -177,7 +177,6 @@ class Placement:
         return True
 
     def leave(self, number: int, leaving: bool) -> None:
-        """Set whether a server is to leave."""
         self.servers[number].leaving = leaving
         (self.leaving.add if leaving else self.leaving.discard)(number)
         self.version += 1

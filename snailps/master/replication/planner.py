@@ -304,7 +304,6 @@ class ReplicationPlanner:
         self.redundancy.followed(epoch, now)
 
     def stood_still(self, seconds: float) -> None:
-        """Extend limits: the master was stopped, and the servers perhaps with it."""
         self._orders.stood_still(seconds)
         for shard in self._placement.shards:
             for copy in (shard.standby, shard.following):

@@ -54,7 +54,6 @@ class Redundancy:
         self._resuming.append((shard, epoch, since))
 
     def followed(self, epoch: int, now: float) -> None:
-        """All workers have this route and reach its shards."""
         self._followed = max(self._followed, epoch)
         self.note_resumed(now)
 
