@@ -4,21 +4,9 @@
     SNAILPS_KEY ──────── Entry ├─> RawConfig ──build(cls)──> ServerSettings, a job's settings, ...
     --set key=value ──── Entry ┘        settings <──to_mapping / from_mapping──> dict of strings
 
-Owns the syntax, the precedence (default < file < environment < ``--set``), the type, range and
-unit of every setting of a role or a job, and every message about a wrong one.  Must not know
-sockets, tables or roles; models declare their own settings by subclassing `JobSettings`.
-
-====================  ==========================================================================
-`quoting`             quoting, comments and comma lists: characters only
-`fields`              one setting: declaration, text -> value, value -> text
-`addresses`           ``host:port``, port ranges, ``package.module:Class``
-`files`               ``.conf`` files and their imports -> entries
-`raw`                 entries of all sources -> settings objects
-`misplaced`           settings in a file whose process does not read them
-`settings`            the settings classes of the roles and of a job
-`legacy`              SwiftSnails' names for them
-`document`            the page docs/settings.md; ``python -m snailps.cli.settings`` prints it
-====================  ==========================================================================
+Owns the syntax, the precedence (default < file < environment < ``--set``), type, range and unit of
+each setting of a role or a job, and the messages about wrong ones.  Must not know sockets, tables
+or roles; models declare their settings by subclassing `JobSettings`.
 """
 
 from snailps.config.addresses import format_addr, parse_addr, parse_port_range

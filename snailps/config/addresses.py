@@ -21,30 +21,9 @@ _FORMS = "10.0.0.5:16831, node1:16831 or [::1]:16831, with or without tcp://"
 
 
 def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[str, int]:
-    """Split an address into host and port.
+    """Split ``host:port`` or ``[ipv6]:port``, with or without ``tcp://``; `origin` begins an error.
 
-    Parameters
-    ----------
-    text : str
-        ``host:port``, ``[ipv6]:port``, either with ``tcp://`` before it; ``*`` as host means
-        every IPv4 interface (ZeroMQ's way of writing ``0.0.0.0``).
-    origin : str
-        Where the text came from; begins the message of an error.
-    port_optional : bool
-        Whether the port may be absent or 0, both of which give 0: "any free port" when
-        listening, "the port I listen on" when advertising.
-
-    Returns
-    -------
-    host : str
-        Name or IP address, an IPv6 address without its brackets.
-    port : int
-        0 or 1 to 65535.
-
-    Raises
-    ------
-    ConfigError
-        The text is not such an address.
+    Host ``*`` becomes ``0.0.0.0``.  With `port_optional` the port may be absent or 0: 0 then.
     """
 
     def refuse(why: str) -> ConfigError:
@@ -82,9 +61,9 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
 
 
 def host_fault(host: str) -> str:
-    """What makes `host` malformed; empty if nothing does.
+    """What makes `host` malformed, without resolving it; empty if nothing does.
 
-    Does not resolve the name.  For a host that passes, `getaddrinfo` raises only `OSError`.
+    `getaddrinfo` raises only `OSError` for a host that passes.
     """
     if not host:
         return "the host is missing"
@@ -100,18 +79,12 @@ def host_fault(host: str) -> str:
 
 
 def format_addr(host: str, port: int) -> str:
-    """``host:port``, with brackets round an IPv6 address; the inverse of `parse_addr`."""
+    """Write ``host:port``, with brackets round an IPv6 address; the inverse of `parse_addr`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_port_range(text: str, origin: str) -> tuple[int, int] | None:
-    """``"20000-20100"`` as (low, high), both included; None for an empty text.
-
-    Raises
-    ------
-    ConfigError
-        The text is not a range of ports, or its ends are in the wrong order.
-    """
+    """Parse ``"20000-20100"`` to (low, high), both included; None for an empty text."""
     if not text.strip():
         return None
     match = re.fullmatch(r"\s*([0-9]{1,5})\s*-\s*([0-9]{1,5})\s*", text)
@@ -125,7 +98,7 @@ def parse_port_range(text: str, origin: str) -> tuple[int, int] | None:
 
 
 def check_reachable_addr(text: str, origin: str) -> str:
-    """An address to connect to: normalised; a wildcard address, for listening only, is refused."""
+    """Normalise an address to connect to; refuse a wildcard address."""
     host, port = parse_addr(text, origin)
     return format_addr(_reachable(host, text, origin), port)
 
@@ -139,18 +112,17 @@ def check_advertised_addr(text: str, origin: str) -> str:
 
 
 def check_listen_addr(text: str, origin: str) -> str:
-    """An address to listen on: normalised; the port may be absent; an empty text stays empty."""
+    """Normalise an address to listen on; the port may be absent; an empty text stays empty."""
     return format_addr(*parse_addr(text, origin, port_optional=True)) if text else text
 
 
 def check_port_range(text: str, origin: str) -> str:
-    """A range of ports, normalised to ``low-high``; an empty text stays empty."""
     ports = parse_port_range(text, origin)
     return f"{ports[0]}-{ports[1]}" if ports else ""
 
 
 def check_class_path(text: str, origin: str) -> str:
-    """``package.module:Class``, or empty; the import elsewhere checks that it exists."""
+    """Refuse what is not ``package.module:Class`` or empty; does not import it."""
     if text and not _CLASS_PATH.fullmatch(text):
         raise ConfigError(
             f"{origin}: expected package.module:Class, such as "

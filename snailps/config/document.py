@@ -55,19 +55,7 @@ the program says so once.
 
 
 def describe(classes: Iterable[tuple[str, type[Settings]]]) -> str:
-    """A page of markdown on some settings classes.
-
-    Parameters
-    ----------
-    classes : iterable of (str, type)
-        Title and class of each section; a section leaves out what its class inherits unchanged
-        from another settings class.
-
-    Returns
-    -------
-    str
-        Ends with a line feed.
-    """
+    """Write the markdown page; a section omits settings inherited unchanged from another class."""
     classes = list(classes)
     parts = [_INTRODUCTION]
     parts += [_section(title, cls) for title, cls in classes]

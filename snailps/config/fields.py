@@ -36,7 +36,7 @@ _TYPES: dict[Kind, Any] = {
 _NAMED_KINDS: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "tuple[str, ...]": tuple[str, ...],
 }  # fmt: skip
-"""As annotations are where they stay text."""
+"""Annotations that are still text."""
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True}
 _BOOLS |= {"false": False, "no": False, "off": False, "0": False}
 _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -47,15 +47,8 @@ _GOT_CHARS_MAX = 80
 class Alias:
     """Another name under which a setting is accepted.
 
-    Parameters
-    ----------
-    name : str
-        The other name.
-    convert : callable, optional
-        (text, origin) -> text of the setting, or None if this value of the other name does not
-        set it.  Without one, the text is taken as it is.
-    note : str
-        What changes under the other name, for the documentation and the notice.
+    `convert` maps (text, origin) to text of the setting, or to None if the value does not set it;
+    `note` says in the documentation and the notice what changes under this name.
     """
 
     name: str
@@ -99,11 +92,11 @@ def setting(
         (value, origin) -> value for a str: normalises it, or raises `ConfigError` with a message
         that begins with origin.  Must accept its own results.
     auto : bool
-        Of a number: ``auto`` is a value, too.
+        Accept ``auto`` for a number.
     automatic : int
-        What ``auto`` is in a `Settings` object; of a setting with `low` another than all it takes.
+        Value that stands for ``auto`` in a `Settings` object; outside the range if `low` is given.
     hidden : bool
-        It is the program's own, which no user sets: no option, and in no document.
+        Set by the program, never by users: no option, in no document.
 
     Returns
     -------
@@ -148,7 +141,7 @@ class Settings:
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        """Refuses ``epochs = 3`` without a type: a dataclass would silently ignore it."""
+        """Refuse ``epochs = 3`` without a type: a dataclass would silently ignore it."""
         super().__init_subclass__()
         inherited = getattr(cls, "__dataclass_fields__", {})
         for name in inherited.keys() & vars(cls).keys() - inspect.get_annotations(cls).keys():
@@ -162,12 +155,12 @@ class Settings:
         Parameters
         ----------
         where : callable
-            Name of a setting -> where its value came from, to begin a message with.
+            Name of a setting -> origin of its value, to begin a message with.
 
         Notes
         -----
-        A subclass that overrides it calls ``Base.validate(self, where)``; a bare ``super()``
-        does not work in slotted dataclasses before Python 3.14.
+        An override calls ``Base.validate(self, where)``: a bare ``super()`` fails in slotted
+        dataclasses before Python 3.14.
         """
 
 
@@ -191,14 +184,7 @@ class Setting:
     hidden: bool = False
 
     def parse(self, text: str, origin: str) -> Any:
-        """The value that `text` stands for.
-
-        Raises
-        ------
-        ConfigError
-            Wrong type, out of range or not among the choices: names origin and setting, says
-            what was expected and what came.
-        """
+        """Parse and check `text`; the `ConfigError` names origin, setting, expected and given."""
         try:
             if self.kind == "list":
                 return tuple(split_list(text))
@@ -240,7 +226,7 @@ class Setting:
 
     @property
     def range(self) -> str:
-        """The range as the end of a phrase, or nothing: `` from 1 to 8``, `` of at least 1``."""
+        """The range to end a phrase with: `` from 1 to 8``, `` of at least 1``, or nothing."""
         if self.low is not None and self.high is not None:
             return f" from {self._number(self.low)} to {self._number(self.high)}"
         if self.low is not None:
@@ -248,7 +234,7 @@ class Setting:
         return f" of at most {self._number(self.high)}" if self.high is not None else ""
 
     def _number(self, value: float) -> str:
-        """A bound as users write it: 1G, not 1073741824."""
+        """Write a bound as users do: 1G, not 1073741824."""
         if self.unit == "bytes" and value:
             for letter, size in sorted(_BYTE_UNITS.items(), key=lambda unit: -unit[1]):
                 if value % size == 0:
@@ -266,7 +252,7 @@ class Setting:
         return ConfigError(f"{self._place(origin)}: expected {self.expected}; got {got}{ending}")
 
     def _place(self, origin: str) -> str:
-        """Where a value was given, and of which setting: that an option's name says once."""
+        """Origin and setting of a value, naming the setting once."""
         if origin.startswith(f"--set {self.name}="):
             return f"--set {self.name}"
         return origin if origin == f"--{self.name.replace('_', '-')}" else f"{origin}: {self.name}"
@@ -278,14 +264,7 @@ _described: WeakKeyDictionary[type, Mapping[str, Setting]] = WeakKeyDictionary()
 def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
     """All settings of a class by name, inherited ones first, in the order of declaration.
 
-    A class is read once: that takes a millisecond or two, and starting a process asks for some
-    dozens of times.
-
-    Raises
-    ------
-    TypeError
-        The class is not a dataclass of `setting` fields, or a field has an unsupported type: a
-        mistake in the class, not in a user's file.
+    Cached: starting a process asks dozens of times.  A mistake in the class raises `TypeError`.
     """
     if not (isinstance(cls, type) and issubclass(cls, Settings) and dataclasses.is_dataclass(cls)):
         raise TypeError(f"{cls!r} is not a dataclass derived from snailps.config.Settings")
@@ -300,13 +279,7 @@ def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
 
 
 def _refuse_plain(cls: Any) -> None:
-    """Refuses fields that look like settings but have no default, or are in no dataclass.
-
-    Raises
-    ------
-    TypeError
-        Its message shows the declaration.
-    """
+    """Raise `TypeError` for fields that look like settings but have no default, or no dataclass."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for base in cls.__mro__:
         if not issubclass(base, Settings):
@@ -338,7 +311,7 @@ def _plain(cls: type, name: str, hint: Any, default: object) -> TypeError:
 
 
 def _of_plain(cls: type, field: dataclasses.Field[Any]) -> Setting:
-    """The declaration of a field ``dim: int = 8``; of an inherited setting, with this default."""
+    """Declare a field ``dim: int = 8``; an inherited setting gets this default."""
     for base in cls.__mro__[1:]:
         inherited = getattr(base, "__dataclass_fields__", {}).get(field.name)
         if inherited is not None and _METADATA in inherited.metadata:
@@ -352,7 +325,7 @@ def _of_plain(cls: type, field: dataclasses.Field[Any]) -> Setting:
 
 
 def _named(cls: type, field: dataclasses.Field[Any], hint: Any) -> Setting:
-    """A declaration with its name, kind and choices."""
+    """Complete a declaration by its name, kind and choices."""
     declared: Setting = field.metadata.get(_METADATA) or _of_plain(cls, field)
     choices = declared.choices
     if typing.get_origin(hint) is typing.Literal:
@@ -373,10 +346,9 @@ def _named(cls: type, field: dataclasses.Field[Any], hint: Any) -> Setting:
 
 
 def with_fields(base: type[S], owner: type, but: Collection[str]) -> tuple[type[S], list[str]]:
-    """Settings with the plain annotated fields of a class, ``width: int = 8``, and their names.
+    """Subclass `base` with the fields ``width: int = 8`` of `owner`; return it and their names.
 
-    Fields of other types than those of settings, without a value, with a name that begins with an
-    underscore or is one of `but` are none.  Without any the class is `base`.
+    Ignores fields of other types, without a value, with a leading underscore or in `but`.
     """
     found: list[tuple[str, Any, Any]] = []
     for name, hint in inspect.get_annotations(owner).items():
@@ -394,7 +366,7 @@ def with_fields(base: type[S], owner: type, but: Collection[str]) -> tuple[type[
 
 
 def format_value(value: Any) -> str:
-    """Text of a value of any kind of setting; lists as well as tuples are accepted."""
+    """Write a value of any kind of setting; takes lists as well as tuples."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -405,7 +377,7 @@ def format_value(value: Any) -> str:
 
 
 def parse_bool(text: str, unit: str = "") -> bool:
-    """True for true, yes, on and 1, False for their opposites, in any case of letters."""
+    """Parse true, yes, on, 1 and their opposites, in any case of letters."""
     try:
         return _BOOLS[text.lower()]
     except KeyError:

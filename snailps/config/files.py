@@ -26,10 +26,10 @@ _IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One assignment: the key, the text of its value as written, and where it was written.
+    """One assignment: key, text of its value as written, and its place.
 
-    `source` is the file, or ``environment``; empty if it was given to one process alone.
-    `shared` says that other processes read that source too: an imported file, the environment.
+    `source` is the file, or ``environment``; empty if given to one process alone.  `shared`: other
+    processes read that source too (an imported file, the environment).
     """
 
     key: str
@@ -40,23 +40,10 @@ class Entry:
 
 
 def read_conf(path: str | Path) -> list[Entry]:
-    """All assignments of a file and of the files it imports.
+    """All assignments of a file and its imports, the last assignment of a key winning.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file; relative to the current folder.  Imports are relative to the importing file.
-
-    Returns
-    -------
-    list of Entry
-        In order of effect: the last assignment of a key wins.
-
-    Raises
-    ------
-    ConfigError
-        A file is missing, unreadable or not UTF-8, a line has none of the three forms, or
-        imports form a cycle (the message names the chain).
+    Imports are relative to the importing file.  `ConfigError` for a file that is missing, not
+    UTF-8, or in a cycle of imports, and for a malformed line.
     """
     path = Path(path)
     if not path.exists():
@@ -70,7 +57,7 @@ def read_conf(path: str | Path) -> list[Entry]:
 
 
 def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entry]:
-    """Entries of `path`, depth first; `origin` is the place that names it, for messages."""
+    """Entries of `path`, depth first; `origin` is the line that imports it."""
     chain = (*importers, path)
     if path.resolve() in (importer.resolve() for importer in importers):
         names = " -> ".join(str(link) for link in chain)
@@ -109,7 +96,7 @@ def _lines(path: Path, origin: str) -> list[str]:
 
 
 def _imported(importer: Path, text: str, here: str) -> Path:
-    """The path that an import names, checked to exist."""
+    """The path of an import, checked to exist."""
     try:
         name = unquote(cut_comment(text))
     except ValueError as error:

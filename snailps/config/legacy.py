@@ -1,9 +1,9 @@
 """SwiftSnails' names for settings: what each became here.
 
-    name of theirs -> the same name, an `Alias` on a setting of ours, or `IGNORED` (with the reason)
+    name there -> the same name, an `Alias` of a setting here, or `IGNORED` (with the reason)
 
-The aliases are declared with their settings (`snailps.config.settings`).  This file owns their
-conversions, the names without effect, and remarks for the table in docs/settings.md.
+Aliases are declared with their settings (`snailps.config.settings`).  Owns their conversions, the
+names without effect, and remarks for the table in docs/settings.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IGNORED = {
     "min_len": "lines of any length are trained on",
 }
 
-# Names that did not change, and what a user of SwiftSnails should know before keeping the value.
+# Unchanged names, and what a user of SwiftSnails should know before keeping the value.
 SAME_NAME = {
     "listen_addr": "with or without `tcp://`; empty still means this host's address, free port",
     "master_addr": "with or without `tcp://`",
@@ -50,7 +50,7 @@ SAME_NAME = {
 
 
 def cbow_to_model(text: str, origin: str) -> str:
-    """``cbow: 1`` asks for CBOW, 0 for skip-gram."""
+    """Map ``cbow: 1`` to CBOW, 0 to skip-gram."""
     try:
         return "cbow" if parse_bool(text.strip()) else "skipgram"
     except ValueError:
@@ -60,7 +60,7 @@ def cbow_to_model(text: str, origin: str) -> str:
 
 
 def adagrad_to_optimizer(text: str, origin: str) -> str | None:
-    """``adagrad: 1`` asks for AdaGrad; 0 leaves the choice to `optimizer`."""
+    """Map ``adagrad: 1`` to AdaGrad; 0 leaves the choice to `optimizer`."""
     try:
         return "adagrad" if parse_bool(text.strip()) else None
     except ValueError:

@@ -2,9 +2,9 @@
 
     entries, what a process reads, what others read -> misplaced -> [(important, sentence), ...]
 
-A setting in a process's own file, or given to it by `--set`, is a mistake and gets a sentence of
-its own.  A file that other processes read too (it is imported, or names the job) and the
-environment hold settings of all roles on purpose: they get one unimportant sentence together.
+A setting in a process's own file or from `--set` is a mistake: one important sentence each.  The
+environment and files that other processes read too (imported, or naming the job) hold settings of
+all roles on purpose: one unimportant sentence for all of them.
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ JOB = "worker_class"
 
 
 class Home(NamedTuple):
-    """Where the settings of a class are read."""
+    """The place where the settings of a class are read."""
 
     place: str
     cls: type[Settings]
 
 
 class Remark(NamedTuple):
-    """A message to the user about one or several settings."""
-
     important: bool
     text: str
 
 
 class _Stray(NamedTuple):
-    """A setting that its process does not read."""
-
     entry: Entry
     setting: Setting
     place: str
@@ -53,18 +49,10 @@ class _Stray(NamedTuple):
 def misplaced(
     entries: Iterable[Entry], reader: str, own: Iterable[type[Settings]], homes: Iterable[Home]
 ) -> list[Remark]:
-    """Remarks on settings that another process reads; unknown ones are ignored.
+    """Remarks on settings that another process reads; ignores unknown ones.
 
-    Parameters
-    ----------
-    entries : iterable of Entry
-    reader : str
-        Name of the process that reads them, such as ``a server``.
-    own : iterable of settings classes
-        The classes it reads.
-    homes : iterable of Home
-        The other classes and where they are read; the first one that has a setting counts.  Read
-        as far as that one.
+    `reader` is a name such as ``a server``; the first of `homes` that has a setting counts, and
+    `homes` is consumed only up to that one.
     """
     entries = list(entries)
     mine = {name for cls in own for one in settings_of(cls).values() for name in _names(one)}
@@ -96,7 +84,7 @@ def _names(setting: Setting) -> list[str]:
 
 
 def _home_of(entry: Entry, read: list[Home], rest: Iterator[Home]) -> _Stray | None:
-    """Where a setting belongs: in a home that was `read`, or in one of the `rest`."""
+    """Find the home of a setting, among `read` homes first."""
     for home in itertools.chain(tuple(read), _kept(rest, read)):
         for setting in settings_of(home.cls).values():
             if entry.key in _names(setting):

@@ -20,13 +20,7 @@ from snailps.errors import ConfigError
 
 
 def check_output(output: str) -> None:
-    """Makes the folder of the result before the job, not hours later at the export.
-
-    Raises
-    ------
-    ConfigError
-        The folder is not writable, or is all that is named.
-    """
+    """Make the folder of the result, to fail before the job, not hours later at the export."""
     if not output:
         return
     if output.endswith("/"):
@@ -57,15 +51,10 @@ def refuse_existing(
     option: str = "output",
     how: str = "add --overwrite",
 ) -> None:
-    """Refuses to replace a result: training it may have taken days.
+    """Raise `ConfigError` for a result that is there: training it may have taken days.
 
-    `unfinished`: an unfinished run would have been continued, and the message says so.  `option`
-    is what names the files, `how` what replaces them.
-
-    Raises
-    ------
-    ConfigError
-        A file is there: names it, its size and date, and what can be done.
+    `unfinished`: say that an unfinished run would have been continued.  `option` names the files,
+    `how` the way to replace them.
     """
     there = [path for path in files if os.path.lexists(path)]
     if not there:
@@ -83,24 +72,16 @@ def refuse_existing(
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Files and their sizes: ``out/x.bin (107.1 MB) and out/x.vec (9.2 MB)``."""
+    """Write files and their sizes: ``out/x.bin (107.1 MB) and out/x.vec (9.2 MB)``."""
     *first, last = [f"{path} ({size / 1e6:,.1f} MB)" for path, size in sizes.items()]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def check_room(sizes: Mapping[str, int]) -> None:
-    """Refuses files that have no room on their disk, before the training.
+    """Refuse files that do not fit on their disk, before the training.
 
-    Parameters
-    ----------
-    sizes : mapping
-        Path -> bytes, in the order in which they are written, all in one folder.  A file replaces
-        an older one when it is complete, so both are there for a while.
-
-    Raises
-    ------
-    ConfigError
-        Says how much there is, how much is needed, and for what.
+    `sizes` maps path to bytes, in order of writing, in one folder.  A file replaces an older one
+    once it is complete, so both need room for a while.
     """
     if not sizes:
         return
@@ -123,12 +104,6 @@ def check_room(sizes: Mapping[str, int]) -> None:
 
 
 def refuse_folders(files: Sequence[str]) -> None:
-    """Refuses paths of files where folders are.
-
-    Raises
-    ------
-    ConfigError
-    """
     for path in files:
         if Path(path).is_dir():
             raise ConfigError(

@@ -3,8 +3,8 @@
     line -> cut_comment -> text -> unquote -> str
                                 -> split_list -> list[str]      quote: str -> text
 
-Characters only: no keys, files or types here.  A double quote opens a quoted part only where an
-item begins (at the start of the text, or after a comma), so ``5" disks`` needs no quoting.
+Characters only: no keys, files or types.  A double quote opens a quoted part only where an item
+begins (at the start of the text, or after a comma), so ``5" disks`` needs no quoting.
 """
 
 from __future__ import annotations
@@ -34,13 +34,7 @@ def cut_comment(text: str) -> str:
 
 
 def unquote(text: str) -> str:
-    r"""The string that `text` stands for: outer white space removed, quotes and escapes decoded.
-
-    Raises
-    ------
-    ValueError
-        A quote is not closed, text follows it, or an escape is none of ``\" \\ \n \r \t``.
-    """
+    r"""Strip outer white space, decode quotes and escapes (``\" \\ \n \r \t``), or `ValueError`."""
     text = text.strip()
     if not text.startswith('"'):
         return text
@@ -64,10 +58,7 @@ def unquote(text: str) -> str:
 
 
 def quote(value: str) -> str:
-    """Text that `unquote` turns back into `value`, quoted only if necessary.
-
-    For any `value`, the text is also valid in a `.conf` line and in a comma list.
-    """
+    """Quote if necessary: `unquote` restores it from a `.conf` line and from a comma list."""
     plain = value.isprintable() and value == value.strip() and not set(value) & set('",#')
     if plain and value:
         return value
@@ -75,10 +66,7 @@ def quote(value: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a comma separated list; commas within a quoted item do not separate.
-
-    A comma may end the list.  Raises `ValueError` for an empty item and as `unquote` does.
-    """
+    """Split at commas outside quotes; one may end the list.  `ValueError` for an empty item."""
     items = []
     start = at = 0
     while at < len(text):

@@ -3,8 +3,8 @@
     default < file < environment SNAILPS_KEY < --set key=value
     RawConfig.load -> RawConfig -> build(cls, also_known) -> an object of cls, or one ConfigError
 
-A process builds only its own classes; `also_known` are classes whose keys may be in the same file
-and whose values it does not validate.  Must not know roles or models by name.
+A process builds only its own classes; it accepts the keys of `also_known`, which may be in the
+same file, without validating their values.  Must not know roles or models by name.
 """
 
 from __future__ import annotations
@@ -46,19 +46,10 @@ class _Name(NamedTuple):
 
 
 class RawConfig:
-    """Assignments in order of precedence, not yet typed.
+    """Assignments in order of precedence, the last one of a setting winning; not yet typed.
 
-    Parameters
-    ----------
-    entries : iterable of Entry
-        The last entry for a setting wins.
-
-    Attributes
-    ----------
-    entries : tuple of Entry
-    notices : list of str
-        Messages for the user: aliases used, settings without effect.  `build` adds each message
-        once; the object's owner prints them.
+    `notices` are messages for the user (aliases used, settings without effect), each once; the
+    owner of the object prints them.
     """
 
     __slots__ = ("entries", "notices")
@@ -75,22 +66,7 @@ class RawConfig:
         environ: Mapping[str, str],
         overrides: Sequence[str] = (),
     ) -> RawConfig:
-        """Merge a file, the environment and the command line.
-
-        Parameters
-        ----------
-        path : str, Path or None
-            A `.conf` file; None for none.
-        environ : mapping
-            ``os.environ``; keys that begin with ``SNAILPS_`` count.
-        overrides : sequence of str
-            What followed each ``--set``: ``key=value``.
-
-        Raises
-        ------
-        ConfigError
-            As `read_conf`; or an override without ``=``.
-        """
+        """Merge a `.conf` file, ``SNAILPS_`` variables and the ``key=value`` texts of ``--set``."""
         entries = [] if path is None else read_conf(path)
         entries += _from_environment(environ)
         entries += [_from_override(text) for text in overrides]
@@ -98,10 +74,9 @@ class RawConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object], origin: str) -> RawConfig:
-        """Entries from a dict of strings (as `to_mapping` gives them) or of plain values.
+        """Entries from a dict of texts (as `to_mapping` gives) or of plain values.
 
-        A str is text as it would stand in a file; other values are taken as they are.  A
-        ``{key}`` in `origin` is replaced, so that ``"--{key}"`` names each option (with dashes).
+        ``{key}`` in `origin` is replaced, after ``--`` with dashes: ``"--{key}"`` names options.
         """
         return cls(
             Entry(
@@ -113,16 +88,15 @@ class RawConfig:
         )
 
     def merged(self, other: RawConfig) -> RawConfig:
-        """A new object in which the entries of `other` win over ours."""
+        """A new object in which the entries of `other` win."""
         both = RawConfig(self.entries + other.entries)
         both.notices = [*self.notices, *(n for n in other.notices if n not in self.notices)]
         return both
 
     def explicit(self, key: str, cls: type[Settings] | None = None) -> Entry | None:
-        """The assignment of `key` that counts, or None where it is not assigned.
+        """The winning assignment of `key`, unquoted; None if there is none.
 
-        With `cls`, aliases of its setting count too, converted; the entry's value is the text
-        without the quotes that enclose it.
+        With `cls`, aliases of its setting count too, converted.
         """
         found = self._winner(key, cls)
         if found is None:
@@ -133,21 +107,10 @@ class RawConfig:
             return found
 
     def build(self, cls: type[S], *, also_known: Iterable[type[Settings]] = ()) -> S:
-        """An object of `cls` from defaults and entries.
+        """An object of `cls` from defaults and entries, validated.
 
-        Parameters
-        ----------
-        cls : type
-            The settings class to build.
-        also_known : iterable of types
-            Classes whose keys are accepted; their values are not validated.  Read up to the one
-            that has the last key.
-
-        Raises
-        ------
-        ConfigError
-            The first key that no class has (with the nearest name that exists), the first value
-            that its setting refuses, or values that contradict each other.
+        `also_known` is consumed up to the class that has the last key.  `ConfigError` for the first
+        unknown key (with the nearest name), the first refused value, or a contradiction.
         """
         mine = _names_of([cls])
         known, rest = dict(mine), iter(also_known)
@@ -174,15 +137,10 @@ class RawConfig:
         return settings
 
     def contradictions(self, settings: Settings, completed: Collection[str] = ()) -> list[str]:
-        """Entries that differ from `settings`, one sentence each.
+        """Entries that differ from `settings`, one sentence each, without `completed` ones.
 
-        A worker gets its job's settings from the master: a file of its own that differs is a
-        mistake, but for settings that the master has `completed`.
-
-        Raises
-        ------
-        ConfigError
-            An entry is not a valid value of its setting.
+        A worker gets its settings from the master: a file of its own that differs is a mistake, but
+        for what the master has completed.
         """
         found = []
         for name, setting in settings_of(type(settings)).items():
@@ -217,7 +175,7 @@ class RawConfig:
     def _take(
         self, entry: Entry, name: _Name, winners: dict[str, Entry], called: dict[str, str]
     ) -> None:
-        """Let `entry` win over earlier ones, and note if it came under an alias."""
+        """Let `entry` win over earlier ones, with a notice if it came under an alias."""
         target, converted = name.setting.name, _converted(entry, name)
         if converted is not None:
             winners[target], called[target] = converted, entry.key
@@ -234,10 +192,9 @@ class RawConfig:
 
 
 def to_mapping(settings: Settings) -> dict[str, str]:
-    """All settings of an object as text, defaults included.
+    """All settings of an object as text, defaults included, so that messages can carry them.
 
-    ``RawConfig.from_mapping(to_mapping(s), origin=...).build(type(s)) == s``, exactly, floats
-    and special characters included, so that messages can carry settings as strings.
+    ``RawConfig.from_mapping(to_mapping(s), origin=...).build(type(s)) == s``, exactly.
     """
     return {
         name: setting.format(getattr(settings, name))
@@ -249,7 +206,7 @@ _names: WeakKeyDictionary[type, tuple[dict[str, _Name], dict[str, _Name]]] = Wea
 
 
 def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
-    """Every key that the classes accept; a setting's own name wins over another's alias."""
+    """All keys that the classes accept; a setting's own name wins over another's alias."""
     aliases: dict[str, _Name] = {}
     names: dict[str, _Name] = {}
     for cls in classes:
@@ -265,7 +222,7 @@ def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
 
 
 def _converted(entry: Entry, name: _Name) -> Entry | None:
-    """`entry` under the setting's own name; None if the alias's value does not set it."""
+    """The entry under the setting's own name; None if the alias's value does not set it."""
     if name.alias is None:
         return entry
     text: str | None = entry.value
@@ -287,7 +244,7 @@ def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
-    """Entries of SNAILPS_KEY variables, by name; lower case is how settings are spelled."""
+    """Entries of SNAILPS_KEY variables, sorted, keys in lower case as settings are spelled."""
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_ENVIRONMENT:
             key = name[len(ENVIRONMENT_PREFIX) :].lower()

@@ -144,7 +144,6 @@ class ClusterSettings(Settings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse heartbeats that cannot work."""
         if self.heartbeat_timeout < 2 * self.heartbeat_interval:
             raise ConfigError(
                 f"{where('heartbeat_timeout')}: heartbeat_timeout: expected at least twice "
@@ -281,7 +280,6 @@ class MasterSettings(ListenerSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse more servers than nodes."""
         ClusterSettings.validate(self, where)
         if self.expected_servers > self.expected_node_num:
             raise ConfigError(
@@ -539,22 +537,7 @@ ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
 
 
 def effective_shard_num(settings: ServerSettings, cores: int) -> tuple[int, str | None]:
-    """Number of shard threads to run on a machine.
-
-    Parameters
-    ----------
-    settings : ServerSettings
-        Its `shard_num`, 0 for "as many as make sense".
-    cores : int
-        Cores that this process may use, at least 1.
-
-    Returns
-    -------
-    shard_num : int
-        From 1 to `cores`.
-    notice : str or None
-        A sentence for the user if the setting was not followed.
-    """
+    """Number of shard threads, 1 to `cores`, and a notice if `shard_num` was not followed."""
     if settings.shard_num == 0:
         return max(1, min(cores, _SHARDS_AUTO_MAX)), None
     if settings.shard_num <= cores:

@@ -1,11 +1,11 @@
-"""`snailps doctor` on one host: checks it, finds the others, measures the connections to them.
+"""`snailps doctor` on one host: check it, find the others, measure the connections to them.
 
     settings -> checks -> findings          master_addr -> Examine -> peers -> Probe -> ways
 
 On the master's host, if no master is running, it listens at the master's address, so that doctors
-of other hosts find each other there.  Every doctor listens as a server would, and each later one
-connects to each earlier one, which connects back: so ports are tried both ways.  If a master is
-running, it checks the connection to it and to its servers without measuring bandwidth.
+of other hosts find each other there.  Each doctor listens as a server would; each later one
+connects to each earlier one, which connects back: ports are tried both ways.  If a master is
+running, it checks the connections to it and its servers without measuring bandwidth.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SECONDS = 0.4
 """Duration of a measurement of bandwidth, each way."""
 OPEN_PROBES = 4
 BUSY = 0.5
-"""Share of the time that this process was runnable: above it, its own host limits the figure."""
+"""Runnable share of this process's time above which its own host limits the bandwidth."""
 ANSWER_S = 10.0
 STEP_S = 0.05
 SLOW_BYTES_PER_S = 30e6
@@ -82,30 +82,15 @@ class Diagnosis:
         return "error" not in levels
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {"ok": self.ok, **asdict(self)}
 
 
 class Doctor:
-    """Examines this host.
+    """Examine this host.
 
-    Parameters
-    ----------
-    settings : MasterSettings
-    server : ServerSettings
-        From the same file.
-    model : Worker class and its settings, optional
-        The job, if the file names one.
-    wait_s : float
-        How long to wait for doctors of other hosts.
-    hosts : int
-        Number of hosts: it ends once all are examined.  0: not known.
-    rows : int
-        Expected rows of each table; 0: not known.
-    on_finding : callable
-        Called with each finding at once.
-    clock : callable
-        Seconds since 1970.
+    `server` is from the same file as `settings`; `model` is the job's worker class and settings.
+    `wait_s` limits the wait for other hosts' doctors, which ends once `hosts` are examined (0: not
+    known); `rows` are expected in each table (0: not known); `clock` gives seconds since 1970.
     """
 
     def __init__(
@@ -130,7 +115,7 @@ class Doctor:
         self._token: Path | None = None
 
     def run(self) -> Diagnosis:
-        """Runs all checks; returns when the other hosts are examined or `wait_s` is over."""
+        """Run all checks, until the other hosts are examined or `wait_s` is over."""
         raise_descriptors()
         self._until = time.monotonic() + self._wait_s
         try:
@@ -145,7 +130,7 @@ class Doctor:
         return self._found
 
     def add(self, *findings: Finding) -> None:
-        """Records findings, its own and its caller's."""
+        """Record findings, its own and its caller's."""
         for finding in findings:
             self._found.findings.append(finding)
             self._on_finding(finding)
@@ -199,7 +184,7 @@ class Doctor:
             return []
 
     def _leave_token(self) -> str:
-        """Makes a file in the checkpoints' folder, which other hosts must see; empty if none."""
+        """Make a file in the checkpoints' folder, which other hosts must see; its name or empty."""
         job = self._model[1] if self._model is not None else None
         if job is None or not (job.checkpoint_interval or job.param_backup_period):
             return ""
@@ -241,7 +226,7 @@ class Doctor:
             self.add(Finding("error", "port", str(error)))
 
     def _stand_in(self) -> None:
-        """Listens at the master's address; `ConnectionLost` if a master is there."""
+        """Listen at the master's address; `ConnectionLost` if a master is there."""
         with self._listening(self._own_address()) as service:
             service.token = self._leave_token()
             here = f"no master listens at {self._settings.master_addr} yet"
@@ -255,7 +240,7 @@ class Doctor:
 
     @contextlib.contextmanager
     def _listening(self, where: Address | None) -> Any:
-        """A probe service in its own thread, at an address or where a server would listen."""
+        """Run a probe service in a thread, at an address or where a server would listen."""
         listener = (
             listen(*where, self._trust) if where else open_listener(self._settings, self._trust)
         )
@@ -287,7 +272,7 @@ class Doctor:
             server.close()
 
     def _wait_for_others(self, service: ProbeService) -> None:
-        """Serves doctors of other hosts until all expected ones are examined, or time is over."""
+        """Serve doctors of other hosts until all expected ones are examined, or time is over."""
         wanted = max(0, self._hosts - 1)
         while time.monotonic() < self._until + (ANSWER_S if _unfinished(service) else 0.0):
             done = [one for one in list(service.visitors.values()) if one.findings is not None]
@@ -310,7 +295,7 @@ class Doctor:
     def _visit(
         self, address: Address, name: str, service: ProbeService, *, stay: bool = False
     ) -> None:
-        """Checks the connection to a master or another doctor; `stay`: waits there for others."""
+        """Check the connection to a master or another doctor; `stay`: wait there for others."""
         left_s = max(1.0, self._until - time.monotonic()) if stay else checks.REACH_S
         try:
             control = visit(address, left_s, self._trust, peer_name=name)
@@ -324,7 +309,7 @@ class Doctor:
                 self.add(Finding("error", "reach", f"{name} at {show(address)}: {error}"))
 
     def _no_way(self, address: Address, name: str, error: SnailError) -> Finding:
-        """Why a connection failed: the network, or the process at that address."""
+        """Tell whether the network failed or the process at that address."""
         reach = checks.check_reach(address, name)
         if reach.level != "ok":
             return reach
@@ -370,7 +355,7 @@ class Doctor:
             self._stay(control)
 
     def _stay(self, control: ControlClient) -> None:
-        """Lets later doctors reach this one, until all are examined or time is over."""
+        """Let later doctors reach this one, until all are examined or time is over."""
         while time.monotonic() < self._until:
             try:
                 answer = control.call(messages.Probe(0), ANSWER_S)
@@ -396,7 +381,7 @@ class Doctor:
     def _measure(
         self, control: ControlClient, name: str, where: str, moves: bool
     ) -> Sequence[Finding]:
-        """Round trip, clocks, and bandwidth if the other side is a doctor."""
+        """Measure round trip and clocks, and bandwidth if the other side is a doctor."""
         best = (float("inf"), 0.0)
         for _ in range(ROUND_TRIPS):
             begin, sent = time.perf_counter(), self._clock()
@@ -470,7 +455,7 @@ def _clock_finding(skew_s: float, name: str) -> Finding:
 
 
 def _runnable_s() -> float:
-    """Seconds that threads of this process have run or waited for a core so far."""
+    """Seconds that threads of this process have run or waited for a core."""
     total_ns = 0
     for path in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):

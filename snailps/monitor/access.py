@@ -1,10 +1,10 @@
-"""Who may read the page: addresses, host names and tokens of requests.
+"""Access to the page: addresses, host names and tokens of requests.
 
     client's headers -> Access.judge -> None, or why it is refused
 
-Without a token the page is for this machine: it listens on a loopback address, and takes requests
-that name it by one, so that a web page elsewhere cannot read it by a name that it makes point here
-(DNS rebinding).  With a token, every request has to have it.  Must not know sockets or files.
+Without a token the page is for this machine: it listens on a loopback address and accepts only
+requests that name a loopback host, against web pages elsewhere that make a name of theirs point
+here (DNS rebinding).  With a token, each request must carry it.  Must not know sockets or files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ COOKIE = "snailps-page"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine can reach it."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -34,17 +33,11 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def check_token(token: str) -> None:
-    """Refuses a token that can be guessed, or that no address can hold.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a token that can be guessed, or that no address can hold."""
     sound = all(c.isascii() and (c.isalnum() or c in "-_.~") for c in token)
     if len(token) < TOKEN_CHARACTERS_MIN or not sound:
         raise ConfigError(
@@ -55,29 +48,20 @@ def check_token(token: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rule of one page.
-
-    Parameters
-    ----------
-    host : str
-        Where it listens.
-    port : int
-    token : str
-        Empty: none is needed; `host` is a loopback address then.
-    """
+    """The rule of one page; an empty `token` needs a `host` that is a loopback address."""
 
     host: str
     port: int
     token: str = ""
 
     def judge(self, headers: Mapping[str, str], asked_token: str = "") -> tuple[int, str] | None:
-        """Why a request is refused, as a status code and a sentence; None: it may pass.
+        """Status code and reason of a refusal, or None.
 
-        `asked_token`: of the address, which is how a browser comes the first time.
+        `asked_token` is the address's, with which a browser comes the first time.
         """
         foreign = headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site")
         if foreign and headers.get("Sec-Fetch-Mode") != "navigate":
-            # Another site's page, which embeds or reads this one; a link to it is no reading.
+            # Another site's page embeds or reads this one; following a link is allowed.
             return 403, "This page is not for other sites."
         if self.token:
             if self._has_token(headers, asked_token):
@@ -97,13 +81,13 @@ class Access:
         given.append(cookie.value if cookie is not None else "")
         expected = self.token.encode()
         found = False
-        for one in given:  # all of them, so that the time says nothing
+        for one in given:  # all of them: constant time
             found |= hmac.compare_digest(one.encode("utf-8", "replace"), expected)
         return found
 
     @property
     def cookie_name(self) -> str:
-        """Cookies are of a host, not of a port: pages of several runs need several names."""
+        """A name a port: cookies belong to a host, which may have pages of several runs."""
         return f"{COOKIE}-{self.port}"
 
     def cookie(self) -> str:
@@ -112,7 +96,6 @@ class Access:
 
 
 def host_of(header: str) -> str:
-    """The host of a Host header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0]

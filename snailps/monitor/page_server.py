@@ -3,8 +3,8 @@
     GET /                 page.html            GET /api/runs           the runs that can be shown
     GET /page.css, .js    as they are          GET /api/run?run=&after= a run's newest picture
 
-Read only.  The pictures are `Watcher`'s; this module owns the listening socket, a bounded number
-of threads, and the headers.  Who may read is `Access`' matter.
+Read only.  Owns the listening socket, a bounded number of threads, and the headers; pictures are
+`Watcher`'s, access is `Access`'s.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from snailps.monitor.watcher import Ending, Run, Watcher
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32
-"""Connections at a time; for one more, the one goes that has been asking nothing for longest."""
+"""Connections at a time; one more replaces the one that has been idle for longest."""
 WATCHERS_MAX = 16
-"""Runs that are watched at a time; the longest not looked at makes room."""
+"""Runs watched at a time; the one not looked at for longest makes room."""
 HOLD_S = 8.0
-"""How long a request waits for a newer picture."""
+"""Longest wait of a request for a newer picture."""
 SILENT_S = 15.0
-"""A connection is closed that has not asked for anything, or not to the end, for so long."""
+"""Close a connection without a complete request for this long."""
 MAKE_ROOM_S = 1.0
-"""How long one more connection waits for the end of another."""
+"""Longest wait of one more connection for the end of another."""
 FORGET_S = 60.0
-"""A run that was not looked at for so long is watched no more."""
+"""Stop watching a run that was not looked at for this long."""
 SCRIPTS = ("curves.js", "cluster.js", "words.js", "page.js")
-"""In this order: each uses those before it."""
+"""In the order of use: each uses those before it."""
 _KINDS = {
     "html": "text/html",
     "css": "text/css",
@@ -63,31 +63,15 @@ HEADERS = {
 
 @cache
 def static(name: str) -> bytes:
-    """A file of the page."""
     return resources.files("snailps.monitor").joinpath("static").joinpath(name).read_bytes()
 
 
 class PageServer:
-    """Serves the page of one or more runs.
+    """Serve the page of one or more runs.
 
-    Parameters
-    ----------
-    host : str
-    port : int
-        0: any free one.
-    token : str
-        Needed where `host` is no loopback address.
-    runs : callable
-        ``runs()``: the runs that can be shown now, the newest first; called in several threads.
-    ending : callable
-        ``ending(run)``: how a run has ended, None as long as that is not known.
-
-    Raises
-    ------
-    ConfigError
-        Other machines could read it, and there is no token.
-    ClusterError
-        It cannot listen there.
+    `port` 0 takes any free one; `token` is needed unless `host` is a loopback address.  `runs()`
+    gives the runs that can be shown, newest first, and is called in several threads;
+    `ending(run)` says how a run ended, None as long as that is not known.
     """
 
     def __init__(
@@ -123,7 +107,6 @@ class PageServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return self.access.port
 
     @property
@@ -137,11 +120,10 @@ class PageServer:
         return f"http://{shown}:{self.port}/{tail}"
 
     def start(self) -> None:
-        """Begins to serve, in threads of its own."""
         self._thread.start()
 
     def close(self, why: str = "", grace_s: float = 0.0) -> None:
-        """Ends; with `why`, pages that are open are told, for which they have `grace_s`."""
+        """Stop; with `why`, tell the open pages first, which have `grace_s` to ask."""
         with self._lock:
             watchers = list(self._watchers.values())
         looked = [watcher for watcher in watchers if watcher.idle_s() < FORGET_S]
@@ -155,7 +137,7 @@ class PageServer:
             watcher.close(0.2)
 
     def watch(self, run: Run) -> Watcher:
-        """The watcher of a run, which begins with the first look."""
+        """The watcher of a run, started by the first look."""
         with self._lock:
             found = self._watchers.get(run.name)
             if found is not None and found.run.address == run.address:
@@ -168,7 +150,7 @@ class PageServer:
         return watcher
 
     def _forget(self) -> None:
-        """Ends watchers that nobody needs."""
+        """End watchers of runs that are not looked at."""
         byage = sorted(self._watchers, key=lambda name: -self._watchers[name].idle_s())
         spare = max(0, len(byage) - WATCHERS_MAX + 1)
         for place, name in enumerate(byage):
@@ -178,7 +160,6 @@ class PageServer:
     # --- answers, in the threads of requests ---------------------------------------------------
 
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[int, str, bytes]:
-        """Status code, content type and body for a path."""
         name = "page.html" if path == "/" else path.removeprefix("/")
         if name in ("page.html", "page.css", "icon.svg", *SCRIPTS):
             kind = _KINDS[name.rpartition(".")[2]]
@@ -229,7 +210,7 @@ class _Server(ThreadingHTTPServer):
         self.page = page
         self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._asking: dict[Any, float] = {}
-        """Connections without a whole request -> since when; the longest first."""
+        """Connections without a whole request -> since when; longest first."""
         self._lock = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -262,24 +243,24 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def will_ask(self, request: Any) -> None:
-        """Counts from now on how long a connection takes for its next request."""
+        """Start timing a connection's next request."""
         with self._lock:
             self._asking[request] = time.monotonic()
 
     def has_asked(self, request: Any) -> bool:
-        """Its request is there, or its end; False if it took too long."""
+        """Stop timing; False if the request took too long."""
         with self._lock:
             return self._asking.pop(request, None) is not None
 
     def service_actions(self) -> None:
-        """Ends connections that take too long; called now and then."""
+        """End connections that take too long; the base class calls it at intervals."""
         limit = time.monotonic() - SILENT_S
         with self._lock:
             late = sum(since < limit for since in self._asking.values())
         self._hang_up(late)
 
     def _hang_up(self, count: int) -> int:
-        """Ends up to so many of the connections that have not asked; their threads close them."""
+        """End up to `count` of the connections without a request; their threads close them."""
         with self._lock:
             first = list(self._asking)[:count]
             for request in first:
@@ -326,7 +307,7 @@ class _Handler(BaseHTTPRequestHandler):
             code, text = refused
             self._send(code, "text/plain; charset=utf-8", f"{text}\n".encode(), with_body)
         elif token and parts.path == "/":
-            # The token leaves the address, which is seen over shoulders and kept in histories.
+            # Redirect to an address without the token: addresses are kept in histories.
             self.send_response(HTTPStatus.SEE_OTHER)
             run = f"?run={query['run']}" if query.get("run", "").isalnum() else ""
             self.send_header("Location", f"/{run}")
@@ -355,7 +336,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses itself: other methods, wrong requests; nothing is echoed."""
+        """Answer what the base class refuses (other methods, wrong requests) without an echo."""
         self.close_connection = True
         with contextlib.suppress(OSError):
             self._send(code, "text/plain; charset=utf-8", b"This page is only read.\n", True)

@@ -1,9 +1,9 @@
-"""What a page shows of a run, as plain values for JSON.
+"""A run as plain values for JSON: what a page shows.
 
     Status -> trimmed -> users' words, columns and rows, numbers of five digits -> page, report
 
-Processes and shards come as columns and rows: at 1,000 workers that is a third of the bytes of
-objects.  Must not know sockets, clocks or threads.
+Processes and shards are columns and rows: a third of the bytes of objects at 1,000 workers.
+Must not know sockets, clocks or threads.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from snailps.node.status import Status
 DIGITS = 5
 _TABLES = ("nodes", "shards")
 _LEFT_OUT = ("counts", "cpu_counts")
-"""Of the master's loop: histograms, half of a small status and for programs alone."""
+"""Histograms of the master's loop: half of a small status, read by programs only."""
 
 
 def trimmed(status: Status) -> dict[str, Any]:
-    """The status as a page gets it; `nodes` and `shards` as ``{"columns", "rows"}``.
+    """The status for a page; `nodes` and `shards` as ``{"columns", "rows"}``.
 
-    `phase_words`, and `words` and `mood` of each process, are what a user reads of their states.
+    `phase_words`, and `words` and `mood` of each process, are their states in users' words.
     """
     found = {key: plain(value) for key, value in status.items() if key not in (*_TABLES, "loop")}
     loop = status.get("loop")
@@ -41,16 +41,12 @@ def trimmed(status: Status) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Dicts of the same keys as columns and rows."""
     columns = list(rows[0]) if rows else []
     return {"columns": columns, "rows": [[plain(row.get(c)) for c in columns] for row in rows]}
 
 
 def plain(value: Any) -> Any:
-    """The same for JSON: numbers of five digits, None for what JSON has no number for.
-
-    Text that was no UTF-8 has lone surrogates, which no browser takes: they are replaced.
-    """
+    """Values for JSON: numbers of five digits, None for NaN and infinity, no lone surrogates."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, str):
@@ -65,5 +61,4 @@ def plain(value: Any) -> Any:
 
 
 def packed(value: Any) -> bytes:
-    """JSON without blanks."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -1,9 +1,9 @@
-"""The report of a run that has ended: the page, with its last picture inside, as one file.
+"""The report of an ended run: the page, with its last picture inside, as one file.
 
     Status, history, settings, log lines -> render -> HTML without requests -> OUTPUT.report.html
 
-It is drawn by the scripts of the page.  What came from the run is data in a JSON block, in which
-no markup can begin, and text in a list for readers without scripts.
+The page's scripts draw it.  The run's data is a JSON block in which no markup can begin, and text
+in a list for readers without scripts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 BYTES_MAX = 300_000
 PROCESSES_MAX = 300
-"""Of a larger cluster the first ones are in the report, if it would else be too large."""
+"""Processes shown of a larger cluster, if the report would otherwise be too large."""
 LINES_MAX = 100
 SUFFIX = ".report.html"
 _PACKAGES = ("numpy", "lz4", "rich", "typer")
@@ -52,9 +52,9 @@ class Story:
 
 
 def write_report(output: str, story: Story, written: str) -> str:
-    """Writes ``OUTPUT.report.html``; its path, or empty if it cannot be written.
+    """Write ``OUTPUT.report.html``; return its path, or empty: a failure never fails the run.
 
-    `written`: date and time, for its last line.  A report is never a reason for a run to fail.
+    `written` is the date and time for its last line.
     """
     path = Path(f"{output}{SUFFIX}")
     try:
@@ -67,7 +67,6 @@ def write_report(output: str, story: Story, written: str) -> str:
 
 
 def render(story: Story, about: Mapping[str, str], written: str) -> bytes:
-    """The report as a file's bytes, below `BYTES_MAX`."""
     made = _html(_picture(story, about, written, LINES_MAX, None))
     if len(made) > BYTES_MAX:
         made = _html(_picture(story, about, written, 0, PROCESSES_MAX))
@@ -75,7 +74,6 @@ def render(story: Story, about: Mapping[str, str], written: str) -> bytes:
 
 
 def machine() -> dict[str, str]:
-    """This machine, and the versions that ran on it."""
     found = {
         "snailps": __version__,
         "Python": platform.python_version(),
@@ -104,7 +102,7 @@ def _picture(
     series.replace(
         {name: values for name, values in story.history.items() if isinstance(values, list)}
     )
-    # Processes that have left at the end are not lost; there were no lost ones left in the list.
+    # Processes that left at the end are not lost; lost ones are no longer in the list.
     nodes = [node.copy() for node in status["nodes"]]
     for node in nodes:
         if node["state"] == "gone":
@@ -150,7 +148,7 @@ def _html(picture: Mapping[str, Any]) -> bytes:
     page = page.replace(
         "<title>snailps</title>", f"<title>{_text(_title(picture))} – snailps</title>", 1
     )
-    # No `<` can be in it, so that nothing ends the block or begins another.
+    # Without `<` nothing can end the block or begin another.
     data = packed(picture).decode().replace("<", "\\u003c").replace(">", "\\u003e")
     end = (
         f'<script type="application/json" id="report-data">{data}</script>\n'
@@ -160,7 +158,7 @@ def _html(picture: Mapping[str, Any]) -> bytes:
 
 
 def _plain_facts(picture: Mapping[str, Any]) -> str:
-    """What readers without scripts see."""
+    """The list for readers without scripts."""
     status = picture["status"]
     facts = {"model": status["job_name"], "output": status["output"], "loss": status["loss"]}
     facts |= {k: v for k, v in status["figures"].items() if isinstance(v, (str, int, float))}

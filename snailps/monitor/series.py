@@ -1,9 +1,9 @@
-"""Curves of a run, of a bounded number of points.
+"""Curves of a run, with a bounded number of points.
 
     Status, history of the master -> Series.add, Series.replace -> columns of points
 
-A full series keeps every second point and takes points half as often from then on, so that it
-always covers the whole run.  No clocks: times are those of the points.
+A full series drops every second point and doubles the interval, so that it always covers the whole
+run.  No clocks: times are those of the points.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from snailps.node.status import Status
 
 POINTS_MAX = 512
 ANOTHER_S = 5.0
-"""A master that began so much later is another one; answers come sooner than that."""
+"""A master that began this much later is another one; answers come sooner than that."""
 NAMES = ("at_s", "progress", "units_per_s", "loss", "cpu", "rss_bytes")
-"""Columns: seconds since the master began, share of the pass, units a second, loss, cores and
-bytes of all processes together."""
+"""Columns: seconds since the master began, share of the pass, units/s, loss, cores, bytes."""
 
 
 class Series:
-    """Points of a run over time."""
-
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         self._points_max = points_max
         self._points: list[tuple[float | None, ...]] = []
@@ -34,10 +31,10 @@ class Series:
         return len(self._points)
 
     def add(self, status: Status, begun_s: float = 0.0) -> None:
-        """Takes a status of the training; others are not looked at.
+        """Add a status of the training; ignore other phases.
 
-        `begun_s` is when its master began, on any steady clock.  Another master counts anew: what
-        was before it is at times below 0 then.
+        `begun_s` is the start of its master on any steady clock.  With another master times count
+        anew: earlier points move below 0.
         """
         if status["phase"] != "training":
             return
@@ -47,7 +44,7 @@ class Series:
         elif at_s < (self._points[-1][0] or 0.0) or begun_s > self._begun_s + ANOTHER_S:
             moved, self._begun_s = self._begun_s - begun_s, begun_s
             self._points = [((point[0] or 0.0) + moved, *point[1:]) for point in self._points]
-            if (self._points[-1][0] or 0.0) >= at_s:  # it is not known how long ago they were
+            if (self._points[-1][0] or 0.0) >= at_s:  # unknown how long ago
                 self._points.clear()
                 self._gap_s = 0.0
         if self._points and at_s - (self._points[-1][0] or 0.0) < self._gap_s:
@@ -70,7 +67,7 @@ class Series:
             self._gap_s = 0.9 * (spans[-1] - spans[0]) / (len(spans) - 1)
 
     def replace(self, history: Mapping[str, Sequence[Any]]) -> None:
-        """Takes the master's own history for the time before the first point here."""
+        """Prepend the master's own history up to the first point here."""
         times = history.get("at_s") or []
         first = self._points[0][0] if self._points else None
         earlier: list[tuple[float | None, ...]] = []
@@ -83,7 +80,6 @@ class Series:
             self._points = self._points[::2]
 
     def columns(self) -> dict[str, list[float | None]]:
-        """The points by column, for JSON."""
         return {
             name: [plain(point[place]) for point in self._points]
             for place, name in enumerate(NAMES)
@@ -98,5 +94,5 @@ def _at(history: Mapping[str, Sequence[Any]], name: str, at: int) -> float | Non
 def _total(nodes: Sequence[Mapping[str, Any]], key: str) -> float | None:
     told = [node.get(key) for node in nodes if node.get("role") != "driver"]
     known = [float(value) for value in told if value is not None]
-    # Of a part of them it would be a dent in the curve: a process that is new has not told yet.
+    # A partial sum would dent the curve: a new process has not reported yet.
     return sum(known) if known and len(known) == len(told) else None

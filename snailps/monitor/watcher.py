@@ -1,10 +1,10 @@
-"""Asks a master for its status again and again, and keeps the newest picture of the run.
+"""Ask a master for its status at intervals, and keep the newest picture of the run.
 
     Ask -> master -> Status -> trimmed, Series -> Watcher.picture -> JSON for pages
 
-One thread a run.  It asks once a second while somebody looks, every five seconds else, and less
-often where an answer is large: what an answer costs the master stays below two percent of a core.
-Must not know HTTP.
+One thread a run.  It asks once a second while a page looks, else every five seconds, and less often
+where an answer is large: the master spends below two percent of a core on answers.  Must not know
+HTTP.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ log = logging.getLogger(__name__)
 
 DIAL_S = 5.0
 LOOK_S = 1.0
-"""Between two questions while somebody looks."""
+"""Interval while a page looks."""
 IDLE_S = 5.0
-"""... and while nobody does."""
+"""Interval while none does."""
 LOOKED_S = 15.0
-"""A page that has not asked for so long is closed, or hidden."""
+"""A page that has not asked for this long is closed or hidden."""
 NODES_PER_S = 2000
-"""So many processes' rows are asked for a second: the answer of a larger cluster costs more."""
+"""Rows of processes and shards asked for a second: bounds the master's cost in large clusters."""
 DETAILS_S = 5.0
-"""Between two looks at log lines and settings."""
+"""Interval of log lines and settings."""
 AGAIN_S = 1.0
-"""Before it dials a master again."""
+"""Pause before dialling a master again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that can be shown: where its master listens, and what it is called."""
+    """A run that can be shown: where its master listens, and its names."""
 
     name: str
     address: str
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: its master's exit code, why if it was not the ordinary end, its figures."""
+    """How a run ended: its master's exit code, the reason of an extraordinary end, its figures."""
 
     code: int
     text: str = ""
@@ -67,16 +67,10 @@ def _not_known(run: Run) -> Ending | None:
 
 
 class Watcher:
-    """Keeps the newest picture of one run.
+    """Keep the newest picture of one run.
 
-    Parameters
-    ----------
-    run : Run
-    ending : callable
-        ``ending(run)``: how the run ended, None as long as that is not known; asked when its master
-        does not answer.
-    clock : callable
-        Steady seconds.
+    `ending(run)` says how the run ended, None as long as that is not known; asked when its master
+    does not answer.  `clock` gives steady seconds.
     """
 
     def __init__(
@@ -96,25 +90,24 @@ class Watcher:
         self._series = Series()
         self._extra: dict[str, Any] = {"settings": [], "log": [], "words": None}
         self._maps = 0
-        self._unknown: set[str] = set()  # what this master cannot be asked
+        self._unknown: set[str] = set()  # questions that this master does not know
         self._closed = threading.Event()
         self._wanted = threading.Event()
         self._looked_at = self._details_at = -1e9
         self._thread = threading.Thread(target=self._watch, name="snailps-watcher", daemon=True)
 
     def start(self) -> None:
-        """Begins to ask, which somebody wants."""
+        """Start asking; counts as a look."""
         self._looked_at = self._clock()
         self._thread.start()
 
     def close(self, limit_s: float = 1.0) -> None:
-        """Asks no more."""
         self._closed.set()
         self._wanted.set()
         self._thread.join(limit_s)
 
     def end(self, why: str) -> None:
-        """Tells the pages that there will be nothing new; the picture stays."""
+        """Show the pages that nothing new will come; the picture stays."""
         ending = self._ending(self.run)
         with self._changed:
             self._state, self._why = "ended", why
@@ -123,7 +116,7 @@ class Watcher:
         self._renew()
 
     def _take(self, ending: Ending) -> None:
-        """The last picture becomes that of the end."""
+        """Turn the last picture into that of the end."""
         self._state, self._why = "ended", plain(ending.text) or self._why
         if not self._status:
             return
@@ -149,11 +142,11 @@ class Watcher:
         return self._status
 
     def idle_s(self) -> float:
-        """How long nobody has looked."""
+        """Seconds since the last look."""
         return self._clock() - self._looked_at
 
     def picture(self, after: int = 0, limit_s: float = 0.0) -> bytes:
-        """The newest picture as JSON, as soon as its number is above `after`, or after `limit_s`.
+        """The newest picture as JSON, once its number is above `after`, or after `limit_s`.
 
         Thread-safe; counts as a look.
         """
@@ -194,7 +187,7 @@ class Watcher:
             control.close()
 
     def _pause(self, seconds: float) -> None:
-        """Waits; a page that opens meanwhile ends a pause that is long because nobody looked."""
+        """Sleep; a page that opens ends a long pause."""
         idle = self.idle_s() > LOOKED_S
         if not idle:
             self._closed.wait(seconds)
@@ -231,7 +224,7 @@ class Watcher:
         self._renew()
 
     def _take_map(self, found: Any) -> None:
-        """Another map of words; an empty answer keeps the one before."""
+        """Take a newer map of words; an empty answer keeps the previous one."""
         if isinstance(found, dict) and found.get("words"):
             self._maps += 1
             self._extra["words"] = {**plain(found), "number": self._maps}
@@ -243,7 +236,7 @@ class Watcher:
         return answer.data
 
     def _try(self, control: ControlClient, what: str) -> Any:
-        """An answer that an older master may not have; None then."""
+        """Ask what an older master may not answer; None then."""
         if what in self._unknown:
             return None
         try:
@@ -253,7 +246,7 @@ class Watcher:
             return None
 
     def _note_lost(self, error: SnailError) -> None:
-        """No answer: the page keeps the last picture, as that of the end where it is one."""
+        """Note that the master does not answer; keep the last picture, or show the end."""
         ending = self._ending(self.run)
         with self._changed:
             if self._state == "ended":
