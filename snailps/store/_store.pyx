@@ -3,11 +3,8 @@
 
     ShardStore -> C functions of tables.pxd, _clock_buffer.pxd -> index, slab, marks, slots
 
-For commands, files and tests: the methods check, copy and sort, which they can afford.  Requests reach
-the same C functions through the shard's handler.  No sockets, frames or routes here; why this shard owns
-a fragment is decided elsewhere.  Where rows lie is `core/_slab.pxd`, where their memory comes from
-`core/_arena.pxd`, what a clock is made of `core/_clock_buffer.pxd`, what happens to a row
-`snailps.abi._row_ops.RowOps`.
+For commands, files and tests, whose methods can afford to check, copy and sort; requests reach the same
+C functions through the shard's handler.  Must not know sockets, frames or routes.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -61,23 +58,10 @@ def _check_finite(table_id, finite, values):
 
 
 cdef class ShardStore:
-    """All rows of one shard.
+    """All rows of one shard; `row_ops` is the capsule of `snailps.kernels.row_ops()`.
 
-    Parameters
-    ----------
-    frag_num : int
-        Fragments of the cluster, 1 to 1,048,576.
-    row_ops : PyCapsule
-        What `snailps.kernels.row_ops()` returns.
-
-    Raises
-    ------
-    ConfigError
-        If `frag_num` is out of range.
-
-    Notes
-    -----
-    Not thread-safe: one thread owns a shard; others submit commands to that thread.
+    Not thread-safe: one thread owns a shard; others submit commands to that thread.  Methods raise
+    `SnailError` for an unknown table and for fragments that this shard does not own.
     """
 
     def __cinit__(self, frag_num, row_ops):
@@ -116,15 +100,7 @@ cdef class ShardStore:
     # setting up
 
     def own(self, fragments):
-        """Adds empty fragments, given as integers, to those this shard owns.
-
-        A fragment that it owns already keeps its rows.
-
-        Raises
-        ------
-        SnailError
-            If a fragment is not in ``0..frag_num - 1``; none is added then.
-        """
+        """Add empty fragments, all or none; one that is owned already keeps its rows."""
         numbers = np.asarray(fragments, dtype=np.int64).ravel()
         for fragment in numbers[(numbers < 0) | (numbers >= self.shard.frag_num)]:
             raise SnailError(f"fragment {fragment} cannot be owned: a cluster with frag_num "
@@ -133,49 +109,18 @@ cdef class ShardStore:
             self.shard.fragments[<uint32_t>fragment].owned = True
 
     def disown(self, fragment):
-        """Drops a fragment with its rows, of all tables, and its marks.
-
-        Raises
-        ------
-        SnailError
-            If this shard does not own it.
-        """
+        """Drop a fragment with its rows, of all tables, and its marks."""
         store_disown(self.shard, self._fragment(fragment))
 
     def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0,
                   retention=(0, 0, 0, 0), finite=True, state_floats=0):
-        """Declares a table; doing so again with the same settings has no effect.
+        """Declare a table; repeating it has no effect, with other settings it is an error.
 
-        Parameters
-        ----------
-        table_id : int
-            0 to 65,535.
-        dim : int
-            float32 weights a row, 1 to 16,777,216.
-        access, init : int
-            Members of `Access` and `Init` in ``_row_ops.pxd``.
-        scale : float
-            Of the initialiser: half the width of the uniform, standard deviation of the normal.
-        seed : int
-            Of the initialiser, 0 to 2^64 - 1.
-        hyper : sequence of float
-            The access method's hyper-parameters, in the order of `Hyper` in ``_row_ops.pxd``; at most
-            8, missing ones are 0.
-        track : int
-            What is kept beside each row: 1 the tick of its last push, 0 nothing.
-        retention : tuple of int
-            ``Table.admit_after, admit_bytes, rows_max, age_max``; all but the first are of all
-            fragments of the cluster, of which each has its share.
-        finite : bool
-            ``Table.finite``: whether values that are not finite are refused.
-        state_floats : int
-            Floats of state behind the weights, for access method 6 (Python); the others have
-            theirs.
-
-        Raises
-        ------
-        ConfigError
-            If a value is out of range, or the table exists with other settings.
+        `access`, `init` and the order of `hyper` (up to 8 numbers, missing ones 0) are in
+        ``_row_ops.pxd``.  `scale` is half the width of the uniform, or the normal's deviation.
+        `track` 1 keeps the tick of each row's last push.  `retention` is ``Table.admit_after,
+        admit_bytes, rows_max, age_max``, all but the first totals of the cluster's fragments.
+        `state_floats` is for access method 6 (Python); the others have theirs.
         """
         cdef Table *table
         cdef float[HYPER_NUM] numbers
@@ -226,14 +171,9 @@ cdef class ShardStore:
         self.retentions[table_id] = tuple(retention)
 
     def drop_tables(self, table_ids):
-        """Drops tables with their rows, and what is staged of them; their memory serves others.
+        """Drop tables with their rows and contributions; skip numbers without a table.
 
-        A number without a table is passed over.
-
-        Notes
-        -----
-        Reads every index and list of chunks: some 0.1 s where a table has 10 GB, during which the
-        shard serves nothing else.
+        Reads each index and list of chunks: some 0.1 s for 10 GB, during which the shard serves nothing.
         """
         cdef Table *table
         cdef uint32_t number
@@ -247,26 +187,24 @@ cdef class ShardStore:
     # sums
 
     def rows(self, table_id):
-        """Number of rows of a table in this shard."""
         return self._table(table_id).slab.rows
 
     @property
     def bytes(self):
-        """Bytes taken for rows, indices, tables and marks; freed and kept ones included."""
+        """Bytes taken for rows, indices, tables and marks, free memory for re-use included."""
         return store_bytes(self.shard)
 
     def fragments(self):
-        """The fragments this shard owns, uint32, ascending."""
+        """The fragments that this shard owns, uint32, ascending."""
         return np.array([i for i in range(self.shard.frag_num) if self.shard.fragments[i].owned],
                         dtype=np.uint32)
 
     def stats(self):
         """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
 
-        ``tables`` maps a table id to its ``dim``, ``rows``, ``row_bytes`` (weights and state
-        only, without key, index and what is tracked), ``bytes`` (with all that, and room for more
-        rows), and what became of its rows: ``made``, ``refused`` (values of keys that were not
-        admitted), ``evicted``, ``expired``.
+        ``tables`` maps a table id to ``dim``, ``rows``, ``row_bytes`` (weights and state only),
+        ``bytes`` (all, with room for more rows), and rows ``made``, ``refused`` (values of keys that
+        were not admitted), ``evicted`` and ``expired``.
         """
         cdef Table *table
         cdef uint32_t t
@@ -299,11 +237,6 @@ cdef class ShardStore:
         """Weights of `keys` (uint64 [n], any owned fragments) as float32 [n, dim].
 
         With `state` the optimiser's state follows the weights: float32 [n, dim + state].
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown, or a key's fragment not owned.
         """
         cdef Table *table = self._table(table_id)
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
@@ -325,26 +258,12 @@ cdef class ShardStore:
         return rows
 
     def push(self, table_id, incarnation, seq, keys, values, state=False, float lr_scale=1):
-        """Applies values (float32 [n, dim]) to `keys` (uint64 [n], any owned fragments).
+        """Apply values (float32 [n, dim]) to `keys` (uint64 [n]); count of applied ones.
 
-        A fragment whose mark for the incarnation is `seq` or higher is left out, the marks of the
-        others become `seq`.  Values have dim + 1 floats for access method ``average``; with
-        `state` they are differences of weights and state, float32 [n, dim + state].  The step size
-        is `lr_scale` times the table's.
-
-        Returns
-        -------
-        int
-            Number of values applied.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown, a key's fragment not owned, the shapes do not fit or the
-            table's state does not add up; nothing is applied then.  `NotFinite` for values that the
-            table takes none of.
-        MemoryError
-            If a row could not be created; earlier ones are applied.
+        Skips fragments whose mark for the incarnation is at least `seq`, and sets the others' to `seq`.
+        Values have dim + 1 floats for access method ``average``; with `state` they are differences of
+        weights and state, float32 [n, dim + state].  `lr_scale` multiplies the table's step size.
+        An error applies nothing, but for a `MemoryError`: earlier rows are applied then.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t who = checked("incarnation", incarnation, 0, 2**64 - 1)
@@ -388,14 +307,8 @@ cdef class ShardStore:
     def scan(self, table_id, fragment, cursor=0, max_rows=1024):
         """The next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``.
 
-        Begin with cursor 0; no rows mean the end.  A row that exists during the whole of a walk
-        is seen exactly once; one that is created or deleted meanwhile may be missed; a key that
-        is deleted and created again meanwhile may come twice.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown or the fragment not owned.
+        Begin with cursor 0; no rows mean the end.  A walk sees a row that exists throughout exactly
+        once; it may miss one that is created or deleted meanwhile, and see twice one that is both.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t position = cursor
@@ -410,9 +323,9 @@ cdef class ShardStore:
         return position, keys[:count].copy(), rows[:count].copy()
 
     def keys(self, table_id):
-        """Every key of the table that has a row here, uint64, by fragment and slot.
+        """All keys of the table that have a row here, uint64, by fragment and slot.
 
-        Slots are in order of creation until a row is deleted: its slot goes to a later one.
+        Slots are in order of creation until a row is deleted: the next new row gets its slot.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t[::1] view
@@ -433,19 +346,9 @@ cdef class ShardStore:
     # what happens to rows besides
 
     def delete(self, table_id, keys):
-        """Deletes the rows of `keys` (uint64 [n], any owned fragments).
+        """Delete the rows of `keys` (uint64 [n], any owned fragments); count of deleted rows.
 
-        A deleted key reads as its first value again; its slot is used for the next new row.
-
-        Returns
-        -------
-        int
-            Rows deleted; keys without one are no error.
-
-        Raises
-        ------
-        SnailError
-            If the table is unknown or a key's fragment not owned; nothing is deleted then.
+        A deleted key reads as its first value again; keys without a row are no error.
         """
         cdef Table *table = self._table(table_id)
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
@@ -460,33 +363,14 @@ cdef class ShardStore:
         return deleted
 
     def set_tick(self, tick):
-        """Sets the clock whose value a push leaves in rows of tables that track it.
-
-        Parameters
-        ----------
-        tick : int
-            0 to 2^32 - 1; seconds, rounds or whatever the caller counts.
-        """
+        """Set the tick that a push leaves in rows that track it: uint32, in the caller's unit."""
         self.shard.tick = checked("tick", tick, 0, 2**32 - 1)
 
     def expire(self, table_id, before_tick, fragments=None):
-        """Deletes the rows whose last push has a tick below `before_tick`.
+        """Delete rows last pushed before `before_tick`, in these or all fragments; their count.
 
-        Parameters
-        ----------
-        table_id, before_tick : int
-        fragments : sequence of int, optional
-            Look at these only; at all that are owned by default.
-
-        Returns
-        -------
-        int
-            Rows deleted.
-
-        Notes
-        -----
-        Reads every row's tick: 5 to 30 ms a million rows, during which the shard serves nothing
-        else.  Give it a few fragments at a time where that matters.
+        Reads each row's tick, 5 to 30 ms a million rows, during which the shard serves nothing: give
+        it a few fragments at a time where that matters.
         """
         cdef Table *table = self._table(table_id)
         cdef uint32_t before = checked("tick", before_tick, 0, 2**32 - 1)
@@ -500,21 +384,11 @@ cdef class ShardStore:
 
     def stage(self, table_id, clock, slot, incarnation, keys, values, state=False,
               float lr_scale=1):
-        """Stages values (float32 [n, dim]) of `keys` (uint64 [n]) for a slot of the present clock.
+        """Stage values (float32 [n, dim]) of `keys` (uint64 [n]) for a slot of the present clock.
 
-        Nothing is applied before the slots are sealed.  Parameters are those of `ShardStore.push`,
-        which knows repetitions by their number; here nothing does.
-
-        Returns
-        -------
-        bool
-            Whether it counts; False if the slot or the clock is done already.
-
-        Raises
-        ------
-        SnailError
-            A clock that has not come, a slot that the incarnation has sealed, no such slot, an
-            unknown table, a fragment not owned, shapes that do not fit, or the limit of bytes.
+        Parameters are those of `push`, but repetitions are not recognised.  False if the slot or the
+        clock is done already; `SnailError` for a later clock, a slot that the incarnation has sealed,
+        no such slot, state that does not add up, or too many bytes.
         """
         cdef Table *table = self._table(table_id)
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
@@ -565,18 +439,10 @@ cdef class ShardStore:
         return True
 
     def seal(self, clock, slot, slots, incarnation):
-        """Says that a slot of a clock of `slots` slots is complete; the first to say so counts.
+        """Complete a slot of a clock of `slots` slots; True: it was the last, the clock advanced.
 
-        Returns
-        -------
-        bool
-            Whether it was the last one, and the clock went on.
-
-        Raises
-        ------
-        SnailError
-            A clock that has not come, another number of slots than other seals said, a slot to
-            which a push was refused, or sums that could not be applied.
+        The first seal of a slot counts.  `SnailError` for a later clock, another number of slots than
+        earlier seals', a slot to which a push was refused, or sums that cannot be applied.
         """
         cdef uint32_t most = checked("slots", slots, 1, SLOTS_MAX)
         cdef uint32_t place = checked("slot", slot, 0, slots - 1)
@@ -593,37 +459,17 @@ cdef class ShardStore:
                             SEAL_REFUSED: "a push to it was refused"}.get(said, "not applied"))
 
     def set_clock(self, clock, early=False):
-        """Begins at `clock`: forgets what is staged and sealed.
+        """Begin at `clock` and forget what is staged and sealed.
 
-        Parameters
-        ----------
-        clock : int
-            0 to 2^63.
-        early : bool
-            Clocks are closed by `close_clock` alone, maybe without some of their slots; otherwise
-            by their last seal.
+        `early`: only `close_clock` closes clocks, maybe without some slots; else the last seal does.
         """
         slots_set(&self.slots, checked("clock", clock, 0, 2**63), early)
 
     def close_clock(self, clock, slots):
-        """Applies exactly these slots of the present clock, which are sealed; drops the others.
+        """Apply exactly these slots, all sealed, of the present clock and drop the others.
 
-        Parameters
-        ----------
-        clock : int
-        slots : sequence of int
-
-        Returns
-        -------
-        dict
-            As `clock_state` was just before.  A clock applied already is left alone.
-
-        Raises
-        ------
-        SnailError
-            One of the slots is not sealed, or one of the others is summed already, as happens
-            where `set_clock` was not told `early`; nothing changes then.  Or the sums could not be
-            applied.
+        Returns `clock_state` as it was just before; ignores a clock applied already.  `SnailError`,
+        nothing changed: a slot is not sealed, or another is summed already (`set_clock` not `early`).
         """
         cdef unsigned char[::1] view
         cdef int said
@@ -651,10 +497,7 @@ cdef class ShardStore:
         return state
 
     def clock_state(self):
-        """The present clock, as a dict.
-
-        ``clock``, ``slots`` (0 = no seal has said), ``sealed`` (list of slots), ``staged_bytes``.
-        """
+        """``clock``, ``slots`` (0: no seal yet), ``sealed`` (list), ``staged_bytes``."""
         cdef uint32_t i
         return {
             "clock": self.slots.clock,
@@ -664,7 +507,7 @@ cdef class ShardStore:
         }
 
     def clock_stats(self):
-        """Counters of clocks, as a dict of numbers; ``waits_for`` says what the clock lacks."""
+        """Counters of clocks; ``waits_for`` says what the clock lacks."""
         return {
             "clock": self.slots.clock,
             "slots": self.slots.slots,
@@ -683,7 +526,6 @@ cdef class ShardStore:
         return text.decode()
 
     def limit_staged(self, bytes_max):
-        """Sets how many bytes may be staged here."""
         self.slots.bytes_max = checked("staged bytes", bytes_max, 0, 2**63)
 
     # checks
@@ -723,7 +565,7 @@ cdef class ShardStore:
 
 
 def checked(what, value, lowest, highest):
-    """`value` as an int, or a ConfigError that names its range."""
+    """Convert to int, or raise a ConfigError that names the range."""
     if int(value) != value or not lowest <= value <= highest:
         raise ConfigError(f"{what}: expected an integer from {lowest} to {highest}, got {value}")
     return int(value)

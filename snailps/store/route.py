@@ -22,19 +22,7 @@ SHARD_NUM_MAX = 1 << 16
 
 
 def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
-    """Fragments of keys; the twin of `hash_key` and `fragment_of_hash` in ``_key_hash.h``.
-
-    Parameters
-    ----------
-    keys : uint64 array, any shape
-    frag_num : int
-        Fragments of the cluster, 1 to 1,048,576.
-
-    Returns
-    -------
-    uint32 array, same shape
-        Values 0 to ``frag_num - 1``.
-    """
+    """Fragments of uint64 keys of any shape; the twin of `fragment_of_hash` in ``_key_hash.h``."""
     x = np.asarray(keys, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -49,7 +37,7 @@ def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
 
 @dataclass(frozen=True, slots=True)
 class ShardAddress:
-    """One shard: the server it lives in and the endpoint it listens on."""
+    """One shard: its server's number and the endpoint it listens on."""
 
     server: int
     host: str
@@ -58,15 +46,9 @@ class ShardAddress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Fragment -> shard -> endpoint, at one epoch.
+    """Fragment -> shard -> endpoint, at one epoch, which grows with every change.
 
-    Attributes
-    ----------
-    epoch : int
-        Grows with every change of the route.
-    shards : tuple of ShardAddress
-    owner : uint32 array [frag_num], read-only
-        Index into `shards` of each fragment's owner.
+    `owner` (uint32 [frag_num], read-only) has the index into `shards` of each fragment's owner.
     """
 
     epoch: int
@@ -75,28 +57,13 @@ class Route:
 
     @property
     def frag_num(self) -> int:
-        """Number of fragments."""
         return len(self.owner)
 
     @classmethod
     def build(cls, epoch: int, shards: Sequence[ShardAddress], frag_num: int) -> Route:
-        """A first route: every shard gets an equal share, to within one fragment.
+        """A first route: each shard gets an equal share of neighbouring fragments, to within one.
 
-        Parameters
-        ----------
-        epoch : int
-        shards : sequence of ShardAddress
-        frag_num : int
-
-        Raises
-        ------
-        ConfigError
-            If there is no shard, or there are more shards than fragments.
-
-        Notes
-        -----
-        A shard's fragments are neighbours.  Hashing has mixed the keys already, so interleaving
-        would spread nothing better, while runs keep the route short on the wire and in a log, and
+        Hashing has mixed the keys already; runs keep the route short on the wire and in a log, and
         let a client that sorts keys by fragment send each shard one slice.
         """
         if not shards:
@@ -112,11 +79,10 @@ class Route:
         return cls(epoch, tuple(shards), _frozen(owner))
 
     def fragments_of(self, shard_index: int) -> NDArray[np.uint32]:
-        """The fragments of one shard, ascending, uint32."""
         return np.flatnonzero(self.owner == shard_index).astype(np.uint32)
 
     def to_dict(self) -> dict[str, Any]:
-        """The route as plain lists and numbers, for JSON; owners as runs ``[shard, length]``."""
+        """The route as plain values for JSON; owners as runs ``[shard, length]``."""
         starts = np.flatnonzero(np.diff(self.owner.astype(np.int64), prepend=-1))
         lengths = np.diff(starts, append=self.frag_num)
         return {
@@ -130,13 +96,7 @@ class Route:
 
     @classmethod
     def from_dict(cls, data: object) -> Route:
-        """The route that `to_dict` wrote, with every value checked.
-
-        Raises
-        ------
-        ProtocolError
-            If anything is missing, of the wrong type or out of range.
-        """
+        """Check and take what `to_dict` gave; else `ProtocolError`."""
         if not isinstance(data, dict) or set(data) != {"epoch", "shards", "owner"}:
             got = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
             raise ProtocolError(f"route: expected epoch, shards and owner, got {got}")

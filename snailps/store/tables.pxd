@@ -86,7 +86,6 @@ cdef struct Lookups:            # of a request's keys, in order
 
 
 cdef inline Values float_values(const float *values, uint32_t floats) noexcept nogil:
-    """Values of `floats` floats each."""
     return Values(<const char *>values, floats * <uint32_t>sizeof(float), floats, NULL, NULL)
 
 
@@ -135,7 +134,7 @@ cdef inline bint store_owns(const Shard *shard, uint32_t fragment) noexcept nogi
     return fragment < shard.frag_num and shard.fragments[fragment].owned
 
 
-# Whether a table has rows of a fragment, or counts what may become rows.
+# Whether a table has rows of a fragment, or counts pushes of keys without one.
 cdef inline bint store_keeps(const Table *table, uint32_t fragment) noexcept nogil:
     return table.slab.parts[fragment].rows != 0 or table.slab.parts[fragment].retention != NULL
 
@@ -148,7 +147,7 @@ cdef Table *table_new(Shard *shard, uint32_t table_id, int access, const float *
                       uint32_t track, uint32_t admit_after, uint64_t admit_bytes,
                       uint64_t rows_max, uint64_t age_max) noexcept nogil
 
-# Drops a table with its rows, whose memory others get.  Nothing may point to it any more.
+# Drops a table with its rows; others re-use the memory.  Nothing may point to it any more.
 cdef void store_drop(Shard *shard, uint32_t table_id) noexcept nogil
 
 # Bytes taken for rows, indices, tables and marks, freed and kept for re-use included.
@@ -219,8 +218,8 @@ cdef inline void lookups_skip(Lookups *l, uint32_t n) noexcept nogil:
     l.hashed = max(l.hashed, l.done)
 
 
-# Applies values to the next n keys by the table's access method, in order; creates missing rows, of
-# which the table may refuse some and let others go (`_retention`).  With `state` the values are
+# Applies values to the next n keys by the table's access method, in order; creates missing rows, unless
+# the table refuses them, and may delete others (`_retention`).  With `state` the values are
 # differences of weights and state (store_floats each), and only for tables that add them
 # (store_adds_state).  The step size is `lr_scale` times the table's, 1 for tables that know none
 # (store_scales_lr).

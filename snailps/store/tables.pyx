@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Pulls, pushes, products and walks over the rows of one shard; what they promise is in the header.
+"""Pulls, pushes, products and walks over the rows of one shard; the header has their contracts.
 
     keys -> hash, index lines fetched -> tags found, rows fetched -> keys compared -> rows copied,
             changed or summed
 
-A lookup goes in three steps, each of which fetches the memory that the next one reads, and each runs
-some keys ahead of the next (`Lookups`): the cache misses of a request overlap, with each other and with
-the work on rows, whatever fragments its keys are of.  All that runs once a row is in this
-module, or a short body of `_slab.pxd`; a key whose row is not the first with its tag, or that has
-none, costs a call of `_slab`.  It must not know frames, requests or clocks.
+A lookup has three steps, each of which fetches the memory that the next one reads and runs some keys
+ahead of it (`Lookups`): the cache misses of a request overlap, with each other and with the work on
+rows, in any order of fragments.  What runs once a row is in this module, or a short body of
+`_slab.pxd`; a key whose row is not the first with its tag, or that has none, costs a call of `_slab`.
+Must not know frames, requests or clocks.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -110,7 +110,7 @@ cdef char *marks_copy(const Marks *marks, char *to) noexcept nogil:
 
 
 cdef void _marks_remove(Marks *marks, uint64_t incarnation) noexcept nogil:
-    """Takes a mark out; those behind it that had to give way move back."""
+    """Remove a mark and close the gap it leaves."""
     cdef uint32_t mask = marks.cap - 1
     cdef uint32_t gap, at, home
     cdef Mark *mark
@@ -150,14 +150,13 @@ cdef void marks_drop(Marks *marks) noexcept nogil:
 # --- lookups -------------------------------------------------------------------------------------
 
 cdef inline uint32_t _batch_rows(uint32_t row_bytes) noexcept nogil:
-    """Rows to look up at once: 32 narrow ones; 8 with two floats of state beside each weight,
-    which at dim 100 takes a push from 168 to 144 ns a row."""
+    """Rows to look up at once: 32 narrow ones, 8 where state makes them long."""
     return max(min(BATCH_BYTES // row_bytes, <uint32_t>BATCH), <uint32_t>BATCH_MIN)
 
 
 cdef inline uint32_t _hash_batch(Batch *batch, const Shard *shard, const Slab *slab,
                                  const uint64_t *keys, uint32_t n) noexcept nogil:
-    """First step; returns how many before the first whose fragment is not owned."""
+    """First step; count of keys before the first whose fragment is not owned."""
     cdef uint32_t i, fragment
     cdef uint64_t hashed
     cdef Part *part
@@ -231,10 +230,9 @@ cdef inline void _hash_until(Lookups *l, const Slab *slab, uint32_t end) noexcep
 
 
 cdef inline uint32_t _look(Lookups *l, const Slab *slab) noexcept nogil:
-    """Takes the lookups on, ahead of the next rows; up to which key the third step may go.
+    """Advance the lookups ahead of the next rows; the key up to which the third step may go.
 
-    Rows are fetched twice: when they are found, and again shortly before their use.  Without the
-    second time a push or pull of dim 100 takes a quarter to half longer (docs/design/rows-in-memory.md).
+    Fetches rows twice, when found and shortly before their use (docs/design/rows-in-memory.md).
     """
     cdef uint32_t i, at
     cdef uint32_t stop = min(l.n, l.done + l.turn)
@@ -253,7 +251,7 @@ cdef inline uint32_t _look(Lookups *l, const Slab *slab) noexcept nogil:
 
 
 cdef void _forget_rows(Lookups *l) noexcept nogil:
-    """Rows have moved or gone: candidates from the present key on are void."""
+    """Void the candidates from the present key on, after rows have moved or gone."""
     cdef uint32_t i
     for i in range(l.done, l.found):
         l.rows[i & (LOOKUPS - 1)] = NULL
@@ -348,7 +346,7 @@ cdef uint32_t store_scan(const Shard *shard, const Table *table, uint32_t fragme
 # --- pushes --------------------------------------------------------------------------------------
 
 cdef int _change_rows(Lookups *l, Table *table, uint32_t n, Values *values, RowStep step) noexcept nogil:
-    """Takes the rows of the next n keys through `step`, or (step NULL) copies the value over them."""
+    """Apply `step` to the rows of the next n keys, or (step NULL) copy the values over them."""
     cdef Slab *slab = &table.slab
     cdef Part *part
     cdef uint32_t stop, at, rows
@@ -431,7 +429,7 @@ cdef int store_put(const Shard *shard, Table *table, const uint64_t *keys, uint3
 
 cdef inline void _sum_rows(Batch *batch, const Slab *slab, const uint64_t *keys,
                            const float *values, uint32_t n, float *first, Sums *sums) noexcept nogil:
-    """Third step: adds the rows of a batch to the sums of their examples."""
+    """Third step: add the rows of a batch to the sums of their examples."""
     cdef const float *rows[BATCH]
     cdef uint32_t i, run
     cdef char *row
@@ -519,7 +517,7 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil:
 
 
 cdef inline uint32_t _share_of(uint64_t total, uint32_t frag_num) noexcept nogil:
-    """Of one fragment, at least 1."""
+    """A fragment's share, at least 1."""
     return <uint32_t>min(max(total // frag_num, <uint64_t>1), <uint64_t>0x7FFFFFF0)
 
 

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The checksum of checkpoints, CRC-32C.
+"""CRC-32C, the checksum of checkpoints, by the processor's instruction or by tables.
 
     bytes, the sum of those before them -> crc32c -> sum
 
-A file of 4 GB is summed while a training wants every core: so it has to cost next to nothing.
+Speed matters: a file of 4 GB is summed while a training wants every core.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -20,29 +20,9 @@ cdef bint fast = HAS_INSTRUCTION
 
 
 def crc32c(data, uint32_t value=0, *, bint by_tables=False):
-    """CRC-32C of `data`, behind data whose sum is `value`.
+    """CRC-32C (RFC 3720) of contiguous bytes behind bytes whose sum is `value`; releases the GIL.
 
-    Parameters
-    ----------
-    data : bytes-like
-        Contiguous bytes.
-    value : int
-        0 at the beginning.
-    by_tables : bool
-        Leave the processor's instruction alone.  For tests.
-
-    Returns
-    -------
-    int
-        uint32.
-
-    Notes
-    -----
-    Releases the GIL.
-
-    References
-    ----------
-    RFC 3720, appendix B.4, has known answers.
+    `by_tables` leaves the processor's instruction out, for tests.
     """
     cdef const uint8_t[::1] view = data
     cdef size_t n = view.shape[0]

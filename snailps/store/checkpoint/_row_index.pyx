@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Finds rows of one table in the sections of a checkpoint that is mapped into memory.
+"""Find rows of one table in the sections of a checkpoint that is mapped into memory.
 
     sections in memory -> RowIndex.add -> where each fragment's rows lie
-    RowIndex.build -> a place for each key -> RowIndex.find -> rows copied out, which are there
+    RowIndex.build -> a place for each key -> RowIndex.find -> copies of the rows that exist
 
-Rows stay where they are in the file; the index has 6 bytes a row.  A key's fragment says which part of
-the index to search; an entry there has the row's number and bits of the key's tag, so that nearly each
-row that is read is the right one.  It knows the layout of a section (docs/checkpoint_format.md), no
-file and no checksum.  Loops run without the GIL; any number of callers may search at a time.
+Rows stay in the file; the index has 6 bytes a row.  A key's fragment selects the part of the index; an
+entry has the row's number and bits of the key's tag, so that nearly each row read is the right one.
+Knows the layout of a section (docs/checkpoint_format.md), no file and no checksum.  Loops run without
+the GIL; any number of callers may search at a time.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -72,7 +72,7 @@ cdef void fill_part(const Part *part, uint32_t *entries, uint32_t row_bits) noex
 
 cdef const char *find_row(const Part *part, const uint32_t *entries, uint32_t row_bits,
                           uint64_t key) noexcept nogil:
-    """The row of a key, which begins with it; NULL: it is not there."""
+    """The row of a key, key first; NULL: there is none."""
     cdef uint32_t mask, entry, at
     cdef uint32_t tag = tag_of(key)
     cdef const char *row
@@ -95,7 +95,7 @@ cdef const char *find_row(const Part *part, const uint32_t *entries, uint32_t ro
 cdef void find_rows(const Part *parts, uint32_t frag_num, const uint32_t *index, uint32_t row_bits,
                     const uint64_t *keys, int64_t n, uint32_t width, char *to,
                     uint8_t *found) noexcept nogil:
-    """Fetches entries, then rows, a window of keys at a time: each is far from the others."""
+    """Fetch entries, then rows, of a window of keys at a time: cache misses overlap."""
     cdef char *rows[WINDOW]
     cdef const Part *part
     cdef int64_t begin = 0, i, length
@@ -116,21 +116,9 @@ cdef void find_rows(const Part *parts, uint32_t frag_num, const uint32_t *index,
 
 
 cdef class RowIndex:
-    """The rows of one table in a checkpoint's sections.
+    """The rows of one table (by its number in the files) in a checkpoint's sections.
 
-    Parameters
-    ----------
-    table : int
-        Its number in the files.
-    frag_num : int
-        Of the checkpoint.
-    floats : int
-        Of a row as stored: weights and state.
-
-    Attributes
-    ----------
-    rows : int
-        How many there are.
+    `floats` are those of a stored row, weights and state.
     """
 
     cdef readonly uint32_t table, frag_num, floats
@@ -149,17 +137,9 @@ cdef class RowIndex:
         self.index = NULL
 
     def add(self, section):
-        """Notes where the rows of a fragment lie; the section stays in use.
+        """Add the rows of one section: uint8 (n,), its checksum compared; the section stays in use.
 
-        Parameters
-        ----------
-        section : numpy.ndarray
-            uint8 (n,): the bytes of one section, compared with its checksum.
-
-        Raises
-        ------
-        CheckpointError
-            The bytes are no section, or its rows are others than the table's.
+        `CheckpointError` if the bytes are no section, or of a table with other rows.
         """
         cdef const uint8_t[::1] view = section
         cdef uint64_t length = view.shape[0]
@@ -199,7 +179,7 @@ cdef class RowIndex:
             at += retained
 
     def build(self):
-        """Makes the index, after the last `add`; 6 bytes a row."""
+        """Make the index, after the last `add`."""
         cdef uint64_t total = 0
         cdef uint32_t f, most = 0
         cdef uint32_t[::1] entries
@@ -219,20 +199,9 @@ cdef class RowIndex:
                 fill_part(&self.parts[f], self.index + self.parts[f].first, self.row_bits)
 
     def find(self, keys, rows=None):
-        """Copies the rows of keys that are there.
+        """Copy the rows of keys (uint64 (n,)) that exist; which do, as bool (n,).
 
-        Parameters
-        ----------
-        keys : numpy.ndarray
-            uint64 (n,).
-        rows : numpy.ndarray, optional
-            float32 (n, width), C-contiguous, `width` the first floats of a row; written where a
-            key is there.
-
-        Returns
-        -------
-        numpy.ndarray
-            bool (n,): which are there.
+        `rows` is float32 (n, width), C-contiguous, for the first `width` floats of each row.
         """
         cdef const uint64_t[::1] asked = keys
         cdef int64_t n = asked.shape[0]
@@ -272,5 +241,4 @@ cdef class RowIndex:
 
     @property
     def index_bytes(self):
-        """Bytes of the index in memory."""
         return self._parts.nbytes + (self._index.nbytes if self.index != NULL else 0)

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""A fragment as bytes: what a checkpoint's file holds of it, copied out of a shard and put back.
+"""A fragment as bytes: its section of a checkpoint's file, copied out of a shard and put back.
 
     ShardStore, fragments -> copy_fragments -> sections, one behind the other, in the caller's buffer
     section -> put_section -> ShardStore: the fragment's rows and marks become the section's
 
-It owns the layout of a section (docs/checkpoint_format.md).  Both belong to the shard's own thread,
-and a section is copied in one go: rows, state and marks of a fragment are of one moment.  It knows
-no file, no checksum and no checkpoint.
+Owns the layout of a section (docs/checkpoint_format.md).  Runs in the shard's own thread, and copies a
+section in one go: rows, state and marks of a fragment are of one moment.  Knows no file, no checksum
+and no checkpoint.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -69,7 +69,7 @@ cdef uint64_t _section_bytes(const Shard *shard, uint32_t fragment) noexcept nog
 
 cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t length,
                             char *to) noexcept nogil:
-    """Writes the section of a fragment, `length` bytes (_section_bytes); returns its rows."""
+    """Write the section of a fragment, `length` bytes (_section_bytes); return its rows."""
     cdef SectionHead head
     cdef TableHead top
     cdef const Table *table
@@ -112,36 +112,11 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
 
 
 def copy_fragments(ShardStore store not None, fragments, Py_ssize_t start, buffer):
-    """Copies fragments, whole ones, as far as they fit into a buffer.
+    """Copy owned fragments, from ``fragments[start]`` on, that fit whole into a uint8 buffer.
 
-    Parameters
-    ----------
-    store : ShardStore
-    fragments : numpy.ndarray
-        uint32 (n,), all owned.
-    start : int
-        Where in `fragments` to begin.
-    buffer : numpy.ndarray
-        uint8, writable.
-
-    Returns
-    -------
-    stop : int
-        Fragments before it are copied.
-    used : int
-        Bytes of the buffer that are used; where not even the first one fits, the bytes it needs.
-    sections : list of tuple
-        (fragment, where it begins, bytes, rows) of each copied one.
-
-    Raises
-    ------
-    SnailError
-        A fragment is not owned.
-
-    Notes
-    -----
-    At the speed of memory, 2 to 4 ms for 8 MiB, without the GIL; the shard serves nothing else
-    meanwhile.
+    Returns stop (fragments before it are copied), used (bytes of the buffer; those that the first
+    fragment needs if it does not fit), and (fragment, offset, bytes, rows) of each copied one.
+    Runs without the GIL; the shard serves nothing else meanwhile.
     """
     cdef const uint32_t[::1] numbers = np.ascontiguousarray(fragments, np.uint32)
     cdef uint8_t[::1] room = buffer
@@ -171,36 +146,11 @@ def copy_fragments(ShardStore store not None, fragments, Py_ssize_t start, buffe
 # --- the way back --------------------------------------------------------------------------------
 
 def put_section(ShardStore store not None, section, tables, bint marks):
-    """Gives a fragment, in a shard that owns it and has its tables, the rows of a section.
+    """Replace a fragment's rows of these tables by those of a section (uint8 (n,)); count of rows.
 
-    What the fragment has of these tables goes first, whether the section has rows of them or not.
-
-    Parameters
-    ----------
-    store : ShardStore
-    section : numpy.ndarray
-        uint8 (n,): bytes of one section.
-    tables : mapping
-        Number of a table in the section -> its number here.  Tables that are not in it are left
-        out.
-    marks : bool
-        The section's marks count here: it comes from this life of the cluster.
-
-    Returns
-    -------
-    int
-        Rows put.
-
-    Raises
-    ------
-    CheckpointError
-        The bytes are no section, or of a table with other rows.
-    SnailError
-        The fragment is not owned.
-
-    Notes
-    -----
-    1 to 3 million rows a second.  Rows get the order of the section, which is that of their slots.
+    `tables` maps numbers in the section to numbers here; others are ignored.  `marks`: take the
+    section's marks too, which are of this life of the cluster.  Rows keep the order of their slots.
+    `CheckpointError` if the bytes are no section, or of a table with other rows.
     """
     cdef const uint8_t[::1] view = section
     cdef uint64_t length = view.shape[0]
@@ -272,7 +222,7 @@ def put_section(ShardStore store not None, section, tables, bint marks):
 
 cdef int _put_rows(const Shard *shard, Table *table, uint32_t fragment, const char *rows,
                    uint64_t count, uint32_t row_bytes) noexcept nogil:
-    """Puts rows that lie `row_bytes` apart; 0, or what `part_put` says."""
+    """Put rows that lie `row_bytes` apart; 0, or the failure of `part_put`."""
     cdef Slab *slab = &table.slab
     cdef Part *part = &slab.parts[fragment]
     cdef uint64_t i

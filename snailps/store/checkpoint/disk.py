@@ -2,7 +2,7 @@
 
     folder, shard_file -> Disk -> OS_DISK: os, lock
 
-Simulations have a disk of their own, which tears writes, flips bits and is full.  No formats here.
+Simulations have another disk, which tears writes, flips bits and is full.  No formats here.
 """
 
 from __future__ import annotations
@@ -19,71 +19,59 @@ Bytes = bytes | memoryview
 
 
 class Disk(Protocol):
-    """Files and folders.  Failures are `OSError`, with `errno`; files are descriptors."""
+    """Files as descriptors, and folders; failures are `OSError` with `errno`."""
 
     def create(self, path: Path, *, exclusive: bool = False, direct: bool = False) -> int:
-        """Opens a file for writing, empty.
-
-        `exclusive`: it must be new.  `direct`: past the page cache, where that can be.
-        """
+        """Open an empty file for writing; `direct`: past the page cache, where possible."""
 
     def open(self, path: Path) -> int:
-        """Opens a file for reading."""
+        """Open a file for reading."""
 
     def write(self, file: int, data: Bytes, at: int) -> int:
-        """Writes at a place; how many bytes, which may be fewer."""
+        """Write at an offset; the count of bytes may be smaller."""
 
     def read(self, file: int, into: memoryview, at: int) -> int:
-        """Reads from a place; how many bytes, which may be fewer; 0 at the end."""
+        """Read from an offset; the count of bytes may be smaller; 0 at the end."""
 
     def size(self, file: int) -> int:
-        """Its length, bytes."""
+        """Bytes."""
 
     def fsync(self, file: int) -> None:
-        """Makes what was written durable."""
+        """Make the file's content durable."""
 
     def close(self, file: int) -> None:
-        """Closes it."""
+        """Close a file."""
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder."""
+        """Names in a folder."""
 
     def make_folder(self, path: Path) -> None:
-        """Makes a new folder in one that is there."""
+        """Make a folder in one that exists."""
 
     def sync_folder(self, path: Path) -> None:
-        """Makes the names in a folder durable."""
+        """Make the names in a folder durable."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Gives a file or folder another name."""
+        """Rename a file or folder."""
 
     def remove(self, path: Path) -> None:
-        """Removes a file."""
+        """Remove a file."""
 
     def remove_tree(self, path: Path) -> None:
-        """Removes a folder and what is in it, in as far as that can be."""
+        """Remove a folder with its content, as far as possible."""
 
     def free_bytes(self, folder: Path) -> int:
         """Room for more."""
 
     def lock(self, folder: Path) -> int:
-        """Makes a folder, with those above it, and takes it for this process, as long as it lives.
-
-        Raises
-        ------
-        FolderTaken
-            Another process has it.
-        """
+        """Make a folder and lock it for this process's life, or raise `FolderTaken`."""
 
     def unlock(self, lock: int) -> None:
-        """Lets others have it."""
+        """Unlock a folder."""
 
 
 class OsDisk:
-    """That of the machine."""
-
     def create(self, path: Path, *, exclusive: bool = False, direct: bool = False) -> int:
-        """See `Disk`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         flags |= os.O_EXCL if exclusive else os.O_TRUNC
         if not direct:
@@ -97,39 +85,30 @@ class OsDisk:
             return os.open(path, flags, 0o666)
 
     def open(self, path: Path) -> int:
-        """See `Disk`."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, file: int, data: Bytes, at: int) -> int:
-        """See `Disk`."""
         return os.pwrite(file, data, at)
 
     def read(self, file: int, into: memoryview, at: int) -> int:
-        """See `Disk`."""
         return os.preadv(file, [into], at)
 
     def size(self, file: int) -> int:
-        """See `Disk`."""
         return os.fstat(file).st_size
 
     def fsync(self, file: int) -> None:
-        """See `Disk`."""
         os.fsync(file)
 
     def close(self, file: int) -> None:
-        """See `Disk`."""
         os.close(file)
 
     def names(self, folder: Path) -> list[str]:
-        """See `Disk`."""
         return os.listdir(folder)  # noqa: PTH208 - names, not paths
 
     def make_folder(self, path: Path) -> None:
-        """See `Disk`."""
         path.mkdir()
 
     def sync_folder(self, path: Path) -> None:
-        """See `Disk`."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -137,38 +116,31 @@ class OsDisk:
             os.close(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """See `Disk`."""
         old.replace(new)
 
     def remove(self, path: Path) -> None:
-        """See `Disk`."""
         path.unlink()
 
     def remove_tree(self, path: Path) -> None:
-        """See `Disk`."""
         shutil.rmtree(path, ignore_errors=True)
 
     def free_bytes(self, folder: Path) -> int:
-        """See `Disk`."""
         status = os.statvfs(folder)
         return status.f_bavail * status.f_frsize
 
     def lock(self, folder: Path) -> int:
-        """See `Disk`."""
         return take_folder(folder)
 
     def unlock(self, lock: int) -> None:
-        """See `Disk`."""
         os.close(lock)
 
 
 OS_DISK: Disk = OsDisk()
 LOST_WRITE = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""What a sync says when something that was written before is not on the disk."""
+"""Errors of a sync that mean that earlier writes are not on the disk."""
 
 
 def read_file(disk: Disk, path: Path) -> bytes:
-    """All of a file."""
     file = disk.open(path)
     try:
         data = bytearray(disk.size(file))
@@ -179,7 +151,7 @@ def read_file(disk: Disk, path: Path) -> bytes:
 
 
 def read_at(disk: Disk, file: int, into: memoryview, at: int) -> int:
-    """Fills `into` from a place of a file; how many bytes there were."""
+    """Fill `into` from an offset of a file, up to its end; count of bytes."""
     done = 0
     while done < len(into) and (n := disk.read(file, into[done:], at + done)):
         done += n
@@ -187,14 +159,14 @@ def read_at(disk: Disk, file: int, into: memoryview, at: int) -> int:
 
 
 def write_at(disk: Disk, file: int, data: Bytes, at: int) -> None:
-    """Writes all of `data` at a place of a file."""
+    """Write all of `data` at an offset of a file."""
     view, done = memoryview(data), 0
     while done < len(view):
         done += disk.write(file, view[done:], at + done)
 
 
 def write_file(disk: Disk, path: Path, data: bytes) -> None:
-    """Writes a file, and makes its content durable."""
+    """Write a file, and make its content durable."""
     file = disk.create(path)
     try:
         write_at(disk, file, data, 0)
@@ -204,7 +176,7 @@ def write_file(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def sync_folder(disk: Disk, path: Path) -> None:
-    """Makes names durable; a file system may refuse this, but not lose what was written."""
+    """Make names durable; ignores a refusal, but not lost writes."""
     try:
         disk.sync_folder(path)
     except OSError as error:

@@ -1,12 +1,12 @@
-"""The folder of a job's checkpoints: which there are, which are good, how one comes and goes.
+"""The folder of a job's checkpoints: which exist, which are good, how one is added and removed.
 
     begin -> checkpoint-000012.part/ <- files of shards ... -> manifest, last -> checkpoint-000012/
     found -> every checkpoint with its state: good, unfinished or damaged, and why
     prune -> only the newest stay
 
-It owns names, order and safety on disk: a folder without ``.part`` is complete, because it got its
-name by a rename when everything in it was on the disk.  What is in the files is `shard_file`'s and
-`manifest`'s business.  No clock here.
+Owns names, order and safety on disk: a folder without ``.part`` is complete, because it was renamed
+when everything in it was durable.  The content of files belongs to `shard_file` and `manifest`.
+No clock here.
 """
 
 from __future__ import annotations
@@ -29,30 +29,17 @@ from snailps.store.checkpoint.manifest import NAME, Manifest
 from snailps.store.checkpoint.shard_file import FileEntry, ShardFile, write_error
 
 BEGUN = "begun"
-"""File that the master puts into the folder of a new checkpoint: servers must see the same disk."""
+"""File that the master puts into a new checkpoint's folder: servers must see the same disk."""
 
 _NAME = re.compile(r"checkpoint-(\d{6,})(\.part|\.old)?")
 PASSED = "passed.json"
-"""Says up to which number the checkpoints are of runs that are over."""
+"""File with the number up to which checkpoints are of runs that are over."""
 COURSE = "course.npz"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint on disk.
-
-    Attributes
-    ----------
-    number : int
-    path : Path
-        Its folder.
-    state : str
-        ``good``, ``unfinished`` (its writer ended first) or ``damaged``.
-    why : str
-        What is wrong with it; empty for a good one.
-    manifest : Manifest or None
-        Of a good one.
-    """
+    """A checkpoint on disk: good, unfinished (its writer ended first) or damaged, and why."""
 
     number: int
     path: Path
@@ -62,20 +49,8 @@ class Found:
 
 
 def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[ShardFile]]:
-    """A checkpoint whose manifest, lengths, headers and indices are as they should be.
+    """A checkpoint whose manifest, lengths, headers and indices are right, or a `CheckpointError`.
 
-    Parameters
-    ----------
-    path : Path
-        Its folder.
-
-    Raises
-    ------
-    CheckpointError
-        Something is missing or damaged; says what.
-
-    Notes
-    -----
     Reads some KB a shard; rows are compared with their checksums when they are read.
     """
     try:
@@ -97,13 +72,7 @@ def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[Sh
 
 
 def read_course(path: Path, manifest: Manifest, disk: Disk = OS_DISK) -> bytes:
-    """The file with what the job needs to go on, compared with its checksum.
-
-    Raises
-    ------
-    CheckpointError
-        It is missing or damaged.
-    """
+    """The file with what the job needs to continue, compared with its checksum."""
     file = path / manifest.course.name
     try:
         data = read_file(disk, file)
@@ -115,13 +84,7 @@ def read_course(path: Path, manifest: Manifest, disk: Disk = OS_DISK) -> bytes:
 
 
 def verify(path: Path) -> Manifest:
-    """Reads a whole checkpoint and compares all of it with its checksums.
-
-    Raises
-    ------
-    CheckpointError
-        The first thing that is wrong.
-    """
+    """Read a whole checkpoint and compare it with its checksums."""
     manifest, files = open_checkpoint(path)
     everything = np.ones(manifest.frag_num, np.bool_)
     for file in files:
@@ -131,31 +94,18 @@ def verify(path: Path) -> Manifest:
 
 
 class CheckpointFolder:
-    """The checkpoints of one job.
-
-    Parameters
-    ----------
-    path : Path
-        Their folder; it need not exist.
-    disk : Disk
-    """
+    """The checkpoints of one job; their folder need not exist."""
 
     def __init__(self, path: Path, disk: Disk = OS_DISK) -> None:
         self.path, self._disk = path, disk
         self._lock = -1
 
     def found(self) -> list[Found]:
-        """All checkpoints in the folder, oldest first, their rows not looked at.
-
-        Raises
-        ------
-        CheckpointError
-            The folder cannot be read.
-        """
+        """All checkpoints in the folder, oldest first; reads no rows."""
         return [self._look(number, path) for number, path in self._named() if path.suffix != ".old"]
 
     def candidates(self) -> Iterator[Found]:
-        """Those that the job may go on from, newest first, good ones or not."""
+        """Checkpoints that the job may continue from, newest first, good or not."""
         passed = self.passed()
         for one in reversed(self.found()):
             if one.number > passed:
@@ -166,11 +116,11 @@ class CheckpointFolder:
         return max([self.passed(), *(number for number, _ in self._named())]) + 1
 
     def passed(self) -> int:
-        """Checkpoints up to this number are of runs that ended, or were begun anew; 0: none."""
+        """The number up to which checkpoints are of runs that ended or were begun anew; 0: none."""
         try:
             plain = json.loads(read_file(self._disk, self.path / PASSED))
             through, why = int(plain.pop("through")), str(plain.pop("why"))
-            # Earlier versions wrote no checksum.  A digit that changed would hide good ones.
+            # Earlier versions wrote no checksum; a changed digit would hide good checkpoints.
             if plain and plain != {"crc32c": _sum_of(through, why)}:
                 raise ValueError("its checksum is wrong")
             return through
@@ -183,7 +133,7 @@ class CheckpointFolder:
             ) from None
 
     def set_passed(self, why: str) -> None:
-        """Notes that no job goes on from what is here: the run ended, or begins anew."""
+        """Note that no job continues from what is here: the run ended, or begins anew."""
         number = self.next_number() - 1
         if number > self.passed():
             plain = {"through": number, "why": why, "crc32c": _sum_of(number, why)}
@@ -197,13 +147,7 @@ class CheckpointFolder:
                 raise write_error(self.path / PASSED, error) from error
 
     def take(self) -> None:
-        """Makes the folder and keeps it for this process, which clears away unfinished ones.
-
-        Raises
-        ------
-        CheckpointError
-            It cannot be made or written, or another process has it.
-        """
+        """Make the folder, lock it for this process, and remove unfinished checkpoints."""
         if self._lock >= 0:
             return
         try:
@@ -217,25 +161,19 @@ class CheckpointFolder:
             ) from None
 
     def clear(self) -> None:
-        """Removes what is unfinished or was about to be removed."""
+        """Remove checkpoints that are unfinished or half removed."""
         for _, path in self._named():
             if path.suffix in (".part", ".old"):
                 self._disk.remove_tree(path)
 
     def release(self) -> None:
-        """Lets others have the folder; more calls do nothing."""
+        """Unlock the folder; may be called again."""
         if self._lock >= 0:
             self._disk.unlock(self._lock)
             self._lock = -1
 
     def begin(self, number: int) -> Path:
-        """An empty folder for the files of a new checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            It cannot be made.
-        """
+        """An empty folder for the files of a new checkpoint."""
         part = self.path / f"checkpoint-{number:06d}.part"
         try:
             self._disk.make_folder(part)
@@ -244,13 +182,9 @@ class CheckpointFolder:
         return part
 
     def complete(self, part: Path, manifest: Manifest) -> Path:
-        """Writes the manifest, then gives the folder its final name; returns it.
+        """Write the manifest, then give the folder its final name; return it.
 
-        Raises
-        ------
-        CheckpointError
-            Its files do not hold every fragment; the disk is full, or it cannot be written for
-            another reason.
+        `CheckpointError` if its files do not hold every fragment, or cannot be written.
         """
         held = sum(file.fragments for file in manifest.files)
         if held != manifest.frag_num:
@@ -269,7 +203,7 @@ class CheckpointFolder:
         return path
 
     def prune(self, kept: int) -> list[int]:
-        """Removes all that are older than the newest `kept` good ones; their numbers."""
+        """Remove what is older than the newest `kept` good checkpoints; their numbers."""
         found = self.found()
         good = [one.number for one in found if one.state == "good"]
         if len(good) < kept:
@@ -308,13 +242,7 @@ class CheckpointFolder:
 
 
 def write_course(part: Path, data: bytes, disk: Disk = OS_DISK) -> FileEntry:
-    """Writes what the job needs to go on into a checkpoint's folder.
-
-    Raises
-    ------
-    CheckpointError
-        The disk is full, or it cannot be written for another reason.
-    """
+    """Write what the job needs to continue into a checkpoint's folder."""
     _write(disk, part / COURSE, data)
     return FileEntry(COURSE, len(data), 0, 0, 0, crc32c(data))
 

@@ -1,6 +1,6 @@
-"""A folder that one process keeps for itself, for as long as it lives.
+"""Lock a folder for one process, as long as it lives.
 
-take_folder(path) -> descriptor -> os.close, or the end of the process, lets others have it
+take_folder(path) -> descriptor -> os.close, or the end of the process, unlocks it
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ class FolderTaken(Exception):
 
 
 def take_folder(path: Path) -> int:
-    """Makes a folder and takes it; returns the descriptor that keeps it.
-
-    Raises
-    ------
-    FolderTaken
-        Another process has it.
-    OSError
-        It cannot be made, written or locked.
-    """
+    """Make and lock a folder; return the descriptor that keeps the lock."""
     path.mkdir(parents=True, exist_ok=True)
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

@@ -1,9 +1,9 @@
-"""What a checkpoint says of itself: the file ``manifest.json``, written when all else is there.
+"""The manifest of a checkpoint: the file ``manifest.json``, written after all others.
 
     Manifest -> to_bytes -> manifest.json -> from_bytes -> Manifest, every value checked
 
-It owns the manifest's JSON and its checksum (docs/checkpoint_format.md).  What a job or a table is,
-it does not know: those are plain values, which their owners read.  No folders and no clock here.
+Owns the manifest's JSON and its checksum (docs/checkpoint_format.md).  A job or a table is a plain
+value here, which its owner reads.  No folders and no clock.
 """
 
 from __future__ import annotations
@@ -25,24 +25,11 @@ _NO_SUM = '"crc32c": "00000000"'
 class Manifest:
     """All that is known of a finished checkpoint.
 
-    Attributes
-    ----------
-    number : int
-        1 for the first in its folder.
-    life : int
-        Of the cluster that wrote it.  The push marks in the files are of that life.
-    saved_at : str
-        When it was begun, ISO 8601 in UTC.
-    frag_num : int
-        Fragments of the cluster.
-    tables : tuple of dict
-        ``number`` of a table in the files, and its declaration as ``table``.
-    files : tuple of FileEntry
-        Each shard's file.  Together they hold every fragment once.
-    job : dict
-        What the job is and how far it was: for people, and to know it again.
-    course : FileEntry
-        The file with what the job needs to go on; its index_crc32c is that of the whole file.
+    `life` is the cluster's that wrote it and that its push marks are of; `saved_at` is its
+    beginning, ISO 8601 in UTC.  Each of `tables` has ``number`` and ``table``, its declaration.
+    `files` are those of the shards and hold every fragment once; `job` says what the job is and how
+    far it was; `course` is the file with what the job needs to continue (index_crc32c is that of
+    the whole file).
     """
 
     number: int
@@ -56,16 +43,14 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows of all tables."""
         return sum(file.rows for file in self.files)
 
     @property
     def total_bytes(self) -> int:
-        """Of all files but this one."""
+        """Bytes of all files but this one."""
         return sum(file.bytes for file in self.files) + self.course.bytes
 
     def to_bytes(self) -> bytes:
-        """The manifest's file."""
         plain = {
             "format": FORMAT,
             "crc32c": "00000000",
@@ -84,19 +69,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
-        """The manifest of a file.
-
-        Parameters
-        ----------
-        data : bytes
-        where : str
-            Its path, for messages.
-
-        Raises
-        ------
-        CheckpointError
-            It is damaged, or of a format that this version does not know.
-        """
+        """Parse and check a manifest; `where` is its path, for messages."""
         try:
             text = data.decode()
             plain = json.loads(text)

@@ -3,8 +3,8 @@
     buffers of sections (_sections) -> ShardFileWriter -> file, past the page cache where it can
     file -> ShardFile -> header, index -> sections, each compared with its checksum
 
-It owns the bytes between sections and the folder (docs/checkpoint_format.md).  It knows no
-manifest and no shard; threads may write different buffers of one file at a time.
+Owns the bytes between sections and the folder (docs/checkpoint_format.md).  Knows no manifest and
+no shard; threads may write different buffers of one file at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from snailps.store.checkpoint.disk import OS_DISK, Disk, read_at, write_at
 MAGIC = b"SNAILCKP"
 FORMAT = 1
 PAGE = 4096
-"""Buffers begin and end at multiples of it, in memory and in the file."""
+"""Alignment of buffers' ends, in memory and in the file."""
 BATCH_BYTES = 16 << 20
 HUGE = 2 << 20
 _HEADER = struct.Struct("<8sIIQQII")
@@ -41,21 +41,7 @@ Buffer = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What the manifest says of a shard's file.
-
-    Attributes
-    ----------
-    name : str
-        In the checkpoint's folder.
-    bytes : int
-        Its length.
-    index_at : int
-        Where its index begins.
-    fragments : int
-        Sections that it holds.
-    rows : int
-    index_crc32c : int
-    """
+    """A shard's file in the manifest: name, length, index offset, sections, rows, checksum."""
 
     name: str
     bytes: int
@@ -65,18 +51,11 @@ class FileEntry:
     index_crc32c: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> FileEntry:
-        """The entry that `to_dict` wrote.
-
-        Raises
-        ------
-        CheckpointError
-            Anything is missing, unknown or of another type.
-        """
+        """Check and take what `to_dict` gave; else `CheckpointError`."""
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
             raise CheckpointError(f"{where}: file: expected {cls.__slots__}, got {data!r:.99}")
         name = data["name"]
@@ -88,15 +67,13 @@ class FileEntry:
 
     @property
     def index_bytes(self) -> int:
-        """Length of its index."""
         return self.fragments * _ENTRY.itemsize
 
 
 def new_buffer(length: int) -> Buffer:
-    """A buffer of at least `length` bytes that can be written past the page cache.
+    """A buffer of at least `length` bytes for writing past the page cache.
 
-    Private: systems commonly give shared memory no huge pages, and each page that is written past
-    the page cache costs system time: 2.2 ms for 16 MiB, with huge pages 0.5.
+    Private memory, as shared memory commonly gets no huge pages, and each page costs system time.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(_padded(length), PAGE), flags=flags)
@@ -107,7 +84,7 @@ def new_buffer(length: int) -> Buffer:
 
 
 def write_error(path: Path, error: OSError) -> CheckpointError:
-    """The words for a write that failed."""
+    """The error of a failed write, in words."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         cause = f"the disk or quota of {path.parent} is full: make room, or keep fewer checkpoints"
     else:
@@ -116,21 +93,7 @@ def write_error(path: Path, error: OSError) -> CheckpointError:
 
 
 class ShardFileWriter:
-    """Writes one shard's file; each writer asks `reserve` for a place first.
-
-    Parameters
-    ----------
-    path : Path
-        A new file.
-    life, number, frag_num : int
-        Of the cluster, of the checkpoint, of its keys.
-    disk : Disk
-
-    Raises
-    ------
-    CheckpointError
-        It cannot be made.
-    """
+    """Write one shard's new file; each writer asks `reserve` for a place first."""
 
     def __init__(
         self, path: Path, life: int, number: int, frag_num: int, disk: Disk = OS_DISK
@@ -154,7 +117,7 @@ class ShardFileWriter:
             raise
 
     def reserve(self, used: int) -> int:
-        """A place in the file for `used` bytes."""
+        """Offset in the file for `used` bytes."""
         with self._lock:
             at = self._at
             self._at += _padded(used)
@@ -163,13 +126,7 @@ class ShardFileWriter:
     def put(
         self, at: int, buffer: Buffer, used: int, sections: Sequence[tuple[int, int, int, int]]
     ) -> None:
-        """Writes a buffer of sections at its reserved place, and notes their checksums.
-
-        Raises
-        ------
-        CheckpointError
-            The disk is full, or it cannot be written for another reason.
-        """
+        """Write a buffer of sections at its reserved place, and note their checksums."""
         length = _padded(used)
         buffer[used:length] = 0
         entries = [
@@ -185,13 +142,7 @@ class ShardFileWriter:
             self.written += length
 
     def close(self) -> FileEntry:
-        """Writes the index and sees to it that everything is on the disk.
-
-        Raises
-        ------
-        CheckpointError
-            As `put`; the file is removed then.
-        """
+        """Write the index and make the file durable; remove it on failure."""
         index = np.array(sorted(self._entries), _ENTRY)
         data = index.tobytes()
         try:
@@ -211,7 +162,7 @@ class ShardFileWriter:
         )  # fmt: skip
 
     def abandon(self) -> None:
-        """Removes the file; more calls do nothing."""
+        """Remove the file; may be called again."""
         if self._file >= 0:
             self._disk.close(self._file)
             self._file = -1
@@ -227,27 +178,10 @@ class ShardFileWriter:
 
 
 class ShardFile:
-    """One shard's file, for reading.
+    """Read one shard's file; `entry`, `life`, `number` and `frag_num` are the manifest's.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the checkpoint.
-    entry : FileEntry
-        What its manifest says of the file.
-    life, number, frag_num : int
-        What it says of all of them.
-    disk : Disk
-
-    Attributes
-    ----------
-    index : numpy.ndarray
-        Fields fragment, crc32c, at, bytes, rows; fragments ascending.
-
-    Raises
-    ------
-    CheckpointError
-        It is missing, shorter than it was, or not the file that the manifest means.
+    `index` has fields fragment, crc32c, at, bytes, rows; fragments ascending.  `CheckpointError` if
+    the file is missing, shorter than it was, or not the file that the manifest means.
     """
 
     def __init__(
@@ -285,24 +219,15 @@ class ShardFile:
         self._check_index(entry)
 
     def sections(self, owned: NDArray[np.bool_]) -> Iterator[tuple[int, Buffer]]:
-        """Sections of the fragments that are marked in `owned`, compared with their checksums.
+        """Sections of the fragments marked in `owned`, compared with their checksums.
 
-        Yields
-        ------
-        fragment : int
-        section : numpy.ndarray
-            uint8 (n,), good until the next one is asked for.
-
-        Raises
-        ------
-        CheckpointError
-            A section is damaged, or cannot be read.
+        Yields (fragment, uint8 (n,)), valid until the next one.
         """
         for batch in self.batches(owned):
             yield from batch
 
     def batches(self, owned: NDArray[np.bool_]) -> Iterator[list[tuple[int, Buffer]]]:
-        """As `sections`, some at a time: as many as one read gives, good until the next one."""
+        """As `sections`, in lists of what one read gives, valid until the next one."""
         wanted = self.index[owned[self.index["fragment"]]]
         wanted = wanted[np.argsort(wanted["at"])]
         buffer = new_buffer(BATCH_BYTES)
@@ -338,7 +263,7 @@ class ShardFile:
             self._disk.close(file)
 
     def _check_length(self, entry: FileEntry, length: int) -> None:
-        """Before memory is taken for what the entry announces."""
+        """Compare lengths before memory is allocated for what the entry announces."""
         if length != entry.bytes:
             raise CheckpointError(
                 f"{self.path}: expected {entry.bytes:,} bytes, it has {length:,}: "
@@ -380,7 +305,7 @@ class ShardFile:
         return CheckpointError(f"{self.path}: cannot be read: {error.strerror}")
 
     def _part(self, file: int, at: int, length: int) -> bytes:
-        """So many bytes from a place on, or fewer where it ends first."""
+        """Up to `length` bytes from an offset; fewer at the end of the file."""
         data = bytearray(length)
         return bytes(data[: read_at(self._disk, file, memoryview(data), at)])
 

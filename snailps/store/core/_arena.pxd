@@ -25,7 +25,7 @@ cdef struct Arena:
     char *bump                      # never used, hence zero, up to `end`
     char *end
     Region *regions
-    Region *small                   # ... of which these have small pages, and no thread is told yet
+    Region *small                   # ... with small pages, not given to a thread yet
     Spare *spare                    # NULL until the first one is ordered
     bint patient                    # no request waits for this shard: touch pages in its own thread
     uint64_t reserved               # bytes of all regions

@@ -4,16 +4,14 @@
     mmap -> region (2 MiB boundary, huge pages wanted) -> pieces and blocks, taken back for re-use
     region half used -> a thread maps and touches the next one, makes pages huge that are not, ends
 
-The first touch of a page costs its clearing: 0.1 to 0.3 ms a huge page, and 5 ms in a virtual machine
-whose host has to find the memory first.  A push must not wait for that, so a thread does it that
-lives as long as one region takes.  Until the region is touched it is the thread's own, from `_spare_take`
-on the arena's: only two flags are shared.
+The first touch of a page is slow (docs/design/rows-in-memory.md), so a thread does it and no push waits.
+Until the region is touched only this thread uses it, from `_spare_take` on only the arena does; they
+share two flags.
 
-Where rows come faster than the thread makes pages, small pages are used meanwhile.  The next thread
-has the kernel gather them into huge ones: each access to a small page of a large table costs a walk
-through the page table.
-
-Nothing here locks: an arena belongs to one shard's thread.  It must not know rows, keys or indices.
+Where rows come faster than the thread makes pages, small pages are used meanwhile, which the next
+thread has the kernel gather into huge ones: each access to a small page of a large table walks the
+page table.  Nothing here locks: an arena belongs to one shard's thread.  Must not know rows, keys or
+indices.
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -78,7 +76,7 @@ cdef enum:
     PAGE_BYTES = 4 << 10            # the smallest there is, where huge ones are not to be had
     REGION_HEAD = 64                # of a region, for its list
     REGION_MIN = HUGE_BYTES         # all that a small shard takes
-    REGION_MAX = 32 << 20           # one and a half of them are touched before they are needed
+    REGION_MAX = 32 << 20           # up to 1.5 of them are touched ahead
 
 cdef struct Region:                 # heads each region
     Region *next
@@ -87,14 +85,14 @@ cdef struct Region:                 # heads each region
 
 cdef enum:                          # Spare.done, set by the thread
     SPARE_READY = 1                 # `region` is touched, or NULL
-    SPARE_ENDED = 2                 # ... and what was of small pages is seen to
+    SPARE_ENDED = 2                 # ... and small pages are gathered
 
 cdef struct Spare:
     pthread_t thread
     bint ordered                    # a thread was started and is not joined yet
     bint taken                      # its region was
     int done
-    int stop                        # by the owner: leave the rest as it is
+    int stop                        # set by the owner: leave the rest as it is
     uint64_t length
     Region *region
     Region *small                   # in use, but nothing here looks at their heads
@@ -105,7 +103,7 @@ cdef struct Spare:
 cdef Region *_region_map(uint64_t length, bint huge) noexcept nogil:
     """Zeros, `length` bytes (a multiple of 2 MiB) on a 2 MiB boundary; or NULL.
 
-    `huge` asks for huge pages; without it the system decides, mostly for small ones.
+    Without `huge` the system decides on huge pages, mostly against.
     """
     cdef char *raw = <char *>mmap(NULL, length + HUGE_BYTES, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -113,8 +111,8 @@ cdef Region *_region_map(uint64_t length, bint huge) noexcept nogil:
     cdef Region *region
     if raw == <char *>-1:
         return NULL
-    # What is too much goes from the lower end where it can: the system hands out room downwards, so
-    # regions become neighbours, which it counts as one of the 65,530 maps that a process may have.
+    # Trim the lower end where possible: the system maps downwards, so regions become neighbours, which
+    # count as one of the 65,530 maps that a process may have.
     head = HUGE_BYTES - <uintptr_t>raw % HUGE_BYTES
     munmap(raw, head)
     if head < HUGE_BYTES:
@@ -128,7 +126,7 @@ cdef Region *_region_map(uint64_t length, bint huge) noexcept nogil:
 
 
 cdef void *_prepare(void *argument) noexcept nogil:
-    """The thread: maps the spare region and touches every page of it."""
+    """The thread: map the spare region and touch every page of it."""
     cdef Spare *spare = <Spare *>argument
     cdef volatile char *page
     cdef uint64_t at = PAGE_BYTES           # the head has touched the first one
@@ -147,7 +145,7 @@ cdef void *_prepare(void *argument) noexcept nogil:
 
 
 cdef void _spare_order(Arena *arena, uint64_t length) noexcept nogil:
-    """Starts making a spare region, unless one is there or being made.
+    """Start making a spare region, unless one is there or being made.
 
     Some 30 us; without a thread there is no spare, and the arena maps what it needs.
     """
@@ -172,7 +170,7 @@ cdef void _spare_order(Arena *arena, uint64_t length) noexcept nogil:
 
 
 cdef bint _spare_is_late(const Arena *arena) noexcept nogil:
-    """Whether a spare region is being made and not ready, or its thread is still at small pages."""
+    """Whether a spare region is not ready yet, or its thread is still at small pages."""
     cdef int done
     if arena.spare == NULL or not arena.spare.ordered:
         return False
@@ -196,17 +194,17 @@ cdef Region *_spare_take(Arena *arena, uint64_t length, bint wait) noexcept nogi
 
 
 cdef uint64_t _usual_region(const Arena *arena) noexcept nogil:
-    """Bytes of the next region: they grow with the shard."""
+    """Bytes of the next region: an eighth of the shard's, within bounds."""
     cdef uint64_t eighth = arena.reserved // 8 // HUGE_BYTES * HUGE_BYTES
     return min(max(eighth, <uint64_t>REGION_MIN), <uint64_t>REGION_MAX)
 
 
 cdef Region *_new_region(Arena *arena, uint64_t room) noexcept nogil:
-    """A region for a piece of `room` bytes, the spare one if it can be; NULL = no memory."""
+    """A region for a piece of `room` bytes, the spare one if possible; NULL = no memory."""
     cdef uint64_t needed = (room + REGION_HEAD + HUGE_BYTES - 1) // HUGE_BYTES * HUGE_BYTES
     cdef Region *region = _spare_take(arena, needed, False)
     if region == NULL and _spare_is_late(arena) and not arena.patient:
-        # This thread touches these pages itself: in small steps, and no more than it must.
+        # This thread touches these pages itself: small ones, as few as possible.
         region = _region_map(needed, False)
         if region != NULL:
             region.next_small = arena.small
@@ -296,7 +294,7 @@ cdef char *arena_cut(Arena *arena, uint64_t length) noexcept nogil:
         region = _new_region(arena, length)
         if region == NULL:
             return NULL
-        # Go on in whichever of the two regions has more left; the rest of the other stays useful.
+        # Continue in the region with more left; the rest of the other goes on the free lists.
         piece = <char *>region + REGION_HEAD
         if region.length - REGION_HEAD - length < left:
             arena_give(arena, piece + length, region.length - REGION_HEAD - length)

@@ -13,7 +13,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from snailps.store.tables cimport Shard, Table
 
 cdef enum:
-    STAGED_BYTES_MAX = 2 << 30      # of a shard, unless it is told otherwise
+    STAGED_BYTES_MAX = 2 << 30      # of a shard, by default
     SPARE_PAGES = 32                # of the largest part whose memory is kept
 
 cdef enum:
@@ -21,8 +21,8 @@ cdef enum:
 
 cdef enum Stage:                    # what became of a contribution
     STAGE_OK = 0
-    STAGE_DROPPED = 1               # another one's counts, or it was applied already
-    STAGE_FUTURE = 2                # of a clock that has not come
+    STAGE_DROPPED = 1               # another incarnation's counts, or applied already
+    STAGE_FUTURE = 2                # of a later clock
     STAGE_SEALED = 3                # new values for a slot that its own incarnation had sealed
     STAGE_SLOT = 4                  # the clock has no such slot
     STAGE_FULL = 5                  # over the limit of bytes
@@ -31,9 +31,9 @@ cdef enum Stage:                    # what became of a contribution
 cdef enum Seal:
     SEAL_OK = 0
     SEAL_AGAIN = 1                  # sealed or applied before: nothing changed
-    SEAL_CLOSED = 2                 # it was the last one: the clock went on
+    SEAL_CLOSED = 2                 # it was the last one: the clock advanced
     SEAL_FUTURE = 3
-    SEAL_SLOTS = 4                  # other seals of this clock say another number of slots
+    SEAL_SLOTS = 4                  # earlier seals of this clock gave another number of slots
     SEAL_REFUSED = 5                # a push of this incarnation to the slot was refused
     SEAL_BROKEN = 6                 # the sums could not be applied: see `broken`
 
@@ -64,14 +64,14 @@ cdef struct Slot:
     Staged *first                   # in the order of the pushes, of all incarnations
     Staged *last
     uint64_t sealed                 # by this incarnation; 0 = not yet
-    uint64_t refused                # incarnation that a push was refused to; or EVERYBODY
+    uint64_t refused                # incarnation whose push was refused; or EVERYBODY (several)
 
 cdef struct Sums:                   # of one table in the present clock
     Sums *next
     Table *table
-    Staged *parts                   # in which sums lie
+    Staged *parts                   # that hold sums
     bint state
-    float lr_scale                  # of all that is staged for it; NO_LR_SCALE = nothing is
+    float lr_scale                  # of all contributions; NO_LR_SCALE = none yet
     uint32_t floats
     uint32_t count
     uint32_t cap
@@ -86,7 +86,7 @@ ctypedef bint (*ApplySums)(void *door, Table *table, const Sums *sums) noexcept 
 
 cdef struct Slots:
     uint64_t clock                  # all clocks below were applied
-    uint32_t slots                  # of this clock, as its seals say; 0 = none has come
+    uint32_t slots                  # of this clock, by its seals; 0 = none yet
     uint32_t cap
     Slot *slot
     uint32_t sealed                 # slots sealed so far
@@ -95,7 +95,7 @@ cdef struct Slots:
     int broken                      # Broken
     uint64_t bytes                  # staged, sums included
     uint64_t bytes_max
-    Staged *spare[SPARE_PAGES + 1]  # by pages: given back, to be used again
+    Staged *spare[SPARE_PAGES + 1]  # free parts, by pages
     uint64_t spare_bytes
     Sums *sums
     ApplySums apply_elsewhere
@@ -113,21 +113,22 @@ cdef int slots_check(const Slots *s, uint64_t clock, uint32_t slot,
 # The slot of the present clock; NULL = no memory.
 cdef Slot *slot_at(Slots *s, uint32_t slot) noexcept nogil
 
-# What a part of so many keys takes, and may take when it is summed.
+# Bytes of a part of `key_num` keys, with what its sums may take.
 cdef uint64_t staged_bytes_of(uint32_t key_num, uint32_t run_num, uint32_t floats) noexcept nogil
 
 # Room for a part, not counted yet; NULL = no memory.
 cdef Staged *staged_new(Slots *s, uint32_t key_num, uint32_t run_num, uint32_t floats) noexcept nogil
 
-# Gives back a part that is not counted; one that is.  Its memory is kept for others, within bounds.
+# Frees a part: `staged_give` one that is not counted, `staged_free` one that is.  Keeps the memory for
+# others, within bounds.
 cdef void staged_give(Slots *s, Staged *part) noexcept nogil
 cdef void staged_free(Slots *s, Staged *part) noexcept nogil
 
-# Says with which step size, times the table's, the sums of a table are to be applied; NULL = no
-# memory, `lr_scale` of the sums is another = contributions of one clock differ, which do not add up.
+# Sets the step size, a factor of the table's, for the sums of a table.  NULL = no memory; sums with
+# another `lr_scale` = contributions of one clock differ, which do not add up.
 cdef Sums *slots_scale(Slots *s, Table *table, bint state, float lr_scale) noexcept nogil
 
-# Takes a part, with its table, incarnation and contents, behind the slot's others.
+# Appends a part, with its table, incarnation and contents, to the slot.
 cdef void slots_stage(Slots *s, Slot *place, Staged *part) noexcept nogil
 
 # Adds a counted part to the sums of its table, which keep it if some begin in it; False = no memory,
@@ -155,7 +156,7 @@ cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil
 # Begins at `clock` anew: nothing is staged, sealed or broken.
 cdef void slots_set(Slots *s, uint64_t clock, bint early) noexcept nogil
 
-# Drops what is staged or summed of a table, which is about to go.
+# Drops contributions and sums of a table that is about to be dropped.
 cdef void slots_forget(Slots *s, const Table *table) noexcept nogil
 
 cdef void slots_free(Slots *s) noexcept nogil

@@ -5,9 +5,9 @@
     slots_seal -> the slot is complete -> sums by key, ((s0 + s1) + s2) + ...
     the last seal -> sums -> access method, each row once -> clock + 1
 
-A key's first value is where it was staged; later ones are added to it there, so a sum costs no memory
-of its own and a part is given back as soon as no sum lies in it.  Like the shard, a buffer belongs to
-one thread.  It must not know frames, marks or connections.
+Later values of a key are added to the first where it was staged: a sum costs no memory, and a part is
+freed once it holds no sum.  A buffer belongs to one thread, as the shard does.  Must not know
+frames, marks or connections.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -24,12 +24,12 @@ from snailps.store.tables cimport (
 
 cdef enum:
     NO_SUM = 0xFFFFFFFF
-    SUM_BYTES = 32                  # what a key's sum may take besides; counted when it is staged
-    # Memory of parts is used again: parts of a clock are as large as those of the one before, and the
-    # first touch of new pages would cost more than all that is done with a value.
+    SUM_BYTES = 32                  # of a key's sum beside its value; counted when it is staged
+    # Parts are re-used: those of the next clock have the same sizes, and the first touch of new pages
+    # would cost more than all work on a value.
     PAGE_BYTES = 4096
     SPARE_BYTES_MAX = 64 << 20
-    NAMED = 8                       # slots that are missing are named up to this number
+    NAMED = 8                       # missing slots that are named at most
 
 cdef enum:
     EVERYBODY = 0xFFFFFFFFFFFFFFFF  # more than one incarnation was refused
@@ -138,7 +138,7 @@ cdef void slots_stage(Slots *s, Slot *place, Staged *part) noexcept nogil:
 
 
 cdef void _slot_drop(Slots *s, Slot *place, uint64_t kept) noexcept nogil:
-    """Drops what a slot holds, but for the parts of incarnation `kept` (0 = none)."""
+    """Drop the parts of a slot, but for those of incarnation `kept` (0 = none)."""
     cdef Staged *part = place.first
     cdef Staged *next_one
     cdef Staged *last = NULL
@@ -162,7 +162,7 @@ cdef void _slot_drop(Slots *s, Slot *place, uint64_t kept) noexcept nogil:
 # --- sums ----------------------------------------------------------------------------------------
 
 cdef Sums *_sums_of(Slots *s, Table *table, bint state) noexcept nogil:
-    """The sums of a table, made when they are first wanted; NULL = no memory."""
+    """The sums of a table, made at first use; NULL = no memory."""
     cdef Sums **at = &s.sums
     cdef Sums *sums
     while at[0] != NULL:
@@ -188,7 +188,7 @@ cdef Sums *slots_scale(Slots *s, Table *table, bint state, float lr_scale) noexc
 
 
 cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
-    """Room for `need` keys; False = no memory, nothing lost."""
+    """Make room for `need` keys; False = no memory, nothing lost."""
     cdef uint64_t cap = max(sums.cap, <uint32_t>256)
     cdef uint64_t *keys
     cdef float **rows
@@ -228,7 +228,7 @@ cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
 
 
 cdef uint32_t _sum_place(const Sums *sums, uint64_t key) noexcept nogil:
-    """Where the index names the key, or would."""
+    """The key's place in the index, or the empty one for it."""
     cdef uint32_t at = <uint32_t>table_hash(key) & sums.mask
     while sums.index[at] != <uint32_t>NO_SUM and sums.keys[sums.index[at]] != key:
         at = (at + 1) & sums.mask
@@ -246,7 +246,7 @@ cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
     cdef float *value = part.values
     cdef uint32_t begun, g, i
     cdef uint32_t at = 0
-    cdef uint32_t found = NO_SUM    # the sum of the key before: parts of equal lists go in step
+    cdef uint32_t found = NO_SUM    # the previous key's sum: parts of equal lists run in step
     cdef uint32_t place
     if sums == NULL or not _sums_grow(sums, <uint64_t>sums.count + part.key_num):
         return False
@@ -279,7 +279,7 @@ cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
 
 
 cdef bint _sum_slot(Slots *s, Slot *place) noexcept nogil:
-    """Adds a sealed slot; False = no memory, what was not added is still there."""
+    """Add a sealed slot; False = no memory, and what was not added stays in the slot."""
     cdef Staged *part
     while place.first != NULL:
         part = place.first
@@ -293,7 +293,7 @@ cdef bint _sum_slot(Slots *s, Slot *place) noexcept nogil:
 
 
 cdef void _sums_clear(Slots *s, Sums *sums) noexcept nogil:
-    """Forgets the sums; their room serves the next clock."""
+    """Forget the sums; their room serves the next clock."""
     cdef Staged *part = sums.parts
     cdef Staged *next_one
     while part != NULL:
@@ -309,7 +309,7 @@ cdef void _sums_clear(Slots *s, Sums *sums) noexcept nogil:
 # --- the end of a clock --------------------------------------------------------------------------
 
 cdef bint _apply_sums(Shard *shard, const Sums *sums) noexcept nogil:
-    """Applies the sums of a table; False = no memory."""
+    """Apply the sums of a table; False = no memory."""
     cdef Values value = float_values(NULL, sums.floats)
     cdef Lookups lookups
     cdef uint32_t i
@@ -331,7 +331,7 @@ cdef void _close_average(Shard *shard, Table *table) noexcept nogil:
 
 
 cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
-    """Applies all sums: SEAL_CLOSED and the clock goes on, or SEAL_BROKEN."""
+    """Apply all sums: SEAL_CLOSED and the next clock, or SEAL_BROKEN."""
     cdef Sums *sums = s.sums
     while sums != NULL:
         if sums.count:
@@ -351,7 +351,7 @@ cdef int _apply_clock(Slots *s, Shard *shard) noexcept nogil:
 
 
 cdef void _slots_begin(Slots *s, uint64_t clock) noexcept nogil:
-    """An empty clock: what is staged is dropped."""
+    """Begin an empty clock; drop what is staged."""
     cdef uint32_t i
     cdef Sums *sums = s.sums
     while sums != NULL:
@@ -429,7 +429,7 @@ cdef void slots_lack(const Slots *s, char *text, size_t room) noexcept nogil:
 
 
 cdef bint _slots_fit(const Slots *s, uint32_t slots) noexcept nogil:
-    """Whether nothing is staged for a slot beyond these."""
+    """Whether nothing is staged for slots from `slots` on."""
     cdef uint32_t i
     for i in range(slots, s.cap):
         if s.slot[i].first != NULL:

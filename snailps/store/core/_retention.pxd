@@ -33,11 +33,11 @@ cdef packed struct RetentionHead:       # of a Retention as bytes; its cells fol
 # Counts a push of a key that has no row; whether its row is to be made.  The part has a Retention.
 cdef bint retention_admits(Slab *slab, Part *part, uint64_t key) noexcept nogil
 
-# Makes room for one more row; rows that went.  The part has a Retention.
+# Makes room for one more row; count of deleted rows.  The part has a Retention.
 cdef uint32_t retention_make_room(Slab *slab, Part *part) noexcept nogil
 
-# Deletes the rows of a part that were not among its last `age_max` pushes, once in half as many; rows
-# that went.  The table has an age, the part a Retention.
+# Deletes the rows of a part that were not among its last `age_max` pushes, once in half as many; count
+# of deleted rows.  The table has an age, the part a Retention.
 cdef uint32_t retention_expire(Slab *slab, Part *part) noexcept nogil
 
 # Halves the numbers of all rows of a part, before the next one would not fit.
@@ -45,7 +45,7 @@ cdef void retention_renumber(Slab *slab, Part *part) noexcept nogil
 
 
 cdef inline void retention_note(Slab *slab, Part *part, char *row) noexcept nogil:
-    """Gives a row that was just pushed the next number.  Inline: once a row."""
+    """Give a row that was just pushed the next number.  Inline: once a row."""
     if part.retention.pushed == <uint32_t>0xFFFFFFFF:
         retention_renumber(slab, part)
     part.retention.pushed += 1
@@ -60,5 +60,5 @@ cdef uint64_t retention_bytes(const Part *part) noexcept nogil
 # Writes them; where they end.
 cdef char *retention_copy(const Part *part, char *to) noexcept nogil
 
-# Takes them; 0, -1 = no memory, -2 = they are none.  Counts of another number of cells are left out.
+# Reads them; 0, -1 = no memory, -2 = malformed.  Ignores counts of another number of cells.
 cdef int retention_put(Slab *slab, Part *part, const char *data, uint64_t length) noexcept nogil

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Which rows a part makes and keeps: see the header.
+"""The rows that a part makes and keeps: see the header.
 
     a pushed key without a row -> four cells of one line -> the least of them + 1 -> admitted?
     numbers of last pushes -> histogram, three times -> the excess-th lowest -> rows up to it deleted
     number of the last push, less the age -> rows up to it deleted
 
-It owns counts and numbers; rows, index and memory are `_slab`.  It must not know tables, marks or frames.
+Owns counts and numbers; rows, index and memory are `_slab`'s.  Must not know tables, marks or frames.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -73,7 +73,7 @@ cdef inline uint32_t _number_of(const Slab *slab, const char *row) noexcept nogi
 
 
 cdef uint32_t _lowest(const Slab *slab, const Part *part, uint32_t wanted) noexcept nogil:
-    """The `wanted`-th lowest number of a last push, 1 = the lowest."""
+    """The `wanted`-th lowest number of a last push, from 1 on."""
     cdef uint32_t bins[BINS]
     cdef uint32_t known = 0             # the upper bits of the answer
     cdef uint32_t shift = 3 * BIN_BITS
@@ -96,11 +96,11 @@ cdef uint32_t _lowest(const Slab *slab, const Part *part, uint32_t wanted) noexc
 
 
 cdef uint32_t _delete_upto(Slab *slab, Part *part, uint32_t last) noexcept nogil:
-    """Deletes the rows with numbers up to `last`; how many."""
+    """Delete the rows with numbers up to `last`; their count."""
     cdef uint32_t before = part.rows
     cdef uint32_t i, slot
     cdef uint64_t key
-    cdef bint whole = part.rows == part.used    # slots that are not looked at yet stay so
+    cdef bint whole = part.rows == part.used    # no gaps; deletions leave later slots as they are
     for i in range(part.used):
         slot = slot_of(slab, i)
         if (whole or holds_row(slab, part, slot)) \

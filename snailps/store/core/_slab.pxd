@@ -140,7 +140,7 @@ cdef inline float *weights_of(char *row) noexcept nogil:
 
 
 cdef inline void track_push(const Slab *slab, char *row) noexcept nogil:
-    """Notes the tick of the push that has just changed a row, where the table tracks it."""
+    """Note the tick of a row's push, if the table tracks it."""
     if slab.touch_at:
         memcpy(row + slab.touch_at, slab.tick, sizeof(uint32_t))
 
@@ -152,7 +152,7 @@ cdef inline void track_push(const Slab *slab, char *row) noexcept nogil:
 cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_num, uint32_t dim,
                     uint32_t floats, bint touches, bint numbers) noexcept nogil
 
-# Ends a slab: fills in what it has of the arena's memory and forgets it; their number.  `to` NULL: only
+# Ends a slab: lists its pieces of the arena's memory and forgets them; their number.  `to` NULL: only
 # counts.
 cdef uint64_t slab_pieces(Slab *slab, uint32_t frag_num, Piece *to) noexcept nogil
 
@@ -163,7 +163,7 @@ cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats)
 # Bytes of a table's rows, indices and counts, with room that waits for rows.  Reads every part.
 cdef uint64_t slab_bytes(const Slab *slab, uint32_t frag_num) noexcept nogil
 
-# What decides which rows a part makes and keeps, made if it has none; NULL = no memory.
+# The part's Retention, made if it has none; NULL = no memory.
 cdef Retention *part_retention(Slab *slab, Part *part) noexcept nogil
 
 
@@ -196,8 +196,7 @@ cdef void part_drop_if_empty(Slab *slab, Part *part) noexcept nogil
 # Deletes the rows whose last push has a tick below `before`; their number.
 cdef uint64_t part_expire(Slab *slab, Part *part, uint32_t before) noexcept nogil
 
-# Every row of an average table that was pushed becomes its weighted mean, and the sums begin anew;
-# rows changed.
+# Replaces each pushed row of an average table by its weighted mean, and begins new sums; rows changed.
 cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil
 
 

@@ -5,9 +5,9 @@
     part -> part_copy -> rows as bytes -> part_put -> the same table elsewhere
     part -> part_expire, part_close_round -> rows deleted, rows changed
 
-The header says how rows lie.  Memory comes from `_arena`, first values from `RowOps`.  Walks go over
-the part's slots, in the shard's own thread, and allocate nothing.  It must not know marks, clocks,
-frames or tables; lookups of many keys at once are `tables.pyx`.
+The header says how rows lie.  Memory comes from `_arena`, first values from `RowOps`.  Walks visit the
+part's slots, in the shard's own thread, and allocate nothing.  Must not know marks, clocks, frames or
+tables; lookups of many keys at once are in `tables.pyx`.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -42,7 +42,7 @@ cdef void _part_clear(Part *part) noexcept nogil:
 
 
 cdef char *_take_piece(Arena *arena, uint64_t length) noexcept nogil:
-    """Of what is free, or new; contents are arbitrary."""
+    """A free piece, or a new one; contents are arbitrary."""
     cdef uint64_t whole
     cdef char *block = arena_free_block(arena, length, &whole)
     if block == NULL:
@@ -78,7 +78,7 @@ cdef bint slab_init(Slab *slab, Arena *arena, const RowOps *ops, uint32_t frag_n
 
 
 cdef inline uint64_t _piece(Piece *to, uint64_t n, char *at, uint64_t length) noexcept nogil:
-    """Notes a piece, if it is one; their number then."""
+    """Append a piece unless it is empty; the number of pieces then."""
     if length == 0:
         return n
     if to != NULL:
@@ -176,7 +176,7 @@ cdef inline void _index_put(Bucket *buckets, uint32_t mask, uint32_t tag,
 
 
 cdef int _grow_index(Slab *slab, Part *part) noexcept nogil:
-    """Doubles the index: 8 bytes a row are moved, some 0.3 ms where a fragment has 50,000."""
+    """Double the index: moves 8 bytes a row, some 0.3 ms for a fragment of 50,000."""
     cdef bint first = part.buckets == <Bucket *>NO_BUCKET
     cdef uint64_t old_num = 0 if first else <uint64_t>part.mask + 1
     cdef uint64_t bucket_num = 1 if first else 2 * old_num
@@ -228,7 +228,7 @@ cdef char *part_find(const Slab *slab, const Part *part, uint64_t key,
 
 
 cdef uint32_t _index_take(Part *part, const Slab *slab, uint64_t key, uint32_t tag) noexcept nogil:
-    """Takes a key out of the index; its slot + 1, 0 = it was not there."""
+    """Take a key out of the index; its slot + 1, 0 = it has none."""
     cdef uint32_t position = tag & part.mask
     cdef uint32_t found, slot = 0
     cdef Bucket *bucket
@@ -262,7 +262,7 @@ cdef uint32_t _index_take(Part *part, const Slab *slab, uint64_t key, uint32_t t
 
 
 cdef bint _move_back(Part *part, uint32_t *position, int *entry) noexcept nogil:
-    """Fills the last entry of a bucket that was full with one that overflowed past it.
+    """Fill the last entry of a bucket that was full with one that overflowed past it.
 
     `position` and `entry` become the gap that it leaves; False = nothing overflowed past it.
     """
@@ -278,7 +278,7 @@ cdef bint _move_back(Part *part, uint32_t *position, int *entry) noexcept nogil:
         for i in range(BUCKET_SLOTS):
             if bucket.slots[i] == 0:
                 return False
-            # How far the entry is from where it belongs: may it be as far back as the gap?
+            # May the entry, by its distance from its bucket, move back to the gap?
             if ((at - (bucket.tags[i] & part.mask)) & part.mask) >= distance:
                 part.buckets[gap].tags[BUCKET_SLOTS - 1] = bucket.tags[i]
                 part.buckets[gap].slots[BUCKET_SLOTS - 1] = bucket.slots[i]
@@ -298,7 +298,7 @@ cdef inline char *_take_chunk(Slab *slab) noexcept nogil:
         slab.free_chunks = block.next
         return <char *>block
     if <uint64_t>(slab.window_end - slab.window) < slab.chunk_bytes:
-        # Fragments grow in step, so the indices they leave would pile up: cut chunks out of them.
+        # Fragments grow in step, so the indices that they leave would pile up: cut chunks out of them.
         chunk = arena_free_block(slab.arena, slab.chunk_bytes, &length)
         if chunk == NULL:
             return arena_cut(slab.arena, slab.chunk_bytes)
@@ -317,7 +317,7 @@ cdef void _give_chunk(Slab *slab, char *chunk) noexcept nogil:
 
 
 cdef int _grow_first(Slab *slab, Part *part) noexcept nogil:
-    """Gives a part its first chunk, or one of twice the size with the rows copied."""
+    """Give a part its first chunk, or one of twice the size with the rows copied."""
     cdef uint32_t c = part.first_class + 1 if part.chunk_num else block_class(slab.stride)
     cdef uint64_t length = <uint64_t>BLOCK_MIN << c
     cdef bint whole = length >= slab.chunk_bytes
@@ -363,10 +363,9 @@ cdef int _grow_slab(Slab *slab, Part *part) noexcept nogil:
 
 
 cdef inline char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
-    """Makes room for the row of a key that has none; all of it, the key too, is to be written now.
-    NULL = no memory.
+    """Make room for the row of a key that has none; the caller writes all of it, key included.
 
-    Rows of this part may have moved afterwards if it has a single chunk.
+    NULL = no memory.  Rows of a part with a single chunk may have moved.
     """
     cdef uint32_t slot = part.free_slot - 1 if part.free_slot else slot_of(slab, part.used)
     cdef char *row
@@ -530,7 +529,7 @@ cdef char *part_copy(const Slab *slab, const Part *part, uint32_t *number, uint3
         n = 1
         if whole:
             n = min(min(most, part.used - number[0]), slab.chunk_rows - number[0] % slab.chunk_rows)
-            if n < part.used - number[0]:       # the processor itself looks no further than a page
+            if n < part.used - number[0]:       # the hardware prefetcher stops at the end of a page
                 for ahead in range(<uint32_t>AHEAD_LINES):
                     fetch(row_at(slab, part, slot_of(slab, number[0] + n)) + ahead * 64)
         elif not holds_row(slab, part, slot):
