@@ -3,8 +3,6 @@
     inputs -> blocks.expand, blocks.cut -> Blocks -> blocks.read_block -> bytes
     bytes -> WordCounter -> Vocabulary -> Lexicon -> ids
 
-Import from the modules: `blocks`, `scratch` and `unpacking` for files, `reading` and `table_files`
-for tables in files, `vocabulary` for words, `_text` and
-`_subwords` for the compiled loops, `stdlib_prose` for the demo's text, `word_counts` for the bytes
-in which counts travel.
+Names are imported from the modules: `blocks`, `scratch`, `unpacking` for files, `reading` and
+`table_files` for tables, `vocabulary` for words, `_text` and `_subwords` for compiled loops.
 """

@@ -1,12 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns the admission of features: a counting Bloom filter that says which keys came often enough.
+"""The admission of features: a counting Bloom filter of keys that came often enough.
 
     keys -> Admission.count -> verdict, a bit a counter -> Admitted.admit -> which keys may pass
 
-A key has four counters of one byte in one cache line, one in each quarter of it.  All four count
-at least as often as the key came, so the least of them is never below its count: **a key that came
-often enough is never refused**; a rare one passes now and then.  Counting raises only those of the
-four that are lowest, which keeps that true and errs less.
+A key has four counters of one byte in one cache line, one in each quarter of it.  Counting raises only
+the lowest of the four; their least is never below the key's count: **a key that came often enough is
+never refused**; a rare one passes now and then.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -69,7 +68,7 @@ cdef void count_keys(uint8_t *counters, uint64_t lines, const uint64_t *keys,
 
 cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys, int64_t n,
                      uint8_t *out) noexcept nogil:
-    """Whether all four counters of a key were high enough: a bit a counter."""
+    """Whether all four counters of a key were high enough, from a bit a counter."""
     cdef int64_t i
     cdef uint64_t hashed, word, wanted
     for i in range(n):
@@ -85,39 +84,14 @@ cdef void judge_bits(const uint64_t *words, uint64_t lines, const uint64_t *keys
 
 
 cdef class Admission:
-    """Which keys came at least `min_count` times.
+    """Keys that came at least `min_count` (1 to 255) times; methods take turns between threads.
 
-    Parameters
-    ----------
-    min_count : int
-        1 to 255.
-    keys_expected : int
-        Estimate of how many different keys there are; 8 bytes of memory each, at most 16 GiB.
+    Takes 8 bytes for each of `keys_expected` different keys, at most 16 GiB.  Of keys that came once 1
+    in 100 passes a `min_count` of 2, 1 in 10,000 one of 3 and more; with four times as many different
+    keys as expected 1 in 3 and 1 in 100.
 
-    Attributes
-    ----------
-    min_count, lines : int
-        As given; cache lines of counters.
-    counted : int
-        Keys counted, repeated ones too.
-
-    Raises
-    ------
-    ValueError
-        A number is out of range.
-
-    Notes
-    -----
-    Of the keys that came once, with as many different keys as expected: 1 in 100 passes a
-    `min_count` of 2, 1 in 10,000 one of 3 and more.  With four times as many different keys as
-    expected: 1 in 3 and 1 in 100.  Methods take turns if several threads call them.
-
-    References
-    ----------
-    L. Fan, P. Cao, J. Almeida, A. Broder, "Summary cache: a scalable wide-area web cache sharing
-    protocol", IEEE/ACM ToN 2000 (counting); F. Putze, P. Sanders, J. Singler, "Cache-, hash- and
-    space-efficient Bloom filters", WEA 2007 (one cache line a key); C. Estan, G. Varghese, "New
-    directions in traffic measurement and accounting", SIGCOMM 2002 (raising only the lowest).
+    References: L. Fan et al., ToN 2000 (counting); F. Putze, P. Sanders, J. Singler, WEA 2007 (one
+    cache line a key); C. Estan, G. Varghese, SIGCOMM 2002 (raising only the lowest).
     """
 
     cdef readonly int min_count
@@ -145,7 +119,7 @@ cdef class Admission:
         self.counters = &self.view[0]
 
     def count(self, const uint64_t[::1] keys not None):
-        """Counts every key (uint64 array) once."""
+        """Count every key once."""
         cdef int64_t n = keys.shape[0]
         if n:
             with self.lock:
@@ -157,7 +131,7 @@ cdef class Admission:
         """All that `Admitted` needs, in an eighth of the counters' bytes.
 
         Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit a
-        counter, the lowest first, which says whether it is at least `min_count`.
+        counter, the lowest first: whether it is at least `min_count`.
         """
         with self.lock:
             bits = np.packbits(self.array >= self.min_count, bitorder="little")
@@ -166,23 +140,7 @@ cdef class Admission:
 
 
 cdef class Admitted:
-    """Which keys an `Admission` admits, from its `verdict`.
-
-    Parameters
-    ----------
-    part : bytes
-        From anywhere.
-
-    Raises
-    ------
-    DataError
-        The bytes are no verdict.
-
-    Notes
-    -----
-    Never changes once built: any number of threads may ask at once.  A bit a counter: one word of
-    64 bits a key.
-    """
+    """Keys that an `Admission` admits, from its `verdict`, checked; any number of threads may ask."""
 
     cdef readonly int64_t lines
     cdef const uint64_t[::1] words

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns the outputs of the parsers of sparse examples: allocates, fills and returns them.
+"""The outputs of the parsers of sparse examples: allocated, filled and returned here.
 
     bytes -> EntryReader.read | RowReader.read -> Examples, and what is wrong with the text
 
-The loops are C headers: `_entries.h` (LIBSVM, LIBFFM), `_plain_lines.h` (LIBSVM, most of it), `_cells.h`
-(CSV, TSV), `_example_lines.h` (all).
-What a setting or a fault means in words is in `examples` and `columns`.  The loops run without the GIL.
+The loops are C headers and run without the GIL: `_entries.h` (LIBSVM, LIBFFM), `_plain_lines.h` (LIBSVM,
+most of it), `_cells.h` (CSV, TSV), `_example_lines.h` (all).  `examples` and `columns` put settings and
+faults into words.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -115,24 +115,11 @@ FAULTS = {
 class Examples(NamedTuple):
     """Sparse examples of a text, in its order.
 
-    Attributes
-    ----------
-    labels : float64 array (n,)
-        As written.
-    ptr : int64 array (n + 1,)
-        Example i has the entries ``ptr[i]`` to ``ptr[i + 1]`` (exclusive).
-    keys : uint64 array (nnz,)
-        Features, below 2^63, or below 2^hash_bits.
-    values : float32 array (nnz,)
-        Finite.
-    fields : int32 array (nnz,)
-        LIBFFM's field; of CSV and TSV the number of the feature's column.  Empty for LIBSVM.
-    bad : int
-        Malformed lines left out.
-    weights : float32 array (n,)
-        Of matrix files that have them; empty: 1.
-    cells : list of list of bytes
-        Of each column of kind text, one an example.
+    Example i has entries ``ptr[i]`` to before ``ptr[i + 1]`` (int64 (n + 1,)) of uint64 `keys` (below
+    2^63 or 2^hash_bits), finite float32 `values`, and int32 `fields` (LIBFFM's; of CSV and TSV the
+    number of the feature's column; empty for LIBSVM).  `labels` are float64 (n,), as written; `bad`
+    counts skipped lines; `weights` are float32 (n,), empty: all 1.  `cells` has each column of kind
+    text.
     """
 
     labels: object
@@ -146,9 +133,9 @@ class Examples(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with a text: one of `FAULTS`, where, in which line (in bytes), in which column.
+    """What is wrong with a text: one of `FAULTS`, byte, line (in bytes) and column.
 
-    `cells`: how many the line of a table has.
+    `cells`: the cells of a table's line.
     """
 
     kind: str
@@ -160,11 +147,11 @@ class Fault(NamedTuple):
 
 cdef void count_two(const uint8_t *text, int64_t size, uint8_t one, uint8_t other,
                     int64_t *ones, int64_t *others) noexcept nogil:
-    """How often two bytes are there; in runs that 8 bits can count, so that 16 go at once."""
+    """Count two bytes, in runs whose counts fit into 8 bits, so that the loop is vectorised."""
     cdef int64_t i = 0, j
     cdef uint8_t run, other_run
     ones[0] = others[0] = 0
-    while i + RUN <= size:      # of a length that the compiler knows: less by a third
+    while i + RUN <= size:      # of a constant length, for the compiler
         run = other_run = 0
         for j in range(RUN):
             run += text[i + j] == one
@@ -213,11 +200,11 @@ cdef class Sink:
         free(self.cells)
 
     def column(self, int64_t text, int64_t texts):
-        """The cells of a column that are kept as they are."""
+        """The cells of a column of kind text."""
         return [bytes_of(&self.cells[i * texts + text]) for i in range(self.out.n)]
 
     def examples(self, bint has_fields):
-        """What has been read; views of the arrays."""
+        """The examples read so far; views of the arrays."""
         n, nnz = self.out.n, self.out.nnz
         return Examples(self.labels[:n], self.ptr[:n + 1], self.keys[:nnz], self.values[:nnz],
                         self.fields[:nnz if has_fields else 0], self.out.bad)
@@ -235,13 +222,13 @@ cdef int check_part(bytes data, Py_ssize_t begin, Py_ssize_t end) except -1:
 
 
 cdef bytes padded(bytes lines):
-    """Lines with a newline behind the last one, and with what may be read beyond it."""
+    """Add a newline behind the last line, and readable bytes behind that."""
     return lines + (b"\n" if lines and not lines.endswith(b"\n") else b"") + bytes(PAD)
 
 
 cdef object run(Parser read, const void *rules, bint skip, bytes data, Py_ssize_t begin,
                 Py_ssize_t end, Sink sink, bint is_split=True):
-    """Reads a part of a text, in two parts; returns its first `Fault`, or None.
+    """Read a part of a text, in two parts; return its first `Fault`, or None.
 
     The loops load 8 bytes at once, up to 8 beyond a newline, and rely on the last newline.  So the
     last lines are read from a copy that has both; all of it, unless it may be split at a newline.
@@ -286,15 +273,7 @@ BUILDS = tuple(name for i, name in enumerate(("base", "avx2", "avx512"))
 cdef class EntryReader:
     """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`.
 
-    Parameters
-    ----------
-    has_fields : bool
-    hash_bits : int
-        0: keys are as written.
-    skip : bool
-        Leave malformed lines out.
-    build : str
-        One of `BUILDS` for plain lines; "none": all are read byte by byte.  Empty: the last of `BUILDS`.
+    `build` is one of `BUILDS` for plain lines, by default the last; "none": read all byte by byte.
     """
 
     cdef EntryRules rules
@@ -312,7 +291,7 @@ cdef class EntryReader:
     def read(self, bytes data not None, Py_ssize_t begin=0, end=None):
         """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
 
-        There it stopped, unless `skip`; its offset is from `begin` on.
+        Reading stops there, unless `skip`; the fault's offset is from `begin` on.
         """
         cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
         cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
@@ -327,13 +306,13 @@ cdef class EntryReader:
 
 
 def hash_bytes(uint64_t seed, bytes text not None):
-    """64 bits of a text, given a seed; see `_cells.h`."""
+    """64-bit hash of a text, given a seed (docs/sparse_data.md)."""
     padded = text + bytes(8)
     return hash_text(seed, <const uint8_t *>PyBytes_AS_STRING(padded), PyBytes_GET_SIZE(text))
 
 
 def rows_end(bytes data not None, bytes separator, int quotes):
-    """Where the last row ends that is whole; `separator` and `quotes` are those of `RowReader`."""
+    """The end of the last complete row; `separator` and `quotes` are those of `RowReader`."""
     cdef CellRules rules
     cdef bytes text
     cdef Py_ssize_t size = data.rfind(b"\n") + 1
@@ -346,7 +325,7 @@ def rows_end(bytes data not None, bytes separator, int quotes):
 
 
 def first_row(bytes data not None, bytes separator, int quotes):
-    """The cells of a text's first row, and where it ends; from one that is malformed on there is none."""
+    """The cells of a text's first row, up to a malformed one, and its end."""
     cdef CellRules rules
     cdef bytes text = padded(data) if data else b"\n" + bytes(PAD)
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(text)
@@ -365,19 +344,10 @@ def first_row(bytes data not None, bytes separator, int quotes):
 
 
 cdef class RowReader:
-    """Reads CSV, TSV and cells parted by blanks; see `examples.ExampleReader`.
+    """Reads CSV, TSV and cells separated by blanks; see `examples.ExampleReader`.
 
-    Parameters
-    ----------
-    columns : sequence of columns.Column
-    separator : bytes
-        One byte; a blank stands for any number of them.
-    quotes : int
-        Whether a cell may stand in quotes: 0 no, 1 within a line, 2 over lines.
-    hash_bits : int
-        0: keys have 63 bits.
-    skip : bool
-        Leave malformed lines out.
+    `separator` is one byte; a blank stands for any number of them.  `quotes`: cells may be quoted,
+    1 within a line, 2 over lines.  Keys have 63 bits, or `hash_bits`.
     """
 
     cdef CellRules rules
@@ -431,7 +401,7 @@ cdef class RowReader:
     def read(self, bytes data not None, Py_ssize_t begin=0, end=None):
         """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
 
-        There it stopped, unless `skip`; its offset is from `begin` on.
+        Reading stops there, unless `skip`; the fault's offset is from `begin` on.
         """
         cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
         cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
@@ -440,7 +410,7 @@ cdef class RowReader:
         check_part(data, begin, stop)
         with nogil:
             count_two(text, stop - begin, 10, self.rules.separator, &lines, &cells)
-        # A line is written on before its number of cells is known.
+        # A line is written before its number of cells is known.
         entries = cells + lines + 1 + self.rules.column_num
         rows = min(lines + 1, cells // max(1, self.rules.column_num - 1) + 1)
         if self.rules.column_num == 1:

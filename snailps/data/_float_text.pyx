@@ -100,8 +100,7 @@ def rows_as_text(const float[:, :] rows not None):
 # ---- five significant digits, as printf's %.5g ----
 
 cdef uint8_t *write_exactly(uint8_t *to, double x) except NULL with gil:
-    """Any number: the exact way, of which Python has the code.  For those that `write_short`
-    leaves: infinite, very small or large, or in the middle between two results."""
+    """Write any number exactly, by Python's code: those that `write_short` leaves."""
     cdef char *text = PyOS_double_to_string(x, c"g", 5, 0, NULL)
     cdef size_t length = strlen(text)
     memcpy(to, text, length)
@@ -142,7 +141,7 @@ def word_lines(words not None, const float[:, ::1] rows not None):
 
 cdef bint read_numbers(const uint8_t *at, const uint8_t *end, float *row,
                        Py_ssize_t dim) noexcept nogil:
-    """Reads numbers with blanks before each, up to the newline at `end`; False: other text."""
+    """Read numbers with blanks before each, up to the newline at `end`; False: other text."""
     cdef Py_ssize_t j
     for j in range(dim):
         if at[0] != c" " and at[0] != c"\t":

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns the numbering of keys: which different ones there are, and each key's place among them.
+"""The numbering of keys: the different ones, and each key's place among them.
 
     keys -> KeyNumbers.number -> unique keys, in the order of their first appearance; rows
     columns of keys -> KeyNumbers.number_columns -> the same of each column, one after another
@@ -7,10 +7,9 @@
     keys -> KeptNumbers.find -> rows that stay the same over batches, keys that have none yet
          -> KeptNumbers.number -> rows of these
 
-`KeyNumbers` has a hash table of a batch alone, whose slots are numbers: 4 bytes each, so that it is
-in a nearer cache.  `KeptNumbers` has keys in its own, and small keys, as columns of a matrix are, in
-a table by key besides.
-What a key means is not known here.  The loops run without the GIL and allocate nothing.
+`KeyNumbers` has a hash table of one batch, whose slots are numbers of 4 bytes, for a nearer cache.
+`KeptNumbers` has keys in its slots, and a second table, by key, for small keys, as columns of a matrix
+are.  Must not know what a key means.  The loops run without the GIL and allocate nothing.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -42,7 +41,7 @@ cdef extern from *:
 
 cdef enum:
     AHEAD = 32                  # keys whose slots are fetched before they are needed
-    AHEAD_KEPT = 64             # the same of keys that are only looked up: 2.4 ns a key, 3.4 with 16
+    AHEAD_KEPT = 64             # the same, of keys that are only looked up
     BITS_OF_BATCH = 12          # of a table that a batch gets at first
     BITS_KEPT = 16
     LOW_BITS = 22               # keys below 2^22 have their rows in a table by key: 16 MiB
@@ -60,12 +59,12 @@ cdef struct Table:
 
 
 cdef inline uint64_t home_of(const Table *table, uint64_t key) noexcept nogil:
-    """Where a search begins."""
+    """The first slot of a search."""
     return table_hash(key) >> (64 - table.bits)
 
 
 cdef inline bint search(const Table *table, uint64_t key, Slot **found) noexcept nogil:
-    """Whether a key is there; its slot, or the empty one where it belongs."""
+    """Whether a key is in the table; its slot, or the empty one where it belongs."""
     cdef uint64_t at = home_of(table, key)
     cdef Slot *slot
     while True:
@@ -86,10 +85,10 @@ cdef inline uint64_t place_of(uint64_t key, int bits) noexcept nogil:
 cdef int64_t add_all(uint32_t *slots, int bits, const uint64_t *keys, int64_t n, int64_t begin,
                      int64_t most, int64_t *known, uint64_t *unique, int32_t *rows,
                      int32_t first) noexcept nogil:
-    """Numbers keys from `begin` on; new ones are appended to `unique`; rows are numbers + `first`.
+    """Number keys from `begin` on; append new ones to `unique`; rows are numbers + `first`.
 
-    A slot has a number + 1, 0 if it is empty.  Returns how many keys have been numbered in all:
-    fewer than n if `most` different ones are known.
+    A slot has a number + 1, 0 if it is empty.  Returns the count of keys numbered in all: fewer
+    than n if `most` different ones are known.
     """
     cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at, key
     cdef int64_t found = known[0], i
@@ -117,7 +116,7 @@ cdef int64_t add_all(uint32_t *slots, int bits, const uint64_t *keys, int64_t n,
 
 
 cdef void put_all(uint32_t *slots, int bits, const uint64_t *unique, int64_t n) noexcept nogil:
-    """Puts different keys into an empty table; their numbers are their places."""
+    """Put different keys into an empty table; their numbers are their places."""
     cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at
     cdef int64_t i
     for i in range(n):
@@ -132,7 +131,7 @@ cdef void put_all(uint32_t *slots, int bits, const uint64_t *unique, int64_t n) 
 cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, const uint64_t *keys,
                       const int32_t *places, int64_t n, int64_t begin, int64_t most, int64_t room,
                       int64_t *known, int64_t *hashed, uint64_t *new, int32_t *rows) noexcept nogil:
-    """The same for keys[places[i]], of which `hashed`, at most `room`, are in the hash table.
+    """As `add_all` for keys[places[i]], of which `hashed`, at most `room`, are in the hash table.
 
     One caller a table.
     """
@@ -172,9 +171,9 @@ cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, cons
 cdef int64_t find_kept(const Table *shared, const int32_t *low, uint64_t *touched,
                        const uint64_t *keys, int64_t n, int32_t *rows, int32_t *missing,
                        int32_t *first, int64_t *first_num) noexcept nogil:
-    """Rows of the keys that are known, -1 of others; returns how many others there are.
+    """Rows of known keys, -1 of others; returns the count of others.
 
-    Several threads may search at once: the one that sets a row's bit of `touched` has it in `first`.
+    Threads may search at once: the one that sets a row's bit of `touched` has it in `first`.
     Frequent rows have low numbers, so their bits are in the nearest cache.
     """
     cdef Table table = shared[0]
@@ -209,7 +208,7 @@ cdef int64_t find_kept(const Table *shared, const int32_t *low, uint64_t *touche
 
 
 cdef object zeros(size_t size):
-    """Memory of zeros, whose pages the system gives when they are used: huge ones if it has some."""
+    """Zeroed memory whose pages are allocated at first use, huge ones if possible."""
     memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):     # advice only
@@ -218,7 +217,7 @@ cdef object zeros(size_t size):
 
 
 cdef int resize(Table *table, int bits) except -1:
-    """Gives a table 2^bits slots; it keeps what it knows."""
+    """Give a table 2^bits slots, keeping its keys."""
     cdef Table old = table[0]
     cdef Slot *slot
     cdef void *memory = NULL
@@ -242,14 +241,11 @@ cdef int resize(Table *table, int bits) except -1:
 
 
 cdef class KeyNumbers:
-    """Numbers the keys of one batch after another.
+    """Numbers the keys of one batch after another; calls from several threads take turns.
 
-    Notes
-    -----
-    The table has 4 bytes a slot, and four to eight slots a key that is likely to be there: of a
-    small batch all, of a large one as many as the batch before suggests.  It grows when every second
-    slot is full.  So 8 to 32 bytes a different key of the largest batch.  Calls from several threads
-    take turns.
+    The table has 4 bytes a slot and 4 to 8 slots for each likely key: all of a small batch, as many as
+    in the batch before of a large one.  It grows when half full: 8 to 32 bytes for each different
+    key of the largest batch.
     """
 
     cdef uint32_t *slots
@@ -264,7 +260,7 @@ cdef class KeyNumbers:
         free(self.slots)
 
     cdef int empty(self, int bits) except -1:
-        """Makes a table of 2^bits empty slots."""
+        """Make a table of 2^bits empty slots."""
         cdef void *memory = NULL
         cdef size_t size = (<size_t>1 << bits) * 4
         if <int64_t>1 << bits > self.room:
@@ -280,7 +276,7 @@ cdef class KeyNumbers:
 
     cdef int64_t add(self, const uint64_t *keys, int64_t n, uint64_t *unique, int32_t *rows,
                      int32_t first) except -1:
-        """Numbers keys, the lock held: how many are different."""
+        """Number keys, the lock held; the count of different ones."""
         cdef int64_t done = 0, used = 0
         cdef int64_t likely = min(n, max(self.before + (self.before >> 2), 1 << (BITS_OF_BATCH - 1)))
         cdef int bits = 4
@@ -301,28 +297,9 @@ cdef class KeyNumbers:
         return used
 
     def number(self, const uint64_t[::1] keys not None):
-        """The different keys and every key's place among them.
+        """The different keys (uint64 (u,)), in order of first appearance, and rows (int32 (n,)).
 
-        Parameters
-        ----------
-        keys : uint64 array (n,)
-            n below 2^31.
-
-        Returns
-        -------
-        unique : uint64 array (u,)
-            In the order of their first appearance.
-        rows : int32 array (n,)
-            ``unique[rows]`` are the keys.
-
-        Raises
-        ------
-        ValueError
-            There are 2^31 keys or more.
-
-        Notes
-        -----
-        One cache line a key, fetched ahead.
+        ``unique[rows]`` are the keys, fewer than 2^31.
         """
         cdef int64_t n = keys.shape[0], used
         cdef uint64_t[::1] unique
@@ -338,27 +315,10 @@ cdef class KeyNumbers:
         return shortened(unique_array, used), row_array
 
     def number_columns(self, const uint64_t[:, :] keys not None):
-        """The different keys of each column, and every key's place among those of all columns.
+        """The different keys of each column of keys (n, c), and rows among those of all columns.
 
-        Parameters
-        ----------
-        keys : uint64 array (n, c)
-            n * c below 2^31.
-
-        Returns
-        -------
-        unique : uint64 array (u,)
-            Those of the first column, in the order of their first appearance, then those of the
-            second one.
-        starts : list of int
-            Where those of each column begin, and u: c + 1 numbers.
-        rows : int32 array (n, c)
-            ``unique[rows]`` are the keys; equal keys of two columns have two places.
-
-        Raises
-        ------
-        ValueError
-            There are 2^31 keys or more.
+        `unique` has those of each column in order of first appearance, which begin at c + 1 `starts`;
+        ``unique[rows]`` are the keys: equal keys of two columns have two places.
         """
         cdef int64_t n = keys.shape[0], columns = keys.shape[1], i, c, used = 0
         cdef uint64_t[::1] unique, column
@@ -384,23 +344,16 @@ cdef class KeyNumbers:
 
 
 cdef shortened(array, int64_t used):
-    """The first of an array's values, in an array that is not much larger."""
+    """The first `used` values, copied if the array is much larger."""
     return array[:used] if 2 * used >= array.shape[0] else array[:used].copy()
 
 
 cdef class KeptNumbers:
-    """Numbers keys for good: a key keeps its number over all batches.
+    """Numbers at most `most` keys for good: a key keeps its number over all batches.
 
-    Parameters
-    ----------
-    most : int
-        How many keys there may be, below 2^30.
-
-    Notes
-    -----
-    The hash table has 16 bytes a slot and three slots of four full at most, so 21 to 43 bytes a key.
-    Keys below 2^22 take 4 bytes each, up to the largest one that has come.
-    Several threads may call `find` at once, but nothing else meanwhile.
+    The hash table has 16 bytes a slot and is at most 3/4 full: 21 to 43 bytes a key.  Keys below 2^22
+    take 4 bytes each, up to the largest one seen.  Threads may call `find` at once, but nothing
+    else meanwhile.
     """
 
     cdef Table table
@@ -423,25 +376,13 @@ cdef class KeptNumbers:
         return self.known
 
     def begin_round(self):
-        """Counts every key as not touched."""
+        """Mark every key as not touched."""
         memset(&self.touched[0], 0, ((self.known + 63) // 64) * sizeof(uint64_t))
 
     def find(self, const uint64_t[::1] keys not None):
-        """Numbers of the keys that are known.
+        """Numbers of known keys (-1: unknown), places of unknown ones, numbers first touched this round.
 
-        Parameters
-        ----------
-        keys : uint64 array (n,)
-            n below 2^31.
-
-        Returns
-        -------
-        rows : int32 array (n,)
-            -1 where a key is not known.
-        missing : int32 array
-            The places of those.
-        touched : int32 array
-            Numbers of known keys that came in this round for the first time.
+        All int32; fewer than 2^31 keys.
         """
         cdef int64_t n = keys.shape[0], lacks, touch_num = 0
         cdef int32_t[::1] rows, missing, touched
@@ -457,8 +398,9 @@ cdef class KeptNumbers:
         return row_array, missing_array[:lacks].copy(), touched_array[:touch_num].copy()
 
     def touch(self, const int32_t[::1] rows not None):
-        """Those of these numbers, each below ``len(self)``, that come in this round for the first
-        time, int32.  As with `find`, several threads may call it at once.
+        """Which of these numbers, each below ``len(self)``, are first touched this round, int32.
+
+        Several threads may call it at once.
         """
         cdef int64_t n = rows.shape[0], count = 0, i
         cdef uint64_t bit
@@ -482,17 +424,10 @@ cdef class KeptNumbers:
 
     def number(self, const uint64_t[::1] keys not None, const int32_t[::1] missing not None,
                int32_t[::1] rows not None):
-        """Gives keys that `find` did not know numbers, and writes these to `rows`.
+        """Number keys that `find` did not know, write the numbers to `rows`, and touch them.
 
-        They are touched in this round.
-
-        Returns
-        -------
-        new : uint64 array
-            The different ones: they got the next numbers, in this order.
-        fitted : bool
-            Whether all have a number.  If not, there is no room for more, and `rows` is not to be
-            used.
+        Returns the different new keys, which got the next numbers in this order, and whether all had
+        room; if not, `rows` is undefined.
         """
         cdef int64_t n = missing.shape[0], done = 0, before, first = self.known, room
         cdef uint64_t[::1] new
@@ -518,13 +453,7 @@ cdef class KeptNumbers:
 
 
 cdef class WordNumbers:
-    """Numbers words, each below a bound, by a table with a place for every one of them.
-
-    Parameters
-    ----------
-    bound : int
-        1 to 2^31 - 1.  Takes 4 bytes each.
-    """
+    """Numbers words below `bound`, by a table with 4 bytes for each of them."""
 
     cdef object _places
 
@@ -532,24 +461,7 @@ cdef class WordNumbers:
         self._places = np.full(bound, -1, np.int32)
 
     def number(self, const int32_t[::1] first not None, const int32_t[::1] second not None):
-        """Different words of two arrays, and each word's place among them.
-
-        Parameters
-        ----------
-        first, second : int32 array
-
-        Returns
-        -------
-        different : int32 array (d,)
-            In the order of their first appearance.
-        first, second : int32 array
-            Places in `different`.
-
-        Raises
-        ------
-        ValueError
-            A word is negative, or not below the bound.
-        """
+        """Different words of two arrays (int32), in order of first appearance, and each word's place."""
         cdef int32_t[::1] places = self._places
         cdef int64_t bound = places.shape[0], known = 0, i
         cdef int64_t most = min(bound, first.shape[0] + second.shape[0])
@@ -569,7 +481,7 @@ cdef class WordNumbers:
 
 cdef bint number_words(const int32_t[::1] given, int32_t[::1] places, int64_t bound,
                        int32_t[::1] words, int32_t[::1] out, int64_t *known) noexcept nogil:
-    """Adds new words behind the known ones; False at the first word out of range."""
+    """Append new words to the known ones; False at the first word out of range."""
     cdef int64_t i
     cdef int32_t word, place
     for i in range(given.shape[0]):
@@ -598,31 +510,10 @@ cdef KeyNumbers own_table():
 
 
 def number_keys(keys):
-    """`KeyNumbers.number` with a table of the calling thread's own.
-
-    Parameters
-    ----------
-    keys : uint64 array (n,)
-
-    Returns
-    -------
-    unique : uint64 array (u,)
-    rows : int32 array (n,)
-    """
+    """`KeyNumbers.number` with a table of the calling thread's own."""
     return own_table().number(keys)
 
 
 def number_columns(keys):
-    """`KeyNumbers.number_columns` with a table of the calling thread's own.
-
-    Parameters
-    ----------
-    keys : uint64 array (n, c)
-
-    Returns
-    -------
-    unique : uint64 array (u,)
-    starts : list of int
-    rows : int32 array (n, c)
-    """
+    """`KeyNumbers.number_columns` with a table of the calling thread's own."""
     return own_table().number_columns(keys)

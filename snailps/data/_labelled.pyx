@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns what a classifier sees of a line: its labels and its features, as fastText numbers them.
+"""A line as a classifier sees it: its labels and its features, as fastText numbers them.
 
     bytes -> LineReader.read -> Lines: features and labels, line by line
     feature ids -> number_rows -> the different ones, and every id as its place among them
 
 A feature is a word of the vocabulary, a character n-gram of a word, or a hash of consecutive
-words.  Vocabulary rules are `vocabulary`'s, vectors are not known here.  The loops run without the GIL.
+words.  Must not know rules of vocabularies, or vectors.  The loops run without the GIL.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memmove, memset
@@ -69,13 +69,13 @@ cdef struct Reading:
     int64_t tokens              # read
     int64_t unread              # words behind a `</s>` of their line
     bint open                   # the present line has tokens
-    bint ended                  # one of them was `</s>`: the rest of the line is not read
-    int gram_num                # word n-grams that the next word goes on with:
+    bint ended                  # one token was `</s>`: the rest of the line is not read
+    int gram_num                # word n-grams that the next word extends:
     uint64_t grams[C_GRAM_MAX]  # the latest first
 
 
 cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules) noexcept nogil:
-    """Most features that these tokens can give: a word, its subwords, the word n-grams it ends."""
+    """Most features of these tokens: a word, its subwords, the word n-grams it ends."""
     cdef int64_t room = found * <int64_t>rules.word_ngrams
     cdef int i
     if rules.maxn > 0:
@@ -87,7 +87,7 @@ cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules)
 
 cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules, Reading *reading,
                              int32_t *out) noexcept nogil:
-    """Writes what a word adds to its line's features; returns how many."""
+    """Write what a word adds to its line's features; the count."""
     cdef int64_t used = 0
     cdef uint64_t hashed
     cdef int i
@@ -123,7 +123,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
                         Reading *reading, int64_t *feature_ptr, int32_t *features,
                         int64_t features_max, int64_t *label_ptr, int32_t *labels,
                         int64_t labels_max) noexcept nogil:
-    """Reads until the end (0) or until the next batch might not fit: the features it may need."""
+    """Read to the end (0), or until the next batch might not fit: the features it may need."""
     cdef Token tokens[BATCH]
     cdef const Token *token
     cdef int64_t before
@@ -168,7 +168,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
 
 
 cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    """Lines that a text can have at most: one behind each newline."""
+    """Most lines of a text: one behind each newline."""
     cdef const uint8_t *at = data
     cdef const uint8_t *stop = data + size
     cdef int64_t found = 1
@@ -182,34 +182,11 @@ cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
 
 
 cdef class LineReader:
-    """Lines of text -> features and labels.
+    """Lines of text -> features and labels (A. Joulin et al., EACL 2017); any thread may read at once.
 
-    Parameters
-    ----------
-    words, labels : sequence of bytes
-        In id order; no word is a label too.
-    label_prefix : bytes
-        What begins with it is a label, known or not.
-    word_ngrams : int
-        Longest run of words that is a feature of its own, 1 to 64.
-    minn, maxn : int
-        Shortest and longest character n-gram; `maxn` 0: none.
-    bucket : int
-        Rows that n-grams of both kinds are hashed to; without n-grams it does not matter.
-
-    Raises
-    ------
-    ValueError
-        A setting makes no sense, or a word or label is empty, torn by a separator, or twice there.
-
-    Notes
-    -----
-    Never changes once built: any number of threads may read at once, without the GIL.
-
-    References
-    ----------
-    A. Joulin, E. Grave, P. Bojanowski, T. Mikolov, "Bag of tricks for efficient text
-    classification", EACL 2017.
+    `words` and `labels` are in id order; all that begins with `label_prefix` is a label, known or not.
+    `word_ngrams`, 1 to 64, is the longest run of words that is a feature; `minn` and `maxn` are those of
+    character n-grams, `maxn` 0: none.  Both are hashed to `bucket` rows.
     """
 
     cdef Lexicon lexicon
@@ -237,27 +214,14 @@ cdef class LineReader:
         self.space = len(words) + (bucket if hashes else 0)
 
     def read(self, const uint8_t[::1] data not None):
-        """The lines of a text.
+        """The lines of a text, without the GIL; a last line without newline has no `</s>`, as in
+        fastText.
 
-        Parameters
-        ----------
-        data : bytes-like
-            Whole lines; the last one may lack its newline, and then has no `</s>`, as in fastText.
-
-        Returns
-        -------
-        Lines
-            ``feature_ptr`` int64 (n + 1,), ``features`` int32: line i has features
-            ``features[feature_ptr[i] : feature_ptr[i + 1]]``, words by their id, hashes behind
-            the words, below `space`; ``label_ptr`` int64 (n + 1,), ``labels`` int32 likewise;
-            ``tokens`` int: all tokens of the text, unknown ones and one `</s>` a newline included;
-            ``unread`` int: words that stand behind a `</s>` of their line, where fastText's `predict`
-            ends: they are neither features nor labels.
-
-        Notes
-        -----
-        20 M words/s a core and more; with `maxn` the hashing of every word's n-grams halves that.
-        Unknown labels are left out, unknown words take part in n-grams only.
+        Line i has ``features[feature_ptr[i] : feature_ptr[i + 1]]`` (int32; int64 pointers), words by
+        id, hashes behind them, below `space`; labels likewise.  ``tokens`` counts all, unknown ones and
+        one `</s>` a newline included; ``unread`` the words behind a `</s>` of their line, where
+        fastText's `predict` ends: neither features nor labels.  Unknown labels are left out, unknown
+        words are in n-grams only.
         """
         cdef Py_ssize_t size = data.shape[0]
         cdef const uint8_t *text = &data[0] if size else NULL
@@ -271,7 +235,7 @@ cdef class LineReader:
         feature_ptr = np.zeros(most + 1, np.int64)
         label_ptr = np.zeros(most + 1, np.int64)
         feature_at, label_at = feature_ptr, label_ptr
-        # English has a word every six bytes; what has more doubles the room.
+        # English has a word every six bytes; denser text doubles the room.
         features = np.empty((size // 5 + BATCH) * self.rules.word_ngrams, np.int32)
         labels = np.empty(2 * most + BATCH, np.int32)
         while True:
@@ -290,7 +254,7 @@ cdef class LineReader:
 
 
 def grown(array, used, needed):
-    """The array with room for `needed` entries, twice as long as before if it has to grow."""
+    """The array with room for `needed` entries, at least doubled if it grows."""
     if needed <= len(array):
         return array
     larger = np.empty(max(needed, 2 * len(array)), array.dtype)
@@ -299,28 +263,11 @@ def grown(array, used, needed):
 
 
 def number_rows(int32_t[::1] ids not None, int32_t[::1] place not None):
-    """Numbers ids by their first appearance, in place.
+    """Number ids by first appearance, in place; return the different ids (int32) in this order.
 
-    Parameters
-    ----------
-    ids : int32 array
-        From 0 to ``len(place) - 1``; replaced by their numbers.
-    place : int32 array
-        All -1, and so again afterwards.  No two calls at once may share it.
-
-    Returns
-    -------
-    int32 array
-        The different ids: number k stands for the k-th of them.
-
-    Raises
-    ------
-    ValueError
-        An id is out of range; `ids` is then partly numbered.
-
-    Notes
-    -----
-    One visit to `place` an id, no sorting; frequent ids, which appear first, get low numbers.
+    Ids are below ``len(place)``; an id out of range leaves `ids` partly numbered.  `place` is all -1
+    before and after, and no two calls at once may share it.  No sorting; frequent ids, which appear
+    first, get low numbers.
     """
     cdef int64_t n = ids.shape[0], most = place.shape[0], used = 0, i, bad = -1
     cdef int32_t id

@@ -6,7 +6,7 @@
     pointers -> first_falling;  floats -> first_not_finite
     texts -> hash_texts -> keys
 
-What a file means is in `matrix_file`.  The loops run without the GIL.
+`matrix_file` knows the format.  The loops run without the GIL.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
@@ -30,8 +30,8 @@ cdef extern from "<errno.h>" nogil:
     int EINTR
 
 cdef enum:
-    RUN = 4096                  # floats looked at together: the faulty one is sought afterwards
-    SHORT = 256                 # bytes of a text that is copied to the stack, to be readable behind it
+    RUN = 4096                  # floats checked together: a faulty one is located afterwards
+    SHORT = 256                 # bytes of a text that is copied to the stack, for readable bytes behind it
 
 ctypedef fused Narrow:
     uint32_t
@@ -39,7 +39,7 @@ ctypedef fused Narrow:
 
 
 cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nogil:
-    """Reads a range of a file; 0, the error, or -1: the file ends before."""
+    """Read a range of a file; 0, the error, or -1: the file ends before."""
     cdef Py_ssize_t got
     while length > 0:
         got = pread(fd, to, <size_t>length, offset)
@@ -56,20 +56,8 @@ cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nog
 def gathered(fds, Py_ssize_t size, list buffers not None, ranges not None):
     """`size` bytes: zeros but for buffers and ranges of files.
 
-    Parameters
-    ----------
-    fds : int, or sequence of int
-        Descriptor of the file, or of each range's.
-    size : int
-    buffers : list of (int, bytes)
-        Place in the result, what is there; ascending, as are the ranges.
-    ranges : int64 array (n, 3), or list of as much
-        Place in the result, place in the file, length.
-
-    Raises
-    ------
-    OSError
-        A file cannot be read, or ends before a range does.
+    `buffers` are (offset, bytes), `ranges` int64 (n, 3): offset in the result, offset in the file,
+    length; both ascending.  `fds` is one descriptor or one a range.
     """
     cdef const int64_t[:, ::1] pieces = np.ascontiguousarray(ranges, np.int64).reshape(-1, 3)
     cdef const int64_t[:] files = np.broadcast_to(np.asarray(fds, np.int64), pieces.shape[0])
@@ -106,7 +94,7 @@ def gathered(fds, Py_ssize_t size, list buffers not None, ranges not None):
 
 
 def first_falling(const int64_t[::1] ptr not None):
-    """Place of the first pointer that is below the one before; -1: none is."""
+    """Index of the first pointer that is below the one before; -1: none is."""
     cdef Py_ssize_t i, n = ptr.shape[0]
     with nogil:
         for i in range(1, n):
@@ -118,7 +106,7 @@ def first_falling(const int64_t[::1] ptr not None):
 
 
 def first_not_finite(const float[::1] values not None):
-    """Place of the first number that is NaN or infinite; -1: all are finite."""
+    """Index of the first number that is NaN or infinite; -1: all are finite."""
     cdef Py_ssize_t i = 0, k, stop, n = values.shape[0], found = -1
     cdef const uint32_t *bits
     cdef uint32_t wrong
@@ -142,7 +130,7 @@ def first_not_finite(const float[::1] values not None):
 
 cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, int bits,
                    uint64_t *out) noexcept nogil:
-    """Place of the first key that is not below `limit`, or -1."""
+    """Index of the first key that is not below `limit`, or -1."""
     cdef int64_t i
     cdef uint64_t most = 0
     for i in range(n):
@@ -162,23 +150,10 @@ cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, i
 
 
 def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
-    """Keys as models have them, and the place of the first one out of range.
+    """Keys as uint64, folded to `hash_bits` (0: not), and the index of the first not below `limit`, or
+    -1.
 
-    Parameters
-    ----------
-    keys : uint32 or uint64 array (n,)
-    limit : int
-        Keys are below.
-    hashed : bool
-        Keys are the upper 63 bits of hashes: they are folded by leaving more bits out.
-    hash_bits : int
-        0: keys stay as they are, else 1 to 62.
-
-    Returns
-    -------
-    keys : uint64 array (n,)
-    wrong : int
-        -1: all are below `limit`.
+    `hashed`: keys are the upper 63 bits of hashes, folded by dropping more low bits.
     """
     cdef const uint32_t[::1] narrow
     cdef const uint64_t[::1] wide
@@ -202,22 +177,10 @@ def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
 
 
 def hash_texts(uint64_t seed, texts not None, uint64_t[::1] out not None, uint8_t[::1] there not None):
-    """Hashes of texts, given a seed, as `_examples.hash_bytes` gives them.
+    """Hash texts, given a seed, as `_examples.hash_bytes` does; index of the first non-text, or -1.
 
-    Parameters
-    ----------
-    seed : int
-    texts : sequence
-        str, or None (or a NaN, or what else is not itself): there is no text, as in an empty one.
-    out : uint64 array (n,)
-        Hashes; 0 where there is no text.
-    there : uint8 array (n,)
-        Whether there is a text.
-
-    Returns
-    -------
-    int
-        Place of the first element that is neither; -1: there is none.
+    None, NaN (what differs from itself) and empty texts are missing: `out` (uint64 (n,)) is 0 and
+    `there` (uint8 (n,)) false.
     """
     cdef uint8_t padded[SHORT + 8]
     cdef const char *text

@@ -1,10 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Rows of a CSR matrix in an order that is drawn.
+"""Rows of a CSR matrix in a drawn order; the loops run without the GIL.
 
     seed, rows -> drawn_order -> order
     pointers, order -> pointers_in_order;  entries, pointers, order -> entries_in_order
-
-The loops run without the GIL.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -15,7 +13,7 @@ from snailps.abi._prefetch cimport fetch
 
 cdef enum:
     AHEAD = 8                   # rows that are fetched before they are copied
-    FETCHED = 256               # bytes of such a row: what follows the processor guesses
+    FETCHED = 256               # bytes of such a row; the hardware prefetches what follows
 
 
 cdef uint64_t draw(uint64_t *state) noexcept nogil:
@@ -40,7 +38,7 @@ cdef void mix(uint64_t seed, uint32_t *order, int64_t n) noexcept nogil:
 
 cdef void copy_rows(const uint32_t *order, int64_t n, const int64_t *ptr, const char *values,
                     int64_t size, char *to) noexcept nogil:
-    """Copies the entries of rows, of `size` bytes each, behind each other."""
+    """Copy the entries of rows, of `size` bytes each, in sequence."""
     cdef int64_t i, k, begin, end
     for i in range(n):
         if i + AHEAD < n:
@@ -65,7 +63,7 @@ def drawn_order(uint64_t seed, int64_t n):
 
 
 cdef object check_rows(const int64_t[::1] ptr, const uint32_t[::1] order):
-    """Rows of an order that are among those of the pointers."""
+    """Refuse an order with rows that the pointers do not have."""
     cdef int64_t i, n = ptr.shape[0] - 1
     cdef bint right = True
     for i in range(order.shape[0]):
@@ -75,7 +73,7 @@ cdef object check_rows(const int64_t[::1] ptr, const uint32_t[::1] order):
 
 
 def pointers_in_order(const int64_t[::1] ptr not None, const uint32_t[::1] order not None):
-    """Pointers of rows of a CSR matrix in another order; the first entry is 0."""
+    """Pointers of rows of a CSR matrix in another order; the first is 0."""
     cdef int64_t i, n = order.shape[0]
     cdef int64_t[::1] behind
     check_rows(ptr, order)
@@ -92,14 +90,7 @@ def entries_in_order(array not None, const int64_t[::1] ptr not None,
                      const uint32_t[::1] order not None):
     """The entries of rows of a CSR matrix in another order.
 
-    Parameters
-    ----------
-    array : array (entries,)
-        Row i has the entries ptr[i] to before ptr[i + 1].
-    ptr : int64 array (rows + 1,)
-        It must not fall.
-    order : uint32 array
-        The rows that are wanted.
+    Row i has ``array[ptr[i] : ptr[i + 1]]``; `ptr` must not fall.
     """
     cdef int64_t i, n = order.shape[0], size = array.itemsize, entries = 0
     cdef const char[::1] given = array.view(np.int8)

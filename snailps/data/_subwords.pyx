@@ -1,16 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns the subwords of a word, as fastText's exact bucket ids.
+"""The subwords of a word, as fastText's exact bucket ids.
 
     word -> subword_ids -> bucket ids;  words -> subwords_csr -> one bag of ids a word
 
 The n-grams of `<word>`, from `minn` to `maxn` characters, each hashed to one of `bucket` rows that
-lie behind the rows of the words.  No text, no vocabulary, no vectors here.
-
-References
-----------
-P. Bojanowski, E. Grave, A. Joulin, T. Mikolov, "Enriching word vectors with subword information",
-TACL 5, 2017.  Hash: FNV-1a, 32 bits (G. Fowler, L. C. Noll, K.-P. Vo), with fastText's slip that a
-byte is taken as signed, kept because its published models depend on it.
+lie behind the rows of the words (P. Bojanowski et al., TACL 5, 2017).  The hash is FNV-1a, 32 bits, with
+fastText's slip that a byte is taken as signed: its published models depend on it.  No text, no
+vocabulary, no vectors.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -46,13 +42,12 @@ cdef inline uint8_t byte_at(const uint8_t *word, Py_ssize_t length, Py_ssize_t i
 
 
 cdef inline bint continues(uint8_t byte) noexcept nogil:
-    """Whether a byte belongs to the character before it (also if the text is not valid UTF-8)."""
+    """Whether a byte continues a character (also if the text is not valid UTF-8)."""
     return (byte & 0xC0) == 0x80
 
 
 cdef int64_t bag_of(const uint8_t *word, Py_ssize_t length, int minn, int maxn, uint32_t bucket,
                     int32_t first, int32_t *out) noexcept nogil:
-    """Number of n-grams of a word; their ids go to `out` unless it is NULL."""
     cdef Py_ssize_t total = length + 2
     cdef Py_ssize_t i, j
     cdef uint32_t h
@@ -89,7 +84,7 @@ cdef inline bint is_end(const uint8_t *word, Py_ssize_t length) noexcept nogil:
 
 
 def check_settings(minn, maxn, bucket, nwords):
-    """Raises ValueError unless the settings make sense and every id fits an int32."""
+    """Raise ValueError unless the settings make sense and every id fits an int32."""
     if not 0 <= minn or not 0 <= maxn < 1 << 31:
         raise ValueError(f"expected minn and maxn of 0 or more, got minn {minn}, maxn {maxn}")
     if maxn > 0 and minn > maxn:
@@ -110,25 +105,11 @@ def ngram_hash(const uint8_t[::1] ngram not None):
 
 
 def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket, int64_t nwords):
-    """Ids of the n-grams of any word, known or not.
+    """Ids of the n-grams of any word (bytes), known or not; empty for `</s>`.
 
-    Parameters
-    ----------
-    word : bytes
-        UTF-8; bytes that are not are taken as fastText takes them.
-    minn, maxn : int
-        Shortest and longest n-gram in characters, the brackets of `<word>` included; `maxn` 0
-        means none.
-    bucket : int
-        Number of rows that the n-grams share.
-    nwords : int
-        Number of words, whose rows come first.
-
-    Returns
-    -------
-    int32 array
-        Ids from `nwords` to `nwords + bucket - 1` in fastText's order, repeats kept; empty for
-        `</s>`.
+    n-grams have `minn` to `maxn` characters, the brackets of `<word>` included; `maxn` 0: none.  Ids are
+    `nwords` to `nwords + bucket - 1`, int32, in fastText's order, repeats kept.  Bytes that are no
+    UTF-8 are taken as fastText takes them.
     """
     check_settings(minn, maxn, bucket, nwords)
     cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(word)
@@ -144,25 +125,10 @@ def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket, int64_t
 
 
 def subwords_csr(words, int minn, int maxn, int64_t bucket):
-    """The bag of every word: its own id, then those of its n-grams.
+    """The bag of every word, ``ids[indptr[i] : indptr[i + 1]]``: its own id, then those of its n-grams.
 
-    Parameters
-    ----------
-    words : sequence of bytes
-        The vocabulary in id order.
-    minn, maxn, bucket : int
-        As in `subword_ids`; with `maxn` 0 each bag is the word alone.
-
-    Returns
-    -------
-    indptr : int64 array, shape (len(words) + 1,)
-        The bag of word i is `ids[indptr[i] : indptr[i + 1]]`.
-    ids : int32 array
-        Word ids are below `len(words)`, n-grams from there on; repeats kept, as fastText does.
-
-    Notes
-    -----
-    English words have about 20 n-grams of 3 to 6 characters: 80 bytes a word.
+    `indptr` is int64, `ids` int32; n-grams are from ``len(words)`` on, repeats kept.  With `maxn` 0 a
+    bag is the word alone.  English words have about 20 n-grams of 3 to 6 characters: 80 bytes.
     """
     cdef Py_ssize_t nwords = len(words)
     check_settings(minn, maxn, bucket, nwords)

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Owns what a text is made of: tokens, their counts, their ids.
+"""What a text is made of: tokens, their counts, their ids.
 
     bytes -> WordCounter -> dump -> (another) WordCounter.merge -> words, counts
     bytes -> Lexicon.encode -> word ids, sentence by sentence
 
-Counts agree with fastText's (version 0.9) to the last one.  No files, no vocabulary rules (minimum
-counts, order), no subwords: those are `blocks`, `vocabulary` and `_subwords`.  The loops over text
-run without the GIL; the Python classes only check, grow and hand out.
+Counts agree with fastText's (version 0.9) to the last one.  No files, no rules of vocabularies, no
+subwords: those are `blocks`, `vocabulary` and `_subwords`.  The loops over text run without the
+GIL; the classes only check, allocate and return.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -42,7 +42,7 @@ cdef enum:
 SENTENCE_END = b"</s>"
 DUMP_MAGIC = b"SNWC"
 
-cdef int LINE_TOKENS_MAX = 1024     # fastText's MAX_LINE_SIZE: a sentence ends once it holds *more*
+cdef int LINE_TOKENS_MAX = 1024     # fastText's MAX_LINE_SIZE: a sentence ends once it has *more*
 # Eight bytes long, so that it can be loaded at once like any other text.
 cdef const uint8_t *END_TEXT = b"</s>\0\0\0\0"
 cdef Token END
@@ -52,7 +52,7 @@ read_token(END_TEXT, 4, &END)
 # ---- the table's memory (with the GIL; the loops never allocate) ----
 
 cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) except -1:
-    """Makes room for so many more words and bytes; at least doubles what it has to enlarge."""
+    """Make room for `words` more words and `arena_bytes` bytes; at least double what has to grow."""
     cdef void *memory
     cdef uint64_t size
     cdef int64_t words_max
@@ -85,13 +85,13 @@ cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) ex
 
 
 cdef int slots_make(WordTable *table) except -1:
-    """Empty slots for `words_max` words, in place of those that there are."""
+    """Replace the slots by empty ones for `words_max` words."""
     cdef uint64_t slots_num = 2
     cdef int64_t words_max
     cdef void *memory = NULL
     while slots_num < 2 * <uint64_t>table.words_max:
         slots_num *= 2
-    # First the old ones go: their words are in `starts`.  Without slots a table has no room.
+    # Free the old slots first: their words are in `starts`.  Without slots a table has no room.
     free(table.slots)
     table.slots = NULL
     if slots_num * sizeof(Slot) < 2 * HUGE_PAGE:
@@ -108,7 +108,7 @@ cdef int slots_make(WordTable *table) except -1:
 
 
 cdef void table_cut(WordTable *table, int64_t words) noexcept nogil:
-    """Forgets all words but the first ones; takes no memory."""
+    """Forget all words but the first `words`; frees no memory."""
     table.words = words
     table.arena_used = table.starts[words]
     if table.slots != NULL:
@@ -124,7 +124,7 @@ cdef void table_free(WordTable *table) noexcept nogil:
 
 
 cdef int copy_words(const WordTable *table, uint8_t[::1] text, uint64_t[::1] starts) except -1:
-    """Copies the words' bytes and where each begins."""
+    """Copy the words' bytes and offsets."""
     if table.arena_used:
         memcpy(&text[0], table.arena, table.arena_used)
     memcpy(&starts[0], table.starts, (table.words + 1) * sizeof(uint64_t))
@@ -136,10 +136,10 @@ cdef int copy_words(const WordTable *table, uint8_t[::1] text, uint64_t[::1] sta
 cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data, Py_ssize_t size,
                           int64_t *position, uint64_t *arena_bytes, bint *ended,
                           int64_t *unread) noexcept nogil:
-    """Counts until the end, or until the table is out of room; returns the tokens counted.
+    """Count to the end, or until the table is out of room; the count of tokens.
 
     `arena_bytes` is then what the next batch may add to the arena, else 0.  `unread` grows by the
-    words behind a `</s>` of their line, and `ended` says whether the line has had one.  One writer
+    words behind a `</s>` of their line, `ended` says whether the line has had one.  One writer
     a table.
     """
     cdef Token tokens[BATCH]
@@ -152,7 +152,7 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
         found = scan(data, size, position, &END, tokens)
         if found == 0:
             return counted
-        # The batch's words are part of what was scanned, but for `</s>`, which stands for 1 byte.
+        # The batch's words are part of the scanned bytes, but for `</s>`, which stands for 1 byte.
         arena_bytes[0] = <uint64_t>(position[0] - before) + 4
         if (table.words + BATCH > table.words_max
                 or table.arena_used + arena_bytes[0] > table.arena_size):
@@ -172,7 +172,7 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
 
 cdef void add_counts(WordTable *table, int64_t *counts, const uint8_t *arena,
                      const uint64_t *starts, const int64_t *more, int64_t words) noexcept nogil:
-    """Adds counts of other words, for which the table has room.  One writer a table."""
+    """Add counts of other words, for which the table has room.  One writer a table."""
     cdef Token tokens[BATCH]
     cdef int64_t at = 0
     cdef int found, i
@@ -188,18 +188,10 @@ cdef void add_counts(WordTable *table, int64_t *counts, const uint8_t *arena,
 cdef class WordCounter:
     """Counts the different tokens of any number of pieces of text.
 
-    Attributes
-    ----------
-    tokens : int
-        All tokens counted so far, `</s>` included.
-    unread : int
-        Words behind a `</s>` of their line, which a classifier does not read; not part of a dump.
-
-    Notes
-    -----
-    Words are kept in the order of their first appearance.  Unlike fastText, nothing is pruned
-    while counting: memory is 50 to 100 bytes a different word plus its length.  Methods may be
-    called from several threads; they take turns, without the GIL while text is read.
+    `tokens` counts all, `</s>` included; `unread` the words behind a `</s>` of their line, which a
+    classifier does not read (not dumped).  Words are in order of first appearance; nothing is pruned,
+    unlike in fastText: 50 to 100 bytes a different word plus its length.  Methods take turns between
+    threads, without the GIL while text is read.
     """
 
     cdef WordTable table
@@ -235,22 +227,9 @@ cdef class WordCounter:
         return self.table.words
 
     def count(self, const uint8_t[::1] data not None):
-        """Counts the tokens of one piece of text.
+        """Count the tokens of a text that begins and ends between two tokens; their number.
 
-        Parameters
-        ----------
-        data : bytes-like
-            Text that begins and ends between two tokens (what `blocks.read_block` returns).
-
-        Returns
-        -------
-        int
-            The number of tokens in `data`, one `</s>` a newline included.
-
-        Raises
-        ------
-        DataError
-            There are 2^31 or more different words.
+        One `</s>` a newline included.  DataError from 2^31 different words on.
         """
         cdef int64_t position = 0
         cdef Py_ssize_t size = data.shape[0]
@@ -282,41 +261,28 @@ cdef class WordCounter:
             return PackedWords(text, starts)
 
     def counts(self):
-        """Occurrences of each word (int64, shape `(len(self),)`, a copy) in `words`' order."""
+        """Occurrences of each word (int64 (n,), a copy) in `words`' order."""
         with self.lock:
             return self.counts_array[:self.table.words].copy()
 
     @property
     def dump_bytes(self):
-        """Length of what `dump` returns."""
+        """Length of `dump`."""
         return HEADER_BYTES + 16 * self.table.words + self.table.arena_used
 
     def dump(self):
-        """The counter as bytes for `merge`, in the layout of `packing`."""
+        """The counter as bytes for `merge`, in the layout of `word_counts`."""
         with self.lock:
-            # Views: `pack` makes the only copy.  A view of no bytes is refused, so it has one more.
+            # Views: `pack` makes the only copy.  A view of no bytes is refused, so add one.
             text = np.asarray(<uint8_t[:self.table.arena_used + 1]>self.table.arena)[:-1]
             starts = np.asarray(<uint64_t[:self.table.words + 1]>self.table.starts)
             return pack(DUMP_MAGIC, self.counts_array[:self.table.words], starts[1:], text,
                         self.tokens)
 
     def merge(self, part):
-        """Adds the counts of another counter.
+        """Add the counts of another counter's `dump`, checked.
 
-        Parameters
-        ----------
-        part : bytes
-            What the other counter's `dump` returned, perhaps on another machine.
-
-        Raises
-        ------
-        DataError
-            The bytes are no such dump.
-        MemoryError
-
-        Notes
-        -----
-        After an error the counter is as it was before: the part may come again.
+        After an error the counter is as before: the part may come again.
         """
         counts, ends, text, tokens = unpack(DUMP_MAGIC, part, complete=True)
         cdef const int64_t[::1] more = counts
@@ -330,7 +296,7 @@ cdef class WordCounter:
         with self.lock:
             if self.tokens + tokens > 1 << 62:
                 raise DataError("cannot merge word counts: their sum exceeds 2^62")
-            # Most words of a later part are known: only what is new makes the table larger.
+            # Most words of a later part are known: only new ones enlarge the table.
             known = self.table.words
             before = self.counts_array[:known].copy()
             some = MERGED_TOGETHER if known else words
@@ -365,7 +331,7 @@ cdef struct Reading:
 cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *data,
                         Py_ssize_t size, const float *keep, uint64_t stream, int32_t *out,
                         Py_ssize_t out_size, Reading *reading) noexcept nogil:
-    """Encodes until the end of the text (False) or of the output's room (True)."""
+    """Encode to the end of the text (False) or of the output's room (True)."""
     cdef Token tokens[BATCH]
     cdef Py_ssize_t used = reading.used
     cdef int64_t id
@@ -409,22 +375,10 @@ cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *d
 
 
 cdef class Lexicon:
-    """Word -> id, for whole blocks of text.
+    """Word -> id, for whole blocks of text; any number of threads may encode at once.
 
-    Parameters
-    ----------
-    words : sequence of bytes
-        The words in id order, each non-empty, without separators, once.  The memory of
-        `PackedWords` is used, not copied.
-
-    Raises
-    ------
-    ValueError
-        A word is empty, holds a separator or comes twice.
-
-    Notes
-    -----
-    Never changes once built: any number of threads may encode at once, without the GIL.
+    `words` are in id order, not empty, without separators, each once; the memory of `PackedWords` is
+    used, not copied.
     """
 
     def __cinit__(self, words):
@@ -455,7 +409,7 @@ cdef class Lexicon:
         return self.table.words
 
     def index(self, bytes word not None):
-        """Id of a word, -1 if it is not there."""
+        """Id of a word, -1 if it is unknown."""
         cdef Token token
         cdef Py_ssize_t length = PyBytes_GET_SIZE(word)
         if (length == 0 or read_token(<const uint8_t *>PyBytes_AS_STRING(word), length, &token)
@@ -464,7 +418,7 @@ cdef class Lexicon:
         return find_word(&self.table, &token)
 
     def indices(self, words not None):
-        """Ids of many words (int64), -1 where one is not there."""
+        """Ids of many words (int64), -1 for unknown ones."""
         packed = PackedWords.of(words)
         cdef const uint8_t[::1] text = packed.text
         cdef const uint64_t[::1] starts = packed.starts
@@ -481,33 +435,13 @@ cdef class Lexicon:
         return ids
 
     def encode(self, const uint8_t[::1] data not None, keep=None, uint64_t seed=0):
-        """The ids of a text, sentence by sentence.
+        """The ids of a text that begins and ends between two tokens, and the count of all tokens read.
 
-        A sentence ends as in fastText: after `</s>`, if that is a word of this lexicon, or once it
-        has more than 1,024 known tokens.  Unknown words are left out.
-
-        Parameters
-        ----------
-        data : bytes-like
-            Text that begins and ends between two tokens.
-        keep : float32 array, shape (len(self),), optional
-            Probability with which each word is kept (`Vocabulary.keep_probability`); all of them
-            by default.  A dropped token still counts towards its sentence's length.
-        seed : int
-            Names the random numbers (uint64).  The draw for the n-th known token depends on
-            `(seed, n)` only.
-
-        Returns
-        -------
-        ids : int32 array
-            Word ids in reading order with -1 behind each sentence, the last one too; a sentence
-            of which nothing is kept leaves no trace.
-        tokens : int
-            All tokens read: known, unknown, dropped, and one `</s>` a newline.
-
-        References
-        ----------
-        Random numbers: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), indexed by token.
+        A sentence ends as in fastText: after `</s>`, if that is a word of this lexicon, or once it has
+        more than 1,024 known tokens; -1 follows it (int32), unless nothing of it is kept.  Unknown words
+        are left out.  `keep` (float32 (n,)) has the probability of keeping each word
+        (`Vocabulary.keep_probability`); a dropped token still counts towards its sentence's length.  The
+        draw for the n-th known token depends on (seed, n) only (SplitMix64).
         """
         cdef Py_ssize_t size = data.shape[0]
         cdef const uint8_t *text = &data[0] if size else NULL
@@ -527,7 +461,7 @@ cdef class Lexicon:
             if keep_of.shape[0]:
                 keep_ptr = &keep_of[0]
         memset(&reading, 0, sizeof(Reading))
-        # English has an id every six bytes; a text with more of them doubles the room.
+        # English has an id every six bytes; denser text doubles the room.
         ids = np.empty(size // 4 + 4 * BATCH, dtype=np.int32)
         while True:
             out = ids

@@ -1,9 +1,9 @@
-"""Arrays of an ``.npz`` that a stranger may have made: sizes are compared before memory is taken.
+"""Arrays of an untrusted ``.npz``: sizes are compared before memory is allocated.
 
     member of an archive -> member_of -> Member: its header -> values_of -> array
     archive -> arrays_of -> arrays by name
 
-Opens no file, and unpickles nothing.
+Opens no file, and unpickles nothing.  Functions raise `OSError` or one of `DAMAGED`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What `zipfile` and NumPy raise for archives that are damaged, encrypted or made to do harm."""
+"""Errors of `zipfile` and NumPy for archives that are damaged, encrypted or malicious."""
 EXPANDED_MAX = 100
 EXPANDED_BYTES = 16 << 20
-"""A compressed array is at most so many times as large as in the file, and these bytes: trained
-numbers shrink by a tenth, and deflate could announce a thousand times what was sent."""
+"""A larger array may be `EXPANDED_MAX` times its size in the file: deflate could announce 1,000."""
 _HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An array of an archive, before its values are read; they begin at byte `at` of it."""
+    """An array of an archive before its values are read; they begin at byte `at` of the member."""
 
     info: zipfile.ZipInfo
     shape: tuple[int, ...]
@@ -55,18 +54,11 @@ class Member:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is not compressed."""
         return self.info.compress_type == zipfile.ZIP_STORED
 
 
 def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) -> Member:
-    """Header of an array, compared with the sizes of archive and file before memory is taken.
-
-    Raises
-    ------
-    OSError, *DAMAGED
-        They contradict each other, or the member is no array of plain values.
-    """
+    """Read the header of an array, compared with the sizes of archive and file."""
     is_stored = info.compress_type == zipfile.ZIP_STORED
     most = info.compress_size if is_stored else info.compress_size * EXPANDED_MAX + EXPANDED_BYTES
     if info.compress_size > file_bytes or info.file_size > most:
@@ -92,13 +84,7 @@ def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) 
 
 
 def values_of(archive: zipfile.ZipFile, member: Member) -> NDArray[Any]:
-    """The array, its checksum compared.
-
-    Raises
-    ------
-    OSError, *DAMAGED
-        It is damaged or cut short.
-    """
+    """Read the array, its checksum compared."""
     array = np.empty(math.prod(member.shape), member.dtype)
     into, filled = array.view(np.uint8).data, 0
     with archive.open(member.info) as file:
@@ -112,13 +98,7 @@ def values_of(archive: zipfile.ZipFile, member: Member) -> NDArray[Any]:
 
 
 def arrays_of(archive: zipfile.ZipFile, file_bytes: int) -> dict[str, NDArray[Any]]:
-    """All arrays of an archive of so many bytes, by name.
-
-    Raises
-    ------
-    OSError, *DAMAGED
-        It is damaged, or announces more than it has.
-    """
+    """All arrays, by name, of an archive of `file_bytes` bytes."""
     infos = archive.infolist()
     if sum(info.compress_size for info in infos) > file_bytes:
         raise ValueError(f"its members announce more than the file's {file_bytes:,} bytes")

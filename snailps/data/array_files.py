@@ -5,13 +5,8 @@
     files of examples and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
 
 An idx file has two zero bytes, a code of the type, the number of axes, the size of each as 4 bytes,
-big endian, then the values in C order, big endian.  A matrix file has its labels, too.  What a
-class means is not known here.
-
-References
-----------
-Y. LeCun, C. Cortes, C. Burges: The MNIST database of handwritten digits.  NumPy enhancement
-proposal 1: a simple file format for NumPy arrays.
+then the values in C order, all big endian.  A matrix file has its labels, too.  Must not know what
+a class means.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ from snailps.errors import DataError
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _NPY_MAGIC = b"\x93NUMPY"
 _BEGINNING_BYTES = 10_240
-"""NumPy reads no longer header than 10,000 bytes of a file that may be anyone's."""
+"""NumPy reads at most 10,000 bytes of header from an untrusted file."""
 AXES_MAX = 8
 IMAGES, LABELS = "images-idx3", "labels-idx1"
 """Parts of MNIST's file names that distinguish examples from labels."""
@@ -46,17 +41,9 @@ IMAGES, LABELS = "images-idx3", "labels-idx1"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of a file.
+    """Header of a file; the first axis of `shape` counts examples.
 
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    shape : tuple of int
-        The first axis counts examples.
-    bytes : int
-        Where the values begin in the file.
-    of_file : int
-        Length of the file; -1: the values are its end.
+    The values begin at byte `bytes`; `of_file` is the file's length, -1: the values are its end.
     """
 
     dtype: np.dtype[Any]
@@ -71,18 +58,12 @@ class Header:
 
 
 def read_header(path: str) -> Header:
-    """The header of a file of values, packed or not.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or is of none of the formats.
-    """
+    """The header of a file of values, packed or not."""
     return _header(path, "values")
 
 
 def _header(path: str, section: str) -> Header:
-    """The same; of a matrix file, of its `section`, values or labels."""
+    """The header; of a matrix file that of its `section`, values or labels."""
     try:
         begin = _beginning(path)
         if is_matrix(begin):
@@ -96,7 +77,7 @@ def _header(path: str, section: str) -> Header:
 
 
 def _beginning(path: str) -> bytes:
-    """As many bytes as any header has; fewer of a short file."""
+    """As many bytes as any header has, fewer of a short file."""
     with open_input(path) as file:
         return file.read(_BEGINNING_BYTES)
 
@@ -120,7 +101,6 @@ def _header_of_idx(begin: bytes, path: str) -> Header:
 
 
 def _header_of_npy(begin: bytes, path: str) -> Header:
-    """Of NumPy's own format, by NumPy's own parser."""
     file = io.BytesIO(begin)
     try:
         version = npy_format.read_magic(file)
@@ -164,24 +144,9 @@ def _checked(header: Header, path: str) -> Header:
 
 
 def read_array(path: str, scratch: Scratch) -> NDArray[Any]:
-    """The values of a file, memory-mapped.
+    """Map the values of a file, read-only, of its type (perhaps big endian).
 
-    Parameters
-    ----------
-    path : str
-    scratch : Scratch
-        Unpacks a packed file; must stay open as long as the array is used.
-
-    Returns
-    -------
-    numpy.ndarray
-        Read-only, of the file's shape and type (which may be big endian).
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, is of none of the formats, or has fewer or more values than its
-        header says.
+    A packed file is unpacked by `scratch`, which must stay open while the array is used.
     """
     return _mapped(path, read_header(path), scratch)
 
@@ -204,20 +169,10 @@ def _mapped(path: str, header: Header, scratch: Scratch) -> NDArray[Any]:
 
 
 def labels_of(images: str, option: str = "--labels") -> str:
-    """Path of the labels that belong to images, by MNIST's way of naming them, or by `X` and `y`.
+    """Path of the labels of `images`, by MNIST's names or by `X` and `y`; a matrix file has its
+    own.
 
-    A matrix file has its own.
-
-    Parameters
-    ----------
-    images : str
-    option : str
-        Names the labels' file where the way of naming does not.
-
-    Raises
-    ------
-    DataError
-        The name is of another form, or there is no such file.
+    `option` names the labels' file where the names do not, for messages.
     """
     path = Path(images)
     if _begins_as_matrix(images):
@@ -242,29 +197,15 @@ def labels_of(images: str, option: str = "--labels") -> str:
 def _begins_as_matrix(path: str) -> bool:
     try:
         return is_matrix(_beginning(path))
-    except (OSError, *DAMAGED):  # reading the examples raises it again
+    except (OSError, *DAMAGED):  # reading the examples raises the error again
         return False
 
 
 class Labelled:
-    """Examples with their classes, from pairs of files.
+    """Examples with their classes, from pairs of files of examples and of their labels.
 
-    Parameters
-    ----------
-    pairs : sequence of (str, str)
-        Files of examples and of their labels, in the order of the examples' numbers.
-    scratch : Scratch
-        Stays open as long as this is used.
-
-    Raises
-    ------
-    DataError
-        A file is of none of the formats, or the two of a pair, or two pairs, do not fit each other.
-
-    Notes
-    -----
-    `weights`, float32 (n,), are those of matrix files that have them; empty: 1.
     Examples stay in their files, which processes of a machine share; labels are in memory.
+    `weights`, float32 (n,), are those of matrix files; empty: all 1.  `scratch` must stay open.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], scratch: Scratch) -> None:
@@ -308,12 +249,7 @@ class Labelled:
 
 
 def check_pair(images: str, labels: str) -> Header:
-    """Header of the examples; refuses labels that are not theirs.
-
-    Raises
-    ------
-    DataError
-    """
+    """Header of the examples; refuse labels that do not fit them."""
     header, other = read_header(images), _header(labels, "labels")
     if len(header.shape) < 2:
         raise DataError(
@@ -334,13 +270,7 @@ def check_pair(images: str, labels: str) -> Header:
 
 
 def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
-    """Class numbers of a file of labels, int64 (n,).
-
-    Raises
-    ------
-    DataError
-        One is negative, or no whole number.
-    """
+    """Class numbers of a file of labels, int64 (n,); refuse negative and broken ones."""
     given = _mapped(path, _header(path, "labels"), scratch)
     with np.errstate(invalid="ignore"):  # NaN is refused below
         labels = np.asarray(given, np.int64)
@@ -353,13 +283,7 @@ def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
 
 
 def weights_of(path: str, scratch: Scratch) -> NDArray[np.float32]:
-    """Weights of the examples of a matrix file; empty if it has none, or is another file.
-
-    Raises
-    ------
-    DataError
-        One is negative or not finite.
-    """
+    """Weights of the examples of a matrix file; empty if it has none, or is another file."""
     if not _begins_as_matrix(path):
         return np.zeros(0, np.float32)
     size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size

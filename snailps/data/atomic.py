@@ -22,11 +22,10 @@ from typing import IO
 from snailps.data.write_behind import WriteBehind
 from snailps.errors import ModelWriteError
 
-# Large enough that the small writes of a dictionary or of text lines cost no call each; matrix
-# chunks above it are not copied here.
+# Collects the small writes of a dictionary or of text lines; larger chunks are not copied here.
 _BUFFER_BYTES = 1 << 20
 _unfinished: set[Unfinished] = set()
-"""To remove at exit: daemon threads may be writing them."""
+"""Files to remove at exit: daemon threads may be writing them."""
 _ACL = "system.posix_acl_access"
 
 
@@ -37,14 +36,14 @@ def _remove_unfinished() -> None:
 
 
 class Unfinished:
-    """A new file of this process, hidden beside the one that it becomes or a part of which it is.
+    """A new file of this process, hidden beside its target; `close` removes it unless published.
 
-    `close` removes it unless it was published.  All raise OSError.
+    Methods raise OSError.
     """
 
     def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
         self.target, self._process, self._is_published = target, os.getpid(), False
-        # Not the process's number, which is that of an earlier life in a container.
+        # Not the process's number: containers repeat it.
         hidden = f".{target.name[:40]}.{secrets.token_hex(8)}.{part}"
         self.path = target.with_name(hidden)
         try:
@@ -53,7 +52,7 @@ class Unfinished:
             old = None
         if old is not None and not stat.S_ISREG(old.st_mode):
             raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, and no file")
-        # Less the umask: what a plain open() would give, unlike tempfile's 0o600.
+        # Before the umask, as of a plain open(), unlike tempfile's 0o600.
         mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
         flags |= os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self.descriptor = os.open(self.path, flags, mode)
@@ -62,20 +61,20 @@ class Unfinished:
             _take_owner(self.descriptor, target, old)
 
     def publish(self) -> None:
-        """Puts it in the place of the target, on the disk; raises OSError."""
+        """Replace the target, durably."""
         os.fsync(self.descriptor)
         self.path.replace(self.target)
         self._is_published = True
         _sync_folder(self.target.parent)
 
     def remove(self) -> None:
-        """Removes it unless it was published; a forked child leaves its parent's file alone."""
+        """Remove the file unless published; a forked child leaves its parent's file alone."""
         if not self._is_published and os.getpid() == self._process:
             with suppress(OSError):
                 self.path.unlink()
 
     def close(self) -> None:
-        """Removes and closes it; more calls do nothing."""
+        """Remove and close the file; may be called again."""
         if self in _unfinished:
             _unfinished.discard(self)
             self.remove()
@@ -83,13 +82,7 @@ class Unfinished:
 
 
 def publish(path: Path, target: Path) -> None:
-    """Renames a complete file, or a folder of files, which then outlives a crash of the machine.
-
-    Raises
-    ------
-    OSError
-        `path` is as it was.
-    """
+    """Rename a complete file or folder durably; after an `OSError` `path` is unchanged."""
     for one in [*path.iterdir(), path] if path.is_dir() else [path]:
         descriptor = os.open(one, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -101,9 +94,9 @@ def publish(path: Path, target: Path) -> None:
 
 
 def _take_owner(descriptor: int, target: Path, old: os.stat_result) -> None:
-    """Gives a new file the owner, group and access list of another one, as far as that is allowed.
+    """Copy owner, group and access list of another file to a new one, as far as permitted.
 
-    Who had no access to the old one has none to the new one.
+    It gives no access to users who had none to the old file.
     """
     new = os.fstat(descriptor)
     if new.st_uid != old.st_uid:
@@ -125,28 +118,10 @@ def atomic_file(
 ) -> Iterator[IO[bytes]]:
     """Open `path` for writing so that it appears only when the block ends without an error.
 
-    Parameters
-    ----------
-    path : path
-        The file to write.  Its folder must exist.  A symbolic link is followed.
-    bytes_needed : int, optional
-        Size of the finished file, if known.  It is compared with the free space before the first
-        byte is written.
-
-    Yields
-    ------
-    binary file
-        Buffered, seekable, not readable.  It belongs to this block and is closed by it.
-
-    Raises
-    ------
-    ModelWriteError
-        The folder is missing or not writable, the disk is full, or a file size limit was hit.
-
-    Notes
-    -----
-    The temporary file sits in the target's folder (a rename cannot cross file systems) and is
-    removed whatever ends the block, Ctrl-C included.
+    Follows a symbolic link; compares `bytes_needed` with the free space first.  Yields a buffered,
+    seekable file, not readable, that the block owns.  `ModelWriteError` if it cannot be written.
+    The temporary file is in the target's folder, as a rename cannot cross file systems, and is
+    removed by any error, Ctrl-C included.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -154,8 +129,7 @@ def atomic_file(
         unfinished = Unfinished(target)
     except OSError as error:
         raise write_error(target, error, bytes_needed) from error
-    # Only errors of this file are translated: an OSError that the producer of the data raises (a
-    # lost connection, say) passes through unchanged.
+    # Translate only this file's errors: an OSError of the producer (a lost connection) passes.
     with (
         closing(unfinished),
         WriteBehind(
@@ -175,7 +149,7 @@ def atomic_file(
 
 
 def human_bytes(count: int) -> str:
-    """`count` bytes for people: ``812 B``, ``3.2 MB``, ``1.1 GB`` (powers of ten)."""
+    """Write bytes for people: ``812 B``, ``3.2 MB``, ``1.1 GB`` (powers of ten)."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.5 or unit == "TB":
@@ -185,12 +159,7 @@ def human_bytes(count: int) -> str:
 
 
 def check_target(target: Path, bytes_needed: int | None = None) -> None:
-    """Refuse a target that cannot be written, before an export of many minutes begins.
-
-    Raises
-    ------
-    ModelWriteError, OSError
-    """
+    """Refuse a target that cannot be written, before a long export begins."""
     folder = target.parent
     if not folder.is_dir():
         raise ModelWriteError(
@@ -217,7 +186,7 @@ def check_target(target: Path, bytes_needed: int | None = None) -> None:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Bytes that may still be written into a folder; None if that cannot be told."""
+    """Bytes that may still be written into a folder; None if unknown."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -248,7 +217,7 @@ def write_error(target: Path, error: OSError, bytes_needed: int | None) -> Model
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable; some file systems refuse this, which is ignored."""
+    """Make the rename durable; ignores that some file systems refuse this."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

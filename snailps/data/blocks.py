@@ -4,14 +4,11 @@
     Block -> strands -> ranges of its file: one, or some all over it
           -> read_block -> the bytes of the units that begin in it
 
-A unit is a word or a line.  A cut may fall anywhere; the reader of a block finds its first and last
-unit from the bytes round the cuts, by one rule: a unit belongs to the block that holds its first
-byte.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is split.**
-A block may be spread over its file in strands, so that it has some of whatever lies together there
-(`strands`), or over several files (`joined`): blocks have the units of these, each once, in another
-order.
-Matrix files (`matrix_file`) are cut by rows, and a block is a matrix file, too.  No vocabulary, no
-leases.
+A unit is a word or a line, and belongs to the block that holds its first byte, so a cut may fall
+anywhere.  **The blocks of a file, read in order, are the file, byte for byte, and no unit is
+split.**  A block spread in strands, or over several files (`joined`), has the same units in
+another order.  Matrix files (`matrix_file`) are cut by rows; a block of one is a matrix file, too.
+No vocabulary, no leases.
 """
 
 from __future__ import annotations
@@ -42,18 +39,18 @@ from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
 
-# A read step while the end of a unit is looked for: a word ends within the first one.
+# Read step of the search for the end of a unit: a word ends within the first one.
 STEP_BYTES = 1 << 16
-# The same of a part's lines, and of strands.
+# The same for a part's lines, and for strands.
 STEP_BYTES_PART = 1 << 12
-# Ranges of a block that is spread.  Of a file sorted by class each block lacks or has too much of a
+# Ranges of a spread block.  Of a file sorted by class each block's share of a class is off by a
 # 32nd at most; a block of 8 MiB is read in steps of 256 KiB.
 STRANDS = 32
-# 0, 16, 8, 24, ...: with their bits in reverse.
+# 0, 16, 8, 24, ...: bits reversed.
 _BANDS = [int(f"{band:05b}"[::-1], 2) for band in range(STRANDS)]
-# Asked for in the place of a unit: the head of a block's file.
+# Requested instead of a unit: the head of a block's file.
 HEAD = "head"
-# No text has a longer word or line: a file that has is something else, and would fill the memory.
+# No text has a longer word or line; another file would fill the memory.
 UNIT_BYTES_MAX = 1 << 30
 
 # A unit begins at 0 and behind each of these.  For words these are fastText's separators, so a
@@ -65,7 +62,7 @@ _FIRST_LINE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*\n)*([^\n]+)")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input file: absolute path or URL, size of its content (of a table: of what is read)."""
+    """One input file: absolute path or URL, bytes of its content (of a table: of what is read)."""
 
     path: str
     bytes: int
@@ -75,7 +72,7 @@ class Source:
 class Block:
     """Bytes `start` to `stop` (exclusive) of a source, the `index`-th block of the whole input.
 
-    If a file is packed, `path` is the packed file and the bytes are those of its content.
+    For a packed file, `path` is the packed file and the bytes are those of its content.
     """
 
     index: int
@@ -85,27 +82,12 @@ class Block:
 
 
 def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
-    """The input files.
+    """The input files, in the order of `inputs`, each once, all checked to be readable.
 
-    Parameters
-    ----------
-    inputs : sequence of str
-        Files, folders (all files below them in order of their names, hidden ones left out), glob
-        patterns (`**` crosses folders); URLs, as `s3://bucket/folder`.  A name that exists is never
-        taken as a pattern.
-    scratch : Scratch
-        Where files are unpacked, which is the only way to learn their size, and tables read.
-
-    Returns
-    -------
-    list of Source
-        In the order of `inputs`; a file that several of them name is there once.
-
-    Raises
-    ------
-    DataError
-        Nothing was named, a path does not exist or cannot be read, a pattern or a folder has no
-        files, a file is empty, no regular file, or of a format that no model reads.
+    `inputs` are files, folders (all files below by name, without hidden ones), glob patterns (`**`
+    crosses folders) and URLs; a name that exists is never a pattern.  `scratch` unpacks files,
+    which is the only way to learn their size, and reads tables.  Refuses what is missing, empty, no
+    regular file, or of a format that no model reads.
     """
     if not inputs:
         raise DataError("expected at least one input file, folder or pattern, got none")
@@ -122,26 +104,14 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
 
 
 def files_of(inputs: Sequence[str]) -> list[str]:
-    """Absolute paths of the input files; see `expand`.
-
-    Raises
-    ------
-    DataError
-        A path does not exist, a pattern or a folder has no files.
-    """
+    """Absolute paths of the input files; see `expand`."""
     return list(dict.fromkeys(path for text in inputs for path in _files_of(text)))
 
 
 def head_of(path: str) -> bytes:
-    """The first whole lines of a file, of its content if it is packed: up to 64 KiB.
+    """The first whole lines of a file's content, up to 64 KiB; of a matrix file its first rows.
 
-    Of a matrix file the first rows, as a matrix file.  Empty if it cannot be read: not a regular
-    file, not readable, one endless line, or a packed matrix file.
-
-    Raises
-    ------
-    DataError
-        It is a damaged matrix file, or of a format that no model reads.
+    Empty if unreadable: no regular file, one endless line, a packed matrix file.
     """
     try:
         if not (is_driver_file(path) or is_url(path) or Path(path).is_file()):
@@ -154,7 +124,7 @@ def head_of(path: str) -> bytes:
                 packed = is_packed(path) or is_url(path)
                 return b"" if packed else _head_of_matrix(file, path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
-    except (OSError, *DAMAGED):  # `expand` raises it again
+    except (OSError, *DAMAGED):  # `expand` raises the error again
         return b""
 
 
@@ -167,13 +137,13 @@ def _head_of_matrix(file: BinaryIO, path: str) -> bytes:
 
 
 def first_line_of(data: bytes) -> bytes:
-    """The first line of a file's beginning that is not blank; empty: there is none."""
+    """The first line of a file's beginning that is not blank, or empty."""
     found = _FIRST_LINE.match(data)
     return found[1].rstrip(b"\r") if found and found[1].strip() else b""
 
 
 def read_head(path: str, scratch: Scratch) -> bytes:
-    """The beginning of a file, to the end of `first_line_of` it: how its lines are to be read."""
+    """The beginning of a file, up to its `first_line_of`: how its lines are to be read."""
     try:
         with scratch.open(path) as file:
             data = b""
@@ -191,13 +161,7 @@ def read_head(path: str, scratch: Scratch) -> bytes:
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
-    """Cuts every source into even pieces of at most `block_bytes` bytes, none of them empty.
-
-    Raises
-    ------
-    ValueError
-        `block_bytes` is below 1.
-    """
+    """Cut each source into even pieces of 1 to `block_bytes` bytes."""
     if block_bytes < 1:
         raise ValueError(f"expected block_bytes of at least 1, got {block_bytes}")
     blocks: list[Block] = []
@@ -212,11 +176,10 @@ def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
 def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
     """The ranges of a file that a block consists of, none of them empty.
 
-    A file of `spread` bytes has `STRANDS` bands of the same length, and the block takes the same
-    share of each: [start / STRANDS, stop / STRANDS) of it.  So **blocks that partition the file
-    partition it as well when they are spread**.  The bands come in such an order that each part of
-    the block is all over the file, too; the file's beginning is first.  With 0 a block is its one
-    range.
+    A file of `spread` bytes has `STRANDS` bands of equal length; the block takes [start / STRANDS,
+    stop / STRANDS) of each.  So **blocks that partition the file partition it when spread, too**.
+    The order of the bands spreads each part of the block as well; the file's beginning is first.
+    With `spread` 0 a block is one range.
     """
     if not spread:
         return [(start, stop)] if start < stop else []
@@ -232,36 +195,10 @@ def read_block(
 ) -> bytes:
     """The bytes of the units whose first byte lies in a block.
 
-    Parameters
-    ----------
-    path : str
-        A block's path.
-    start, stop : int
-        A block's range, in bytes.
-    unit : {"word", "line"}
-        What is not split.
-    scratch : Scratch
-        Has the copy of what is packed, fetched or a table.
-    spread : int
-        Length of the file when it was cut, if the block is spread over it; else 0.
-
-    Returns
-    -------
-    bytes
-        Empty if no unit begins here.  The blocks of one file, joined, are the file.  Of a matrix
-        file, read by lines: some of its rows, as a matrix file.
-
-    Raises
-    ------
-    DataError
-        The file is missing, unreadable, shorter than when it was cut, or has a unit of more than
-        1 GiB.
-
-    Notes
-    -----
-    Looks for the ends of a range in steps of 64 KiB, of several in steps of 4, then reads what lies
-    between in one piece, which is not copied again: 16 MB take as long as a tenth of the training
-    on them.
+    Of a matrix file, read by lines: some of its rows, as a matrix file.  `spread` is the length of
+    the file when it was cut, if the block is spread over it.  Refuses a file that became shorter,
+    or has a unit above 1 GiB.  Finds the ends of a range in steps, then reads between them in one
+    piece, without another copy.
     """
     if not 0 <= start <= stop:
         raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
@@ -274,7 +211,7 @@ def read_block(
 def read_ranges(
     path: str, ranges: Sequence[tuple[int, int]], least_bytes: int, *, unit: Unit, scratch: Scratch
 ) -> bytes:
-    """The same of some ranges of a file, at least one, which is at least so long."""
+    """As `read_block`, of ranges of a file of at least `least_bytes`; at least one range."""
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -293,7 +230,7 @@ def read_ranges(
 
 
 def is_matrix_file(file: BinaryIO) -> bool:
-    """Whether an open file is a matrix file; its place is behind the header."""
+    """Whether an open file is a matrix file; leaves the position behind the header."""
     file.seek(0)
     return is_matrix(file.read(HEADER_BYTES))
 
@@ -308,7 +245,7 @@ def shorter(path: str, expected: int, got: int) -> DataError:
 def place_in_file(
     path: str, start: int, stop: int, offset: int, *, unit: Unit, scratch: Scratch, spread: int = 0
 ) -> int:
-    """Where byte `offset` of what `read_block` returned is in the text; -1: that cannot be read.
+    """Position in the text of byte `offset` of what `read_block` returned; -1: unreadable.
 
     Of a matrix file the number of the row that is row `offset` there.
     """
@@ -318,7 +255,7 @@ def place_in_file(
 def place_in_ranges(
     path: str, ranges: Sequence[tuple[int, int]], offset: int, *, unit: Unit, scratch: Scratch
 ) -> int:
-    """The same of what `read_ranges` returned."""
+    """As `place_in_file`, of what `read_ranges` returned."""
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -330,7 +267,7 @@ def place_in_ranges(
 
 
 def _place(ranges: Sequence[tuple[int, int]], offset: int) -> int:
-    """Where number `offset` of these ranges in sequence is; -1: in none."""
+    """Position of number `offset` of these ranges in sequence; -1: in none."""
     for first, last in ranges:
         if offset < last - first:
             return first + offset
@@ -346,26 +283,26 @@ def whole_units(
     unit: Unit,
     step_bytes: int = STEP_BYTES,
 ) -> list[tuple[int, int]]:
-    """The units that begin in each of these ranges of a file, as ranges; none of them empty.
+    """The units that begin in each of these ranges of a file, as ranges, none of them empty.
 
     The end of the file comes last, as its last line may have no newline.
     """
     end, found = _ENDS[unit], []
     for start, stop in ranges:
-        # The byte before tells whether a unit begins at `start`.
+        # The byte before decides whether a unit begins at `start`.
         first = _behind_unit(file, end, path, start - 1, stop, step_bytes) if start else 0
-        if first < stop:  # else the first unit that begins behind `start` begins behind `stop`
+        if first < stop:  # else no unit begins in the range
             last = _behind_unit(file, end, path, stop - 1, size, step_bytes)
             found.append((first, last))
     return sorted(found, key=lambda one: one[1] == size)
 
 
 def _read(file: BinaryIO, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """Ranges of a file in sequence."""
+    """Read ranges of a file in sequence."""
     if len(ranges) > 1:
         try:
             return _in_sequence(file.fileno(), path, ranges)
-        except io.UnsupportedOperation:  # not a file of this machine
+        except io.UnsupportedOperation:  # not a local file
             return b"".join(_read(file, path, [one]) for one in ranges)
     for first, last in ranges:
         file.seek(first)
@@ -377,7 +314,7 @@ def _read(file: BinaryIO, path: str, ranges: Sequence[tuple[int, int]]) -> bytes
 
 
 def _in_sequence(descriptor: int, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """The same of a file of this machine; threads may call it at once."""
+    """As `_read`, of a local file; threads may call it at once."""
     if len(ranges) == 1:
         ((first, last),) = ranges
         data = os.pread(descriptor, last - first, first)
@@ -392,7 +329,7 @@ def _in_sequence(descriptor: int, path: str, ranges: Sequence[tuple[int, int]]) 
 
 
 def read_at(file: BinaryIO, at: int, size: int) -> bytes:
-    """Up to so many bytes of a file; of one of this machine by one call."""
+    """Up to `size` bytes of a file; of a local one by one call."""
     try:
         return os.pread(file.fileno(), size, at)
     except OSError:  # io.UnsupportedOperation, or what reading raises again
@@ -401,13 +338,13 @@ def read_at(file: BinaryIO, at: int, size: int) -> bytes:
 
 
 def even_parts(ranges: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:
-    """Ranges in sequence, cut into so many parts of about the same length."""
+    """Ranges in sequence, cut into `parts` parts of about the same length."""
     total, at = sum(last - first for first, last in ranges), 0
     found: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
     for first, last in ranges:
         while first < last:
             part = at * parts // total
-            behind = -(-(part + 1) * total // parts)  # where this part ends, in the sequence
+            behind = -(-(part + 1) * total // parts)  # this part's end in the sequence
             stop = min(last, first + behind - at)
             found[part].append((first, stop))
             at, first = at + stop - first, stop
@@ -422,7 +359,7 @@ def _behind_unit(
     stop: int,
     step_bytes: int = STEP_BYTES,
 ) -> int:
-    """Where the unit that byte `at` belongs to has ended; at most `stop`."""
+    """The end of the unit that byte `at` belongs to; at most `stop`."""
     begin = at
     while at < stop and (step := read_at(file, at, step_bytes)):
         found = end.search(step)
@@ -463,12 +400,12 @@ def _files_of(text: str) -> list[str]:
 
 
 def _absolute(path: Path) -> str:
-    """One name for a file, also where it is reached by way of another folder's ``..``."""
+    """One name for a file, also through another folder's ``..``."""
     return str(path.resolve() if ".." in path.parts else path.absolute())
 
 
 def _files_below(folder: str) -> Iterator[str]:
-    """Files of a folder and of those below it, linked ones too; no folder twice."""
+    """Files of a folder and of those below, linked ones too; no folder twice."""
     seen: set[tuple[int, int]] = set()
 
     def refuse(error: OSError) -> NoReturn:
@@ -496,7 +433,7 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
             file.read(1)
         return size_of(path)
     try:
-        # Asked before opening: opening a named pipe would wait for a writer.
+        # Before opening: opening a named pipe would wait for a writer.
         if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
             raise DataError(f"expected a regular file, got something else: {path}")
         local = scratch.local(path)

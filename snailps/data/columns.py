@@ -30,7 +30,7 @@ class Kind(IntEnum):
     IGNORE = 0
     LABEL = 1
     TEXT = 2
-    """Kept as it is: of readers, not of declarations."""
+    """Kept as it is: for readers, not in declarations."""
     NUMERIC = 3
     BUCKET = 4
     CATEGORICAL = 5
@@ -42,7 +42,7 @@ class Column:
     """One declared column.
 
     `log`: numbers become sign(x) log(1 + |x|), before `bounds` (rising) cut them into buckets.
-    `bits`: a hashed column has 2^bits different keys at most.
+    `bits`: a hashed column has at most 2^bits different keys.
     """
 
     name: str
@@ -53,7 +53,6 @@ class Column:
 
     @property
     def is_feature(self) -> bool:
-        """Whether the column makes entries."""
         return self.kind >= Kind.NUMERIC
 
 
@@ -61,20 +60,9 @@ Declared = str | Sequence[str] | Sequence[Column]
 
 
 def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column, ...]:
-    """Reads a declaration.
+    """Parse ``name:kind`` a column, in the order of the file; ``a1..a9:kind`` is nine columns.
 
-    Parameters
-    ----------
-    declared : str or sequence of str or Column
-        ``name:kind`` a column, in the order of the file; a string has commas or newlines between
-        them.  ``a1..a9:kind`` stands for nine columns.
-    needs_label : bool
-        False: there may be none.
-
-    Raises
-    ------
-    ConfigError
-        The declaration cannot be read, names a column twice, or has not exactly one label.
+    A string separates columns by commas or newlines.  One label, unless `needs_label` is False.
     """
     columns = _declared(declared)
     labels = [column.name for column in columns if column.kind is Kind.LABEL]
@@ -85,19 +73,9 @@ def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column,
 
 
 def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
-    """Reads a declaration of some columns, in any order, of files that name theirs.
+    """Parse declarations of some columns, in any order, of files that name theirs.
 
-    Parameters
-    ----------
-    declared : sequence of str
-        As of `columns_of`; may leave out columns, that of the labels, too.
-    label : str
-        The column of the labels.
-
-    Raises
-    ------
-    ConfigError
-        The declaration cannot be read, names a column twice, or has another label.
+    They may omit columns, that of the labels, too; `label` names it.
     """
     columns = _declared(declared)
     for column in columns:
@@ -126,7 +104,6 @@ def declaration_of(column: Column) -> str:
 
 
 def _declared(declared: Declared) -> tuple[Column, ...]:
-    """All declared columns, each once."""
     parts = re.split(r"[,\n]", declared) if isinstance(declared, str) else declared
     columns: list[Column] = []
     for part in parts:

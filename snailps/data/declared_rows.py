@@ -3,8 +3,8 @@
     Table, Columns -> piece_of -> Piece: labels, and keys and values as those of CSV
     dict of lists -> ListTable -> Table
 
-The features of each kind of column are those of docs/sparse_data.md; `_cells.h` makes the same ones
-of text.  No files, no libraries.
+Features are those of docs/sparse_data.md; `_cells.h` makes the same ones from text.  No files, no
+libraries.
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
 
 class ListTable(Table):
-    """A table of Python values.
-
-    Parameters
-    ----------
-    columns : mapping of str to list
-        Of one length.
-    name : str
-        For messages.
-    """
+    """A table of Python lists of one length, by column; `name` is for messages."""
 
     def __init__(self, columns: Mapping[str, list[Any]], name: str) -> None:
         self._columns = columns
@@ -44,27 +36,25 @@ class ListTable(Table):
         self.rows = len(next(iter(columns.values()))) if columns else 0
 
     def is_numeric(self, column: Any) -> bool:
-        """Whether all of its values are numbers, or missing."""
+        """Whether all values are numbers or missing."""
         return all(isinstance(one, _NUMBERS) or is_missing(one) for one in self._columns[column])
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """Missing values become NaN, those that are no numbers stay what they are."""
+        """Numbers, NaN for missing ones; other values unchanged."""
         found = [math.nan if one is None else one for one in self._columns[column][first:last]]
         if all(isinstance(one, _NUMBERS) for one in found):
             try:
                 return np.array(found, np.float64)
-            except OverflowError:  # whole numbers of more than 308 digits
+            except OverflowError:  # integers of more than 308 digits
                 return np.array([_float(one) for one in found], np.float64)
         objects = np.empty(len(found), object)
         objects[:] = found
         return objects
 
     def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """As they are."""
         return self._columns[column][first:last]
 
     def whole(self, column: Any) -> Any:
-        """A list."""
         return self._columns[column]
 
 
@@ -80,40 +70,20 @@ class SomeRows(Table):
         return self._table.is_numeric(column)
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """As the table gives them."""
         return self._table.numbers(column, self._first + first, self._first + last)
 
     def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """As the table gives them."""
         return self._table.texts(column, self._first + first, self._first + last)
 
     def whole(self, column: Any) -> Any:
-        """A list."""
         return self.texts(column, 0, self.rows)
 
 
 def piece_of(table: Table, columns: Sequence[Column], first: int, path: str) -> Piece:
-    """The examples of all rows of a table.
+    """The examples of all rows of a table, without labels if it has none.
 
-    Parameters
-    ----------
-    table : Table
-        Has all of these columns, but perhaps that of the labels.
-    columns : sequence of Column
-        The number of a column among those that make entries is the field of its entries.
-    first : int
-        Number of the first row in its file, for messages.
-    path : str
-
-    Returns
-    -------
-    Piece
-        Without labels if the table has none.
-
-    Raises
-    ------
-    DataError
-        A value does not fit the kind of its column, or a label is missing.
+    An entry's field is its column's number among those with features.  `first` is the number of
+    the table's first row in its file, for messages.
     """
     features = [column for column in columns if column.is_feature]
     shape = table.rows, len(features)
@@ -149,7 +119,6 @@ class _Where:
         self._path, self._column, self._first = path, column, first
 
     def wrong(self, row: int, value: object, expected: str) -> DataError:
-        """The error for a value."""
         bare = value.item() if isinstance(value, np.generic) else value
         got = "missing" if is_missing(bare) else f"{bare!r:.60} ({type(bare).__name__})"
         return DataError(
@@ -159,10 +128,10 @@ class _Where:
 
 
 def _given(table: Table, name: str) -> NDArray[Any]:
-    """A column as numbers with NaN; as objects, one of which is no number, if it has others."""
+    """A column as numbers with NaN, or as objects if one is no number."""
     try:
         return table.numbers(name, 0, table.rows)
-    except (TypeError, ValueError):  # what NumPy raises for texts
+    except (TypeError, ValueError):  # NumPy's, of texts
         found = table.texts(name, 0, table.rows)
         objects = np.empty(len(found), object)
         objects[:] = [math.nan if one is None else one for one in found]
@@ -170,7 +139,7 @@ def _given(table: Table, name: str) -> NDArray[Any]:
 
 
 def _numbers(table: Table, column: Column, where: _Where) -> NDArray[np.float32]:
-    """A column's numbers, NaN where there is none."""
+    """A column's numbers, NaN where one is missing."""
     given = _given(table, column.name)
     if given.dtype.kind not in "biuf":
         odd = next((at for at, one in enumerate(given.tolist()) if not _is_number(one)), 0)
@@ -190,9 +159,9 @@ def _numbers(table: Table, column: Column, where: _Where) -> NDArray[np.float32]
 
 
 def _bucket_keys(seed: int, column: Column, numbers: NDArray[np.float32]) -> NDArray[np.uint64]:
-    """The key of the bucket that each number is in; any key for NaN."""
+    """The key of each number's bucket; any key for NaN."""
     buckets = [hash_bytes(seed, str(k).encode()) for k in range(len(column.bounds) + 1)]
-    # How many of the rising bounds are at most the number.
+    # Count of bounds (rising) that are at most the number.
     places = np.searchsorted(
         np.asarray(column.bounds, np.float64), numbers.astype(np.float64), side="right"
     )
@@ -202,7 +171,7 @@ def _bucket_keys(seed: int, column: Column, numbers: NDArray[np.float32]) -> NDA
 def _categories(
     table: Table, column: Column, seed: int, where: _Where
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The key of each text, and where there is one."""
+    """The key of each text, and whether it is present."""
     texts = [_text(one) for one in table.texts(column.name, 0, table.rows)]
     keys, there = np.empty(len(texts), np.uint64), np.empty(len(texts), np.uint8)
     if (at := hash_texts(seed, texts, keys, there)) >= 0:
@@ -218,7 +187,7 @@ def _categories(
 
 
 def _text(value: Any) -> Any:
-    """A number as its shortest decimal text, true and false as JSON has them."""
+    """Shortest decimal text of a number; true and false as in JSON."""
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
     if isinstance(value, (int, np.integer)):
@@ -257,13 +226,7 @@ def _float(value: Any) -> float:
 
 
 def kind_of_values(values: Sequence[Any], where: str) -> Kind:
-    """What a column is whose first values these are.
-
-    Raises
-    ------
-    DataError
-        It has lists or dicts, or both numbers and texts.
-    """
+    """Kind of a column with these first values; refuses lists, dicts, and texts among numbers."""
     there = [one for one in values if not is_missing(one)]
     if all(isinstance(one, _NUMBERS) for one in there):
         return Kind.NUMERIC if there else Kind.CATEGORICAL

@@ -1,10 +1,9 @@
-"""Files that a Python process has alone, read by the processes of its cluster.
+"""Files of a Python process, read by the processes of its cluster.
 
     driver:HOST:PORT/NUMBER/BYTES -> opened (by `use`) -> Remote: read(start, stop)
     Remote, ScratchFile -> DriverCopy: pieces are fetched when they are first read, and kept
 
-Owns the names of such files and the local copies.  How bytes travel is for `use` to say: no sockets
-here.
+Owns the names of such files and the local copies.  `use` sets how bytes travel: no sockets here.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from snailps.errors import DataError
 PREFIX = "driver:"
 _PATH = re.compile(r"driver:(.+)/([0-9a-f]+)/([0-9]{1,18})")
 PIECE_BYTES = 4 << 20
-"""Most bytes that are asked for at a time."""
+"""Most bytes of one request."""
 
 
 class Remote(Protocol):
     """A file at its Python process."""
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop`, at most `PIECE_BYTES`; DataError if they cannot be had."""
+        """Bytes `start` to `stop`, at most `PIECE_BYTES`; DataError if unavailable."""
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Close the connection."""
 
 
 Opener = Callable[[str, str], Remote]
@@ -49,34 +48,26 @@ _open: Opener = _nowhere
 
 
 def use(opener: Opener) -> None:
-    """Sets how this process reads such files: with the secret and certificates of its cluster."""
+    """Set how this process reads such files: with the secret and certificates of its cluster."""
     global _open
     _open = opener
 
 
 def driver_path(address: str, number: str, size: int) -> str:
-    """The path of a file of so many bytes that the process at `address` serves."""
+    """The path of a file of `size` bytes that the process at `address` serves."""
     return f"{PREFIX}{address}/{number}/{size}"
 
 
 def is_driver_file(path: str) -> bool:
-    """Whether a path names a Python process's file."""
     return path.startswith(PREFIX)
 
 
 def size_of(path: str) -> int:
-    """How long a file is, bytes."""
     return _parsed(path)[2]
 
 
 def opened(path: str) -> Remote:
-    """Opens a file by its path; what is wrong with it, the first read says.
-
-    Raises
-    ------
-    DataError
-        It is no such path, or this process belongs to no cluster.
-    """
+    """Open a file by its path; the first read reports what is wrong with the file."""
     address, number, _ = _parsed(path)
     return _open(address, number)
 
@@ -100,13 +91,9 @@ class LocalFile(Protocol):
 
 
 class DriverCopy:
-    """The pieces of a file that this process has read so far; threads may share it.
+    """The pieces of a file that this process has read; threads may share it.
 
-    Parameters
-    ----------
-    path : str
-    make : callable
-        Makes the local file, sparse at first.
+    `make` makes the local file, sparse at first.
     """
 
     def __init__(self, path: str, make: Callable[[], LocalFile]) -> None:
@@ -123,23 +110,17 @@ class DriverCopy:
             self._remote.close()
             raise
         self.path, self.size = self._file.path, size
-        self._here = bytearray(-(-self.size // PIECE_BYTES))  # 1: this piece is in the file
+        self._here = bytearray(-(-self.size // PIECE_BYTES))  # 1: this piece is local
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop`, fewer at the end of the file.
-
-        Raises
-        ------
-        DataError
-            They cannot be fetched.
-        """
+        """Bytes `start` to `stop`, fewer at the end of the file."""
         stop = min(stop, self.size)
         if start >= stop:
             return b""
         self.fetch(start, stop)
         data = os.pread(self._file.fileno(), stop - start, start)
-        while len(data) < stop - start:  # a read call gives 2 GiB at most
+        while len(data) < stop - start:  # a read call returns 2 GiB at most
             more = os.pread(self._file.fileno(), stop - start - len(data), start + len(data))
             if not more:
                 raise DataError(f"{self.path}, the copy of the data here, became shorter")
@@ -147,7 +128,7 @@ class DriverCopy:
         return data
 
     def fetch(self, start: int, stop: int) -> None:
-        """Fetches what is not here yet."""
+        """Fetch pieces that are not local yet."""
         first, last = start // PIECE_BYTES, -(-min(stop, self.size) // PIECE_BYTES)
         if all(self._here[first:last]):
             return
@@ -169,7 +150,7 @@ class DriverCopy:
                 self._here[piece] = 1
 
     def close(self) -> None:
-        """Removes the copy, and leaves the process that has the data."""
+        """Remove the copy and close the connection."""
         with self._lock:
             self._remote.close()
             self._file.close()
@@ -190,18 +171,11 @@ class _Uncopied:
         )
 
     def close(self) -> None:
-        """Leaves the process that has the data."""
         self._remote.close()
 
 
 class DriverReader(io.RawIOBase):
-    """A position in a Python process's file, as of a file that is open for reading.
-
-    Parameters
-    ----------
-    copy : DriverCopy
-        Stays open.
-    """
+    """A Python process's file as a file open for reading; `copy` stays open."""
 
     def __init__(self, copy: DriverCopy | _Uncopied) -> None:
         super().__init__()
@@ -209,31 +183,27 @@ class DriverReader(io.RawIOBase):
 
     @classmethod
     def of(cls, path: str) -> DriverReader:
-        """Without a copy: for a look at some bytes."""
+        """A reader without a copy, for a look at some bytes."""
         return cls(_Uncopied(path))
 
     def close(self) -> None:
-        """Closes the connection, if it is this reader's own."""
+        """Close the connection if it is this reader's own."""
         if isinstance(self._copy, _Uncopied):
             self._copy.close()
         super().close()
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Moves the position."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._copy.size}[whence]
         self._at = base + offset
         return self._at
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Up to `size` bytes; all that follow with -1."""
         stop = self._copy.size if size is None or size < 0 else self._at + size
         data = self._copy.read(self._at, stop)
         self._at += len(data)

@@ -2,8 +2,8 @@
 
     data, column -> elements_of -> Elements(values, count, name)
 
-Owns how each library's containers are read fast: a piece at a time, by its own conversion.  No
-library is imported: an object of one shows that it is there.  No text, no files here.
+Owns the fast way to read each library's containers: a piece at a time, by its own conversion.
+Imports no library: only an object of a library has its methods called.  No text, no files.
 """
 
 from __future__ import annotations
@@ -16,24 +16,16 @@ from typing import Any
 from snailps.errors import DataError
 
 PIECE = 1 << 14
-"""Elements that are converted together."""
+"""Elements converted together."""
 _BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Elements in order, once.
+    """Elements in order, once; `count` is None if unknown.
 
-    Attributes
-    ----------
-    values : iterable
-        Python objects, or what a list held.
-    count : int or None
-        How many there are, if that is known.
-    name : str
-        For messages: ``a list of 12 elements``, ``column 'text' of a DataFrame``.
-    row : str
-        What messages call one of them: ``element``, ``row``.
+    Messages call the whole `name` (``a list of 12 elements``, ``column 'text' of a DataFrame``) and
+    one of them `row` (``element``, ``row``).
     """
 
     values: Iterable[Any]
@@ -42,29 +34,16 @@ class Elements:
     row: str = "element"
 
     def at(self, number: int) -> str:
-        """Where the element `number` is, for messages."""
+        """Name the element `number` in a message."""
         return f"{self.row} {number:,} of {self.name}"
 
 
 def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Elements:
-    """Reads any container.
+    """Read any container; `column` selects one of a table with several, `what` is for messages.
 
-    Parameters
-    ----------
-    data : object
-        A list, tuple, range, generator, iterator or another iterable; a NumPy array; a Series or
-        DataFrame of pandas or polars; an Array, ChunkedArray, Table, RecordBatch or
-        RecordBatchReader of pyarrow; a dataset of Hugging Face's `datasets`, streamed or not; a
-        dict of columns.
-    column : str
-        Which column of a table; may be left out where there is one only.
-    what : str
-        For messages.
-
-    Raises
-    ------
-    DataError
-        It is none of these, or the column is missing.
+    Takes lists, tuples, ranges, generators and other iterables; NumPy arrays; Series and DataFrames
+    of pandas and polars; Arrays, ChunkedArrays, Tables, RecordBatches and RecordBatchReaders of
+    pyarrow; Hugging Face's datasets, streamed or not; dicts of columns.
     """
     if isinstance(data, (str, os.PathLike)):
         raise DataError(
@@ -106,7 +85,7 @@ def a_kind(value: object) -> str:
 
 
 def is_missing(value: Any) -> bool:
-    """None, a float NaN, pandas' NA and NaT."""
+    """Whether a value is None, a float NaN, or pandas' NA or NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and value != value
@@ -167,7 +146,7 @@ def _of_pyarrow(data: Any, column: str, what: str) -> Elements | None:
 
 
 def _arrow_values(array: Any) -> Iterator[Any]:
-    # Through NumPy a string takes a tenth of the time of `to_pylist`.
+    # For strings NumPy takes a tenth of the time of `to_pylist`.
     texts = str(array.type) in ("string", "large_string", "string_view", "binary", "large_binary")
 
     def values(begin: int, end: int) -> Iterable[Any]:
@@ -181,7 +160,7 @@ def _arrow_values(array: Any) -> Iterator[Any]:
 
 
 def _of_datasets(data: Any, column: str, what: str) -> Elements | None:
-    """Hugging Face's: `Dataset`, or `IterableDataset`, whose columns may not be known."""
+    """Elements of a `Dataset`, or of an `IterableDataset`, whose columns may be unknown."""
     if isinstance(data, Mapping):
         raise DataError(
             f"{what}: {a_kind(data)} has several datasets: choose one of "
@@ -202,7 +181,7 @@ def _of_datasets(data: Any, column: str, what: str) -> Elements | None:
 
 
 def _plain(values: Any) -> Iterable[Any]:
-    """Python's own values of a batch, in whatever format the dataset gives its columns."""
+    """Python's own values of a batch, in any format of the dataset."""
     for convert in ("to_pylist", "to_list", "tolist"):
         if hasattr(values, convert):
             found: Iterable[Any] = getattr(values, convert)()
@@ -249,7 +228,7 @@ def _no_column(column: str, of: str, what: str) -> None:
 def _length(data: Any) -> int | None:
     try:
         return len(data) if isinstance(data, Sized) else None
-    except TypeError:  # a class with __len__ that does not know
+    except TypeError:  # a class whose __len__ fails
         return None
 
 

@@ -1,19 +1,14 @@
-"""Labels and values of examples as a model learns them, and how that is undone.
+"""Labels and values of examples as a model learns them, and the way back.
 
     some examples of the input -> measured -> Encoding -> text, a setting of the job
     labels -> numbers of classes, or (label - centre) / deviation
     values -> (value - centre of its key) * factor of its key
     what was learnt -> factors, centres, deviation -> weights of values as they are written
 
-A step has the length that suits values and targets near 1, so a column whose values are far from
-that is divided by the root of their mean square, rounded to a power of two: no digit is lost.  What
-is near 1 stays as it is: features that are there or not cost nothing.  A column that all examples
-have and that is far from 0 beside its deviation, as years and kelvins are, is centred, and divided
-by its deviation; of all others zeros stay zeros.  Must not know files, models, rows.
-
-References
-----------
-S. Ross, P. Mineiro, J. Langford, "Normalized online learning", UAI 2013.
+Steps suit values and targets near 1, so other columns are divided by the root of their mean square,
+rounded to a power of two, which loses no digit (S. Ross et al., "Normalized online learning", UAI
+2013).  A column that all examples have and that is far from 0 beside its deviation, as years are,
+is centred and divided by its deviation; in all others zeros stay zeros.  No files, models or rows.
 """
 
 from __future__ import annotations
@@ -34,57 +29,43 @@ from snailps.data._examples import Examples
 from snailps.errors import DataError
 
 NEAR = 2.0
-"""Values whose mean size is within this factor of 1 stay as they are."""
+"""Values whose mean size is within this factor of 1 are unchanged."""
 FAR = 1.0
-"""Deviations from 0 beyond which a mean is subtracted.  Mean scores of three models on iris, wine
-and breast_cancer, five splits: .974 at 1, .969 at 2, .953 at 4, .958 at 8, .954 without."""
+"""Deviations from 0 beyond which a mean is subtracted."""
 UNLIKE = 100.0
-"""Times that values of a column are larger or smaller than before, that is told."""
+"""Factor by which values of a column must differ from before to be reported."""
 FARTHEST = 1e5
-"""Most deviations from 0 of a mean that is subtracted: a product of value and weight has an error
-of 1% of the weight there, and values of float32 are 1/170 of their deviation apart."""
+"""Most deviations from 0 of a mean that is subtracted: float32 has too few digits beyond."""
 CENTRED_MIN = 10
-"""Examples that tell whether a column is far from 0, at least."""
+"""Fewest examples that show whether a column is far from 0."""
 LIMIT = 64.0
-"""Larger encoded values are trained as this: a wrong one would stop its weight for ever."""
+"""Larger encoded values are clipped to this: a wrong one would stop its weight for ever."""
 WRONG = 1000.0
-"""Times the largest usual value of a column: what is beyond tells nothing of its size."""
+"""Multiple of a column's largest usual value beyond which values are ignored in its size."""
 USUAL = 128
-"""One value in so many may be larger than the usual ones; in each column of `USUAL_MIN` one."""
+"""One value in this many may be larger than the usual ones; in columns of `USUAL_MIN`, one."""
 USUAL_MIN = 16
 KEYS_MAX = 1 << 18
-"""Columns with a factor of their own, those with the most entries; others have a common one.  A
-sample has about as many entries, and their text is 3 MB at most."""
+"""Columns with a factor of their own, those with most entries: 3 MB of text; others share one."""
 COLUMN_BYTES = 8 + 1 + 4
 """Of a packed column: uint64 key, int8 exponent of the factor, float32 centre."""
 TABLE_KEYS = 1 << 20
 """Keys below are looked up in an array."""
 EXPONENT_MAX = 120
-"""Factors are within float32's range, with room for what is learnt beside them."""
+"""Keeps factors, and what is learnt beside them, within float32's range."""
 FLOAT_MAX = float(np.finfo(np.float32).max)
 SHOWN = 5
-"""Labels that a message names."""
+"""Labels in a message."""
 
 
 @dataclass(frozen=True)
 class Encoding:
     """How labels and values are encoded.
 
-    Parameters
-    ----------
-    labels : tuple of float
-        The label of class 0, 1, ..., ascending; empty: labels are numbers of classes already, or
-        targets.
-    centre, deviation : float
-        What is subtracted from a target, and what it is divided by.
-    factor : float
-        Of values of keys that are not listed.
-    columns : str
-        Keys that have a factor of their own, and a centre, as `with_columns` packs them.
-    is_measured : bool
-        Whether the factors are those of an input, and not yet to be found.
-    constant : float
-        Mean loss of the best constant score, of classes; 0: not known.
+    `labels` are those of class 0, 1, ..., ascending; empty: labels are numbers of classes already,
+    or targets, encoded by `centre` and `deviation`.  `columns` packs keys with a factor and a
+    centre of their own (`with_columns`), `factor` is of all others; `is_measured`: they are those
+    of an input. `constant` is the mean loss of the best constant score, of classes; 0: unknown.
     """
 
     labels: tuple[float, ...] = ()
@@ -97,13 +78,7 @@ class Encoding:
 
     @classmethod
     def of_text(cls, text: str) -> Encoding:
-        """The encoding of a setting; empty: everything stays as it is.
-
-        Raises
-        ------
-        ValueError
-            It is no such text.
-        """
+        """Parse a setting, or raise ValueError; empty: no change."""
         if not text:
             return cls()
         told: Any = json.loads(text)
@@ -125,7 +100,7 @@ class Encoding:
 
     @property
     def text(self) -> str:
-        """The setting: JSON of what is not as in `Encoding()`."""
+        """The setting: JSON of what differs from `Encoding()`."""
         plain = Encoding()
         told = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return json.dumps(
@@ -138,13 +113,7 @@ class Encoding:
     def labels_of(
         self, labels: NDArray[Any], where: str = "", weights: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Labels (n,), encoded; that of an example of weight 0 may be any.
-
-        Raises
-        ------
-        DataError
-            One is none of the classes.
-        """
+        """Encode labels (n,); those of examples of weight 0 may be any."""
         if self.labels:
             known = np.array(self.labels)
             numbers = np.minimum(np.searchsorted(known, labels), len(known) - 1)
@@ -164,20 +133,19 @@ class Encoding:
         return (labels - self.centre) / self.deviation
 
     def targets_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Targets, or scores, as they are without the encoding: float64, where it has a part."""
+        """Decode targets or scores: float64 if the encoding changes them."""
         if self.is_plain_target:
             return numbers
         return numbers.astype(np.float64) * self.deviation + self.centre
 
     @property
     def is_plain_target(self) -> bool:
-        """Whether targets stay as they are."""
         return self.centre == 0 and self.deviation == 1
 
     def with_columns(
         self, keys: NDArray[Any], factors: NDArray[Any], centres: NDArray[Any]
     ) -> Encoding:
-        """The same with factors, powers of two, and centres of these keys, ascending."""
+        """With factors (powers of two) and centres of these ascending keys."""
         steps = np.diff(np.asarray(keys, np.uint64), prepend=np.uint64(0)).astype("<u8")
         exponents = np.log2(np.asarray(factors, np.float64)).astype("i1")
         packed = steps.tobytes() + exponents.tobytes() + np.asarray(centres, "<f4").tobytes()
@@ -207,37 +175,33 @@ class Encoding:
 
     @property
     def keys(self) -> NDArray[np.uint64]:
-        """Keys that are listed, ascending."""
+        """Listed keys, ascending."""
         return self._listed[0]
 
     @property
     def centres(self) -> NDArray[np.float32]:
-        """What is subtracted from the values of these; 0: nothing."""
+        """Subtracted from the values of `keys`; 0: nothing."""
         return self._listed[2]
 
     @cached_property
     def centred_keys(self) -> NDArray[np.uint64]:
-        """Keys of the columns that are centred, ascending; each example has an entry of each."""
+        """Keys of centred columns, ascending; each example has an entry of each."""
         keys: NDArray[np.uint64] = self.keys[self.centres != 0]
         return keys
 
     @cached_property
     def offsets(self) -> NDArray[np.float64]:
-        """What is subtracted from encoded values of these: their centres times their factors."""
+        """Subtracted from encoded values of `centred_keys`: centres times factors."""
         _, factors, centres = self._listed
         offsets: NDArray[np.float64] = (factors.astype(np.float64) * centres)[centres != 0]
         return offsets
 
     @property
     def keeps_values(self) -> bool:
-        """Whether all values stay as they are."""
         return self.factor == 1 and not self.columns
 
     def of_examples(self, examples: Examples, limit: float = FLOAT_MAX) -> Examples:
-        """The same with encoded values, of the size `limit` at most.
-
-        An example that lacks a column that is centred gets an entry of it.
-        """
+        """Encode values, clipped to `limit`; add missing entries of centred columns."""
         if self.keeps_values:
             return examples
         keys, values = examples.keys, examples.values
@@ -252,7 +216,7 @@ class Encoding:
         return examples._replace(values=np.clip(values, -limit, limit, out=values).ravel())
 
     def _row_of_all(self, examples: Examples) -> NDArray[np.uint64] | None:
-        """The keys of each of some examples, if they are the same, and none is lacking."""
+        """The keys of each example, if all have the same ones and lack none."""
         count = len(examples.labels)
         width = int(examples.ptr[1]) if count else 0
         if not width or len(examples.keys) != count * width:
@@ -264,15 +228,13 @@ class Encoding:
         return row if np.array_equal(np.sort(centred), self.centred_keys) else None
 
     def _completed(self, examples: Examples) -> tuple[Examples, NDArray[np.float32]]:
-        """The same with an entry of each column that is centred in each example, and what is
-        subtracted from each value.
-        """
+        """Examples with an entry of each centred column, and the centre of each value."""
         centres = self.centres_of(examples.keys)
         count, each = len(examples.labels), len(self.centred_keys)
         is_centred = centres != 0
         before = np.concatenate(([0], np.cumsum(is_centred)))[examples.ptr]
         own = examples.keys[is_centred]
-        if (before == each * np.arange(count + 1)).all():  # else they are not as many
+        if (before == each * np.arange(count + 1)).all():  # else counts differ
             alike = own.reshape(count, each) == own[:each].reshape(-1, each)
             if alike.all() and len(np.unique(own[:each])) == each * (count > 0):
                 return examples, centres
@@ -298,11 +260,11 @@ class Encoding:
         return completed, np.insert(centres, at, own_centres[columns])
 
     def factors_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """What values of these keys are multiplied by, float32 (n,)."""
+        """Factors of values of these keys, float32 (n,)."""
         return self._looked_up(keys, self._factor_table, self._listed[1], self.factor)
 
     def centres_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """What is subtracted from values of these keys, float32 (n,)."""
+        """Centres of values of these keys, float32 (n,)."""
         return self._looked_up(keys, self._centre_table, self.centres, 0.0)
 
     def _looked_up(
@@ -312,7 +274,7 @@ class Encoding:
         numbers: NDArray[np.float32],
         other: float,
     ) -> NDArray[np.float32]:
-        """Numbers of keys; `other` of those that are not listed."""
+        """Numbers of keys; `other` for those that are not listed."""
         own = self.keys
         if len(own) == 0:
             return np.full(len(keys), other, np.float32)
@@ -351,8 +313,7 @@ class Encoding:
     ) -> Encoding:
         """With factors and centres for the columns of some examples' entries.
 
-        farthest: columns are centred whose mean is that many deviations from 0 at most; beyond,
-        float32 has too few digits for what is left.  0: none is.
+        Centres columns whose mean is at most `farthest` deviations from 0; 0: none.
         """
         found = replace(self, is_measured=True)
         there = values != 0
@@ -380,8 +341,9 @@ class Encoding:
     def unlike(
         self, keys: NDArray[np.uint64], values: NDArray[np.float32]
     ) -> tuple[int, float] | None:
-        """The key whose values are least of the size that this encoding is of, and how many times
-        larger they are; None: all are less than `UNLIKE` times larger or smaller.
+        """The key whose values differ most in size from this encoding, and the factor.
+
+        None: all differ by less than `UNLIKE`.
         """
         with np.errstate(over="ignore"):
             encoded = (values - self.centres_of(keys)) * self.factors_of(keys)
@@ -389,7 +351,7 @@ class Encoding:
         if not there.any():
             return None
         sizes = sizes_of(keys[there], np.clip(encoded[there], -FLOAT_MAX, FLOAT_MAX))
-        # A key that was not known may be of any size below the others', as one of a text is.
+        # A new key's values may be smaller than the others', as those of a text are.
         roots = np.where(np.isin(sizes.keys, self.keys), sizes.roots, np.maximum(sizes.roots, 1))
         furthest = int(np.abs(np.log(roots)).argmax())
         times = float(roots[furthest])
@@ -413,16 +375,8 @@ class Encoding:
 class Sizes:
     """How large the values of columns are, by a sample that is not empty.
 
-    Attributes
-    ----------
-    keys : numpy.ndarray
-        uint64 (n,), ascending.
-    counts : numpy.ndarray
-        int64 (n,): values of each, none of them 0.
-    means, deviations, roots : numpy.ndarray
-        float64 (n,): mean, standard deviation and root of the mean square of the usual ones.
-    has_wrong : numpy.ndarray
-        bool (n,): has others.
+    Of uint64 `keys` (n,), ascending: `counts` of values, none of them 0; mean, deviation and root
+    of the mean square of the usual ones; whether there are others (`has_wrong`).
     """
 
     keys: NDArray[np.uint64]
@@ -434,7 +388,7 @@ class Sizes:
 
 
 def sizes_of(keys: NDArray[np.uint64], values: NDArray[np.float32]) -> Sizes:
-    """How large the values of columns are, none of which is 0."""
+    """Measure values, none of which is 0."""
     size = np.abs(values)
     order = np.lexsort((size, keys))
     keys, given, size = keys[order], values[order].astype(np.float64), size[order]
@@ -453,14 +407,14 @@ def sizes_of(keys: NDArray[np.uint64], values: NDArray[np.float32]) -> Sizes:
 
 
 def _factors(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What values of these sizes are multiplied by."""
+    """Factors of values of these sizes."""
     exponents = np.clip(-np.rint(np.log2(sizes)), -EXPONENT_MAX, EXPONENT_MAX)
     is_near = (sizes >= 1 / NEAR) & (sizes <= NEAR)
     return np.where(is_near, 1.0, np.exp2(exponents))
 
 
 def moments(numbers: NDArray[np.float64], weights: NDArray[Any] | None) -> tuple[float, float]:
-    """Mean and standard deviation; from one of the numbers, so that equal ones have exactly 0."""
+    """Mean and standard deviation, relative to one number, so that equal ones have exactly 0."""
     one = numbers[0 if weights is None else np.argmax(weights)]
     others = numbers - one
     mean = np.average(others, weights=weights)

@@ -3,9 +3,9 @@
     paths, column of labels, declarations -> example_files -> TableExamples or LineExamples
     -> pieces -> Piece, as those of a matrix in memory        -> labels: those of the pieces so far
 
-A table all of whose features are plain numbers has columns by number, as an array has; one with
-texts, or with declarations of other kinds, has features by name.  Memory stays bounded but for the
-labels: a piece of the rows at a time.  No models, no cluster here.
+A table of plain numbers only has columns by number, as an array has; one with texts, or with
+declarations of other kinds, has features by name.  Memory stays bounded but for the labels: a piece
+of the rows at a time.  No models, no cluster.
 """
 
 from __future__ import annotations
@@ -40,25 +40,17 @@ from snailps.errors import DataError
 
 BLOCK_BYTES = 8 << 20
 UNKNOWN = KEY_LIMIT + 1
-"""Number of columns of lines: not known, keys may be any."""
+"""Number of columns of lines: unknown, keys may be any."""
 _MISSING = "leave such rows out, or fill them"
 
 
 class ExampleFiles(RowsSource):
     """Examples of files.
 
-    Attributes
-    ----------
-    names : list of str
-        Of the columns that are features; empty: there are numbers only.
-    by_name : bool
-        Whether features are known by name; else by number.
-    declared : tuple of str
-        What the columns are, ``name:kind``; empty: they have numbers only.
-    label : str
-        The column of the labels; empty: there is none.
-    has_fields : bool
-        Whether entries have fields of their own, whose number `field_num` is.
+    `names` are the columns that are features, empty: numbers only.  `by_name`: features are known
+    by name, else by number.  `declared` has ``name:kind`` of the columns, empty: numbers only.
+    `label` is the column of the labels, or empty.  `has_fields`: entries have own fields, below
+    `field_num`.
     """
 
     names: list[str]
@@ -70,13 +62,7 @@ class ExampleFiles(RowsSource):
     _fields: NDArray[np.int32] | None = None
 
     def write_as(self, *, fields: NDArray[Any] | None = None, dense: bool = False) -> None:
-        """How rows are to be given: with these fields of the columns, or with all their values.
-
-        Raises
-        ------
-        DataError
-            Rows of these files cannot be.
-        """
+        """Set how rows are given: with these fields of the columns, or with all their values."""
         if fields is not None:
             self._fields = np.asarray(fields, np.int32)
             self.flags |= Flags.FIELDS
@@ -109,37 +95,13 @@ def example_files(
     by_name: bool = False,
     lines: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExampleFiles:
-    """The examples of files.
+    """The examples of files, folders, globs, URLs and named pipes.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Files, folders, globs, URLs; named pipes.
-    label : str
-        The column of the labels, of tables.
-    columns : sequence of str
-        ``name:kind`` of some columns of tables.
-    names : sequence of str
-        Of all features, in order, where a model decides: those that `columns` does not declare are
-        numbers.
-    infer : bool
-        They are what the first table has.
-    others : bool
-        Whether tables may have further columns, which are left out.
-    needs_labels : bool
-        Whether they must have labels.
-    by_name : bool
-        Whether features of tables are known by name even if all are plain numbers.
-    lines : mapping
-        How lines of text are read: format, columns of `ExampleReader`.  CSV and TSV that do not
-        name `names` in their first line are such lines.
-
-    Raises
-    ------
-    ConfigError
-        A declaration cannot be read, or a library is not installed.
-    DataError
-        Nothing is there, or it is of another format.
+    `label` and `columns` (``name:kind`` of some) are of tables.  `names`: all features in order, as
+    a model decides; undeclared ones are numbers.  `infer`: they are those of the first table.
+    `others`: ignore further columns.  `by_name`: name features even if all are plain numbers.
+    `lines`: format and columns of `ExampleReader`, also for CSV and TSV whose first line does not
+    have `names`.
     """
     files = files_of(paths)
     tables = [format_of(path) is not None for path in files]
@@ -222,7 +184,6 @@ class TableExamples(ExampleFiles):
         self._labels = _Labels(bool(label) and label_kind(files[0], label) is Kind.NUMERIC, label)
 
     def pieces(self) -> Iterator[Piece]:
-        """As the tables give them."""
         from snailps.data.table_files import read_rows
 
         self._labels.clear()
@@ -245,7 +206,7 @@ class TableExamples(ExampleFiles):
         return self._labels.whole()
 
     def _numbered(self, piece: Piece, path: str, first: int) -> Piece:
-        """A piece with columns by number: the fields that it has by name."""
+        """Number the columns of a piece: by the fields that it has by name."""
         assert piece.ptr is not None
         assert piece.fields is not None
         assert piece.values is not None
@@ -261,7 +222,7 @@ class TableExamples(ExampleFiles):
                 )
             return _dense(piece.ptr, keys, values, self.columns)
         ptr = piece.ptr
-        kept = values != 0  # as those of arrays
+        kept = values != 0  # as in arrays
         if not kept.all():
             ptr = np.concatenate(([0], np.cumsum(kept)))[ptr].astype(np.int64)
             keys, values = keys[kept], values[kept]
@@ -298,7 +259,7 @@ class LineExamples(ExampleFiles):
             self._look()
 
     def _look(self) -> None:
-        """What the first file is; of a matrix file its header says."""
+        """Find out what the first file is."""
         path = self._files[0]
         try:
             with open_input(path) as file:
@@ -323,17 +284,10 @@ class LineExamples(ExampleFiles):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the number of columns is known."""
         return self.columns < UNKNOWN
 
     def count_columns(self) -> None:
-        """Reads the files once for the number of columns: one more than the largest key.
-
-        Raises
-        ------
-        DataError
-            It is a pipe, which can be read once only.
-        """
+        """Read the files once for the number of columns, largest key + 1; refuse pipes."""
         if self._is_pipe:
             raise DataError(
                 f"X: {self.name} is a pipe, and how many columns it has is not known before its "
@@ -345,18 +299,16 @@ class LineExamples(ExampleFiles):
                 self.columns = max(self.columns, int(piece.keys.max()) + 1)
 
     def pieces(self) -> Iterator[Piece]:
-        """As the files give them."""
         self._told.clear()
         self._weights.clear()
         yield from self._read(self.dense)
 
     def labels(self) -> NDArray[Any]:
-        """Whole numbers, if all are."""
+        """Integers, if all are whole."""
         found = np.concatenate(self._told) if self._told else np.empty(0, np.float32)
         return _whole_if_all(found.astype(np.float64))
 
     def weights(self) -> NDArray[np.float32] | None:
-        """Those of matrix files."""
         return np.concatenate(self._weights) if any(map(len, self._weights)) else None
 
     def _read(self, dense: bool) -> Iterator[Piece]:
@@ -376,7 +328,7 @@ class LineExamples(ExampleFiles):
             yield piece
 
     def _with_fields(self, piece: Piece, path: str) -> Piece:
-        """A piece with fields as all others have them."""
+        """Give a piece the same fields as all others."""
         assert piece.ptr is not None
         assert piece.keys is not None
         fields = piece.fields
@@ -449,13 +401,7 @@ class LineExamples(ExampleFiles):
 
 
 def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
-    """Pieces of whole lines of a stream, each with its place in it.
-
-    Raises
-    ------
-    DataError
-        It is a matrix file, which is not read from beginning to end, or of a foreign format.
-    """
+    """Pieces of whole lines of a stream, each with its offset; refuses matrix files."""
     start = 0
     while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
         data = b"".join(lines)
@@ -481,13 +427,13 @@ def _has_names(path: str, names: Sequence[str], declared: Sequence[str]) -> bool
 
 
 def is_named(declared: str) -> bool:
-    """Whether a column makes features by name: it is one, and of no plain numbers."""
+    """Whether a column makes features by name: it is a feature, but no plain number."""
     column = columns_of([declared], needs_label=False)[0]
     return column.is_feature and (column.kind is not Kind.NUMERIC or column.log)
 
 
 class DeclaredRows(RowsSource):
-    """Rows of a table in memory, whose columns are what those of files were declared as."""
+    """Rows of a table in memory, whose columns have the declarations of files."""
 
     def __init__(self, table: Table, declared: Sequence[str]) -> None:
         columns = columns_of(declared, needs_label=False)
@@ -497,7 +443,6 @@ class DeclaredRows(RowsSource):
         self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
 
     def pieces(self) -> Iterator[Piece]:
-        """Some rows at a time."""
         from snailps.data.declared_rows import SomeRows, piece_of
 
         step = max(1, (1 << 18) // len(self._features))
@@ -507,7 +452,7 @@ class DeclaredRows(RowsSource):
 
 
 class _Labels:
-    """Labels as they come; texts are kept once each."""
+    """Collects labels; keeps each text once."""
 
     def __init__(self, are_numbers: bool, column: str) -> None:
         self._are_numbers, self._column = are_numbers, column
@@ -515,18 +460,11 @@ class _Labels:
         self._parts: list[NDArray[Any]] = []
 
     def clear(self) -> None:
-        """Forgets all."""
         self._places.clear()
         self._parts.clear()
 
     def add(self, labels: NDArray[Any] | list[Any], path: str, first: int) -> None:
-        """Takes the labels of some rows, of which `first` is the first in its file.
-
-        Raises
-        ------
-        DataError
-            One is no label.
-        """
+        """Add the labels of some rows, of which `first` is the first in its file."""
         if isinstance(labels, np.ndarray):
             self._parts.append(labels)
             return
@@ -565,13 +503,13 @@ class _Labels:
 
 
 def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as int64 if all are whole, and such that no two whole numbers are one float64."""
+    """Convert to int64 if all numbers are whole and below 2^53."""
     is_whole = (found == np.floor(found)).all() and np.abs(found).max(initial=0) < 1 << 53
     return found.astype(np.int64) if is_whole else found
 
 
 def _numbers(cells: list[str]) -> NDArray[Any]:
-    """Cells of numbers: int64, which keeps whole ones, else float64; ValueError: one is none."""
+    """Numbers of cells: int64 if all are whole, else float64; ValueError for other cells."""
     try:
         return np.array([int(one) for one in cells], np.int64)
     except (ValueError, OverflowError):
@@ -599,13 +537,7 @@ def _is_pipe(path: str) -> bool:
 def _dense(
     ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32], columns: int
 ) -> Piece:
-    """Rows with all their values.
-
-    Raises
-    ------
-    DataError
-        Memory has no room for them.
-    """
+    """Rows with all their values; DataError if memory has no room."""
     try:
         x = np.zeros((len(ptr) - 1, columns), np.float32)
     except (MemoryError, ValueError):

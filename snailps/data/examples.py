@@ -1,10 +1,10 @@
-"""Reads sparse examples from text and matrix files: formats, settings, messages about lines.
+"""Sparse examples from text and matrix files: formats, settings, messages about lines.
 
     format, columns, ... -> ExampleReader;  bytes of whole lines -> read -> Examples
     bytes of a matrix file -> read_rows -> Examples
 
-Turns what a loop could not parse into a message with file, line and column.  The loops are in
-`_examples.pyx`, declarations of columns in `columns.py`.  No blocks, no roles.
+Turns a loop's fault into a message with file, line and column.  The loops are in `_examples.pyx`,
+declarations of columns in `columns.py`.  No blocks, no roles.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ SHOWN_BYTES = 40
 EXAMPLE = "label:label, age:numeric log, city:categorical"
 BOM = b"\xef\xbb\xbf"
 CELLS = {"tsv": (b"\t", 0), "csv": (b",", 1), "blank": (b" ", 0)}
-"""How rows of a format are parted: separator and quotes, as `RowReader` takes them; `blank` is of
-names."""
+"""Separator and quotes of a format's rows, for `RowReader`; `blank` is for names."""
 OVER_LINES = 2
 """Quotes of CSV that is read in whole rows."""
 
@@ -50,47 +49,16 @@ _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)
 
 
 class ExampleReader:
-    """Reads sparse examples from text.
+    """Reads sparse examples from text; threads may share it, and it reads without the GIL.
 
-    Parameters
-    ----------
-    format : {"auto", "libsvm", "libffm", "csv", "tsv"}
-        ``auto``: the first line that shows it, of the first text read, decides; of CSV and TSV
-        the first line of each file.
-    columns : str or sequence of str or Column
-        What the columns of CSV and TSV are, see `columns.columns_of`; other formats have none.
-    hash_bits : int
-        Fold keys to 2^hash_bits, 1 to 62; 0: as they are.
-    on_bad_line : {"stop", "skip"}
-        Whether a malformed line is an error or left out and counted.
-    needs_labels : bool
-        Whether a matrix file without labels, or columns without one, are an error; else labels are
-        0.
-    may_skip : bool
-        Whether `on_bad_line` can be set here, so that errors name it.
-    whole_rows : bool
-        Whether texts end where rows do (`_examples.rows_end`), so that cells of CSV in quotes may
-        have newlines.  Else they may not, as blocks are cut at any.
+    ``auto``: the first line that shows the `format`, of the first text, decides; of CSV and TSV the
+    first line of each file.  `columns` are of CSV and TSV only (`columns.columns_of`).  `hash_bits`
+    folds keys to 2^hash_bits, 1 to 62; 0: not.  Without `needs_labels` missing labels are 0.
+    `may_skip`: errors name `on_bad_line`.  `whole_rows`: texts end where rows do
+    (`_examples.rows_end`), so cells in quotes may have newlines; blocks are cut at any.
 
-    Attributes
-    ----------
-    format : str
-        As given; what ``auto`` found, once it has.
-    is_guessed : bool
-        Whether it was given as ``auto``.
-    field_num : int
-        Fields that CSV and TSV have: their feature columns.  0 for the other formats.
-    first_bad : str
-        Where the first line was that was left out, and why.  Empty: none was.
-
-    Raises
-    ------
-    ConfigError
-        A setting is unknown, out of range, or does not go with the format.
-
-    Notes
-    -----
-    Threads may share a reader; text is read without the GIL.
+    `format` becomes what ``auto`` found; `field_num` is the number of feature columns of CSV and
+    TSV, else 0; `first_bad` says where and why the first line was skipped.
     """
 
     def __init__(
@@ -143,35 +111,11 @@ class ExampleReader:
     ) -> Examples:
         """The examples of a text or of a part of it, or of a matrix file.
 
-        Parameters
-        ----------
-        data : bytes
-            Whole lines, of which the last one may lack its newline; or a matrix file.
-        path : str
-            The file they are from, for messages.
-        start : int
-            Where `data` begins in the file's (unpacked) content, or the start of the block that
-            `blocks.read_block` made it of.  0 means that the first line may be a header.
-        part : (int, int), optional
-            Where whole lines of a text begin and end that are read instead of all, without a copy.
-        place : callable, optional
-            The file of byte i of `data`, and where it is in that file's content, of a matrix file
-            the number of row i there, -1 if that is not known; for messages about what is not in
-            sequence there.
-
-        Returns
-        -------
-        Examples
-
-        Raises
-        ------
-        DataError
-            A line is malformed and `on_bad_line` is stop.  Names file, line, column, what was
-            expected and what came.
-
-        Notes
-        -----
-        400 MB/s a core and more for LIBSVM and LIBFFM (bench/parse.py).
+        `data` has whole lines, the last maybe without newline.  `start` is its offset in the file's
+        content or that of its block; 0: the first line may be a header.  `part` limits reading to a
+        range of whole lines.  `place` gives file and offset there (-1: unknown) of byte i of
+        `data`, of a matrix file the row, for messages.  A malformed line raises DataError unless
+        `on_bad_line` is skip.
         """
         if is_matrix(data):
             return self.read_rows(data, path, place=place)
@@ -179,7 +123,7 @@ class ExampleReader:
         self.learn_format(data, start)
         if start + first == 0:
             first = self._first(data)
-        # While it is not known the next text is asked.
+        # Until the format is known each text is examined.
         if self._reader is None and self.columns and start:
             raise DataError(
                 f"{path or 'the text'}: whether it is CSV or TSV is told by its first line, got a "
@@ -204,9 +148,9 @@ class ExampleReader:
         return examples
 
     def learn_format(self, data: bytes, start: int = 0) -> bool:
-        """Whether the format is known: as given, by an earlier text, or by this one's lines.
+        """Whether the format is known: as given, from an earlier text, or from this one's lines.
 
-        Whether a file is CSV or TSV its first line tells, for all of it.
+        The first line of a file decides between CSV and TSV.
         """
         if self.is_guessed and (not start if self.columns else self._reader is None):
             found = self._guess(data, 0 if start else self._first(data), len(data))
@@ -216,7 +160,6 @@ class ExampleReader:
 
     @property
     def knows_format(self) -> bool:
-        """Whether the format is given, or was found in a text before."""
         return self._reader is not None
 
     def read_rows(
@@ -227,13 +170,7 @@ class ExampleReader:
         last: int | None = None,
         place: Place | None = None,
     ) -> Examples:
-        """The examples of some rows of a matrix file, or of a block of one; all by default.
-
-        Raises
-        ------
-        DataError
-            It is damaged, dense, without labels, or the settings are for text.
-        """
+        """The examples of some rows, or all, of a matrix file or of a block of one."""
         if self.format != "auto" and not self.is_guessed:
             raise DataError(
                 f"{path or 'the input'} is a matrix file, but format: {self.format}: set format: "
@@ -262,7 +199,7 @@ class ExampleReader:
         return separator, OVER_LINES if quotes and self._whole_rows else quotes
 
     def _first(self, data: bytes) -> int:
-        """Where the examples of a file begin: behind a byte order mark and a header."""
+        """Offset of a file's examples: behind a byte order mark and a header."""
         first = len(BOM) if data.startswith(BOM) else 0
         if not self.columns:
             return first
@@ -317,7 +254,7 @@ class ExampleReader:
         )
 
     def _expected(self, fault: Fault, line: bytes, at: int) -> tuple[str, str]:
-        """What the line should have had at a place, and what it has."""
+        """Expected and found text at a position of a line."""
         if not self.columns:
             stop = _BLANK.search(line, at)
             return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])
@@ -334,9 +271,9 @@ class ExampleReader:
 def format_of_rows(
     line: bytes, fits: Callable[[int], bool], formats: Sequence[str] = ("tsv", "csv")
 ) -> str:
-    """The format of a file with this first line: one in which it has as many cells as `fits`.
+    """The format in which a file's first line has a number of cells that `fits`.
 
-    None does: the first one whose separator it has.
+    If none has, the first whose separator it has.
     """
     for format in formats:
         if fits(len(first_row(line, *CELLS[format])[0])):

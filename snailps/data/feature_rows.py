@@ -5,8 +5,7 @@
 
 Column or name c with a number: key ``hash(hash(0, c), "")``, the number as value.  With a text t:
 key ``hash(hash(0, c), t)``, value 1 (docs/sparse_data.md).  A missing value or empty text makes no
-entry.  Of
-libraries, only the methods of the objects that come are used.
+entry.  Calls only methods of the given objects, no library.
 """
 
 from __future__ import annotations
@@ -29,28 +28,17 @@ from snailps.errors import DataError
 
 PIECE_CELLS = 1 << 18
 NAMES_KEPT = 1 << 20
-"""Hashes of (name, text) that are kept: dicts repeat them."""
+"""Cached hashes of (name, text): dicts repeat them."""
 LIBRARIES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows.
+    """Some rows: sparse with `ptr` (int64 (n + 1,), from 0) and `keys` (uint32 or uint64), or
+    dense.
 
-    Attributes
-    ----------
-    ptr : numpy.ndarray or None
-        int64 (n + 1,), from 0 on; None: dense.
-    keys : numpy.ndarray or None
-        uint32 or uint64; None: dense.
-    values : numpy.ndarray or None
-        float32, or uint8 if dense; None: all are 1.
-    fields : numpy.ndarray or None
-        int32.
-    dense_rows : int
-        Number of rows, if they are dense.
-    labels : numpy.ndarray or None
-        Of the rows, where labels come with them.
+    `values` are float32, or uint8 if dense; None: all 1.  `fields` are int32.  `dense_rows` counts
+    dense rows.  `labels` are those that came with the rows.
     """
 
     ptr: NDArray[np.int64] | None
@@ -62,7 +50,6 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.dense_rows if self.ptr is None else len(self.ptr) - 1
 
     @property
@@ -75,18 +62,10 @@ class Piece:
 
 
 class RowsSource(ABC):
-    """Something that has rows of examples.
+    """A source of rows of examples, called `name` in messages.
 
-    Attributes
-    ----------
-    name : str
-        What it is, for messages.
-    flags : Flags
-        Of the file; values are left out of it if all are 1 and `entries` is not known.
-    rows, entries : int
-        -1: not known before the last piece.
-    columns : int
-        0: not a number of columns, but hashed keys.
+    `flags` are the file's, without values if all are 1 and `entries` is unknown; `rows` and
+    `entries` are -1 before the last piece if unknown; `columns` 0 means hashed keys.
     """
 
     name: str
@@ -99,7 +78,6 @@ class RowsSource(ABC):
 
     @property
     def dense(self) -> bool:
-        """Whether pieces are."""
         return Flags.DENSE in self.flags
 
     def labels(self) -> Any:
@@ -108,32 +86,11 @@ class RowsSource(ABC):
 
     @abstractmethod
     def pieces(self) -> Iterator[Piece]:
-        """All rows, in their order.
-
-        Raises
-        ------
-        DataError
-            A value cannot be one of an example.
-        """
+        """All rows in order; DataError for a value that no example can have."""
 
 
 def features_of(X: Any, modules: set[str], label: str, dense: bool) -> RowsSource:
-    """Rows of a table or of a list of dicts.
-
-    Parameters
-    ----------
-    X : object
-    modules : set of str
-        Libraries that its classes are of.
-    label : str
-        Column of labels; empty: none.
-    dense : bool
-
-    Raises
-    ------
-    DataError
-        It is neither.
-    """
+    """Rows of a table of one of these libraries, or of a list of dicts."""
     if "datasets" in modules:
         X, modules = arrow_of(X), {"pyarrow"}
     for library, kind in LIBRARIES.items():
@@ -151,15 +108,7 @@ def features_of(X: Any, modules: set[str], label: str, dense: bool) -> RowsSourc
 
 
 class Table(ABC):
-    """A table of a library, seen alike.
-
-    Attributes
-    ----------
-    name : str
-    columns : list
-        Names.
-    rows : int
-    """
+    """A table of any library."""
 
     name: str
     columns: list[Any]
@@ -171,11 +120,11 @@ class Table(ABC):
 
     @abstractmethod
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """Numbers of some rows; NaN where they are missing."""
+        """Numbers of some rows, NaN for missing ones."""
 
     @abstractmethod
     def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """Elements of some rows as Python has them; None or NaN where they are missing."""
+        """Python's values of some rows, None or NaN for missing ones."""
 
     @abstractmethod
     def whole(self, column: Any) -> Any:
@@ -183,25 +132,19 @@ class Table(ABC):
 
 
 class PandasTable(Table):
-    """A pandas DataFrame."""
-
     def __init__(self, frame: Any) -> None:
         self._frame = frame
         self.columns, self.rows = list(frame.columns), len(frame)
         self.name = f"a DataFrame of {len(self.columns):,} columns"
 
     def is_numeric(self, column: Any) -> bool:
-        """By the type; categories of numbers are categories.
-
-        Truth values of which some are missing are objects, as `pandas.read_csv` makes them.
-        """
+        """By type; truth values with missing ones are objects, as `pandas.read_csv` makes them."""
         dtype = self._frame[column].dtype
         if dtype.name == "object":
             return _are_truths(self._frame[column])
         return getattr(dtype, "kind", "O") in "biuf" and dtype.name != "category"
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """Nullable types have NaN for NA."""
         part = self._frame[column].iloc[first:last]
         if part.dtype.name == "object" and _are_truths(part):
             part = part.astype("boolean")
@@ -210,67 +153,56 @@ class PandasTable(Table):
         return np.asarray(part.to_numpy(np.float64, na_value=np.nan))
 
     def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """By pandas' own loop."""
         found: list[Any] = self._frame[column].iloc[first:last].tolist()
         return found
 
     def whole(self, column: Any) -> Any:
-        """A Series."""
         return self._frame[column]
 
 
 def _are_truths(series: Any) -> bool:
-    """Whether objects of pandas are truth values, or missing."""
+    """Whether all objects are truth values or missing."""
     from pandas.api.types import infer_dtype
 
     return bool(infer_dtype(series, skipna=True) == "boolean")
 
 
 class PolarsTable(Table):
-    """A polars DataFrame."""
-
     def __init__(self, frame: Any) -> None:
         self._frame = frame
         self.columns, self.rows = list(frame.columns), frame.height
         self.name = f"a DataFrame of {len(self.columns):,} columns"
 
     def is_numeric(self, column: Any) -> bool:
-        """By the type."""
         dtype = self._frame[column].dtype
         return bool(dtype.is_numeric() or str(dtype) == "Boolean")
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """Null becomes NaN."""
         part = self._frame[column].slice(first, last - first)
         if part.null_count():
             return np.array([np.nan if one is None else one for one in part.to_list()], np.float64)
         return np.asarray(part.to_numpy())
 
     def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """By polars' own loop."""
         found: list[Any] = self._frame[column].slice(first, last - first).to_list()
         return found
 
     def whole(self, column: Any) -> Any:
-        """A Series."""
         return self._frame[column]
 
 
 class ArrowTable(Table):
-    """A pyarrow Table."""
-
     def __init__(self, table: Any) -> None:
         self._table = table
         self.columns, self.rows = list(table.column_names), table.num_rows
         self.name = f"a Table of {len(self.columns):,} columns"
 
     def is_numeric(self, column: Any) -> bool:
-        """By the name of the type."""
         kind = str(self._table.column(column).type)
         return kind.startswith(("int", "uint", "float", "double", "halffloat", "bool"))
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """Null becomes NaN, truth values with nulls are objects."""
+        """Null becomes NaN; truth values with nulls are objects."""
         part = self._table.column(column).slice(first, last - first)
         found = np.asarray(part.to_numpy())
         if found.dtype == object:
@@ -278,17 +210,15 @@ class ArrowTable(Table):
         return found
 
     def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """By Arrow's own loop."""
         found: list[Any] = self._table.column(column).slice(first, last - first).to_pylist()
         return found
 
     def whole(self, column: Any) -> Any:
-        """A ChunkedArray."""
         return self._table.column(column)
 
 
 def arrow_of(dataset: Any) -> Any:
-    """The table of a `Dataset` of Hugging Face's, most of it still in its files."""
+    """The table of a Hugging Face `Dataset`, most of it still in its files."""
     if isinstance(dataset, Mapping):
         raise DataError(
             f"X: {a_kind(dataset)} has several datasets: choose one of "
@@ -310,7 +240,7 @@ def table_of(library: str, X: Any) -> Table:
 
 
 class _Columns(RowsSource):
-    """What all rows of tables have: columns but for the label's."""
+    """Columns of a table but for the label's."""
 
     def __init__(self, table: Table, label: str) -> None:
         self._table, self._label = table, label
@@ -331,7 +261,6 @@ class _Columns(RowsSource):
             raise DataError(f"X: {self.name} has no column of features")
 
     def labels(self) -> Any:
-        """The column of labels."""
         return self._table.whole(self._label)
 
     def _numbers(self, column: str, first: int, last: int) -> NDArray[np.float32]:
@@ -363,7 +292,6 @@ class TableRows(_Columns):
         self._numeric = [table.is_numeric(name) for name in self._columns]
 
     def pieces(self) -> Iterator[Piece]:
-        """A column of a piece at a time."""
         count = len(self._columns)
         for first, last in self._steps():
             shape = last - first, count
@@ -408,7 +336,6 @@ class DenseTableRows(_Columns):
         self.flags = Flags.DENSE | Flags.VALUES
 
     def pieces(self) -> Iterator[Piece]:
-        """Columns of some rows at a time, side by side."""
         for first, last in self._steps():
             columns = [self._numbers(name, first, last) for name in self._columns]
             x = np.stack(columns, axis=1)
@@ -423,8 +350,6 @@ class DenseTableRows(_Columns):
 
 
 class DictRows(RowsSource):
-    """Rows of a list of dicts."""
-
     def __init__(self, rows: Sequence[Any]) -> None:
         self._rows = rows
         self.rows, self.columns, self.entries = len(rows), 0, -1
@@ -434,7 +359,6 @@ class DictRows(RowsSource):
         self._seeds: dict[str, int] = {}
 
     def pieces(self) -> Iterator[Piece]:
-        """Some rows at a time."""
         ptr, keys, values, kept = [0], [], [], self._kept
         for number, row in enumerate(self._rows):
             if not isinstance(row, Mapping):
@@ -465,7 +389,7 @@ class DictRows(RowsSource):
 
     @staticmethod
     def _amount(name: Any, value: Any, number: int) -> float:
-        """The number of a feature; NaN if it is missing, infinite if it is out of range."""
+        """The number of a feature; NaN if missing, infinite if out of range."""
         if value is None:
             return math.nan
         if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):

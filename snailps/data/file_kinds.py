@@ -1,11 +1,11 @@
-"""What a file is that is no input: told by its first bytes.
+"""What a file is that is no input, by its first bytes.
 
-    first bytes -> kind_of -> "a PNG image", or "" if nothing is known against it
+    first bytes -> kind_of -> "a PNG image", or "" if it may be an input
     first bytes, path -> refuse_foreign -> DataError with the name, and what to do
     first lines, path -> refuse_header -> DataError with the columns, one of which is to be named
 
-A pattern has bytes that no text begins with, as far as the format has any.  What is of no known
-format, and has many control characters, is binary data.  No files are opened here.
+A pattern has bytes that no text begins with, as far as the format has any.  Unknown formats with
+many control characters are binary data.  Opens no files.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from snailps.data.reading import format_of
 from snailps.errors import DataError
 
 HEAD_BYTES = 512
-"""So many first bytes are enough; a tar archive shows itself at byte 257."""
+"""First bytes that suffice; a tar archive shows itself at byte 257."""
 
 CSV_BYTES = 1 << 16
-"""The first two lines of CSV are looked for in so many bytes."""
+"""First bytes searched for the first two lines of CSV."""
 SHOWN_CHARS = 80
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 BINARY_BYTES_MIN = 32
-"""Of fewer bytes too little is known."""
+"""Fewer bytes show too little."""
 BINARY_SHARE = 20
-"""One control character in so many bytes is too much for text."""
-# But for zero, the white space, and escape, by which terminals are told colours.
+"""One control character in this many bytes is too much for text."""
+# Without zero, white space, and escape, which begins terminals' colours.
 _CONTROLS = bytes({*range(1, 32), 127} - {*b"\t\n\v\f\r\x1b"})
 
 _UNPACK = "unpack it, and name what is in it"
@@ -86,27 +86,16 @@ _COMPILED_OURS = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begi
 
 
 def kind_of(head: bytes, *, text: bool = False) -> str:
-    """What a file is that no model reads; empty: it may be an input.
+    """Kind of a file that no model reads, by its first `HEAD_BYTES`; empty: it may be an input.
 
-    Parameters
-    ----------
-    head : bytes
-        The first `HEAD_BYTES`, fewer of a short file.
-    text : bool
-        Only text will do: arrays and matrix files are told, too.
+    With `text` arrays and matrix files are refused, too.
     """
     found = _found(head, text)
     return found[0] if found else ""
 
 
 def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
-    """Refuses a file by its first bytes.
-
-    Raises
-    ------
-    DataError
-        It is of a format that no model reads, or with `text` no text.
-    """
+    """Refuse a file by its first bytes."""
     found = _found(head, text)
     if found is not None:
         name, cure = found
@@ -116,18 +105,9 @@ def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
 
 
 def refuse_header(head: bytes, path: str) -> None:
-    """Refuses, as a text, CSV and TSV whose first line names columns.
+    """Refuse, as a text, CSV and TSV whose first line, of `CSV_BYTES`, names columns.
 
-    Parameters
-    ----------
-    head : bytes
-        The first `CSV_BYTES` of its content.
-    path : str
-
-    Raises
-    ------
-    DataError
-        The first line has names only, and the second has as many cells.
+    It has names only, and the second line has as many cells.
     """
     format = format_of(path)
     if format not in ("csv", "tsv"):
@@ -157,9 +137,9 @@ def _found(head: bytes, text: bool) -> tuple[str, str] | None:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether so many bytes are control characters that it cannot be text of any encoding.
+    """Whether there are too many control characters for text of any encoding.
 
-    Of random bytes a tenth are; of integers and floats many are zeros, which end words as well.
+    A tenth of random bytes are; integers and floats have many zeros, which also end words.
     """
     odd = len(head) - len(head.translate(None, _CONTROLS))
     return len(head) >= BINARY_BYTES_MIN and (

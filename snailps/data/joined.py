@@ -1,13 +1,13 @@
 """Blocks over several files, which are cut as one; the texts of a block, and its parts for threads.
 
     Sources -> join -> Joined: files in sequence, one Source for `blocks.cut`
-    a block of it -> Joined.files -> the files that it has bytes of       (what a lease tells)
+    a block of it -> Joined.files -> the files that it has bytes of       (what a lease contains)
     these -> texts_of -> Ranges -> read_text -> bytes
           -> open_parts -> TextParts, of one file, too: threads read one each
 
 A file per class, day or user is sorted as one file of them all would be, so their blocks are spread
-over all of them.  A text begins with a file, or has no file's beginning: what a first line tells (a
-header) holds for the lines behind it.  Of matrix files a text is some rows of one.
+over all of them.  A text begins with a file, or has no file's beginning: a first line (a header)
+holds for the lines behind it.  Of matrix files a text is some rows of one.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from snailps.data.unpacking import bare_name, is_url
 from snailps.errors import DataError
 
 Place = Callable[[int], tuple[str, int]]
-"""Of byte i of a text, or row i of a matrix file: file, byte or row there, -1 if not known."""
+"""Of byte i of a text, or row i of a matrix file: file, byte or row there, -1 if unknown."""
 OPEN_MAX = 64
-"""Files that are open at once."""
+"""Files open at once."""
 _CELLS = (".csv", ".tsv")
 """Files of one block are read by the rules of its first one."""
 
 
 class JoinedFile(NamedTuple):
-    """A file in a sequence of files: the place of its first byte there, and its length.
+    """A file in a sequence of files: offset of its first byte there, and its length.
 
-    `version`: what tells that of which the master has a copy.
+    `version` identifies the version of which the master has a copy.
     """
 
     path: str
@@ -60,7 +60,7 @@ class JoinedFile(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Bytes of a file; `newline` is 1 if a newline is to follow, as the file lacks its last one."""
+    """Bytes of a file; `newline` is 1 if a newline must follow, as the file lacks its last one."""
 
     file: JoinedFile
     first: int
@@ -69,7 +69,7 @@ class Range(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Whole lines, or a matrix file; where they are from."""
+    """Whole lines, or a matrix file, and their origin."""
 
     data: bytes
     path: str
@@ -78,14 +78,9 @@ class Text(NamedTuple):
 
 
 class Joined:
-    """Files that are cut as one, in the order of their names, however the input names them.
+    """Files that are cut as one, in the order of their names, in any order of the input.
 
-    Attributes
-    ----------
-    source : Source
-        All of them; its path is a name for messages.
-    by_file : bool
-        They are matrix files.
+    The path of `source` is a name for messages; `by_file`: they are matrix files.
     """
 
     def __init__(
@@ -101,7 +96,7 @@ class Joined:
         self.by_file = by_file
 
     def files(self, start: int, stop: int) -> list[JoinedFile]:
-        """Those that a block has bytes of, at least one."""
+        """The files, at least one, that a block has bytes of."""
         found: set[int] = set()
         for first, last in strands(start, stop, self.source.bytes) or [(start, start + 1)]:
             at = bisect.bisect_right(self._begins, first) - 1
@@ -112,7 +107,7 @@ class Joined:
 def join(sources: Sequence[Source], scratch: Scratch) -> tuple[list[Source], list[Joined]]:
     """Sources that are cut each by itself, and files that are cut as one.
 
-    What is fetched stays as it is: a host fetches a file when it is wanted.
+    URLs are not joined: a host fetches a file when it needs it.
     """
     single, kinds = [], dict[tuple[bool, str], list[Source]]()
     for one in sources:
@@ -142,7 +137,7 @@ def texts_of(
 
 
 def _ranges_in(files: Sequence[JoinedFile], ranges: Iterable[tuple[int, int]]) -> Iterator[Range]:
-    """Ranges of a sequence of files as ranges of these."""
+    """Translate ranges of a sequence of files to ranges of the files."""
     begins = [file.begin for file in files]
     for first, last in ranges:
         at, place = bisect.bisect_right(begins, first) - 1, first
@@ -163,13 +158,7 @@ def _cut_at_beginnings(ranges: Iterable[Range]) -> list[list[Range]]:
 
 
 def read_text(ranges: Sequence[Range], scratch: Scratch, *, by_file: bool = False) -> bytes:
-    """The lines that begin in these ranges, each with its newline; of a matrix file, rows.
-
-    Raises
-    ------
-    DataError
-        As of `blocks.read_block`.
-    """
+    """The lines that begin in these ranges, each with its newline; of a matrix file, rows."""
     if by_file:
         file = ranges[0].file
         return read_ranges(file.path, _bare(ranges), file.bytes, unit="line", scratch=scratch)
@@ -183,7 +172,7 @@ def read_text(ranges: Sequence[Range], scratch: Scratch, *, by_file: bool = Fals
 def place_in_text(
     ranges: Sequence[Range], scratch: Scratch, offset: int, *, by_file: bool = False
 ) -> tuple[str, int]:
-    """Where byte or row `offset` of what `read_text` returned is; see `Place`."""
+    """Position of byte or row `offset` of what `read_text` returned; see `Place`."""
     if by_file:
         path = ranges[0].file.path
         at = place_in_ranges(path, _bare(ranges), offset, unit="line", scratch=scratch)
@@ -204,7 +193,7 @@ def _bare(ranges: Sequence[Range]) -> list[tuple[int, int]]:
 
 
 def _of_few_files(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
-    """The ranges in sequence, of at most `OPEN_MAX` files each."""
+    """Split ranges in sequence so that each part has at most `OPEN_MAX` files."""
     at, paths = 0, set[str]()
     for number, one in enumerate(ranges):
         if one.file.path not in paths and len(paths) == OPEN_MAX:
@@ -219,7 +208,7 @@ def _length(ranges: Iterable[Range]) -> int:
 
 
 def _place(whole: Iterable[Range], offset: int) -> tuple[str, int]:
-    """Where byte `offset` of whole lines is; -1: in none of them."""
+    """Position of byte `offset` of whole lines; -1: in none of them."""
     path = ""
     for one in whole:
         path, length = one.file.path, one.last - one.first + one.newline
@@ -230,13 +219,7 @@ def _place(whole: Iterable[Range], offset: int) -> tuple[str, int]:
 
 
 class OpenFiles:
-    """Some files of lines, opened.
-
-    Raises
-    ------
-    DataError
-        One cannot be read, or became shorter.
-    """
+    """Some open files of lines."""
 
     def __init__(self, files: Iterable[JoinedFile], scratch: Scratch) -> None:
         self._files: dict[str, tuple[BinaryIO, int]] = {}
@@ -257,11 +240,10 @@ class OpenFiles:
             raise
 
     def is_matrix(self) -> bool:
-        """Whether the first one is a matrix file."""
         return is_matrix_file(next(iter(self._files.values()))[0])
 
     def whole(self, ranges: Iterable[Range]) -> list[Range]:
-        """The lines that begin in each of these ranges, as ranges; none of them empty."""
+        """The lines that begin in each of these ranges, as ranges, none of them empty."""
         found: list[Range] = []
         for one in ranges:
             path = one.file.path
@@ -292,7 +274,6 @@ class OpenFiles:
             raise _unreadable(whole[0].file.path, error) from error
 
     def close(self) -> None:
-        """Closes them."""
         for file, _ in self._files.values():
             file.close()
 
@@ -307,30 +288,20 @@ def _unreadable(path: str, error: OSError) -> DataError:
 class TextParts:
     """A block's lines in parts of whole lines; made by `open_parts`.
 
-    Attributes
-    ----------
-    parts : list of list of list of Range
-        The ranges of whole lines that the texts of each part have.
+    `parts` has the ranges of whole lines of each text of each part.
     """
 
     def __init__(self, files: OpenFiles, parts: list[list[list[Range]]]) -> None:
         self.parts, self._files = parts, files
 
     def texts(self, part: int) -> Iterator[Text]:
-        """The texts of a part, which are read as they come; threads may call it at once.
-
-        Raises
-        ------
-        DataError
-            They can no longer be read.
-        """
+        """The texts of a part, each read when it is asked for; threads may call it at once."""
         for ranges in self.parts[part]:
             start = min(one.first for one in ranges)
             path = ranges[0].file.path
             yield Text(self._files.read(ranges), path, start, partial(_place, ranges))
 
     def close(self) -> None:
-        """Closes the files."""
         self._files.close()
 
 
@@ -344,13 +315,8 @@ def open_parts(
 ) -> TextParts | None:
     """The lines whose first byte lies in a block over these files, in parts of about `part_bytes`.
 
-    None: they are to be read as one, as there are no two parts, the files cannot be read here, are
-    too many, or are no texts in files of this machine.
-
-    Notes
-    -----
-    A part is copied while the thread that reads it needs it: it is parsed in a nearer cache than a
-    block that was read before, in .8 to .9 of the time of reading and parsing both.
+    None: read them as one, as there are no two parts, or the files are unreadable, too many, or no
+    local text.  The thread that parses a part also copies it, while it is in a near cache.
     """
     parts = (stop - start) // part_bytes
     if parts < 2 or len(files) > OPEN_MAX or is_driver_file(files[0].path):

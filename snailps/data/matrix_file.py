@@ -5,20 +5,10 @@
     bytes -> read_header, Header.array -> arrays, not copied
     bytes -> examples_of -> Examples
 
-All numbers are little endian, every section begins at a multiple of 64 bytes:
-
-    header     64 bytes: magic, version, flags, rows, nonzeros, columns, first row, kind of labels
-    labels     float32 or float64 [rows]   without `Labels.NONE`
-    ptr        int64 [rows + 1]            sparse: row i has the entries ptr[i] to before ptr[i + 1]
-    keys       uint32 or uint64 [nonzeros] sparse
-    values     float32 [nonzeros]          left out if all are 1; dense: or uint8
-    fields     int32 [nonzeros]            only with `Flags.FIELDS`
-    weights    float32 [rows]              only with `Flags.WEIGHTS`
-
-Nothing else says where a section is or how long, so a file is of exactly one length.  Byte range
-[a, b) of a file of B bytes has the rows ceil(a * rows / B) to before ceil(b * rows / B): **the
-blocks of a file partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts the
-arrays, `matrix_writer.py` makes files of Python's.  No text.
+docs/sparse_data.md has the layout; the header determines a file's length.  Bytes [a, b) of a file
+of B bytes have the rows ceil(a * rows / B) to before ceil(b * rows / B): **the blocks of a file
+partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts arrays,
+`matrix_writer.py` writes files.  No text.
 """
 
 from __future__ import annotations
@@ -56,7 +46,7 @@ class Flags(IntFlag):
     """What a file has."""
 
     VALUES = 1
-    """Values; without, all are 1."""
+    """Without values all are 1."""
     FIELDS = 2
     """A field for each entry."""
     WIDE = 4
@@ -95,15 +85,7 @@ class Section:
 class Header:
     """Header of a matrix file, or of a block of one.
 
-    Attributes
-    ----------
-    flags : Flags
-    labels : Labels
-    rows, nonzeros : int
-    columns : int
-        Keys are below; 0: as they come.
-    first_row : int
-        Number of the first row in the file that a block is of.
+    Keys are below `columns`; 0: any.  `first_row` is the first row's number in the block's file.
     """
 
     flags: Flags
@@ -114,7 +96,6 @@ class Header:
     first_row: int = 0
 
     def pack(self) -> bytes:
-        """The header's bytes."""
         head = _HEADER.pack(
             MAGIC, VERSION, self.flags, self.rows, self.nonzeros, self.columns, self.first_row,
             self.labels,
@@ -123,16 +104,14 @@ class Header:
 
     @property
     def dense(self) -> bool:
-        """Whether rows have all of their values."""
         return Flags.DENSE in self.flags
 
     @property
     def key_limit(self) -> int:
-        """What keys are below."""
         return self.columns or KEY_LIMIT
 
     def sections(self) -> dict[str, Section]:
-        """The arrays that the file has, by name, in their order."""
+        """The arrays that the file has, by name, in order."""
         flags = self.flags
         wide, narrow = ("<u8", "<u4")
         arrays = {
@@ -159,13 +138,13 @@ class Header:
 
     @property
     def size(self) -> int:
-        """Length of the file, in bytes."""
+        """Length of the file in bytes."""
         sections = list(self.sections().values())
         last = sections[-1] if sections else Section(HEADER_BYTES, 0, np.dtype("u1"))
         return last.start + -(-last.bytes // ALIGNMENT) * ALIGNMENT
 
     def array(self, data: bytes, name: str) -> NDArray[Any]:
-        """An array of a file or block in memory, not copied; empty if it has none of that name."""
+        """An array of a file or block in memory, not copied; empty if absent."""
         section = self.sections().get(name)
         if section is None:
             return np.empty(0, np.int32 if name == "fields" else np.float32)
@@ -179,18 +158,12 @@ class Header:
 
 
 def is_matrix(head: bytes) -> bool:
-    """Whether a file that begins so is a matrix file."""
+    """Whether a file that begins with `head` is a matrix file."""
     return head.startswith(MAGIC)
 
 
 def read_header(head: bytes, size: int, path: str) -> Header:
-    """The header of a file or block of `size` bytes.
-
-    Raises
-    ------
-    DataError
-        It is none, or contradicts itself or the size.
-    """
+    """Read and check the header of a file or block of `size` bytes."""
     if len(head) < HEADER_BYTES or not is_matrix(head):
         raise DataError(
             f"{path}: expected a matrix file of at least {HEADER_BYTES} bytes, got "
@@ -210,13 +183,13 @@ def read_header(head: bytes, size: int, path: str) -> Header:
             f"{path}: expected {header.size:,} bytes for {rows:,} rows and {nonzeros:,} entries, "
             f"got {size:,}: it was cut off or changed. {_AGAIN}"
         )
-    if rows > size:  # of no values and no label
+    if rows > size:  # rows without values and labels
         raise DataError(f"{path}: expected rows of some bytes, got {rows:,} in {size:,}. {_AGAIN}")
     return header
 
 
 def _contradiction(header: Header, trailing: bool) -> str:
-    """What cannot be in a header; empty if all can."""
+    """What contradicts itself in a header; empty: nothing."""
     flags = header.flags
     if trailing:
         return "bytes that have to be 0 are not"
@@ -245,30 +218,9 @@ def read_matrix_block(
 ) -> bytes:
     """The rows of ranges of bytes of an open matrix file, as a matrix file of their own.
 
-    Parameters
-    ----------
-    file : binary file
-    path : str
-        For messages.
-    ranges : sequence of (int, int)
-        First and last (exclusive) byte of each, ascending.
-    size : int
-        Of the file.
-
-    Returns
-    -------
-    bytes
-        Empty if the ranges have no rows.
-
-    Raises
-    ------
-    DataError
-        The header, or a pointer at an end of the range, contradicts the file.
-    OSError
-
-    Notes
-    -----
-    A copy at the speed of memory, without the GIL: entries are looked at by who uses them.
+    `ranges` have first and last (exclusive) bytes, ascending; `size` is the file's.  Empty without
+    rows.  A copy at the speed of memory, without the GIL; checks pointers only at ends of ranges,
+    the reader checks entries.
     """
 
     def read(first: int, last: int) -> bytes:
@@ -278,7 +230,7 @@ def read_matrix_block(
     header = read_header(read(0, HEADER_BYTES), size, path)
     try:
         descriptor = file.fileno()
-    except OSError:  # it has none: not a file of this machine
+    except OSError:  # no descriptor: not a local file
         descriptor = -1
     return _rows(read, descriptor, path, header, header.rows_of(ranges))
 
@@ -286,26 +238,13 @@ def read_matrix_block(
 def rows_of_matrix(
     file: IO[bytes], path: str, ranges: Sequence[tuple[int, int]], size: int
 ) -> list[tuple[int, int]]:
-    """First and last (exclusive) row of ranges of bytes of an open matrix file.
-
-    Raises
-    ------
-    DataError
-        The header contradicts the file.
-    OSError
-    """
+    """First and last (exclusive) row of ranges of bytes of an open matrix file."""
     file.seek(0)
     return read_header(file.read(HEADER_BYTES), size, path).rows_of(ranges)
 
 
 def head_of_matrix(read: Read, path: str, size: int) -> bytes:
-    """The first `HEAD_ROWS` rows of a file of `size` bytes, as a matrix file of their own.
-
-    Raises
-    ------
-    DataError
-        As `read_matrix_block`.
-    """
+    """The first `HEAD_ROWS` rows of a file of `size` bytes, as a matrix file of their own."""
     header = read_header(read(0, HEADER_BYTES), size, path)
     return _rows(read, -1, path, header, [(0, min(header.rows, HEAD_ROWS))])
 
@@ -313,7 +252,7 @@ def head_of_matrix(read: Read, path: str, size: int) -> bytes:
 def _rows(
     read: Read, descriptor: int, path: str, header: Header, ranges: Sequence[tuple[int, int]]
 ) -> bytes:
-    """Some ranges of rows; with a descriptor their entries are copied once only."""
+    """Some ranges of rows; with a descriptor their entries are copied only once."""
 
     def copied(size: int, buffers: list[tuple[int, bytes]], pieces: NDArray[np.int64]) -> bytes:
         if descriptor < 0:
@@ -341,11 +280,11 @@ def _rows(
                 f"{path}: rows {first:,} to {last - 1:,} have the entries {begin:,} to {end:,} "
                 f"of {header.nonzeros:,}: the file is damaged. {_AGAIN}"
             )
-        # Each range's pointers less its first one, and more by the entries before.
+        # Pointers of each range, minus its first one, plus the entries before.
         before = np.cumsum(entries[:, 1] - entries[:, 0]) - entries[:, 1]
         ptr = np.delete(ptr, ends - counts) + np.repeat(before, counts)
     nonzeros = int((entries[:, 1] - entries[:, 0]).sum())
-    # Of the first range; where the others are `blocks.place_in_file` tells.
+    # Of the first range; `blocks.place_in_file` places the others.
     first_row = int(wanted[0, 0]) + header.first_row
     block = replace(header, rows=int(counts.sum()), nonzeros=nonzeros, first_row=first_row)
     found, buffers = [np.empty((0, 3), np.int64)], [(0, block.pack())]
@@ -362,18 +301,13 @@ def _rows(
 def _behind_each_other(
     to: int, begin: int, item: int, ranges: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Where ranges of items go, are in the file, how many bytes; they begin there at `begin`."""
+    """Target offset, offset in the file and bytes of ranges of items; these begin at `begin`."""
     sizes = (ranges[:, 1] - ranges[:, 0]) * item
     return np.stack((to + np.cumsum(sizes) - sizes, begin + ranges[:, 0] * item, sizes), axis=1)
 
 
 def _whole(read: Read, first: int, last: int, path: str) -> bytes:
-    """Bytes of a file, all of them: it may have been cut off since its length was asked for.
-
-    Raises
-    ------
-    DataError
-    """
+    """All these bytes of a file, or DataError: it may have been cut off meanwhile."""
     found = read(first, last)
     if len(found) != last - first:
         raise DataError(
@@ -392,37 +326,12 @@ def examples_of(
     last: int | None = None,
     place: Callable[[int], tuple[str, int]] | None = None,
 ) -> Examples:
-    """Rows of a matrix file or block in memory as models have examples; they are checked.
+    """Rows of a matrix file or block in memory as checked examples; labels are 0 if absent.
 
-    Parameters
-    ----------
-    data : bytes
-        Not empty.
-    path : str
-        For messages.
-    hash_bits : int
-        As for text: 0, or keys are folded to so many bits.
-    first, last : int
-        Which of the rows; all by default.
-    place : callable, optional
-        File and number there of row i of `data`, -1 if that is not known; for messages about rows
-        that are not in sequence there.
-
-    Returns
-    -------
-    Examples
-        Without labels, these are 0.
-
-    Raises
-    ------
-    DataError
-        The rows are dense, or damaged: pointers that fall, a key out of range, a label or value
-        that is not finite, a negative field.
-
-    Notes
-    -----
-    Values and fields are views of `data`; labels and keys are converted in one pass.  Threads may
-    take different rows of one block.
+    `hash_bits` is as for text; `first` and `last` select rows.  `place` gives file and number there
+    (-1: unknown) of row i of `data`, for messages.  Refuses dense and damaged rows.  Values and
+    fields are views of `data`; labels and keys are converted in one pass.  Threads may take
+    different rows.
     """
     header = read_header(data, len(data), path)
     if header.dense:
@@ -469,31 +378,26 @@ def examples_of(
 
 
 def floats(values: NDArray[Any]) -> NDArray[np.float32]:
-    """As float32; what does not fit becomes infinite."""
+    """Convert to float32; larger numbers become infinite."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, np.float32)
 
 
 def first_not_weight(weights: NDArray[np.float32]) -> int:
-    """Place of the first number that is negative, NaN or infinite; -1: all are weights."""
+    """Index of the first number that is negative, NaN or infinite; -1: all are weights."""
     if (at := first_not_finite(weights)) >= 0 or len(weights) == 0:
         return at
     return int(weights.argmin()) if weights.min() < 0 else -1
 
 
 def check_labels(head: bytes, path: str) -> None:
-    """Refuses the head of a matrix file without labels; all else passes.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse the head of a matrix file without labels; accept all else."""
     if is_matrix(head) and not read_header(head, len(head), path).labels:
         raise DataError(f"{path} has no labels: write the file with y")
 
 
 def even_rows(data: bytes, path: str, parts: int) -> list[int]:
-    """Edges of ranges of a block's rows, at most `parts`, with about as many entries each."""
+    """Edges of at most `parts` ranges of a block's rows with about equal entries."""
     header = read_header(data, len(data), path)
     if header.dense:
         return [0, header.rows]
@@ -514,7 +418,7 @@ class _Place:
     place: Callable[[int], tuple[str, int]] | None
 
     def row_of(self, entry: int) -> int:
-        """The row of an entry, both counted from the first row's."""
+        """The row of an entry, both relative to the first row."""
         return int(np.searchsorted(self.ptr, self.ptr[0] + entry, side="right")) - 1
 
     def damaged(self, row: int, what: str) -> DataError:
@@ -529,7 +433,7 @@ _all_ones = np.ones(1 << 16, np.float32)
 
 
 def _ones(count: int) -> NDArray[np.float32]:
-    """So many ones, not to be written to: threads share them."""
+    """A shared read-only array of `count` ones."""
     global _all_ones
     ones = _all_ones
     if len(ones) < count:

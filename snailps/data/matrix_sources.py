@@ -4,8 +4,8 @@
     piece -> examples_of_piece -> Examples, without a file
 
 A matrix is not copied where it has the types of matrix files.  Tables and dicts are in
-`feature_rows`.  No library is imported here: the objects' own methods are used.  Must not know
-files, labels or weights.
+`feature_rows`.  Imports no library: calls the objects' own methods.  Must not know files, labels or
+weights.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rows_source(
     fields: Sequence[int] | NDArray[Any] | None = None,
     dense: bool = False,
 ) -> RowsSource:
-    """What gives the rows of an object in pieces; parameters and errors as of `spool_matrix`.
+    """Find the source of an object's rows; parameters and errors as of `spool_matrix`.
 
     A `RowsSource` stays as it is.
     """
@@ -81,7 +81,7 @@ class SparseRows(RowsSource):
             raise DataError("X has entries, but no columns")
 
     def _take(self, X: Any) -> None:
-        """The arrays of a CSR matrix, which are checked."""
+        """Take and check the arrays of a CSR matrix."""
         self._ptr, self._keys = np.asarray(X.indptr, np.int64), np.asarray(X.indices)
         self._values = np.asarray(X.data)
         if self._values.dtype.kind not in "biuf":
@@ -127,7 +127,7 @@ class SparseRows(RowsSource):
 
 
 def _summed(X: Any) -> Any:
-    """X without entries that come twice, or X itself if it is only not sorted."""
+    """Sum entries that occur twice; X itself if it is only not sorted."""
     ptr = np.asarray(X.indptr)
     first, last = int(ptr[0]), int(ptr[-1])
     try:
@@ -135,7 +135,7 @@ def _summed(X: Any) -> Any:
             (X.data[first:last].copy(), X.indices[first:last].copy(), ptr - ptr[0]), shape=X.shape
         )
         copy.sum_duplicates()
-    except (TypeError, ValueError):  # `pieces` tells what is wrong
+    except (TypeError, ValueError):  # `pieces` reports what is wrong
         return X
     return X if copy.nnz == last - first else copy
 
@@ -152,7 +152,6 @@ class DenseSparseRows(RowsSource):
         self._step = max(1, PIECE_ENTRIES // max(1, self.columns))
 
     def pieces(self) -> Iterator[Piece]:
-        """Some rows at a time, zeros but for the entries."""
         for piece in self._sparse.pieces():
             assert piece.ptr is not None
             assert piece.keys is not None
@@ -166,7 +165,7 @@ class DenseSparseRows(RowsSource):
 
 
 class DenseRows(RowsSource):
-    """Rows of an array of two axes, its zeros left out unless it is to stay dense."""
+    """Rows of an array of two axes, without zeros unless it stays dense."""
 
     def __init__(
         self,
@@ -198,7 +197,6 @@ class DenseRows(RowsSource):
             )
 
     def pieces(self) -> Iterator[Piece]:
-        """Copies of some rows at a time."""
         for first in range(0, self.rows, self._step):
             x = self._x[first : first + self._step]
             if Flags.BYTES in self.flags:
@@ -213,7 +211,7 @@ class DenseRows(RowsSource):
             if Flags.DENSE in self.flags:
                 yield Piece(None, None, x.ravel(), None, len(x))
                 continue
-            rows, columns = np.nonzero(given)  # also what is so small that it becomes 0
+            rows, columns = np.nonzero(given)  # keeps entries that round to 0
             ptr = np.searchsorted(rows, np.arange(len(x) + 1))
             fields = None if self._fields is None else self._fields[columns]
             yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
@@ -245,12 +243,12 @@ def check_finite(values: NDArray[np.float32], where: Callable[[int], str], name:
 
 
 def _spelt(value: Any) -> str:
-    """As scikit-learn has it: NaN, and inf."""
+    """NaN and inf, as scikit-learn writes them."""
     return "NaN" if value != value else str(value)
 
 
 def _even(ptr: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about `PIECE_ENTRIES` entries; no more rows than that, either."""
+    """Ranges of rows with about `PIECE_ENTRIES` entries, and at most as many rows."""
     first, rows = 0, len(ptr) - 1
     while first < rows:
         last = int(np.searchsorted(ptr, ptr[first] + PIECE_ENTRIES, side="right")) - 1
@@ -265,7 +263,7 @@ def _row_of(ptr: NDArray[Any], first: int, entry: int) -> str:
 
 
 def examples_of_piece(piece: Piece, source: RowsSource, hash_bits: int = 0) -> Examples:
-    """A piece of rows as models have examples, without a file; labels are 0."""
+    """Examples of a piece of rows, without a file; labels are 0."""
     assert piece.ptr is not None
     assert piece.keys is not None
     hashed = Flags.HASHED in source.flags

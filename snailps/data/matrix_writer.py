@@ -4,9 +4,9 @@
          -> write_matrix -> Written, a user's file; spool_matrix -> Spooled, a driver's
     RowsSource -> Draft, then its labels -> Spooled
 
-Memory stays bounded: a piece has about a million entries.  Where the number of entries is not known
-beforehand (missing values, dicts), sections are written beside each other, then put together.  The
-format is in `matrix_file`, what gives the pieces in `matrix_sources`.
+Memory stays bounded: a piece has about a million entries.  If the number of entries is unknown
+beforehand (missing values, dicts), sections are separate files first.  The format is in
+`matrix_file`, sources of pieces in `matrix_sources`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from snailps.data.spool import Spooled
 from snailps.errors import DataError
 
 Progress = Callable[[int, int | None], None]
-"""Called with the rows written so far and the number of all, None if it is not known."""
+"""Called with the rows written so far and the number of all, None if unknown."""
 
 COPY_BYTES = 1 << 20
 CLASSES_MAX = 1 << 24
@@ -55,7 +55,7 @@ class Written:
     bytes, units, entries : int
         Length, number of examples, number of their entries.
     name : str
-        What it was made of, for messages.
+        Description of the data, for messages.
     """
 
     path: str
@@ -76,7 +76,7 @@ def write_matrix(
     dense: bool = False,
     on_progress: Progress | None = None,
 ) -> Written:
-    """Writes examples to a file that models of examples read like LIBSVM text, only faster.
+    """Write examples to a file that models of examples read like LIBSVM text, only faster.
 
     Parameters
     ----------
@@ -94,8 +94,7 @@ def write_matrix(
     label : str
         Instead of `y`: name of a table's column.
     fields : sequence of int, optional
-        Field of each column of a matrix, for field-aware models.  Tables have their own: the number
-        of the column.
+        Field of each column of a matrix, for field-aware models; of tables the column's number.
     dense : bool
         Keep all values, of a matrix or of columns of numbers, for models of dense examples.  An
         array of uint8 stays one.
@@ -148,7 +147,7 @@ def spool_matrix(
     dense: bool = False,
     on_progress: Progress | None = None,
 ) -> Spooled:
-    """Writes examples into one scratch file, which is an input as any other.
+    """Write examples into one scratch file, an input like any other.
 
     Parameters
     ----------
@@ -157,7 +156,7 @@ def spool_matrix(
     folder : str
         Scratch folder; empty: that of this user on this host.
     bytes_max : int
-        Limit on all files in the folder, as that of `Scratch`.
+        Limit on all files in the folder, in bytes; 0: half of the disk's space without them.
 
     Raises
     ------
@@ -191,20 +190,9 @@ def spool_matrix(
 
 
 def write_rows(file: FileWriter, make: Callable[[str], FileWriter], source: RowsSource) -> Header:
-    """Writes a matrix file of rows whose pieces have their labels, if there are any.
+    """Write a matrix file of rows whose pieces have their labels, if any.
 
-    Parameters
-    ----------
-    file : FileWriter
-        An empty one.
-    make : callable
-        Gives other files by their purpose, for sections whose length is not known beforehand.
-    source : RowsSource
-
-    Raises
-    ------
-    DataError
-        There are no rows, a value cannot be one of an example, or the files' limit is reached.
+    `file` is empty; `make` gives other files by their purpose, for sections of unknown length.
     """
     return _write(file, make, source, _NO_CONTENT, None)
 
@@ -213,36 +201,33 @@ class FileWriter(Protocol):
     """A file being written; a `ScratchFile`, or one at a place of its own."""
 
     def write(self, data: bytes) -> None:
-        """Appends."""
+        """Append."""
 
     def grow(self, size: int) -> None:
-        """Makes it so long."""
+        """Extend to `size` bytes."""
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Descriptor."""
 
     def close(self) -> None:
-        """Removes it."""
+        """Remove the file."""
 
 
 class _PlainFile(Unfinished):
-    """The file that is to be, or a part of it."""
+    """The user's file, or a part of it."""
 
     def __init__(self, target: Path, name: str) -> None:
         super().__init__(target, name, os.O_RDWR)
 
     def write(self, data: bytes) -> None:
-        """Appends."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]
 
     def grow(self, size: int) -> None:
-        """Makes it so long."""
         os.ftruncate(self.descriptor, size)
 
     def fileno(self) -> int:
-        """Its descriptor."""
         return self.descriptor
 
 
@@ -253,7 +238,7 @@ def _write(
     content: _OfRows,
     on_progress: Progress | None,
 ) -> Header:
-    """Writes all sections, then the header."""
+    """Write all sections, then the header."""
     header = None
     if source.rows >= 0 and source.entries >= 0:
         flags = source.flags | _flags_of(content)
@@ -264,7 +249,7 @@ def _write(
 
 
 class _Body:
-    """A file's rows, written before what there is of each besides: labels, weights.
+    """A file's rows, written before their labels and weights.
 
     `known` is the header, if lengths are known beforehand.
     """
@@ -283,7 +268,6 @@ class _Body:
         self._told: list[NDArray[Any]] = []  # labels that come with the rows
 
     def write(self, on_progress: Progress | None) -> None:
-        """Writes all rows."""
         source, sections = self._source, self._sections
         if not source.dense:
             sections.write("ptr", np.zeros(1, np.int64))
@@ -306,7 +290,7 @@ class _Body:
             raise DataError(f"X: {source.name} has no rows")
 
     def finish(self, content: _OfRows) -> Header:
-        """Writes labels, weights and the header."""
+        """Write labels, weights and the header."""
         source, header = self._source, self._known
         if header is not None:
             assert (self.rows, self._entries) == (header.rows, header.nonzeros)
@@ -335,23 +319,8 @@ class Draft:
     """A scratch file that has its rows, and gets their labels and weights at the end.
 
     For rows that can be read only once, or whose labels are numbered when all are known.  A context
-    manager that removes what it has written, unless `finish` gave it away.
-
-    Parameters
-    ----------
-    source : RowsSource
-        Its pieces have no labels; `rows` is set when all are read.
-    folder, bytes_max, on_progress
-        As of `spool_matrix`.
-
-    Attributes
-    ----------
-    rows : int
-
-    Raises
-    ------
-    DataError
-        As `spool_matrix`.
+    manager that removes the file unless `finish` gave it away.  `source` has pieces without labels;
+    the others are as of `spool_matrix`.  `rows` is set when all are read.
     """
 
     def __init__(
@@ -380,13 +349,7 @@ class Draft:
         self.rows = source.rows = self._body.rows
 
     def finish(self, y: Any, sample_weight: Any = None) -> Spooled:
-        """The complete file; y and weights are numbers, one a row.
-
-        Raises
-        ------
-        DataError
-            They are not as many as rows, or not finite; or the scratch folder is full.
-        """
+        """Complete the file with y and weights, finite numbers, one a row."""
         content = _content_of(self._source, y, "", sample_weight)
         try:
             header = self._body.finish(content)
@@ -399,7 +362,7 @@ class Draft:
         return Spooled(self._file, header.rows, self._source.name)
 
     def close(self) -> None:
-        """Removes what was written and is not given away."""
+        """Remove what was written and not given away."""
         self._parts.close()
         if not self._is_kept:
             self._file.close()
@@ -428,7 +391,7 @@ class _Sections:
             file.grow(header.size)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Appends to a section."""
+        """Append to a section."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self._at is not None:
             self._at[name] = _put(self._file, self._at[name], data)
@@ -438,9 +401,9 @@ class _Sections:
         self._parts[name].write(data.tobytes())
 
     def finish(self, header: Header) -> None:
-        """Writes the header; puts sections together that are in parts."""
+        """Write the header, and append sections that are separate files."""
         if self._at is None:
-            # Room is taken as parts give theirs back.
+            # Extend the file only as parts are removed.
             for name, section in header.sections().items():
                 self._file.grow(section.start + section.bytes)
                 if name in self._parts:  # else it is empty
@@ -457,7 +420,7 @@ class _Sections:
 
 
 def _put(file: FileWriter, at: int, data: memoryview) -> int:
-    """Writes at a place; where it ends."""
+    """Write at an offset; return the end."""
     while data:
         count = os.pwrite(file.fileno(), data, at)
         data, at = data[count:], at + count
@@ -470,10 +433,10 @@ def _columns(source: RowsSource) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _OfRows:
-    """What rows have besides their values: labels, what these are, weights; arrays may be empty."""
+    """Labels, their kind, and weights of rows; arrays may be empty."""
 
     labels: NDArray[Any]
-    """Float32, or float64 if that has no room for one."""
+    """Float32, or float64 if a label needs it."""
     kind: Labels
     weights: NDArray[np.float32]
 
@@ -482,13 +445,7 @@ _NO_CONTENT = _OfRows(np.zeros(0, np.float32), Labels.NONE, np.zeros(0, np.float
 
 
 def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _OfRows:
-    """Labels and weights of the rows.
-
-    Raises
-    ------
-    DataError
-        They are not as many as rows, or not finite numbers; both `y` and `label` are given.
-    """
+    """Labels and weights of the rows, checked; refuses both `y` and `label`."""
     if label and y is not None:
         raise DataError(f"y: expected none with label={label!r}, the labels' column")
     labels, kind = _labels_of(source.labels() if label else y, source)
@@ -509,7 +466,7 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
 
 
 def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[Any], Labels]:
-    """Labels as a file has them, and what they are."""
+    """Labels as a file has them, and their kind."""
     if y is None:
         return np.zeros(0, np.float32), Labels.NONE
     given = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
@@ -536,7 +493,7 @@ def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[Any], Labels]:
 
 
 def _told_as(given: NDArray[Any]) -> dict[str, Any]:
-    """Fields of `_OfRows` for labels: float32 where that keeps them."""
+    """Fields of `_OfRows` for labels: float32 if exact."""
     labels, narrow = np.asarray(given, np.float64), floats(given)
     whole = (labels >= 0) & (labels < CLASSES_MAX) & (labels == np.floor(labels))
     kept = np.array_equal(narrow, labels, equal_nan=True)

@@ -4,10 +4,9 @@
     names -> NameCounts.add -> dump -> bytes of a survey's part -> merge -> summary
     summary -> Names: name <-> number
 
-Columns are separated by tabs, by commas as in CSV, or by blanks: the first line of a file tells by
-what, and how many there are.  Names are numbered by how often they occur, ties by their bytes, so
-that numbers depend on the input alone.  Owns the numbering; `examples` parses; knows nothing of
-rows.
+Columns are separated by tabs, commas as in CSV, or blanks; the first line of a file decides, and
+shows their number.  Names are numbered by falling count, ties by bytes, so that numbers depend
+on the input alone.  Owns the numbering; `examples` parses; must not know rows.
 """
 
 from __future__ import annotations
@@ -31,15 +30,7 @@ _HEAD = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a block has.
-
-    Attributes
-    ----------
-    names : list of list of bytes
-        Of each column, one a line.
-    values : numpy.ndarray
-        float32, one a line; empty where lines have none.
-    """
+    """Columns of a block: lists of names, one a line, and float32 values (empty without values)."""
 
     names: list[list[bytes]]
     values: NDArray[np.float32]
@@ -52,13 +43,8 @@ class Columns:
 class NameColumns:
     """Reads lines of names.
 
-    Attributes
-    ----------
-    expected : tuple of str
-        What the columns are, for messages: ``("head", "relation", "tail")``.
-    valued : bool
-        Behind the names may be a number, and columns behind that are ignored; a first line of a
-        file whose value is no number has names of columns.
+    `expected` names the columns for messages.  `valued`: a number may follow the names, then
+    ignored columns; if it is no number in a file's first line, that line names the columns.
     """
 
     expected: tuple[str, ...]
@@ -92,7 +78,7 @@ class NameColumns:
         return Columns(list(found.cells), np.asarray(values, np.float32))
 
     def _fits(self, cells: int) -> bool:
-        """Whether a line may have so many cells."""
+        """Whether a line may have `cells` cells."""
         return cells == len(self.expected) or (self.valued and cells > len(self.expected))
 
     @property
@@ -110,12 +96,7 @@ def _is_number(text: bytes) -> bool:
 
 
 class NameCounts:
-    """How often names occur, by kind, and sums of values.
-
-    Parameters
-    ----------
-    kinds : int
-    """
+    """Counts of names, by kind, and sums of values."""
 
     def __init__(self, kinds: int) -> None:
         self.counts: list[Counter[bytes]] = [Counter() for _ in range(kinds)]
@@ -123,16 +104,14 @@ class NameCounts:
         """Number of values, their sum, and that of their squares."""
 
     def add(self, kind: int, names: Sequence[bytes]) -> None:
-        """Counts names."""
         self.counts[kind].update(names)
 
     def add_values(self, values: NDArray[np.float32]) -> None:
-        """Counts and sums values."""
         wide = values.astype(np.float64)
         self.sums += np.array([len(wide), wide.sum(), wide @ wide])
 
     def merge(self, part: bytes) -> None:
-        """Adds what `dump` returned."""
+        """Add what `dump` returned."""
         names = Names(part)
         for kind, counter in enumerate(self.counts):
             for name, count in zip(names.names[kind], names.counts[kind].tolist(), strict=True):
@@ -141,7 +120,7 @@ class NameCounts:
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes `dump` would return."""
+        """About the bytes of `dump`."""
         return sum(32 * len(counter) for counter in self.counts)
 
     def dump(self) -> bytes:
@@ -156,21 +135,9 @@ class NameCounts:
 
 
 class Names:
-    """Numbered names by kind, of what `NameCounts.dump` returned.
+    """Numbered names by kind, parsed from `NameCounts.dump`, with int64 counts.
 
-    Attributes
-    ----------
-    names : list of list of bytes
-        By kind and number.
-    counts : list of numpy.ndarray
-        int64, how often each occurs.
-    sums : numpy.ndarray
-        float64 (3,): number of values, their sum, and that of their squares.
-
-    Raises
-    ------
-    DataError
-        The bytes are something else.
+    `sums` is float64 (3,): number of values, their sum, and that of their squares.
     """
 
     def __init__(self, dumped: bytes) -> None:
@@ -194,7 +161,7 @@ class Names:
         self._places: list[dict[bytes, int]] | None = None
 
     def numbers(self, kind: int, names: Sequence[bytes]) -> NDArray[np.int64]:
-        """Number of each name, int64; -1 for a name that is not known."""
+        """Number of each name, int64; -1 for an unknown one."""
         if self._places is None:
             self._places = [
                 {name: number for number, name in enumerate(some)} for some in self.names

@@ -3,8 +3,8 @@
     list, array, table, sparse matrix [, values] -> NameRows.pieces -> names of each column, values
     NameRows -> spool_names -> Spooled: lines that `name_columns` reads, CSV
 
-A name is a text or a whole number.  No library is imported: an object of one shows that it is
-there.  Knows nothing of models.
+A name is a text or a whole number.  Imports no library: calls the objects' own methods.  Must not
+know models.
 """
 
 from __future__ import annotations
@@ -26,22 +26,15 @@ from snailps.errors import DataError
 _CODEC = ("utf-8", "surrogateescape")
 _NO_CHARACTERS = "\t\n\r"
 _ODD = re.compile(r'[",]|^ | $', re.MULTILINE)
-"""What a cell of CSV has in quotes only."""
+"""Matches what a cell of CSV may have in quotes only."""
 _END = object()
 
 
 @dataclass(frozen=True, slots=True)
 class NamePiece:
-    """Some rows.
+    """Some rows: lists of names by column, and float64 values (empty without values).
 
-    Attributes
-    ----------
-    names : list of list of str
-        Of each column, one a row.
-    values : numpy.ndarray
-        float64, one a row; empty where rows have none.
-    whole : tuple of bool
-        Of each column, whether all its names were whole numbers.
+    `whole` says of each column whether all its names were whole numbers.
     """
 
     names: list[list[str]]
@@ -52,25 +45,10 @@ class NamePiece:
 class NameRows:
     """Rows of names, which can be read as often as the data can.
 
-    Parameters
-    ----------
-    data : object
-        n rows: a 2-D array, a list or generator of rows, a table of pandas, polars or pyarrow, or a
-        dict of columns.  With `valued` also a sparse matrix of SciPy: its entries are rows (row,
-        column, value).
-    expected : sequence of str
-        What the columns are: ``("user", "item")``.
-    values : object, optional
-        One a row: an array, a list; the name of a column where `data` is a table.
-    columns : sequence of str
-        Which columns of a table; empty: its first ones.
-    valued : bool
-        Behind the names may be a column of values.
-
-    Raises
-    ------
-    DataError
-        It is none of these.
+    `data` is a 2-D array, a list or generator of rows, a table, or a dict of columns; with `valued`
+    also a sparse matrix, with rows (row, column, value).  `expected` names the columns: ``("user",
+    "item")``. `values` has one a row, or names a column.  `columns` selects some of a table, empty:
+    its first ones. `valued`: a column of values may follow.
     """
 
     def __init__(
@@ -95,14 +73,7 @@ class NameRows:
         self.name = a_kind(data)
 
     def pieces(self) -> Iterator[NamePiece]:
-        """The rows, some thousands at a time.
-
-        Raises
-        ------
-        DataError
-            A row has other columns, a name is missing or neither text nor whole number, or a value
-            is no number.
-        """
+        """The rows, some thousands at a time; refuses missing names and broken values."""
         if self._sparse:
             yield from self._of_sparse()
         elif self._known is not None:
@@ -215,7 +186,7 @@ def _names_of_columns(data: Any) -> list[Any] | None:
         return list(data)
     if hasattr(data, "read_next_batch"):
         raise DataError("X: a RecordBatchReader can be read only once: give its read_all()")
-    for name in ("column_names", "columns"):  # of pyarrow `columns` are the columns themselves
+    for name in ("column_names", "columns"):  # pyarrow's `columns` are the columns themselves
         if isinstance(found := getattr(data, name, None), (list, tuple)) or (
             found is not None and hasattr(found, "tolist")
         ):
@@ -259,28 +230,10 @@ def _check_values(values: NDArray[np.float64], first: int, name: str) -> None:
 def spool_names(
     rows: NameRows, folder: str = "", *, on_bytes: Callable[[int], object] | None = None
 ) -> tuple[Spooled, tuple[bool, ...], bool]:
-    """Writes rows into one scratch file.
+    """Write rows into one scratch file; which columns are whole numbers, and whether rows have
+    values.
 
-    Parameters
-    ----------
-    rows : NameRows
-    folder : str
-        Scratch folder; empty: that of this user on this host.
-    on_bytes : callable, optional
-        Called now and then with the bytes written so far.
-
-    Returns
-    -------
-    spooled : Spooled
-    whole : tuple of bool
-        Of each column, whether all its names are whole numbers.
-    valued : bool
-        Whether rows have values.
-
-    Raises
-    ------
-    DataError
-        As `NameRows.pieces`; or there are no rows, or a name cannot be part of a line.
+    `on_bytes` is called at intervals with the bytes written.  Refuses names that no line can have.
     """
     file = Scratch(folder, 0).new_file(f"writing {rows.name}")
     whole: tuple[bool, ...] = ()
@@ -321,7 +274,7 @@ def _quoted(names: list[str]) -> list[str]:
 
 
 def _refuse_odd(names: list[str]) -> None:
-    """Refuses names that cannot be part of a line."""
+    """Refuse names that cannot be part of a line."""
     joined = "".join(names)
     if all(names) and not any(one in joined for one in _NO_CHARACTERS) and joined.strip():
         return

@@ -1,8 +1,8 @@
-"""Orders that a seed and an epoch determine, in every process, whatever was computed before.
+"""Orders of examples or blocks that depend on seed and epoch alone, in every process.
 
     count, seed, epoch -> order -> a permutation
 
-Of examples, or of the blocks of an input.  That of the rows of a block is `_shuffling`'s.
+`_shuffling` orders the rows of a block.
 """
 
 from __future__ import annotations
@@ -17,15 +17,9 @@ _MASK = (1 << 64) - 1
 def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """A permutation of 0 to `count` - 1, another one for each seed and epoch.
 
-    Notes
-    -----
-    Sorts `count` hashes, element i being draw i + 1 of SplitMix64 started at a hash of seed and
-    epoch.  No two are equal, as its steps and its finaliser are bijective: every way of sorting
-    gives the same order, and the fastest one takes a fifth of a stable one's time.
-
-    References
-    ----------
-    G. Steele, D. Lea, C. Flood: Fast splittable pseudorandom number generators. OOPSLA 2014.
+    Sorts hashes: element i is draw i + 1 of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014),
+    started at a hash of seed and epoch.  It is bijective, so no two are equal: any way of sorting
+    gives the same order, and an unstable one is the fastest.
     """
     start = _mixed(np.array([seed & _MASK], np.uint64) * _GOLDEN + np.uint64((epoch + 1) & _MASK))
     draws = np.arange(1, count + 1, dtype=np.uint64)

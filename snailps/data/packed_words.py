@@ -23,16 +23,8 @@ _KEY_BYTES = 8
 class PackedWords(Sequence[bytes]):
     """Words as one piece of memory; reads like a tuple of bytes.
 
-    Parameters
-    ----------
-    text : numpy.ndarray
-        uint8: the words' bytes.  Kept, not copied.
-    starts : numpy.ndarray
-        uint64 (n + 1,), rising: word i is ``text[starts[i] : starts[i + 1]]``.  Kept, not copied.
-
-    Notes
-    -----
-    Immutable: ranges share its memory, and any thread may read.
+    Word i is ``text[starts[i] : starts[i + 1]]``, with uint8 `text` and uint64 `starts` (n + 1,),
+    rising; neither is copied.  Immutable: ranges share its memory, and any thread may read.
     """
 
     __slots__ = ("starts", "text")
@@ -42,7 +34,7 @@ class PackedWords(Sequence[bytes]):
 
     @classmethod
     def of(cls, words: Sequence[bytes]) -> PackedWords:
-        """The words of any sequence; one that is packed already is returned as it is."""
+        """Pack the words of any sequence; return packed ones as they are."""
         if isinstance(words, PackedWords):
             return words
         lengths = np.fromiter(map(len, words), np.int64, len(words))
@@ -81,7 +73,7 @@ class PackedWords(Sequence[bytes]):
             yield from (text[i:j] for i, j in pairwise(ends))
 
     def __add__(self, more: PackedWords) -> PackedWords:
-        """These words, then those, in memory of their own."""
+        """Concatenate in new memory."""
         text = np.concatenate((self.joined(), more.joined()))
         lengths = np.concatenate((self.lengths, more.lengths))
         return PackedWords(text, _starts(lengths))
@@ -107,11 +99,11 @@ class PackedWords(Sequence[bytes]):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the words and of where they begin."""
+        """Bytes of the words and their offsets."""
         return int(self.starts[-1] - self.starts[0]) + self.starts.nbytes
 
     def joined(self) -> NDArray[np.uint8]:
-        """The words' bytes alone, one behind the other; a view."""
+        """The words' bytes in sequence; a view."""
         return self.text[int(self.starts[0]) : int(self.starts[-1])]
 
     def with_tails(self, tails: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -131,12 +123,12 @@ class PackedWords(Sequence[bytes]):
         return out
 
     def take(self, ids: NDArray[np.integer[Any]]) -> PackedWords:
-        """The words with these ids, in this order, in memory of their own."""
+        """The words with these ids, in this order, copied."""
         lengths = self.lengths[ids]
         starts = _starts(lengths)
         shift = self.starts[:-1][ids].astype(np.int64) - starts[:-1].astype(np.int64)
         out = np.empty(int(starts[-1]), np.uint8)
-        for at in range(0, len(ids), TOGETHER):  # a place for each byte takes 8 bytes
+        for at in range(0, len(ids), TOGETHER):  # an index of each byte takes 8 bytes
             some = slice(at, min(at + TOGETHER, len(ids)))
             first, last = int(starts[at]), int(starts[some.stop])
             out[first:last] = self.text[
@@ -156,13 +148,10 @@ class PackedWords(Sequence[bytes]):
     def order(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ids by falling count, equal counts by rising bytes; int64 (n,).
 
-        Notes
-        -----
-        Sorts by count, then by eight bytes at a time those words that are still equal:
-        0.5 s a million words.
+        Sorts by count, then by eight bytes at a time those words that are still equal.
         """
         order = np.argsort(-counts, kind="stable")
-        begins = _begins(counts[order])  # where a run of words begins that are equal so far
+        begins = _begins(counts[order])  # first of each run of words that are equal so far
         longest = int(self.lengths.max(initial=0))
         for at in range(0, longest, _KEY_BYTES):
             tied = _tied(begins)
@@ -193,14 +182,14 @@ def _starts(lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _begins(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a run of equal values begins."""
+    """The first of each run of equal values."""
     out = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=out[1:])
     return out
 
 
 def _tied(begins: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Places in runs of more than one."""
+    """Indices in runs of more than one."""
     same = ~begins
     same[:-1] |= same[1:]
     return np.flatnonzero(same)

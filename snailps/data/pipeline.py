@@ -2,14 +2,11 @@
 
     source -> queue -> stage -> queue -> ... -> stage -> a queue each taker -> Pipeline.take(i)
 
-A stage turns an iterator of items into an iterator of items: a `Stage`, or any generator function
-of one argument.  Each runs in its own thread.  Queues are bounded, so a stage that is ahead waits
-for the next one, and **nothing is dropped**: every item that goes into a queue comes out of it, in
-order.  The last stage's items are dealt round-robin, item k to taker k mod takers, so that the
-distribution does not depend on speed.  An error of a stage reaches every taker.  A source that
-repeats its input marks each repetition with a `Lap`: a stage that produces nothing from the whole
-input fails instead of blocking its takers for ever.
-Items (text, words, batches) are not examined; see windows.py for stages.
+A stage turns an iterator of items into an iterator of items, in its own thread.  Queues are
+bounded, so a stage that is ahead waits, and **nothing is dropped**.  The last stage's items are
+dealt round-robin, so that the distribution does not depend on speed.  An error of a stage reaches
+every taker.  A source that repeats its input marks each repetition with a `Lap`: a stage without
+output from the whole input fails instead of blocking its takers.  Items are not examined.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ JOIN_S = 5.0
 
 
 class Stage:
-    """A stage of a pipeline.  Subclass it and write `__call__` as a generator.
+    """A stage of a pipeline: subclass it and write `__call__` as a generator.
 
     Attributes
     ----------
@@ -59,7 +56,7 @@ class Stage:
     gathers = False
 
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Items in order -> items in order; any number of them for each that comes in."""
+        """Turn items in order into items in order, any number for each."""
         raise NotImplementedError(f"{type(self).__name__} has no __call__()")
 
 
@@ -77,7 +74,7 @@ class _End:
 
 
 class _Closed(Exception):
-    """The pipeline is closed: a thread that waits on a queue stops."""
+    """Ends a thread that waits on a queue of a closed pipeline."""
 
 
 _Queue = queue.Queue[Any]
@@ -128,13 +125,13 @@ class Pipeline:
             running.start()
 
     def take(self, taker: int = 0, give_up: Callable[[], bool] = lambda: False) -> Any:
-        """The next item for a taker; waits for it.  None once the taker has had all its items.
+        """Wait for the next item of a taker; None once it has had all its items.
 
         Parameters
         ----------
         taker : int
         give_up : callable
-            Asked now and then while waiting; true ends the wait.
+            Asked at intervals while waiting; true ends the wait.
 
         Raises
         ------
@@ -165,7 +162,7 @@ class Pipeline:
             raise DataError(f"stage {item.stage} of a pipeline failed: {item.error}\n{item.trace}")
 
     def close(self) -> None:
-        """Ends all stages; what is in the queues is gone.  More calls do nothing."""
+        """End all stages and drop queued items; may be called again."""
         self._stop.set()
         for out in self._outs:  # a stage may wait for room
             with contextlib.suppress(queue.Empty):
@@ -183,17 +180,17 @@ class Pipeline:
 
 
 def stage_name(stage: Runs) -> str:
-    """What to call a stage in messages."""
+    """A stage's name in messages."""
     return getattr(stage, "__name__", type(stage).__name__)
 
 
 def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threading.Event) -> None:
-    """Runs a stage: items in, items out round-robin, at the end its outcome to all successors."""
+    """Run a stage: items in, items out round-robin, at the end its outcome to all successors."""
     given = 0
     before: _End | None = None  # a failure in front of this stage, which may not notice it
 
     def items() -> Iterator[Any]:
-        """The stage's input; laps are passed on to its successors."""
+        """The stage's input, without laps, which are passed on."""
         nonlocal before
         taken = laps = 0
         for item in _items(into, stop) if into is not None else iter(()):
@@ -238,7 +235,7 @@ class _Failed(Exception):
 
 
 def _items(into: _Queue, stop: threading.Event) -> Iterator[Any]:
-    """What comes out of a queue; the last item only if it is an error's `_End`."""
+    """Items of a queue; the `_End` only if it has an error."""
     while True:
         try:
             item = into.get(timeout=POLL_S)

@@ -2,7 +2,7 @@
 
     settings -> Reading -> Scratch: which files are tables, and what is written in their place
 
-Names only; `table_files` reads tables, and is imported when the first one is.
+Names only; `table_files` reads tables, and is imported with the first one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from snailps.data.scratch import ScratchFile
 
 VERSION = 2
-"""Of what is made of a table: a copy of another version is not used."""
+"""Version of what is made of a table: other versions' copies are not used."""
 Format = Literal["parquet", "jsonl", "csv", "tsv"]
 _FORMATS: dict[str, Format] = {
     ".parquet": "parquet", ".parq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -29,7 +29,7 @@ ENDINGS = ".parquet, .jsonl, .ndjson, .csv or .tsv, packed or not"
 
 
 def format_of(path: str) -> Format | None:
-    """The format of a table, by the ending of its name; None: of another file."""
+    """The format of a table, by its ending; None: it is another file."""
     return _FORMATS.get(Path(bare_name(path)).suffix)
 
 
@@ -37,22 +37,10 @@ def format_of(path: str) -> Format | None:
 class Reading:
     """How a job reads tables.
 
-    Attributes
-    ----------
-    form : {"text", "examples", ""}
-        Whether the model reads text or sparse examples; empty: neither, it reads no tables.
-    column : str
-        Of texts; empty: files are no tables.
-    label_column : str
-        Of the labels, of texts or examples; with examples and without it files are no tables.
-    columns : tuple of str
-        Of examples: ``name:kind`` of every column.
-    label_prefix : str
-        Of the labels of texts.
-    on_bad_line : {"stop", "skip"}
-        Of examples in CSV and TSV, as of `ExampleReader`.
-    needs_labels : bool
-        Whether the column of the labels has to be there; CSV and TSV always have it.
+    `form` is text, examples, or empty (reads no tables).  `column` is that of the texts; empty:
+    files are no tables.  `label_column` is that of the labels; without it files of examples are no
+    tables. `columns` has ``name:kind`` of every column of examples; `label_prefix` is of texts'
+    labels. `needs_labels`: the column of the labels must exist; CSV and TSV always have it.
     """
 
     form: Literal["text", "examples", ""] = ""
@@ -65,12 +53,11 @@ class Reading:
 
     @property
     def identity(self) -> str:
-        """Tells what is made of a table from what another job makes of it."""
+        """Distinguishes what different jobs make of a table."""
         return f"{VERSION}\0{self!r}"
 
     @property
     def reads_text(self) -> bool:
-        """Whether the job reads text, and no arrays."""
         return self.form == "text"
 
     @property
@@ -81,13 +68,8 @@ class Reading:
     def takes(self, path: str) -> bool:
         """Whether a file is a table for this job.
 
-        CSV and TSV are, if the job names a column; Parquet always is, and JSON lines for a model
-        that knows columns.
-
-        Raises
-        ------
-        DataError
-            It is a table, but no column is named; or the other way round.
+        CSV and TSV are if the job names a column; Parquet always is, and JSON lines for a model
+        that knows columns.  DataError for a table without a named column, and the reverse.
         """
         setting = "column" if self.form == "text" else "label_column"
         named = self.column if self.form == "text" else self.label_column
@@ -118,15 +100,7 @@ class Reading:
         make: Callable[[str], ScratchFile],
         on_piece: Callable[[], None],
     ) -> None:
-        """Writes what the job reads in the place of a table; see `scratch.Tables`.
-
-        Raises
-        ------
-        ConfigError
-            A library for the format is not installed.
-        DataError
-            The table is damaged, lacks a column, or has values that do not fit.
-        """
+        """Write what the job reads in the place of a table; see `scratch.Tables`."""
         from snailps.data import table_files
 
         if self.form == "examples":

@@ -1,17 +1,14 @@
 """Copies on this host of input that cannot be cut as it is, and files of one process: bounded.
 
-    path -> Scratch.local -> the path itself, or the one copy on this host of what is in it:
+    path -> Scratch.local -> the path itself, or the one copy on this host of its content:
                              unpacked (.gz, .bz2, .xz, .zst), fetched (URLs), read (tables)
     Scratch.new_file -> ScratchFile: written and used by this process, removed when it ends
 
-All processes of a user on a host share a folder.  A copy is named after its origin's real path,
-size and time, or after what tells a version of a URL, and after what is made of a table; it is
-written once, under a lock of its own, and published when it is complete.  A process that uses a
-copy holds a shared lock on it, which the kernel releases when the process ends, however it ends.  A
-copy without a lock is therefore unused, and `clean` removes exactly these.  Files of a process and
-locks are locked likewise.  A file that has no name any more when it is locked was removed as unused
-in between.  How files are unpacked, `unpacking` knows; how tables are read, the `tables` of the
-job.  No blocks, no text here.
+A user's processes on a host share a folder.  A copy is named by its origin's real path, size and
+time, or a URL's version, and by what is made of a table; it is written once, under its own lock,
+and published when complete.  A process that uses a copy holds a shared lock on it, which the kernel
+releases at its end: `clean` removes exactly the copies without a lock.  A file without a name once
+it is locked was removed meanwhile.  `unpacking` unpacks files, `tables` reads tables.  No blocks.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ from snailps.errors import DataError, WaitTimeout
 
 LOCK_POLL_S = 0.05
 LOOK_BYTES = 64 << 20
-"""After so many more bytes of a process's own file the limit is compared again."""
-# Only files that look like ours are ever counted or removed.
+"""Growth of a process's own file after which the limit is compared again."""
+# Only files with such names are counted or removed.
 _OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|lock|part|spool)")
 
 
@@ -52,7 +49,7 @@ def default_folder() -> Path:
             return usual
     except OSError:
         return usual
-    # Others cannot make a folder of this user, so one that is found is as good as a new one.
+    # Others cannot make a folder of this user, so an existing one is safe.
     if not (found := _own_folders(temporary, f"snailps-{uid}-")):
         with suppress(OSError):
             tempfile.mkdtemp(prefix=f"snailps-{uid}-", dir=temporary)
@@ -76,17 +73,7 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 def open_input(path: str) -> BinaryIO:
-    """Opens the content of an input file for a look at some bytes, without scratch.
-
-    Raises
-    ------
-    DataError
-        It is a Python process's file or a URL, and cannot be read.
-    ConfigError
-        A library for it is not installed.
-    OSError
-        It cannot be opened.
-    """
+    """Open the content of an input file for a look at some bytes, without scratch."""
     if is_driver_file(path):
         return cast(BinaryIO, DriverReader.of(path))
     return open_content(path)
@@ -95,15 +82,7 @@ def open_input(path: str) -> BinaryIO:
 class ScratchFile:
     """A file of this process in the scratch folder; made by `Scratch.new_file`.
 
-    Attributes
-    ----------
-    path : Path
-    bytes : int
-        Written so far.
-
-    Notes
-    -----
-    `close` removes the file.  If the process is killed, the next `clean` does.
+    `close` removes it; if the process is killed, the next `clean` does.
     """
 
     def __init__(self, path: Path, descriptor: int, reserve: Callable[[Path, int], None]) -> None:
@@ -112,13 +91,7 @@ class ScratchFile:
         self._owner = os.getpid()
 
     def write(self, data: bytes) -> None:
-        """Appends `data`.
-
-        Raises
-        ------
-        DataError
-            The limit of the scratch folder, or the disk, does not allow it.
-        """
+        """Append; DataError over the limit of the folder or the disk."""
         self._reserve(self.path, self.bytes + len(data))
         view = memoryview(data)
         try:
@@ -134,29 +107,16 @@ class ScratchFile:
             ) from error
 
     def grow(self, size: int) -> None:
-        """Makes it this long, without content; counts as if it were written.
-
-        Raises
-        ------
-        DataError
-            The limit of the scratch folder does not allow it.
-        """
+        """Extend without content, counted as if written."""
         self._reserve(self.path, size)
         os.ftruncate(self._descriptor, size)
         self.bytes = size
 
     def fileno(self) -> int:
-        """Its descriptor, which stays its own."""
         return self._descriptor
 
     def publish(self, copy: Path) -> int:
-        """Makes it a copy that stays when it is closed; a descriptor with the lock on that.
-
-        Raises
-        ------
-        DataError
-            The disk does not allow it.
-        """
+        """Keep the file as a copy after `close`; return a descriptor with the lock on the copy."""
         try:
             publish(self.path, copy)
             return os.dup(self._descriptor)
@@ -164,7 +124,7 @@ class ScratchFile:
             raise DataError(f"cannot write {copy}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Removes the file; more calls, and those of a forked child, do nothing."""
+        """Remove the file; may be called again; does nothing in a forked child."""
         if self._descriptor < 0 or os.getpid() != self._owner:
             return
         self.path.unlink(missing_ok=True)
@@ -173,11 +133,11 @@ class ScratchFile:
 
 
 class Tables(Protocol):
-    """What a job makes of files that are tables; `table_files.Reading`."""
+    """What a job makes of files that are tables; `reading.Reading`."""
 
     @property
     def identity(self) -> str:
-        """Tells what is made of a table from what another job makes of it."""
+        """Distinguishes what different jobs make of a table."""
 
     @property
     def reads_text(self) -> bool:
@@ -197,33 +157,20 @@ class Tables(Protocol):
         make: Callable[[str], ScratchFile],
         on_piece: Callable[[], None],
     ) -> None:
-        """Writes what the job reads in the place of a table.
+        """Write what the job reads in the place of a table.
 
-        `make` gives other files by their purpose, which go when it returns; `on_piece` is called
-        now and then, and may raise.
+        `make` gives temporary files by their purpose; `on_piece` is called at intervals and may
+        raise.
         """
 
 
 class Scratch:
     """Copies of packed files, URLs and tables, at most `bytes_max` of them a host and user.
 
-    Parameters
-    ----------
-    folder : str
-        Where the copies live; made if need be (mode 0700).  It must belong to this user.
-        Empty: `default_folder()`.
-    bytes_max : int
-        Limit on all copies in the folder, other jobs' included, in bytes.  0: half of the space
-        that the disk would have without them.
-    wait_s : float
-        How long to wait for another process that makes the same copy, in seconds.
-    tables : Tables, optional
-        What is made of tables; None: they are files as any other.
-
-    Notes
-    -----
-    The folder is made for the first copy.  Threads may share one object.  The
-    copies are used until `close` or the end of the process.
+    `folder` belongs to this user, is made for the first copy (mode 0700), and is `default_folder()`
+    if empty.  `bytes_max` limits other jobs' copies, too; 0: half of the disk's space without them.
+    `wait_s` limits the wait for another process that makes the same copy.  Without `tables` tables
+    are files as any other.  Threads may share one object; it uses its copies until `close`.
     """
 
     def __init__(
@@ -243,34 +190,15 @@ class Scratch:
         self._plain: set[str] = set()
         self._copies: dict[str, DriverCopy] = {}
         self._mutex = threading.Lock()
-        self._closing = threading.Event()  # set while `close` waits for its turn
+        self._closing = threading.Event()  # set while `close` waits for the mutex
 
     def local(self, path: str, start: int = 0, stop: int | None = None) -> Path:
         """The file to read instead of `path`: itself, or a copy on this host of its content.
 
-        Parameters
-        ----------
-        path : str
-            An input file; one that is packed is unpacked, a URL is fetched, a table is read, of a
-            Python process's file there is a copy.
-        start, stop : int
-            Of a Python process's file only these bytes need be there, zeros may be elsewhere.
-
-        Returns
-        -------
-        Path
-            A file that stays as it is while this object is open, even if the origin of a copy
-            changes.
-
-        Raises
-        ------
-        DataError
-            The file is missing, unreadable or damaged, of another version than is expected, its
-            content does not fit the limit or the disk, or the folder is not this user's.
-        ConfigError
-            A library for such files is not installed.
-        WaitTimeout
-            Another process has been making this copy for longer than `wait_s`.
+        It is unchanged while this object is open, even if the origin changes.  `start` and `stop`
+        are of a Python process's file: only these bytes need be there.  DataError if it cannot be
+        read or does not fit, or is not the expected version; WaitTimeout after `wait_s` for another
+        process's copy.
         """
         if path in self._plain:  # a block may be over many files
             return Path(path)
@@ -290,12 +218,12 @@ class Scratch:
             return found
 
     def version(self, path: str) -> str:
-        """What tells the version of an origin that has its copy here; empty: there is no copy."""
+        """Version of an origin that has its copy here; empty: there is no copy."""
         with self._mutex:
             return self._held[path][2] if path in self._held else ""
 
     def expect(self, path: str, version: str) -> None:
-        """Refuses another version of an origin than this one, which another host has."""
+        """Refuse other versions of an origin than `version`, which another host has."""
         if version:
             self._expected[path] = version
 
@@ -308,24 +236,14 @@ class Scratch:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the job is known to read text, and no arrays."""
         return self.tables is not None and self.tables.reads_text
 
     @property
     def reads_columns(self) -> bool:
-        """Whether the job reads a column of tables."""
         return self.tables is not None and self.tables.reads_columns
 
     def open(self, path: str) -> BinaryIO:
-        """The content of an input file, open for reading; of a driver's, only what is read comes.
-
-        Raises
-        ------
-        DataError, WaitTimeout
-            As `local`.
-        OSError
-            It cannot be opened.
-        """
+        """Open the content of an input file; of a driver's file, fetch only what is read."""
         if is_driver_file(path):
             return cast(BinaryIO, DriverReader(self._copy_of(path)))
         return self.local(path).open("rb")
@@ -339,15 +257,7 @@ class Scratch:
     def new_file(self, purpose: str) -> ScratchFile:
         """An empty file of this process alone, which counts towards the limit.
 
-        Parameters
-        ----------
-        purpose : str
-            For messages, ``writing a list of 12 strings``.
-
-        Raises
-        ------
-        DataError
-            The folder is not this user's, or cannot be written to.
+        `purpose` is for messages: ``writing a list of 12 strings``.
         """
         self._make_folder()
         self._remove_unused(suffix=".spool")
@@ -368,7 +278,7 @@ class Scratch:
                     f"{self.folder}: {purpose} needs more than {size:,} bytes, "
                     f"{self._left(allowed, limit)}"
                 )
-            # The others' files may grow: looked at again, now and then.
+            # Other files may grow: compare again after `LOOK_BYTES`.
             allowed = min(allowed, size + LOOK_BYTES)
 
         return ScratchFile(path, descriptor, reserve)
@@ -386,9 +296,9 @@ class Scratch:
                 return path, descriptor
 
     def close(self) -> None:
-        """Lets go of all copies.  They stay for the next job, or until `clean`.
+        """Release all copies; they stay for the next job, or until `clean`.
 
-        A thread that is just unpacking, or waiting for that, gives up within a step: `DataError`.
+        A thread that is unpacking, or waiting for that, gives up within a step: `DataError`.
         """
         self._closing.set()
         with self._mutex:
@@ -401,7 +311,7 @@ class Scratch:
             self._copies.clear()
 
     def clean(self) -> int:
-        """Removes the copies that no living process uses; returns how many bytes that freed."""
+        """Remove the copies that no living process uses; return the bytes freed."""
         if not self.folder.exists():
             return 0
         self._make_folder()
@@ -412,7 +322,7 @@ class Scratch:
         name, version = found
         if version:
             self._compare(path, version)
-        elif is_url(path):  # nothing tells whether it has changed
+        elif is_url(path):  # its version is unknown
             name += f"\0{secrets.token_hex(16)}"
         purpose = f"{'reading' if is_table else 'unpacking'} {path}"
         if is_table:
@@ -430,7 +340,7 @@ class Scratch:
         return copy, lock, version or str(os.fstat(lock).st_size)
 
     def _make(self, path: str, is_table: bool, copy: Path, expected: tuple[str, str]) -> int:
-        """Writes a copy, whose lock for that is held; a descriptor with the lock of its users."""
+        """Write a copy, whose writer's lock is held; return a descriptor with the users' lock."""
         with ExitStack() as stack:
 
             def make(purpose: str) -> ScratchFile:
@@ -470,7 +380,7 @@ class Scratch:
         return self.bytes_max or (shutil.disk_usage(self.folder).free + self._used()) // 2
 
     def _left(self, allowed: int, limit: int) -> str:
-        """How much may be used, where that follows from, and what gives more."""
+        """Bytes that may be used, where the limit comes from, and what raises it."""
         cause, more = "scratch_bytes", "Raise that"
         if not self.bytes_max:
             cause, more = "half of what its disk has free", "Make room"
@@ -493,7 +403,7 @@ class Scratch:
         )
 
     def _remove_unused(self, but: Path | None = None, suffix: str = "") -> int:
-        """Removes files that are not locked."""
+        """Remove files that are not locked."""
         freed = 0
         for path, size in self._own_files():
             if path == but or not path.name.endswith(suffix):
@@ -504,7 +414,7 @@ class Scratch:
                 continue
             try:
                 _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
-                if _has_name(descriptor):  # else another file may have that name by now
+                if _has_name(descriptor):  # else the name may be another file's by now
                     path.unlink()
                     freed += size
             except (BlockingIOError, FileNotFoundError):
@@ -514,7 +424,7 @@ class Scratch:
         return freed
 
     def _make_folder(self) -> None:
-        """A folder of our own: in a shared one, others could swap the copies."""
+        """Make a folder of this user: in a shared one, others could swap the copies."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = os.lstat(self.folder)
@@ -528,7 +438,7 @@ class Scratch:
 
     @contextmanager
     def _locked(self, path: Path, purpose: str) -> Iterator[None]:
-        """Holds the lock of a copy that is made, in which its holder writes its name."""
+        """Hold the lock of a copy being made; the holder writes its name there."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         deadline = time.monotonic() + self.wait_s
         while True:
@@ -568,14 +478,14 @@ class Scratch:
 
 
 class _WholeCopy:
-    """The copy of one Python process's file, for all in this process who ask for it."""
+    """The copy of one Python process's file, shared in this process."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._path, self._scratch = "", Scratch("", 0)
 
     def of(self, path: str, folder: str, bytes_max: int) -> str:
-        """Makes it, if the last one was of another file."""
+        """Make the copy, replacing that of another file."""
         with self._mutex:
             if path != self._path:
                 self._release()
@@ -585,7 +495,6 @@ class _WholeCopy:
             return str(self._scratch.local(path))
 
     def release(self, path: str) -> None:
-        """Removes it, if it is there."""
         with self._mutex:
             if path == self._path:
                 self._release()
@@ -599,39 +508,24 @@ _whole = _WholeCopy()
 
 
 def whole_file(path: str, folder: str = "", bytes_max: int = 0) -> str:
-    """The file to read in the place of `path`: itself, or a complete copy of a driver's file.
+    """The file to read instead of `path`: itself, or a complete copy of a driver's file.
 
-    The copy is there until `release_whole`, or until another file is asked for: a model is opened
-    several times before it is put into tables.
-
-    Parameters
-    ----------
-    path : str
-    folder, bytes_max
-        As of `Scratch`.
-
-    Raises
-    ------
-    DataError
-        It cannot be fetched.
+    The copy stays until `release_whole` or a copy of another file: a model is opened several times
+    before it is put into tables.
     """
     return _whole.of(path, folder, bytes_max) if is_driver_file(path) else path
 
 
 def release_whole(path: str) -> None:
-    """Removes the copy that `whole_file` made, if any."""
+    """Remove the copy that `whole_file` made, if any."""
     _whole.release(path)
 
 
 def _version_of(path: str) -> tuple[str, str]:
-    """What names a version of a file or URL on this host, and what tells it on every host.
+    """Version of a file or URL as a name on this host, and as text for all hosts.
 
-    The latter is empty of a file, which hosts may have got at different times, and of a URL whose
-    server tells nothing.
-
-    Raises
-    ------
-    ConfigError, DataError
+    The latter is empty for a file, whose time differs between hosts, and for a URL whose server
+    reports none.
     """
     if is_url(path):
         version = version_of(path)
@@ -645,7 +539,7 @@ def _version_of(path: str) -> tuple[str, str]:
 
 
 def _hold(copy: Path) -> int | None:
-    """A descriptor with a shared lock on a finished copy, None if there is none."""
+    """A descriptor with a shared lock on a finished copy, or None."""
     try:
         descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -654,13 +548,7 @@ def _hold(copy: Path) -> int | None:
 
 
 def _is_held(descriptor: int, path: Path) -> bool:
-    """Takes a shared lock; whether the file was not removed before, else it is closed.
-
-    Raises
-    ------
-    DataError
-        There are no locks.
-    """
+    """Take a shared lock; False, and closed, if the file was removed before."""
     try:
         _lock(descriptor, fcntl.LOCK_SH, path)
     except DataError:
@@ -673,15 +561,7 @@ def _is_held(descriptor: int, path: Path) -> bool:
 
 
 def _lock(descriptor: int, how: int, path: Path) -> None:
-    """Locks a file.
-
-    Raises
-    ------
-    BlockingIOError
-        `how` is not to wait, and another process has it.
-    DataError
-        There are no locks, as on some network disks.
-    """
+    """Lock a file; BlockingIOError if taken (`how` without waiting), DataError without locks."""
     try:
         fcntl.flock(descriptor, how)
     except BlockingIOError:

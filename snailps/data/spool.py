@@ -3,7 +3,7 @@
     list, array, column, generator [, labels] -> spool_text -> Spooled: a file with a unit a line
 
 A unit is a text or a list of words.  On a local cluster the file is a job's input as any other; on
-a remote one the driver serves it.  No sockets, no blocks here.
+a remote one the driver serves it.  No sockets, no blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WRITE_BYTES = 1 << 20
 OnProgress = Callable[[int, int | None], object]
 
 _WORD_ENDS = " \n\r\t\v\f\0"
-"""What ends a word for fastText, and for us."""
+"""fastText's separators of words."""
 _WORD_END = re.compile(f"[{_WORD_ENDS}]")
 _RARE_ENDS = [end.encode() for end in _WORD_ENDS if end not in " \n"]
 _CODEC = ("utf-8", "surrogateescape")
@@ -42,14 +42,14 @@ class Spooled:
     path : str
     bytes : int
     units : int
-        Sentences, texts or examples: as many as the data had elements.
+        Sentences, texts or examples: the number of elements of the data.
     name : str
-        What the data was, for messages: ``a list of 1,000``.
+        Description of the data, for messages: ``a list of 1,000``.
 
     Notes
     -----
-    The file goes with `close`, with the object, or with the process; if that is killed, the next
-    user of the scratch folder removes it.
+    `close`, the end of the object or of the process remove the file; if the process is killed, the
+    next user of the scratch folder does.
     """
 
     def __init__(self, file: ScratchFile, units: int, name: str) -> None:
@@ -58,7 +58,7 @@ class Spooled:
         self._close = weakref.finalize(self, file.close)
 
     def close(self) -> None:
-        """Removes the file; more calls do nothing."""
+        """Remove the file; may be called again."""
         self._close()
 
     def __enter__(self) -> Spooled:
@@ -87,19 +87,19 @@ def spool_text(
     on_progress: OnProgress | None = None,
     on_bytes: Callable[[int], object] | None = None,
 ) -> Spooled:
-    """Writes text into one file, a unit a line, in order.
+    """Write text into one file, a unit a line, in order.
 
     Parameters
     ----------
     data : object
-        Texts (str or bytes) or lists of words, in whatever `elements_of` reads.
+        Texts (str or bytes) or lists of words, in anything that `elements_of` reads.
     folder : str
         Scratch folder; empty: that of this user on this host.
     labels : object, optional
         A label for each unit, or a list of them: str or int; the name of a column where `data` is a
-        table.  The lines are fastText's then, ``__label__x text``.
+        table.  The lines are then fastText's, ``__label__x text``.
     bytes_max : int
-        Limit on all files in the folder, as that of `Scratch`.
+        Limit on all files in the folder, in bytes; 0: half of the disk's space without them.
     column : str
         Which column of a table.
     label_prefix : str
@@ -116,8 +116,8 @@ def spool_text(
     Notes
     -----
     A newline in a unit becomes a blank.  Words of a list that are empty or blank are left out; one
-    that has a blank within is refused.  Bytes, and strings with what `os.fsdecode` makes of bytes
-    that are no UTF-8, are written as they are.
+    that has a blank within is refused.  Bytes, and strings that `os.fsdecode` makes of bytes that
+    are no UTF-8, are written as they are.
     """
     found = elements_of(data, column)
     told = None
@@ -147,25 +147,9 @@ def spool_text(
 def lines_of(
     elements: Elements, labels: Elements | None = None, prefix: str = LABEL_PREFIX.decode()
 ) -> Iterator[tuple[bytes, int]]:
-    """The text that `spool_text` writes.
+    """The text that `spool_text` writes: whole lines, about `WRITE_BYTES`, and the units so far.
 
-    Parameters
-    ----------
-    elements : Elements
-        Texts or lists of words.
-    labels : Elements, optional
-        Taken one by one, each behind its text.
-    prefix : str
-
-    Yields
-    ------
-    bytes, int
-        Whole lines, about `WRITE_BYTES`, and the units so far.
-
-    Raises
-    ------
-    DataError
-        An element is no text, is missing, or cannot be a line.
+    Labels are taken one by one, each behind its text.
     """
     return _Lines(elements, labels, prefix).pieces()
 
@@ -175,15 +159,15 @@ class _Lines:
 
     def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:
         self._elements, self._labels, self._prefix = elements, labels, prefix
-        self._known: dict[Any, str] = {}  # label -> what precedes its text
-        # Of a piece: units, their lines, what precedes each.
+        self._known: dict[Any, str] = {}  # label -> beginning of its line
+        # Of a piece: units, their lines, the labels before each.
         self._units: list[Any] = []
         self._lines: list[str] = []
         self._labelled: list[str] = []
         self._first = 0
 
     def pieces(self) -> Iterator[tuple[bytes, int]]:
-        """Bytes of whole lines, about `WRITE_BYTES`, and how many units there are so far."""
+        """Bytes of whole lines, about `WRITE_BYTES`, and the units so far."""
         labels = None if self._labels is None else iter(self._labels.values)
         units, lines, join = self._units, self._lines, " ".join
         size = 0
@@ -213,7 +197,7 @@ class _Lines:
             yield self._piece(), self._first
 
     def _piece(self) -> bytes:
-        """The collected lines, encoded; begins the next piece."""
+        """Encode the collected lines and begin the next piece."""
         lines = self._lines
         data = self._encoded()
         if self._is_odd(data):
@@ -295,7 +279,7 @@ class _Lines:
         return " ".join(words)
 
     def _label(self, number: int, labels: Iterator[Any]) -> str:
-        """What precedes the text of a unit: its labels, and a blank."""
+        """The beginning of a unit's line: its labels, and a blank."""
         assert self._labels is not None
         label = next(labels, _END)
         if label is _END:
@@ -325,7 +309,7 @@ class _Lines:
         return f"{self._prefix}{text} "
 
     def _refuse_labels_in(self, data: bytes) -> None:
-        """A word of a text that would be read as a label is an error, not one more label."""
+        """Refuse a word of a text that would be read as a label."""
         if self._prefix.encode(*_CODEC) not in data:
             return
         for number, line in enumerate(self._lines, self._first):

@@ -3,9 +3,8 @@
     .py files of the library -> docstrings, comments, help topics -> lower-cased words a-z, one
     sentence a line -> a text file
 
-Half a million words about programming, enough for vectors with sensible neighbours, without any
-download: the demo's corpus.  The text depends on the version of Python and nothing else.  No
-vocabulary, no training here.
+Half a million words about programming, enough for vectors with sensible neighbours without any
+download: the demo's corpus.  The text depends on the version of Python alone.
 """
 
 from __future__ import annotations
@@ -19,42 +18,22 @@ from pathlib import Path
 
 from snailps.errors import DataError
 
-# Tests repeat themselves, the others are not the library.
+# Tests repeat themselves; the others are not the library.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 # `pydoc_data/topics.py` has the texts of `help()` as plain strings, not docstrings.
 _TOPICS = "pydoc_data"
 _BREAK = re.compile(r"[.!?:;](?:\s|$)|\n\s*\n")
 _WORD = re.compile(r"[a-z]+")
-# A "sentence" of one or two words is a heading, a ruler, a piece of code.
+# One or two words are a heading, a ruler, a piece of code.
 _SENTENCE_WORDS_MIN = 3
 
 
 def write_prose(path: str, bytes_max: int = 1 << 30, *, library: str = "") -> int:
-    """Writes the prose of the standard library to a file.
+    """Write the prose of the standard library, words a-z, one sentence a line; return the word
+    count.
 
-    Parameters
-    ----------
-    path : str
-        The file to write: words of a-z with a blank between them, one sentence a line.
-    bytes_max : int
-        Stops before the sentence that would make the file larger.
-    library : str
-        Folder of the library's sources; empty: that of the running Python.
-
-    Returns
-    -------
-    int
-        Number of words written.
-
-    Raises
-    ------
-    DataError
-        The folder holds no Python sources (some small installations ship without), or the file
-        cannot be written.
-
-    Notes
-    -----
-    Takes 3 to 5 seconds for the whole library, most of it parsing.
+    Stops before the sentence that would exceed `bytes_max`.  `library` is the folder of sources;
+    empty: the running Python's.  DataError if it has none, as in some small installations.
     """
     root = Path(library or sysconfig.get_path("stdlib"))
     words = taken = 0
@@ -77,7 +56,7 @@ def write_prose(path: str, bytes_max: int = 1 << 30, *, library: str = "") -> in
 
 
 def _sentences(root: Path) -> Iterator[str]:
-    # Licences and generated headers come in many files; each sentence is wanted once.
+    # Many files have the same licences and generated headers: keep each sentence once.
     seen: set[str] = set()
     for file in sorted(root.rglob("*.py")):
         if _LEFT_OUT.isdisjoint(file.relative_to(root).parts):

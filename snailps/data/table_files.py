@@ -3,8 +3,8 @@
     TableFile, Reading -> text_of -> a line a row; write_examples -> a matrix file
     first table of a job, declarations of some columns -> complete -> declarations of all
 
-Labels of all examples are kept in memory, rows are not.  It must not know how a format is
-parsed (table_formats.py).
+Labels of all examples are in memory, rows are not.  Must not know how a format is parsed
+(table_formats.py).  Functions raise ConfigError (a missing library, a declaration) and DataError.
 """
 
 from __future__ import annotations
@@ -38,18 +38,9 @@ _END = object()
 
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
-    """The texts of a column, a line a row; with their labels, if a column has them.
+    """Whole lines, about a MiB, of a column's texts, with labels if a column has them.
 
     `make` is as of `open_table`.
-
-    Yields
-    ------
-    bytes
-        Whole lines, about a MiB.
-
-    Raises
-    ------
-    ConfigError, DataError
     """
     names = [name for name in (reading.column, reading.label_column) if name]
     with open_table(path, make) as table, table_errors(path):
@@ -71,12 +62,7 @@ def write_text(
     make: Make,
     on_piece: Callable[[], None],
 ) -> None:
-    """Writes what `text_of` gives.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """Write what `text_of` gives."""
     for piece in text_of(reading, path, make):
         file.write(piece)
         on_piece()
@@ -89,12 +75,7 @@ def write_examples(
     make: Make,
     on_piece: Callable[[], None],
 ) -> None:
-    """Writes the rows as a matrix file.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """Write the rows as a matrix file."""
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path, make) as table, table_errors(path):
         _check(table, columns, reading.label_column, reading.needs_labels)
@@ -102,27 +83,10 @@ def write_examples(
 
 
 def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
-    """Declarations of all columns of a table: those that are given, the others by their values.
+    """Declarations of all columns of a table, in order: those that are given, others by their
+    values.
 
-    Parameters
-    ----------
-    path : str
-    declared : sequence of str
-        ``name:kind`` of some columns.
-    label : str
-        The column of the labels; empty: there is none.
-
-    Returns
-    -------
-    tuple of str
-        In the order of the columns.
-
-    Raises
-    ------
-    ConfigError
-        The declarations cannot be read, or a library for the format is not installed.
-    DataError
-        The table cannot be read, lacks a column, or a column is of no kind.
+    `label` is the column of the labels; empty: there is none.
     """
     given = {column.name: column for column in columns_by_name(declared, label)}
     named = [*given, label] if label else [*given]
@@ -141,29 +105,19 @@ def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
 
 
 def _kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
-    """That of a column's values; pandas' index is none, which tells the order of the rows."""
+    """Kind of a column's values; IGNORE for pandas' index, the order of the rows."""
     return Kind.IGNORE if name.startswith("__index_level_") else kinds[name]
 
 
 def check_table(path: str, reading: Reading) -> None:
-    """Refuses a table of examples that lacks columns, or has others than are declared.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """Refuse a table of examples that lacks columns, or has undeclared ones."""
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path) as table:
         _check(table, columns, reading.label_column, reading.needs_labels)
 
 
 def first_examples(path: str, reading: Reading, hash_bits: int) -> tuple[Examples, bool]:
-    """The first rows of a table as models have examples, and whether it has no others.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """Examples of a table's first rows, and whether these are all."""
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path) as table, table_errors(path):
         _check(table, columns, reading.label_column, reading.needs_labels)
@@ -179,28 +133,10 @@ def first_examples(path: str, reading: Reading, hash_bits: int) -> tuple[Example
 def read_rows(
     path: str, columns: Sequence[Column], label: str = "", *, others: bool = False
 ) -> Iterator[tuple[Piece, Any]]:
-    """Examples of a table, whatever its labels are.
+    """Examples of a table, in pieces without labels, and their labels as the table has them.
 
-    Parameters
-    ----------
-    path : str
-    columns : sequence of Column
-        That of the labels, and columns of kind ignore, have no effect.
-    label : str
-        The column of the labels; empty: none is read.
-    others : bool
-        Whether the table may have other columns.
-
-    Yields
-    ------
-    Piece
-        Some rows, without labels.
-    labels : numpy.ndarray or list
-        Theirs, as the table has them: of CSV texts, "" where one is missing.
-
-    Raises
-    ------
-    ConfigError, DataError
+    Missing labels of CSV are "".  `columns` may include the labels' and ignored ones, without
+    effect; an empty `label` reads none; `others`: the table may have other columns.
     """
     with open_table(path) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
@@ -214,25 +150,13 @@ def read_rows(
 
 
 def names_of(path: str) -> str:
-    """The names of a table's columns, for messages.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As `complete`.
-    """
+    """The names of a table's columns, for messages."""
     with open_table(path) as table, table_errors(path):
         return _shown(table.names)
 
 
 def label_kind(path: str, label: str) -> Kind:
-    """Whether a column of labels has numbers or texts, of CSV by its first rows.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As `complete`.
-    """
+    """Whether a column of labels has numbers or texts, of CSV by its first rows."""
     with open_table(path) as table, table_errors(path):
         _require(table, [label])
         return table.kinds([name for name in table.names if name != label])[label]
@@ -246,7 +170,6 @@ class _TextRows:
         self._labels: Iterator[Any] = iter(())
 
     def texts(self) -> Iterator[Any]:
-        """Of the column of texts."""
         names = [self._reading.column]
         if self._reading.label_column:
             names.append(self._reading.label_column)
@@ -256,7 +179,7 @@ class _TextRows:
             yield from batch.texts(names[0], 0, batch.rows)
 
     def labels(self) -> Iterator[Any]:
-        """Of the column of labels; text as words, without blanks."""
+        """Labels; texts as words, without blanks."""
         while (label := next(self._labels, _END)) is not _END:
             yield _word(label)
 
@@ -281,7 +204,6 @@ class _ExampleRows(RowsSource):
         self.columns = 0
 
     def pieces(self) -> Iterator[Piece]:
-        """As the table gives them."""
         for piece in self._table.pieces(self._declared, self._reading):
             self._on_piece()
             yield piece
@@ -305,9 +227,9 @@ def _require(table: TableFile, names: Sequence[str]) -> None:
 
 
 def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels: bool) -> None:
-    """Refuses a table without the declared columns, or with others."""
+    """Refuse a table without the declared columns, or with others."""
     needs_labels = needs_labels or isinstance(table, SeparatedFile)
-    # Lines of JSON may lack a name; one that no first line has may come.
+    # Lines of JSON may lack a name, or have one that the first lines lack.
     optional = isinstance(table, JsonLines)
     _require(
         table,
@@ -331,7 +253,7 @@ def _others(table: TableFile, known: Collection[str]) -> list[str]:
 
 
 def _refuse_others(table: TableFile, known: Collection[str]) -> None:
-    """Refuses columns that neither the first file nor a fitted model has."""
+    """Refuse columns that neither the first file nor a fitted model has."""
     others = _others(table, known)
     if others:
         raise DataError(

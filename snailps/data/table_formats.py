@@ -3,8 +3,8 @@
     path -> open_table -> TableFile: names of columns, kinds, pieces of rows
 
 Memory stays bounded: some ten thousand rows at a time.  pyarrow is imported for Parquet; JSON and
-CSV need no library.  Cells of CSV, features, labels and texts, are those of `ExampleReader`.  It
-must not know what a job takes from a table.
+CSV need no library.  Cells of CSV, features, labels and texts, are those of `ExampleReader`.  Must
+not know what a job takes from a table.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ HEAD_ROWS = 10_000
 """Rows that show what the columns of CSV and of JSON lines are."""
 BATCH_ROWS = 1 << 14
 BATCH_BYTES = 4 << 20
-"""Of CSV that are parsed together."""
+"""Bytes of CSV parsed together."""
 HEADER_BYTES = 1 << 16
-"""Of CSV that are read first: the names of columns, and some rows."""
+"""First read of CSV: the names of columns, and some rows."""
 LINE_BYTES_MAX = 1 << 30
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
-"""A number, too, so that such a cell is refused instead of taking the column for one of texts."""
+"""A number, too, so that such a cell is refused instead of making the column one of texts."""
 _ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool")
 _ARROW_TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string\b.*")
 _CODEC = ("utf-8", "surrogateescape")
@@ -61,22 +61,14 @@ _CODEC = ("utf-8", "surrogateescape")
 class TableFile(ABC):
     """A table in an open file; a context manager that closes it.
 
-    Parameters
-    ----------
-    path : str
-
-    Attributes
-    ----------
-    path : str
-    names : list of str
-        Of its columns, in order; of JSON lines, those of the first rows.
+    `names` are those of its columns, in order; of JSON lines, those of the first rows.
     """
 
     names: list[str]
     has_more = False
     """Whether later rows may have other names."""
     known: AbstractSet[str] | None = None
-    """The only names that rows may have; None: they may have any."""
+    """The only names that rows may have; None: any."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -95,17 +87,11 @@ class TableFile(ABC):
 
     @abstractmethod
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """What each column is, but for some.
-
-        Raises
-        ------
-        DataError
-            A column is neither of numbers nor of texts.
-        """
+        """Kind of each column except `but`; DataError if it has neither numbers nor texts."""
 
     @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """These columns of some rows at a time, as far as there are such columns; once."""
+        """These columns, as far as they exist, of some rows at a time; once."""
 
     def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
         """Examples of all rows; once."""
@@ -130,7 +116,7 @@ class TableFile(ABC):
 
 
 class ParquetFile(TableFile):
-    """By pyarrow; a batch of rows at a time."""
+    """Parquet by pyarrow; a batch of rows at a time."""
 
     def __init__(self, path: str, make: Make | None) -> None:
         parquet = library("pyarrow.parquet", "data", f"reading {path}")
@@ -146,7 +132,7 @@ class ParquetFile(TableFile):
         self.names = list(self._parquet.schema_arrow.names)
 
     def _copied(self, make: Make | None) -> BinaryIO:
-        """The content in a file of its own; that of the path is closed."""
+        """The content in a file of its own; closes that of the path."""
         with self._file as packed, ExitStack() as stack:
             if make is None:
                 copy = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile()))
@@ -161,7 +147,6 @@ class ParquetFile(TableFile):
         return copy
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """By the types."""
         found = {}
         for field in self._parquet.schema_arrow:
             if field.name in but:
@@ -179,14 +164,13 @@ class ParquetFile(TableFile):
         return found
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As pyarrow's tables."""
         there = [name for name in names if name in self.names]
         for batch in self._parquet.iter_batches(BATCH_ROWS, columns=there):
             yield ArrowTable(self._arrow.Table.from_batches([batch]))
 
 
 class JsonLines(TableFile):
-    """An object a line; a key that a line lacks is missing there, as is null."""
+    """An object a line; a key that a line lacks is missing, as is null."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -232,7 +216,7 @@ class JsonLines(TableFile):
             yield ListTable({name: [row.get(name) for row in rows] for name in names}, self.path)
 
     def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """Refuses names that no column has; there need be no label."""
+        """Refuses names that no column has; labels are optional."""
         names = [
             column.name
             for column in columns
@@ -258,7 +242,7 @@ class JsonLines(TableFile):
             yield rows
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """The rows that follow; blank lines are none."""
+        """The following rows, without blank lines."""
         while line := _line_of(self._file, self.path):
             number, self._next = self._next, self._next + 1
             if number == 1:
@@ -316,11 +300,11 @@ class SeparatedFile(TableFile):
             raise DataError(f"{path}: expected names of columns in the first line; {why}")
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """By the cells of the first rows: a column is of numbers if all that are there are."""
+        """By the cells of the first rows: numbers if all present cells are."""
         text = dict.fromkeys(self.names, False)
         numbers = dict.fromkeys(self.names, False)
         left = HEAD_ROWS
-        # What is malformed is told when it is to be used.
+        # Malformed rows are reported when they are used.
         reader = self._reader([Column(name, Kind.TEXT) for name in self.names], "skip")
         for found in self._read(reader):
             for name, cells in zip(self.names, found.cells, strict=True):
@@ -351,7 +335,6 @@ class SeparatedFile(TableFile):
             yield ListTable(dict(zip(kept, cells, strict=True)), self.path)
 
     def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """By `ExampleReader`, which takes the columns in the order of the file."""
         reader, bad = self._reader(columns, reading.on_bad_line), 0
         for found in self._read(reader):
             bad += found.bad
@@ -361,13 +344,12 @@ class SeparatedFile(TableFile):
             log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
 
     def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
-        """By `ExampleReader`."""
         texts = [Column(label, Kind.TEXT)] if label else []
         for found in self._read(self._reader([*features, *texts])):
             yield self._piece(found, features), _texts(found.cells[0]) if label else []
 
     def _reader(self, columns: Sequence[Column], on_bad_line: str = "") -> ExampleReader:
-        """Reads these columns, in the order of the file; others are ignored."""
+        """Reader of these columns, in the order of the file; ignores others."""
         by_name = {column.name: column for column in columns}
         return ExampleReader(
             self._format,
@@ -388,13 +370,13 @@ class SeparatedFile(TableFile):
                 raise DataError(f"{error}{cure if reader.field_num else ''}") from None
 
     def _piece(self, found: Examples, columns: Sequence[Column], labels: Any = None) -> Piece:
-        """Examples with fields as the columns are in order."""
+        """Examples whose fields follow the order of `columns`."""
         places = {column.name: at for at, column in enumerate(c for c in columns if c.is_feature)}
         fields = np.array([places[name] for name in self.names if name in places], np.int32)
         return Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
 
     def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
-        """Whole rows, about `BATCH_BYTES`, and where they begin."""
+        """Whole rows, about `BATCH_BYTES`, and their offset."""
         at, data, size = 0, b"", HEADER_BYTES
         while step := self._file.read(size):
             data += step
@@ -413,17 +395,10 @@ class SeparatedFile(TableFile):
 
 
 def open_table(path: str, make: Make | None = None) -> TableFile:
-    """Opens a table; what is wrong with it that its beginning shows, is told now.
+    """Open a table; report at once what is wrong with its beginning.
 
-    Of Parquet that can only be read from its beginning there is a copy meanwhile, in a file that
-    `make` gives for a purpose; None: in the system's folder for temporary files.
-
-    Raises
-    ------
-    ConfigError
-        A library for the format is not installed.
-    DataError
-        It cannot be read, is damaged, or is of another format than its name says.
+    Packed or remote Parquet is copied to a file that `make` gives for a purpose; None: to the
+    system's temporary folder.
     """
     found = format_of(path)
     assert found is not None
@@ -437,34 +412,23 @@ def open_table(path: str, make: Make | None = None) -> TableFile:
 
 
 def first_cells(path: str) -> list[str] | None:
-    """The cells of the first line of CSV or TSV, none of a pipe; None: it is of another format.
-
-    Raises
-    ------
-    DataError
-        It cannot be read.
-    """
+    """The cells of the first line of CSV or TSV, [] of a pipe; None: it is of another format."""
     found = format_of(path)
     if found not in CELLS:
         return None
     with table_errors(path):
         if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
-            return []  # what is read of it now is gone
+            return []  # reading would consume it
         with open_content(path) as file:
             line = _line_of(file, path).removeprefix(BOM)
     return [cell.decode(*_CODEC).strip() for cell in first_row(line, *CELLS[found])[0]]
 
 
 def _refuse_other_files(path: str) -> None:
-    """Refuses pipes, as a table is opened more than once, and by its first bytes what is no table.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse pipes, as a table is opened more than once, and files that are no tables."""
     if is_url(path):
         return  # each opening is a request
-    # Asked before opening: that would wait for a writer.
+    # Before opening, which would wait for a writer.
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise DataError(
             f"expected a regular file, got something else: {path}. A table is read more than once: "
@@ -484,7 +448,7 @@ def _line_of(file: BinaryIO, path: str) -> bytes:
 
 @contextmanager
 def table_errors(path: str) -> Iterator[None]:
-    """As `unpacking.told`, and what parsers raise."""
+    """As `unpacking.told`, and for errors of parsers."""
     known: AbstractContextManager[None] = told(path)
     with known:
         try:

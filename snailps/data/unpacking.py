@@ -3,9 +3,8 @@
     x.gz, x.bz2, x.xz, x.zst -> content -> a binary file of what is in it, or pieces
     s3://bucket/x.gz, https://... -> fsspec -> the same
 
-Owns which endings and names mean that, what the libraries for it are called, and how a damaged file
-is told.  zstandard and fsspec are imported when the first such file is opened.  No copies, no
-tables here; sockets are fsspec's.
+Owns the endings and URLs, the libraries for them, and the errors of damaged files.  zstandard and
+fsspec are imported when the first such file is opened.  No copies, no tables; sockets are fsspec's.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ PACKED_STEP_BYTES = 1 << 11
 PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 """Ending of a name, in small letters -> the program that unpacks it."""
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
-"""What reading a damaged file raises, beside OSError."""
+"""Errors of reading a damaged file, beside OSError."""
 _MARKS = (
     "etag", "lastmodified", "contentmd5", "digest", "md5hash", "md5", "crc32c", "checksum", "sha",
     "blobid", "versionid", "generation", "updated", "mtime", "modified", "modify",
     "modificationtime", "created",
 )  # fmt: skip
-"""What file systems of fsspec tell of a version, in letters and digits; never times of reading."""
+"""Fields of fsspec's file systems that identify a version; never times of reading."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _ALWAYS_FILES = ("http://", "https://")
-"""Of these a URL is one file: a page may link others, and a question mark begins its query."""
+"""A URL of these is one file: a page may link others, and a question mark begins its query."""
 
 
 def is_url(path: str) -> bool:
@@ -50,7 +49,7 @@ def is_url(path: str) -> bool:
 
 
 def packing_of(path: str) -> str:
-    """How a file is packed, by its name: ``.gz``, ...; empty: it is not."""
+    """Packing of a file, by its name: ``.gz``, ...; empty: none."""
     ending = Path(path).suffix.lower()
     return ending if ending in PACKED else ""
 
@@ -72,21 +71,9 @@ def bare_name(path: str) -> str:
 
 
 def library(name: str, extra: str, purpose: str) -> Any:
-    """Imports an optional library.
+    """Import an optional module that the given extra of snailps installs, or raise ConfigError.
 
-    Parameters
-    ----------
-    name : str
-        Of its module.
-    extra : str
-        The extra of snailps that installs it.
-    purpose : str
-        For the message: ``reading x.parquet``.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed.
+    `purpose` is for the message: ``reading x.parquet``.
     """
     try:
         return importlib.import_module(name)
@@ -97,21 +84,10 @@ def library(name: str, extra: str, purpose: str) -> Any:
 
 
 def open_content(path: str) -> BinaryIO:
-    """Opens the content of a file or URL, unpacked.
+    """Open the content of a file or URL, unpacked.
 
-    Notes
-    -----
-    A file that is not packed can be sought in, one by HTTP or packed is read from its beginning.
-    Reading a damaged one raises OSError or one of `DAMAGED`.
-
-    Raises
-    ------
-    ConfigError
-        A library for it is not installed.
-    DataError
-        The URL cannot be opened.
-    OSError
-        The file cannot be opened.
+    Local files that are not packed can be sought in.  Reading a damaged one raises OSError or one
+    of `DAMAGED`.
     """
     file: IO[bytes] = _open_url(path) if is_url(path) else Path(path).open("rb")  # noqa: SIM115
     try:
@@ -122,12 +98,7 @@ def open_content(path: str) -> BinaryIO:
 
 
 def pieces_of(path: str) -> Iterator[bytes]:
-    """The content of a file or URL in steps; any way in which it is damaged is one error.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """The content of a file or URL in steps; all damage is a DataError."""
     with told(path), open_content(path) as content:
         while piece := content.read(STEP_BYTES):
             yield piece
@@ -135,19 +106,14 @@ def pieces_of(path: str) -> Iterator[bytes]:
 
 @contextmanager
 def told(path: str) -> Iterator[None]:
-    """Turns what the libraries raise for a file that is damaged or cannot be read into DataError.
-
-    Raises
-    ------
-    DataError
-    """
+    """Turn errors of damaged or unreadable files into DataError."""
     packing = PACKED.get(packing_of(path), "")
     try:
         yield
     except (DataError, ConfigError):
         raise
     except (*DAMAGED, OSError) as error:
-        # bzip2 and gzip tell damage by an OSError of their own, without a number.
+        # bzip2 and gzip report damage by an OSError without a number.
         if packing and (not isinstance(error, OSError) or error.errno is None):
             raise DataError(
                 f"cannot unpack {path}: {error}. The file is damaged or no {packing} file; "
@@ -166,12 +132,7 @@ def told(path: str) -> Iterator[None]:
 
 
 def version_of(url: str) -> str:
-    """What tells a version of a URL's content from another one, on every host; empty: nothing does.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """Version of a URL's content, the same on every host; empty: unknown."""
     system, path = _system_of(url)
     with told(url):
         found = {_bare(name): value for name, value in system.info(path).items()}
@@ -185,7 +146,7 @@ def _bare(name: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is left out of the folder that was named: it is hidden or a marker.
+    """Whether a named folder omits this file or folder: it is hidden or a marker.
 
     Spark, Hadoop and Dask leave markers and indexes beside the files of a table.
     """
@@ -194,15 +155,7 @@ def is_hidden(name: str) -> bool:
 
 
 def files_of_url(url: str) -> list[str]:
-    """The files that a URL names: itself, those below a folder, or those of a pattern; sorted.
-
-    Raises
-    ------
-    ConfigError
-        A library for it is not installed.
-    DataError
-        Nothing is there.
-    """
+    """The files that a URL names: itself, those below a folder, or those of a pattern; sorted."""
     if url.lower().startswith(_ALWAYS_FILES):
         return [url]
     system, path = _system_of(url)
@@ -237,21 +190,21 @@ def _system_of(url: str) -> tuple[Any, str]:
         ) from None
     except ValueError as error:  # an unknown protocol
         raise DataError(f"cannot read {url}: {error}") from None
-    system.invalidate_cache()  # a process that lives long asks again
+    system.invalidate_cache()  # a long-lived process asks again
     return system, str(path)
 
 
 def _open_url(url: str) -> IO[bytes]:
     system, path = _system_of(url)
-    # Not every server of pages has ranges: what they send is read from its beginning.
+    # Not every web server has ranges: read from the beginning.
     options = {"block_size": 0} if url.lower().startswith(_ALWAYS_FILES) else {}
     with told(url):
-        # fsspec's own files have no limit of a line.
+        # fsspec's own files do not limit a line.
         return io.BufferedReader(system.open(path, "rb", **options), STEP_BYTES)
 
 
 def _of_url(url: str, error: Exception) -> DataError:
-    """The error for whatever the library of a protocol raises."""
+    """The error for any error of a protocol's library."""
     return DataError(
         f"cannot read {url}: {type(error).__name__}: {error}. Credentials are those of the "
         "protocol's own library, in the environment of every process that reads"
@@ -275,10 +228,9 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
 
 
 class _Gzip(gzip.GzipFile):
-    """A reader that refuses a file of no bytes, which Python's takes for one without content."""
+    """A reader that refuses a file of no bytes, which Python takes for one without content."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """As of GzipFile."""
         data = super().read(size)
         if size and not data and self.mtime is None:  # no stream has begun
             raise EOFError("the file ends within a stream")
@@ -293,7 +245,6 @@ class _Closing(io.BufferedReader):
         self._packed = packed
 
     def close(self) -> None:
-        """Closes both."""
         try:
             super().close()
         finally:
@@ -303,10 +254,10 @@ class _Closing(io.BufferedReader):
 def _content(
     packed: IO[bytes], begin: Callable[[], Any], *, padding: int = 0
 ) -> Iterator[bytes | memoryview]:
-    """The content of streams, one after another; what follows one and is none is an error.
+    """The content of streams, one after another; refuses other bytes behind one.
 
     The libraries' own readers take a file that was cut off, or whose next stream is damaged, for
-    one that ends there.  Behind a stream may be a multiple of `padding` zeros.
+    one that ends there.  A multiple of `padding` zeros may follow a stream.
     """
     data = packed.read(PACKED_STEP_BYTES)
     while True:
@@ -336,18 +287,16 @@ def _zstd_content(packed: IO[bytes], zstandard: Any) -> Iterator[bytes | memoryv
 
 
 class _Pieces(io.RawIOBase):
-    """A file to read, of pieces that an iterator gives."""
+    """A file to read from an iterator of pieces."""
 
     def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
         super().__init__()
         self._pieces, self._left = pieces, memoryview(b"")
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """The next bytes; 0 at the end."""
         while not self._left:
             piece = next(self._pieces, None)
             if piece is None:

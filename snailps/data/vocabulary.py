@@ -33,15 +33,9 @@ _MAGIC = b"SNVO"
 class Vocabulary:
     """The words of a model; a word's place is its id.
 
-    Parameters
-    ----------
-    words : PackedWords, or any sequence of bytes
-        By falling count, equal counts by rising bytes; but see `extended`.
-    counts : int64 array, shape (len(words),)
-        Occurrences of each word, at least 1.
-    tokens : int
-        All tokens of the input, those of words that were left out included: fastText's total,
-        to which frequencies are relative.
+    `words` are by falling count, equal counts by rising bytes (but see `extended`); `counts` are
+    int64 (n,), at least 1.  `tokens` counts all of the input, omitted words included: fastText's
+    total, to which frequencies are relative.
     """
 
     words: PackedWords
@@ -64,29 +58,11 @@ class Vocabulary:
         *,
         label_prefix: bytes = LABEL_PREFIX,
     ) -> Vocabulary:
-        """Chooses the words.
+        """Choose the words that occur `min_count` times, at most `max_size` (0: all), `</s>` like
+        any other.
 
-        Parameters
-        ----------
-        counter : WordCounter
-            Counts of the whole input.
-        min_count : int
-            Words that occur less often are left out, `</s>` like any other.
-        max_size : int
-            The most words to keep, the most frequent ones; 0: no limit.
-        label_prefix : bytes
-            Words that begin with it are labels of a classifier and left out, as in fastText; empty:
-            none are.
-
-        Raises
-        ------
-        DataError
-            No word is left.
-
-        Notes
-        -----
-        fastText leaves the order of equal counts to its sort; ours is fixed, so that every run
-        gives a word the same id.
+        Words that begin with `label_prefix` are labels and left out, as in fastText; empty: none
+        are. Ties have a fixed order, unlike fastText's, so that every run gives a word the same id.
         """
         counts = counter.counts()
         words = counter.words()
@@ -108,13 +84,7 @@ class Vocabulary:
     def labels_from_counter(
         cls, counter: WordCounter, min_count: int, label_prefix: bytes = LABEL_PREFIX
     ) -> Vocabulary:
-        """Chooses the labels of a classifier: what begins with `label_prefix`.
-
-        Raises
-        ------
-        DataError
-            No label is left.
-        """
+        """Choose the labels of a classifier: words that begin with `label_prefix`."""
         counts = counter.counts()
         words = counter.words()
         labels = words.begin_with(label_prefix)
@@ -143,20 +113,9 @@ class Vocabulary:
     ) -> Vocabulary:
         """The vocabulary of this text and more text: its words keep their ids, new ones follow.
 
-        Parameters
-        ----------
-        counter : WordCounter
-            Counts of the new text.
-        min_count, max_size
-            As of `from_counter`, for new words only; all old ones stay, seen again or not.
-        labels : bool
-            It is one of labels: what begins with `label_prefix` is new, and nothing else.
-
-        Returns
-        -------
-        Vocabulary
-            Counts and tokens are sums of both texts'.  Counts fall within the old words and
-            within the new ones, not over the border.
+        `min_count` and `max_size` are for new words; all old ones stay.  `labels`: only what begins
+        with `label_prefix` is new.  Counts and tokens are sums; counts fall within the old words
+        and within the new ones.
         """
         found, words = counter.counts(), counter.words()
         ids = self.lexicon.indices(words)
@@ -179,73 +138,44 @@ class Vocabulary:
         return self._lexicons[0]
 
     def index(self, word: bytes) -> int:
-        """Id of a word, -1 if it is not in the vocabulary."""
+        """Id of a word, -1 if it is unknown."""
         return self.lexicon.index(word)
 
     def keep_probability(self, sample: float) -> NDArray[np.float32]:
-        """Probability with which an occurrence of each word is trained on.
+        """Probability of training on an occurrence of each word, float32 (n,), above 0.
 
-        Parameters
-        ----------
-        sample : float
-            Threshold on relative frequency, fastText's `t`: words that are rarer are always kept.
-            0: all words are.
-
-        Returns
-        -------
-        float32 array, shape (len(self),)
-            From above 0 to 1: min(1, sqrt(sample / f) + sample / f) with f = count / tokens.
-
-        References
-        ----------
-        T. Mikolov et al., "Distributed representations of words and phrases and their
-        compositionality", NIPS 2013, in the form in which word2vec.c and fastText compute it.
+        min(1, sqrt(sample / f) + sample / f), f = count / tokens, as word2vec.c and fastText
+        compute it (T. Mikolov et al., NIPS 2013).  `sample` is fastText's `t`; 0: all are 1.
         """
         if sample < 0:
             raise ValueError(f"expected a sample of 0 or more, got {sample}")
         if sample == 0:
             return np.ones(len(self), dtype=np.float32)
-        # The frequency is rounded to float32 on the way, as in fastText.
+        # Rounded to float32, as in fastText.
         frequency = (self.counts.astype(np.float32) / np.float32(self.tokens)).astype(np.float64)
         ratio = sample / frequency
         keep: NDArray[np.float32] = np.minimum(np.sqrt(ratio) + ratio, 1.0).astype(np.float32)
         return keep
 
     def noise(self, power: float = 0.5) -> NDArray[np.float64]:
-        """Probability of each word as a negative sample.
+        """Probability of each word as a negative sample, count^power / sum, float64 (n,).
 
-        Parameters
-        ----------
-        power : float
-            Counts are raised to it: 0.5 in fastText, 0.75 in word2vec, 0 for all words alike.
-
-        Returns
-        -------
-        float64 array, shape (len(self),)
-            Its sum is 1.
+        `power` is 0.5 in fastText, 0.75 in word2vec, 0 for all words alike.
         """
         weights: NDArray[np.float64] = self.counts.astype(np.float64) ** power
         weights /= weights.sum()
         return weights
 
     def to_bytes(self) -> bytes:
-        """The vocabulary for `from_bytes`, in the layout of `word_counts`."""
+        """Write for `from_bytes`, in the layout of `word_counts`."""
         ends = self.words.starts[1:] - self.words.starts[0]
         return pack(_MAGIC, self.counts, ends, self.words.joined(), self.tokens)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Vocabulary:
-        """Reads what `to_bytes` wrote.
+        """Read what `to_bytes` wrote, or raise DataError; words and counts are views of `data`.
 
-        Raises
-        ------
-        DataError
-            The bytes are no vocabulary, or a word comes twice.
-
-        Notes
-        -----
-        Words and counts are views of `data`, which they keep alive.  A table of hashes (32 bytes a
-        word, or up to twice that) comes to it at once: it is what shows a word that comes twice.
+        Builds the lexicon at once (32 to 64 bytes a word): it finds a word that occurs twice.
         """
         packed = unpack(_MAGIC, data, complete=False)
         starts = np.zeros(len(packed.ends) + 1, np.uint64)

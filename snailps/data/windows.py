@@ -3,8 +3,8 @@
     blocks of files -> Reader -> bytes of whole words -> Tokenizer -> words, lower case, one blank
     between -> Filter -> int32 numbers of known words -> Batcher -> int32 (bs, window)
 
-Each docstring describes the stage's items: a user's stage may be placed between any two that fit.
-Also divides an input among pipelines.  No tables, no learners.
+Docstrings describe each stage's items: a user's stage may be placed between any two that fit.  Also
+divides an input among pipelines.  No tables, no learners.
 """
 
 from __future__ import annotations
@@ -30,19 +30,14 @@ _LETTERS = bytes(
 
 
 def letters_only(text: bytes) -> bytes:
-    """Lower-cased runs of ASCII letters; everything else is a blank."""
+    """Lower-case runs of ASCII letters; everything else becomes a blank."""
     return text.translate(_LETTERS)
 
 
 def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Block]:
-    """What pipeline `index` of `count` reads: its file where there is one each, else an even range.
+    """The input of pipeline `index` of `count`: its file if there is one each, else an even range.
 
-    Pieces of up to 64 KiB, in order.  The ranges of all indices are the input, each byte once.
-
-    Raises
-    ------
-    DataError
-        The input is smaller than the number of pipelines, in bytes.
+    In pieces of up to 64 KiB.  All pipelines together read each byte once.
     """
     if len(sources) == count:
         return cut(sources[index : index + 1], PIECE_BYTES)
@@ -64,17 +59,9 @@ def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Bl
 
 
 class Reader(Stage):
-    """Source: bytes of whole words, piece by piece, again and again.
+    """Source: bytes of whole words, piece by piece, `passes` times (0: without end).
 
-    Parameters
-    ----------
-    blocks : sequence of Block
-    passes : int
-        How often the input is read.  0: without end.
-    scratch_dir, scratch_bytes
-        Where `.gz` files are unpacked (`Scratch`).
-    laps : bool
-        Say in a pipeline, with a `Lap`, when all of it was read, the first few times.
+    Unpacks files in `scratch_dir` (`Scratch`).  `laps`: mark the first repetitions with a `Lap`.
     """
 
     def __init__(
@@ -91,7 +78,6 @@ class Reader(Stage):
         self.scratch_dir, self.scratch_bytes = scratch_dir, scratch_bytes
 
     def __call__(self, items: Iterator[object]) -> Iterator[Any]:
-        """Nothing -> bytes."""
         scratch = Scratch(self.scratch_dir, self.scratch_bytes)
         try:
             done = 0
@@ -108,7 +94,7 @@ class Reader(Stage):
 
 
 class Tokenizer(Stage):
-    """Words: lower-cased runs of ASCII letters; all other bytes part words."""
+    """Words: lower-cased runs of ASCII letters, separated by all other bytes."""
 
     def __call__(self, items: Iterator[bytes]) -> Iterator[bytes]:
         """Bytes of whole words -> bytes of words, one blank between two; no empty items."""
@@ -119,32 +105,21 @@ class Tokenizer(Stage):
 
 
 class Filter(Stage):
-    """Numbers of the words that are in the vocabulary; the others are left out.
+    """Numbers of the words that are in the vocabulary `words`, without the others.
 
-    Parameters
-    ----------
-    words : sequence of bytes
-        The vocabulary: a word's number is its place.
-    bytes_max : int
-        An error is raised after this many bytes of unknown words in a row: an input that is
-        repeated would otherwise never give an item.  0: no limit.
+    Fails after `bytes_max` bytes of unknown words in a row (0: never): a repeated input would never
+    give an item.
     """
 
     def __init__(self, words: Sequence[bytes], bytes_max: int = 0) -> None:
         self.words, self.bytes_max = list(words), bytes_max
 
     def __call__(self, items: Iterator[bytes]) -> Iterator[Ids]:
-        """Words with a blank between two -> their numbers, int32, as many as are known.
-
-        Raises
-        ------
-        DataError
-            More than `bytes_max` without a known word.
-        """
+        """Words with a blank between two -> their numbers, int32, as many as are known."""
         lexicon, unknown = Lexicon(self.words), 0
         for words in items:
             ids, _ = lexicon.encode(words)
-            ids = ids[ids >= 0]  # without its marks of a sentence's end
+            ids = ids[ids >= 0]  # without marks of a sentence's end
             unknown = 0 if len(ids) else unknown + len(words) + 1
             if len(ids):
                 yield ids
@@ -156,20 +131,10 @@ class Filter(Stage):
 
 
 class Batcher(Stage):
-    """Batches of windows: every run of `window` neighbours in the stream is in one of them, once.
+    """Batches of `bs` windows: each run of `window` neighbours in the stream is in one, once.
 
-    It gathers `shuffle` windows first, however often a short text has to be read for them.
-
-    Parameters
-    ----------
-    window : int
-        Words in a window; the middle one is the target.
-    bs : int
-        Windows in a batch.
-    shuffle : int
-        Windows that are gathered and put in random order; 0: they stay in the text's.
-    seed : int
-        Of that order.
+    The middle word of a window is the target.  Gathers `shuffle` windows for a random order by
+    `seed` (0: the text's), reading a short text as often as needed.
     """
 
     gathers = True

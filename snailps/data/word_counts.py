@@ -35,7 +35,7 @@ _PIECE = 1 << 20
 
 
 class Packed(NamedTuple):
-    """What `unpack` found: views of the bytes, which they keep alive."""
+    """Views of the bytes, which they keep alive."""
 
     counts: NDArray[np.int64]
     ends: NDArray[np.uint64]
@@ -50,7 +50,7 @@ def pack(
     text: bytes | NDArray[np.uint8],
     tokens: int,
 ) -> bytes:
-    """The layout above; `magic` has 4 bytes."""
+    """Write the layout above; `magic` has 4 bytes."""
     head = np.array([len(counts), tokens, len(text)], dtype="<u8").tobytes()
     version = VERSION.to_bytes(4, "little")
     numbers = counts.astype("<i8", copy=False), ends.astype("<u8", copy=False)
@@ -59,21 +59,9 @@ def pack(
 
 
 def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
-    """Reads what `pack` wrote.
+    """Read and check what `pack` wrote, or raise DataError.
 
-    Parameters
-    ----------
-    magic : bytes
-        What the bytes must begin with.
-    part : bytes
-        The bytes, from anywhere.
-    complete : bool
-        Whether the counts must add up to all tokens, or to at most that many.
-
-    Raises
-    ------
-    DataError
-        The bytes do not follow the layout.
+    `complete`: counts must add up to all tokens, else to at most that many.
     """
     if len(part) < HEADER_BYTES:
         raise _refusal(part, f"expected a header of {HEADER_BYTES} bytes")
@@ -88,17 +76,17 @@ def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
     ends = np.frombuffer(part, "<u8", words, HEADER_BYTES + 8 * words)
     text = np.frombuffer(part, np.uint8, text_bytes, HEADER_BYTES + 16 * words)
     last = int(ends[-1]) if words else 0
-    # Compared before subtracting: unsigned differences wrap round.
+    # Compare before subtracting: unsigned differences wrap round.
     if last != text_bytes or (words and ends[0] == 0) or (ends[1:] <= ends[:-1]).any():
         raise _refusal(part, "the words do not fill their bytes")
-    # The float sum first: int64 could wrap round to the right number.
+    # As float: an int64 sum could wrap round to the right number.
     if (counts <= 0).any() or float(counts.sum(dtype=np.float64)) > 2.0**62 or tokens > 2**62:
         raise _refusal(part, "a count is not between 1 and 2^62")
     counted = int(counts.sum())
     if counted > tokens or (complete and counted != tokens):
         raise _refusal(part, f"the counts add up to {counted}, the tokens are {tokens}")
     separators = np.frombuffer(SEPARATORS, np.uint8)
-    # In pieces: NumPy looks bytes up as numbers of 8 bytes.
+    # In pieces: NumPy converts bytes to numbers of 8 bytes.
     if any(np.isin(text[at : at + _PIECE], separators).any() for at in range(0, len(text), _PIECE)):
         raise _refusal(part, "a word has a separator in it")
     return Packed(counts, ends, text, tokens)

@@ -1,9 +1,9 @@
-"""A file that is written by a thread of its own, past the page cache where that can be.
+"""A file that is written by its own thread, past the page cache where possible.
 
     bytes in order -> pieces of 4 MiB, one filled while others wait or are written -> file
 
 The thread that makes the bytes neither waits for the disk nor copies them into the page cache, and
-nothing is left for fsync to wait for.  Must not know what is in the file, nor its name's fate.
+nothing is left for fsync to wait for.  Must not know what is in the file.
 """
 
 from __future__ import annotations
@@ -21,25 +21,15 @@ from typing import Any
 
 PIECE_BYTES = 4 << 20
 PIECES_UNDER_WAY = 4
-"""As many as rows come at a time: the client receives the next ones while these are written."""
+"""As many as rows arrive at a time: the client receives the next ones while these are written."""
 
 
 class WriteBehind(io.RawIOBase):
     """A new file, to write and to seek in what is written; not to read.
 
-    Parameters
-    ----------
-    path : Path
-        An empty file.
-    descriptor : int
-        Of that file; it is closed with this.
-    explain : callable
-        The error to raise for an `OSError` of this file.
-
-    Notes
-    -----
-    Whole pieces go past the page cache, all else through it: the rest at the end, and what is
-    written again.  An error of the thread is raised by a later call, `sync` at the latest.
+    `path` is empty; closes `descriptor`, which is its; `explain` makes the error of an `OSError`.
+    Whole pieces go past the page cache; the rest at the end, and what is written again, through
+    it.  An error of the thread is raised by a later call, `sync` at the latest.
     """
 
     def __init__(
@@ -56,15 +46,13 @@ class WriteBehind(io.RawIOBase):
         self._at = 0
 
     def writable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:
-        """As far as it is written."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves to a place that is written already, or to the end."""
+        """Move to an offset that is written already, or to the end."""
         end = self._begin + self._filled
         place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: end}[whence]
         if not 0 <= place <= end:
@@ -73,7 +61,7 @@ class WriteBehind(io.RawIOBase):
         return place
 
     def write(self, data: Any) -> int:
-        """Takes all of `data`, which may change after that."""
+        """Take all of `data`, which may change afterwards."""
         view = memoryview(data).cast("B")
         left = view
         try:
@@ -84,7 +72,7 @@ class WriteBehind(io.RawIOBase):
         return len(view)
 
     def sync(self) -> None:
-        """Writes what is left, and sees to it that everything is on the disk."""
+        """Write what is left, durably."""
         try:
             self._wait(0)
             _write_at(self._cached, memoryview(self._piece)[: self._filled], self._begin)
@@ -93,7 +81,7 @@ class WriteBehind(io.RawIOBase):
             raise self._explain(error) from error
 
     def close(self) -> None:
-        """Ends the thread; what `sync` has not written is lost."""
+        """End the thread; what `sync` has not written is lost."""
         if self.closed:
             return
         super().close()
@@ -103,9 +91,9 @@ class WriteBehind(io.RawIOBase):
                 os.close(descriptor)
 
     def _take(self, data: memoryview) -> int:
-        """Takes the first bytes of `data`; how many."""
+        """Take the first bytes of `data`; their count."""
         place = self._at - self._begin
-        if place < 0:  # it is, or is being, written
+        if place < 0:  # written, or being written
             n = min(len(data), -place)
             self._wait(0)
             _write_at(self._cached, data[:n], self._at)
@@ -122,7 +110,7 @@ class WriteBehind(io.RawIOBase):
         return n
 
     def _wait(self, left: int) -> mmap.mmap | None:
-        """Until so many pieces are under way, raising an error of theirs; one that is free."""
+        """Wait until `left` pieces are under way; raise an error of theirs; return a free piece."""
         free = None
         while len(self._under_way) > left:
             self._under_way[0][0].result()
