@@ -325,7 +325,6 @@ def _of_plain(cls: type, field: dataclasses.Field[Any]) -> Setting:
 
 
 def _named(cls: type, field: dataclasses.Field[Any], hint: Any) -> Setting:
-    """Complete a declaration by its name, kind and choices."""
     declared: Setting = field.metadata.get(_METADATA) or _of_plain(cls, field)
     choices = declared.choices
     if typing.get_origin(hint) is typing.Literal:

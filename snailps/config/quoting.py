@@ -85,7 +85,6 @@ def split_list(text: str) -> list[str]:
 
 
 def _closing_quote(text: str, opening: int) -> int:
-    """Index of the quote that closes the one at `opening`, or -1."""
     at = opening + 1
     while at < len(text):
         if text[at] == "\\":

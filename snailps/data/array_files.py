@@ -58,7 +58,6 @@ class Header:
 
 
 def read_header(path: str) -> Header:
-    """The header of a file of values, packed or not."""
     return _header(path, "values")
 
 
@@ -77,7 +76,6 @@ def _header(path: str, section: str) -> Header:
 
 
 def _beginning(path: str) -> bytes:
-    """As many bytes as any header has, fewer of a short file."""
     with open_input(path) as file:
         return file.read(_BEGINNING_BYTES)
 
@@ -237,7 +235,6 @@ class Labelled:
         return len(self.labels)
 
     def rows(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Examples by number, float32 (n, width)."""
         if len(self._parts) == 1:
             return np.asarray(self._parts[0][numbers], np.float32)
         out = np.empty((len(numbers), self.width), np.float32)

@@ -267,7 +267,6 @@ def place_in_ranges(
 
 
 def _place(ranges: Sequence[tuple[int, int]], offset: int) -> int:
-    """Position of number `offset` of these ranges in sequence; -1: in none."""
     for first, last in ranges:
         if offset < last - first:
             return first + offset
@@ -298,7 +297,6 @@ def whole_units(
 
 
 def _read(file: BinaryIO, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """Read ranges of a file in sequence."""
     if len(ranges) > 1:
         try:
             return _in_sequence(file.fileno(), path, ranges)

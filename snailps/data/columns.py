@@ -92,7 +92,6 @@ def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
 
 
 def declaration_of(column: Column) -> str:
-    """The declaration of a column: ``age:numeric log``."""
     if column.kind is Kind.HASHED:
         return f"{column.name}:hashed {column.bits}"
     if column.kind not in (Kind.NUMERIC, Kind.BUCKET):

@@ -36,7 +36,6 @@ class ListTable(Table):
         self.rows = len(next(iter(columns.values()))) if columns else 0
 
     def is_numeric(self, column: Any) -> bool:
-        """Whether all values are numbers or missing."""
         return all(isinstance(one, _NUMBERS) or is_missing(one) for one in self._columns[column])
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
@@ -66,7 +65,6 @@ class SomeRows(Table):
         self.columns, self.name, self.rows = table.columns, table.name, last - first
 
     def is_numeric(self, column: Any) -> bool:
-        """As the whole column."""
         return self._table.is_numeric(column)
 
     def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
@@ -113,8 +111,6 @@ def piece_of(table: Table, columns: Sequence[Column], first: int, path: str) -> 
 
 
 class _Where:
-    """Names a value in messages."""
-
     def __init__(self, path: str, column: str, first: int) -> None:
         self._path, self._column, self._first = path, column, first
 

@@ -54,7 +54,6 @@ def use(opener: Opener) -> None:
 
 
 def driver_path(address: str, number: str, size: int) -> str:
-    """The path of a file of `size` bytes that the process at `address` serves."""
     return f"{PREFIX}{address}/{number}/{size}"
 
 
@@ -73,7 +72,6 @@ def opened(path: str) -> Remote:
 
 
 def _parsed(path: str) -> tuple[str, str, int]:
-    """Address, number and length."""
     found = _PATH.fullmatch(path)
     if found is None:
         raise DataError(f"expected {PREFIX}HOST:PORT/NUMBER/BYTES, got {path!r:.80}")
@@ -114,7 +112,7 @@ class DriverCopy:
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop`, fewer at the end of the file."""
+        """Read bytes, fewer at the end of the file."""
         stop = min(stop, self.size)
         if start >= stop:
             return b""
@@ -150,7 +148,6 @@ class DriverCopy:
                 self._here[piece] = 1
 
     def close(self) -> None:
-        """Remove the copy and close the connection."""
         with self._lock:
             self._remote.close()
             self._file.close()
@@ -163,7 +160,6 @@ class _Uncopied:
         self.size, self._remote = size_of(path), opened(path)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop`, fewer at the end of the file."""
         stop = min(stop, self.size)
         return b"".join(
             self._remote.read(at, min(at + PIECE_BYTES, stop))
@@ -187,7 +183,6 @@ class DriverReader(io.RawIOBase):
         return cls(_Uncopied(path))
 
     def close(self) -> None:
-        """Close the connection if it is this reader's own."""
         if isinstance(self._copy, _Uncopied):
             self._copy.close()
         super().close()

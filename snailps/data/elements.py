@@ -34,7 +34,6 @@ class Elements:
     row: str = "element"
 
     def at(self, number: int) -> str:
-        """Name the element `number` in a message."""
         return f"{self.row} {number:,} of {self.name}"
 
 
@@ -199,7 +198,6 @@ _LIBRARIES: dict[str, Callable[[Any, str, str], Elements | None]] = {
 
 
 def _sliced(count: int, values: Callable[[int, int], Iterable[Any]]) -> Iterator[Any]:
-    """All elements, converted a piece at a time."""
     for begin in range(0, count, PIECE):
         yield from values(begin, min(begin + PIECE, count))
 
@@ -210,7 +208,6 @@ def _renamed(column: Elements | None, name: str, of: str) -> Elements:
 
 
 def _column(names: list[Any], column: str, of: str, what: str) -> Any:
-    """The name of the column to read."""
     if column:
         if column in names:
             return column

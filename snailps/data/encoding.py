@@ -50,12 +50,11 @@ KEYS_MAX = 1 << 18
 COLUMN_BYTES = 8 + 1 + 4
 """Of a packed column: uint64 key, int8 exponent of the factor, float32 centre."""
 TABLE_KEYS = 1 << 20
-"""Keys below are looked up in an array."""
+"""Limit of keys that are looked up in an array."""
 EXPONENT_MAX = 120
 """Keeps factors, and what is learnt beside them, within float32's range."""
 FLOAT_MAX = float(np.finfo(np.float32).max)
 SHOWN = 5
-"""Labels in a message."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,6 @@ class Encoding:
 
     @property
     def keys(self) -> NDArray[np.uint64]:
-        """Listed keys, ascending."""
         return self._listed[0]
 
     @property
@@ -260,11 +258,9 @@ class Encoding:
         return completed, np.insert(centres, at, own_centres[columns])
 
     def factors_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Factors of values of these keys, float32 (n,)."""
         return self._looked_up(keys, self._factor_table, self._listed[1], self.factor)
 
     def centres_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Centres of values of these keys, float32 (n,)."""
         return self._looked_up(keys, self._centre_table, self.centres, 0.0)
 
     def _looked_up(
@@ -407,7 +403,6 @@ def sizes_of(keys: NDArray[np.uint64], values: NDArray[np.float32]) -> Sizes:
 
 
 def _factors(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Factors of values of these sizes."""
     exponents = np.clip(-np.rint(np.log2(sizes)), -EXPONENT_MAX, EXPONENT_MAX)
     is_near = (sizes >= 1 / NEAR) & (sizes <= NEAR)
     return np.where(is_near, 1.0, np.exp2(exponents))
@@ -423,6 +418,5 @@ def moments(numbers: NDArray[np.float64], weights: NDArray[Any] | None) -> tuple
 
 
 def shown(labels: Sequence[float]) -> str:
-    """Some labels for a message."""
     some = ", ".join(f"{label:g}" for label in labels[:SHOWN])
     return some + (f", ... ({len(labels):,} in all)" if len(labels) > SHOWN else "")

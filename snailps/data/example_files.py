@@ -137,8 +137,6 @@ def example_files(
 
 
 class TableExamples(ExampleFiles):
-    """Rows of Parquet, JSON lines, CSV and TSV."""
-
     def __init__(
         self,
         files: Sequence[str],
@@ -202,7 +200,6 @@ class TableExamples(ExampleFiles):
                 yield piece if self.by_name else self._numbered(piece, path, first - piece.rows)
 
     def labels(self) -> NDArray[Any]:
-        """Numbers, or objects."""
         return self._labels.whole()
 
     def _numbered(self, piece: Piece, path: str, first: int) -> Piece:
@@ -259,7 +256,6 @@ class LineExamples(ExampleFiles):
             self._look()
 
     def _look(self) -> None:
-        """Find out what the first file is."""
         path = self._files[0]
         try:
             with open_input(path) as file:
@@ -452,8 +448,6 @@ class DeclaredRows(RowsSource):
 
 
 class _Labels:
-    """Collects labels; keeps each text once."""
-
     def __init__(self, are_numbers: bool, column: str) -> None:
         self._are_numbers, self._column = are_numbers, column
         self._places: dict[Any, int] = {}
@@ -491,7 +485,6 @@ class _Labels:
         self._parts.append(np.array(found, np.int64))
 
     def whole(self) -> NDArray[Any]:
-        """All labels; an empty text is missing."""
         found = np.concatenate(self._parts) if self._parts else np.empty(0)
         if not self._places:
             if found.dtype.kind != "f" or not np.isfinite(found).all():
@@ -509,7 +502,6 @@ def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
 
 
 def _numbers(cells: list[str]) -> NDArray[Any]:
-    """Numbers of cells: int64 if all are whole, else float64; ValueError for other cells."""
     try:
         return np.array([int(one) for one in cells], np.int64)
     except (ValueError, OverflowError):

@@ -254,7 +254,6 @@ class ExampleReader:
         )
 
     def _expected(self, fault: Fault, line: bytes, at: int) -> tuple[str, str]:
-        """Expected and found text at a position of a line."""
         if not self.columns:
             stop = _BLANK.search(line, at)
             return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])

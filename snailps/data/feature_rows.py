@@ -54,7 +54,6 @@ class Piece:
 
     @property
     def entries(self) -> int:
-        """Number of values."""
         if self.keys is not None:
             return len(self.keys)
         assert self.values is not None
@@ -81,7 +80,6 @@ class RowsSource(ABC):
         return Flags.DENSE in self.flags
 
     def labels(self) -> Any:
-        """The column of labels."""
         raise NotImplementedError
 
     @abstractmethod
@@ -90,7 +88,6 @@ class RowsSource(ABC):
 
 
 def features_of(X: Any, modules: set[str], label: str, dense: bool) -> RowsSource:
-    """Rows of a table of one of these libraries, or of a list of dicts."""
     if "datasets" in modules:
         X, modules = arrow_of(X), {"pyarrow"}
     for library, kind in LIBRARIES.items():
@@ -161,7 +158,6 @@ class PandasTable(Table):
 
 
 def _are_truths(series: Any) -> bool:
-    """Whether all objects are truth values or missing."""
     from pandas.api.types import infer_dtype
 
     return bool(infer_dtype(series, skipna=True) == "boolean")
@@ -240,8 +236,6 @@ def table_of(library: str, X: Any) -> Table:
 
 
 class _Columns(RowsSource):
-    """Columns of a table but for the label's."""
-
     def __init__(self, table: Table, label: str) -> None:
         self._table, self._label = table, label
         self.has_label = bool(label)
@@ -282,8 +276,6 @@ class _Columns(RowsSource):
 
 
 class TableRows(_Columns):
-    """Rows of a table as sparse examples."""
-
     def __init__(self, table: Table, label: str) -> None:
         super().__init__(table, label)
         self.columns, self.entries = 0, -1  # values may be missing
@@ -325,8 +317,6 @@ class TableRows(_Columns):
 
 
 class DenseTableRows(_Columns):
-    """Rows of a table of numbers as dense examples."""
-
     def __init__(self, table: Table, label: str) -> None:
         super().__init__(table, label)
         texts = [name for name in self._columns if not table.is_numeric(name)]

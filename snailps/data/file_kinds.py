@@ -95,7 +95,6 @@ def kind_of(head: bytes, *, text: bool = False) -> str:
 
 
 def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
-    """Refuse a file by its first bytes."""
     found = _found(head, text)
     if found is not None:
         name, cure = found

@@ -42,7 +42,6 @@ from snailps.errors import DataError
 Place = Callable[[int], tuple[str, int]]
 """Of byte i of a text, or row i of a matrix file: file, byte or row there, -1 if unknown."""
 OPEN_MAX = 64
-"""Files open at once."""
 _CELLS = (".csv", ".tsv")
 """Files of one block are read by the rules of its first one."""
 
@@ -219,8 +218,6 @@ def _place(whole: Iterable[Range], offset: int) -> tuple[str, int]:
 
 
 class OpenFiles:
-    """Some open files of lines."""
-
     def __init__(self, files: Iterable[JoinedFile], scratch: Scratch) -> None:
         self._files: dict[str, tuple[BinaryIO, int]] = {}
         path = ""

@@ -17,13 +17,11 @@ _EMPTY = "%%"
 
 
 def word_of(label: object) -> str:
-    """The word of a label in a text, without the prefix."""
     text = str(label)
     return _ODD.sub(lambda match: f"%{ord(match[0]):02X}%", text) if text else _EMPTY
 
 
 def label_of(word: str) -> str:
-    """The label of a word of a model."""
     text = word.removeprefix(LABEL_PREFIX.decode())
     if text == _EMPTY:
         return ""

@@ -35,7 +35,7 @@ OF_ROWS = ("labels", "weights")
 KEY_LIMIT = 1 << 63
 """Keys are below; models use the others for their own rows."""
 HEAD_ROWS = 500
-"""Rows that show what a file has."""
+"""Rows of a head."""
 Read = Callable[[int, int], bytes]
 """Bytes of a file from the first to before the second."""
 _HEADER = struct.Struct("<8sIIQQQQI")
@@ -43,12 +43,9 @@ _AGAIN = "Write the file again with snailps.write_matrix"
 
 
 class Flags(IntFlag):
-    """What a file has."""
-
     VALUES = 1
     """Without values all are 1."""
     FIELDS = 2
-    """A field for each entry."""
     WIDE = 4
     """Keys of 64 bits instead of 32."""
     HASHED = 8
@@ -58,14 +55,11 @@ class Flags(IntFlag):
     BYTES = 32
     """Dense values are uint8."""
     WEIGHTS = 64
-    """A weight for each example."""
     WIDE_LABELS = 128
     """Labels of 64 bits instead of 32, which have no room for them."""
 
 
 class Labels(IntEnum):
-    """What the labels are."""
-
     NONE = 0
     NUMBERS = 1
     CLASSES = 2
@@ -158,7 +152,6 @@ class Header:
 
 
 def is_matrix(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a matrix file."""
     return head.startswith(MAGIC)
 
 
@@ -422,7 +415,6 @@ class _Place:
         return int(np.searchsorted(self.ptr, self.ptr[0] + entry, side="right")) - 1
 
     def damaged(self, row: int, what: str) -> DataError:
-        """The error for one of the rows."""
         number = self.first + row
         at = self.block + number if self.place is None else self.place(number)[1]
         where = f"row {at:,}" if at >= 0 else f"row {number:,} of a block"

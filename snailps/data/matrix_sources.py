@@ -58,8 +58,6 @@ def rows_source(
 
 
 class SparseRows(RowsSource):
-    """Rows of a matrix of `scipy.sparse`."""
-
     def __init__(self, X: Any, fields: Sequence[int] | NDArray[Any] | None = None) -> None:
         shape = X.shape
         if len(shape) != 2:
@@ -141,8 +139,6 @@ def _summed(X: Any) -> Any:
 
 
 class DenseSparseRows(RowsSource):
-    """Rows of a matrix of `scipy.sparse` with all their values."""
-
     def __init__(self, X: Any) -> None:
         sparse = SparseRows(X)
         self.name, self.rows, self.columns = sparse.name, sparse.rows, sparse.columns
@@ -263,7 +259,7 @@ def _row_of(ptr: NDArray[Any], first: int, entry: int) -> str:
 
 
 def examples_of_piece(piece: Piece, source: RowsSource, hash_bits: int = 0) -> Examples:
-    """Examples of a piece of rows, without a file; labels are 0."""
+    """Labels are 0."""
     assert piece.ptr is not None
     assert piece.keys is not None
     hashed = Flags.HASHED in source.flags

@@ -214,8 +214,6 @@ class FileWriter(Protocol):
 
 
 class _PlainFile(Unfinished):
-    """The user's file, or a part of it."""
-
     def __init__(self, target: Path, name: str) -> None:
         super().__init__(target, name, os.O_RDWR)
 
@@ -238,7 +236,6 @@ def _write(
     content: _OfRows,
     on_progress: Progress | None,
 ) -> Header:
-    """Write all sections, then the header."""
     header = None
     if source.rows >= 0 and source.entries >= 0:
         flags = source.flags | _flags_of(content)
@@ -290,7 +287,6 @@ class _Body:
             raise DataError(f"X: {source.name} has no rows")
 
     def finish(self, content: _OfRows) -> Header:
-        """Write labels, weights and the header."""
         source, header = self._source, self._known
         if header is not None:
             assert (self.rows, self._entries) == (header.rows, header.nonzeros)
@@ -391,7 +387,6 @@ class _Sections:
             file.grow(header.size)
 
     def write(self, name: str, array: NDArray[Any]) -> None:
-        """Append to a section."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self._at is not None:
             self._at[name] = _put(self._file, self._at[name], data)
@@ -466,7 +461,6 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
 
 
 def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[Any], Labels]:
-    """Labels as a file has them, and their kind."""
     if y is None:
         return np.zeros(0, np.float32), Labels.NONE
     given = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)

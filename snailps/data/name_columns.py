@@ -78,7 +78,6 @@ class NameColumns:
         return Columns(list(found.cells), np.asarray(values, np.float32))
 
     def _fits(self, cells: int) -> bool:
-        """Whether a line may have `cells` cells."""
         return cells == len(self.expected) or (self.valued and cells > len(self.expected))
 
     @property
@@ -96,8 +95,6 @@ def _is_number(text: bytes) -> bool:
 
 
 class NameCounts:
-    """Counts of names, by kind, and sums of values."""
-
     def __init__(self, kinds: int) -> None:
         self.counts: list[Counter[bytes]] = [Counter() for _ in range(kinds)]
         self.sums = np.zeros(3)
@@ -111,7 +108,6 @@ class NameCounts:
         self.sums += np.array([len(wide), wide.sum(), wide @ wide])
 
     def merge(self, part: bytes) -> None:
-        """Add what `dump` returned."""
         names = Names(part)
         for kind, counter in enumerate(self.counts):
             for name, count in zip(names.names[kind], names.counts[kind].tolist(), strict=True):
@@ -120,7 +116,6 @@ class NameCounts:
 
     @property
     def size_bytes(self) -> int:
-        """About the bytes of `dump`."""
         return sum(32 * len(counter) for counter in self.counts)
 
     def dump(self) -> bytes:

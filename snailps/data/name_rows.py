@@ -108,7 +108,6 @@ class NameRows:
         yield from self._joined(found[:width], found[width:])
 
     def _joined(self, names: list[Elements], values: list[Elements]) -> Iterator[NamePiece]:
-        """Pieces of columns."""
         if self._values is not None and not isinstance(self._values, str):
             values = [elements_of(self._values, what="y")]
         streams = [iter(column.values) for column in (*names, *values)]
@@ -267,14 +266,12 @@ def spool_names(
 
 
 def _quoted(names: list[str]) -> list[str]:
-    """Names as cells of CSV."""
     if not _ODD.search("\n".join(names)):
         return names
     return ['"' + name.replace('"', '""') + '"' if _ODD.search(name) else name for name in names]
 
 
 def _refuse_odd(names: list[str]) -> None:
-    """Refuse names that cannot be part of a line."""
     joined = "".join(names)
     if all(names) and not any(one in joined for one in _NO_CHARACTERS) and joined.strip():
         return

@@ -45,7 +45,6 @@ class PackedWords(Sequence[bytes]):
 
     @property
     def letters(self) -> int:
-        """Bytes of all words together."""
         return int(self.starts[-1]) - int(self.starts[0])
 
     @overload
@@ -73,7 +72,6 @@ class PackedWords(Sequence[bytes]):
             yield from (text[i:j] for i, j in pairwise(ends))
 
     def __add__(self, more: PackedWords) -> PackedWords:
-        """Concatenate in new memory."""
         text = np.concatenate((self.joined(), more.joined()))
         lengths = np.concatenate((self.lengths, more.lengths))
         return PackedWords(text, _starts(lengths))
@@ -99,7 +97,6 @@ class PackedWords(Sequence[bytes]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the words and their offsets."""
         return int(self.starts[-1] - self.starts[0]) + self.starts.nbytes
 
     def joined(self) -> NDArray[np.uint8]:

@@ -28,7 +28,7 @@ BOUND = 8
 LAPS = 3
 """Repetitions of the whole input after which a stage without output fails."""
 JOIN_S = 5.0
-"""Time after which `close` stops waiting for a stage."""
+"""Longest wait of `close` for a stage."""
 
 
 class Stage:
@@ -180,7 +180,6 @@ class Pipeline:
 
 
 def stage_name(stage: Runs) -> str:
-    """A stage's name in messages."""
     return getattr(stage, "__name__", type(stage).__name__)
 
 

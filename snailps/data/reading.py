@@ -62,7 +62,6 @@ class Reading:
 
     @property
     def reads_columns(self) -> bool:
-        """Whether a column is named."""
         return bool(self.column if self.form == "text" else self.label_column)
 
     def takes(self, path: str) -> bool:
@@ -100,7 +99,6 @@ class Reading:
         make: Callable[[str], ScratchFile],
         on_piece: Callable[[], None],
     ) -> None:
-        """Write what the job reads in the place of a table; see `scratch.Tables`."""
         from snailps.data import table_files
 
         if self.form == "examples":

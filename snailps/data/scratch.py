@@ -41,7 +41,6 @@ _OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|lock|part|spool)")
 
 
 def default_folder() -> Path:
-    """The scratch folder of this user on this host; another name if that is taken by others."""
     temporary, uid = Path(tempfile.gettempdir()), os.getuid()
     usual = temporary / f"snailps-{uid}"
     try:
@@ -403,7 +402,6 @@ class Scratch:
         )
 
     def _remove_unused(self, but: Path | None = None, suffix: str = "") -> int:
-        """Remove files that are not locked."""
         freed = 0
         for path, size in self._own_files():
             if path == but or not path.name.endswith(suffix):
@@ -517,7 +515,6 @@ def whole_file(path: str, folder: str = "", bytes_max: int = 0) -> str:
 
 
 def release_whole(path: str) -> None:
-    """Remove the copy that `whole_file` made, if any."""
     _whole.release(path)
 
 
@@ -539,7 +536,6 @@ def _version_of(path: str) -> tuple[str, str]:
 
 
 def _hold(copy: Path) -> int | None:
-    """A descriptor with a shared lock on a finished copy, or None."""
     try:
         descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -574,5 +570,5 @@ def _lock(descriptor: int, how: int, path: Path) -> None:
 
 
 def _has_name(descriptor: int) -> bool:
-    """Whether a file that is locked now was not removed before."""
+    """Whether a locked file was not removed before it was locked."""
     return os.fstat(descriptor).st_nlink > 0

@@ -155,8 +155,6 @@ def lines_of(
 
 
 class _Lines:
-    """Units to lines, and lines to pieces of text."""
-
     def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:
         self._elements, self._labels, self._prefix = elements, labels, prefix
         self._known: dict[Any, str] = {}  # label -> beginning of its line
@@ -197,7 +195,6 @@ class _Lines:
             yield self._piece(), self._first
 
     def _piece(self) -> bytes:
-        """Encode the collected lines and begin the next piece."""
         lines = self._lines
         data = self._encoded()
         if self._is_odd(data):

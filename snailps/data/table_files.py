@@ -62,7 +62,6 @@ def write_text(
     make: Make,
     on_piece: Callable[[], None],
 ) -> None:
-    """Write what `text_of` gives."""
     for piece in text_of(reading, path, make):
         file.write(piece)
         on_piece()
@@ -75,7 +74,6 @@ def write_examples(
     make: Make,
     on_piece: Callable[[], None],
 ) -> None:
-    """Write the rows as a matrix file."""
     columns = columns_by_name(reading.columns, reading.label_column)
     with open_table(path, make) as table, table_errors(path):
         _check(table, columns, reading.label_column, reading.needs_labels)
@@ -150,7 +148,6 @@ def read_rows(
 
 
 def names_of(path: str) -> str:
-    """The names of a table's columns, for messages."""
     with open_table(path) as table, table_errors(path):
         return _shown(table.names)
 
@@ -185,8 +182,6 @@ class _TextRows:
 
 
 class _ExampleRows(RowsSource):
-    """Rows of a table file as sparse examples."""
-
     has_label = True
 
     def __init__(
@@ -227,7 +222,6 @@ def _require(table: TableFile, names: Sequence[str]) -> None:
 
 
 def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels: bool) -> None:
-    """Refuse a table without the declared columns, or with others."""
     needs_labels = needs_labels or isinstance(table, SeparatedFile)
     # Lines of JSON may lack a name, or have one that the first lines lack.
     optional = isinstance(table, JsonLines)

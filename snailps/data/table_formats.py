@@ -40,7 +40,7 @@ from snailps.errors import ConfigError, DataError
 log = logging.getLogger(__name__)
 
 Make = Callable[[str], ScratchFile]
-"""Gives an empty file for a purpose, for messages."""
+"""Makes an empty file; its purpose is for messages."""
 
 HEAD_ROWS = 10_000
 """Rows that show what the columns of CSV and of JSON lines are."""
@@ -191,7 +191,6 @@ class JsonLines(TableFile):
         self.has_more = len(self._head) == HEAD_ROWS
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """By the values of the first lines."""
         return {
             name: kind_of_values(
                 [row.get(name) for row in self._head], f"{self.path}: column {name!r}"
@@ -201,7 +200,7 @@ class JsonLines(TableFile):
         }
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As lists of values; refuses names that are not among the known ones."""
+        """Refuses names that are not among the known ones."""
         first = 1
         for rows in self._batches():
             for number, row in enumerate(rows, first):
@@ -328,7 +327,6 @@ class SeparatedFile(TableFile):
         }
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """As lists of cells."""
         kept = [name for name in self.names if name in names]
         for found in self._read(self._reader([Column(name, Kind.TEXT) for name in kept])):
             cells = map(_texts, found.cells)
@@ -361,7 +359,6 @@ class SeparatedFile(TableFile):
         )
 
     def _read(self, reader: ExampleReader) -> Iterator[Examples]:
-        """All rows; once."""
         for data, at in self._rows:
             try:
                 yield reader.read(data, self.path, at)
@@ -376,7 +373,7 @@ class SeparatedFile(TableFile):
         return Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
 
     def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
-        """Whole rows, about `BATCH_BYTES`, and their offset."""
+        """Whole rows, about `BATCH_BYTES`, and their offsets."""
         at, data, size = 0, b"", HEADER_BYTES
         while step := self._file.read(size):
             data += step

@@ -55,7 +55,6 @@ def packing_of(path: str) -> str:
 
 
 def is_packed(path: str) -> bool:
-    """Whether a file has to be unpacked before it can be cut."""
     return bool(packing_of(path))
 
 
@@ -204,7 +203,6 @@ def _open_url(url: str) -> IO[bytes]:
 
 
 def _of_url(url: str, error: Exception) -> DataError:
-    """The error for any error of a protocol's library."""
     return DataError(
         f"cannot read {url}: {type(error).__name__}: {error}. Credentials are those of the "
         "protocol's own library, in the environment of every process that reads"
@@ -287,8 +285,6 @@ def _zstd_content(packed: IO[bytes], zstandard: Any) -> Iterator[bytes | memoryv
 
 
 class _Pieces(io.RawIOBase):
-    """A file to read from an iterator of pieces."""
-
     def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
         super().__init__()
         self._pieces, self._left = pieces, memoryview(b"")

@@ -138,7 +138,6 @@ class Vocabulary:
         return self._lexicons[0]
 
     def index(self, word: bytes) -> int:
-        """Id of a word, -1 if it is unknown."""
         return self.lexicon.index(word)
 
     def keep_probability(self, sample: float) -> NDArray[np.float32]:
@@ -167,7 +166,6 @@ class Vocabulary:
         return weights
 
     def to_bytes(self) -> bytes:
-        """Write for `from_bytes`, in the layout of `word_counts`."""
         ends = self.words.starts[1:] - self.words.starts[0]
         return pack(_MAGIC, self.counts, ends, self.words.joined(), self.tokens)
 

@@ -30,7 +30,6 @@ _LETTERS = bytes(
 
 
 def letters_only(text: bytes) -> bytes:
-    """Lower-case runs of ASCII letters; everything else becomes a blank."""
     return text.translate(_LETTERS)
 
 

@@ -91,7 +91,6 @@ class WriteBehind(io.RawIOBase):
                 os.close(descriptor)
 
     def _take(self, data: memoryview) -> int:
-        """Take the first bytes of `data`; their count."""
         place = self._at - self._begin
         if place < 0:  # written, or being written
             n = min(len(data), -place)

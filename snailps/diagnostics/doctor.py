@@ -130,7 +130,6 @@ class Doctor:
         return self._found
 
     def add(self, *findings: Finding) -> None:
-        """Record findings, its own and its caller's."""
         for finding in findings:
             self._found.findings.append(finding)
             self._on_finding(finding)

@@ -137,7 +137,6 @@ class PageServer:
             watcher.close(0.2)
 
     def watch(self, run: Run) -> Watcher:
-        """The watcher of a run, started by the first look."""
         with self._lock:
             found = self._watchers.get(run.name)
             if found is not None and found.run.address == run.address:
@@ -150,7 +149,6 @@ class PageServer:
         return watcher
 
     def _forget(self) -> None:
-        """End watchers of runs that are not looked at."""
         byage = sorted(self._watchers, key=lambda name: -self._watchers[name].idle_s())
         spare = max(0, len(byage) - WATCHERS_MAX + 1)
         for place, name in enumerate(byage):

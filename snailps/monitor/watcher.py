@@ -133,7 +133,6 @@ class Watcher:
 
     @property
     def version(self) -> int:
-        """Number of the newest picture."""
         return self._version
 
     @property
@@ -142,7 +141,6 @@ class Watcher:
         return self._status
 
     def idle_s(self) -> float:
-        """Seconds since the last look."""
         return self._clock() - self._looked_at
 
     def picture(self, after: int = 0, limit_s: float = 0.0) -> bytes:
@@ -196,7 +194,6 @@ class Watcher:
         self._wanted.wait(seconds)
 
     def period_s(self) -> float:
-        """Seconds between two questions."""
         nodes = self._status.get("nodes", {}).get("rows", [])
         shards = self._status.get("shards", {}).get("rows", [])
         least_s = (len(nodes) + len(shards)) / NODES_PER_S

@@ -72,7 +72,6 @@ def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[Sh
 
 
 def read_course(path: Path, manifest: Manifest, disk: Disk = OS_DISK) -> bytes:
-    """The file with what the job needs to continue, compared with its checksum."""
     file = path / manifest.course.name
     try:
         data = read_file(disk, file)
@@ -173,7 +172,6 @@ class CheckpointFolder:
             self._lock = -1
 
     def begin(self, number: int) -> Path:
-        """An empty folder for the files of a new checkpoint."""
         part = self.path / f"checkpoint-{number:06d}.part"
         try:
             self._disk.make_folder(part)

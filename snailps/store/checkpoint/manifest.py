@@ -47,7 +47,6 @@ class Manifest:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files but this one."""
         return sum(file.bytes for file in self.files) + self.course.bytes
 
     def to_bytes(self) -> bytes:

@@ -84,7 +84,6 @@ def new_buffer(length: int) -> Buffer:
 
 
 def write_error(path: Path, error: OSError) -> CheckpointError:
-    """The error of a failed write, in words."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         cause = f"the disk or quota of {path.parent} is full: make room, or keep fewer checkpoints"
     else:
@@ -117,7 +116,6 @@ class ShardFileWriter:
             raise
 
     def reserve(self, used: int) -> int:
-        """Offset in the file for `used` bytes."""
         with self._lock:
             at = self._at
             self._at += _padded(used)
