@@ -5,7 +5,7 @@
 
 A key has four counters of one byte in one cache line, one in each quarter of it.  Counting raises only
 the lowest of the four; their least is never below the key's count: **a key that came often enough is
-never refused**; a rare one passes now and then.
+never refused**; a rare one may pass.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 

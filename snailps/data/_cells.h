@@ -280,7 +280,7 @@ static inline snail_fault snail_row_line(const uint8_t **cursor, const uint8_t *
     return SNAIL_FAULT_NONE;
 }
 
-/* Behind the last row of whole lines that is complete: a quoted cell may go on in lines to come. */
+/* The end of the last complete row of whole lines: a quoted cell may continue in later lines. */
 static int64_t snail_rows_end(const uint8_t *text, int64_t size, const snail_cell_rules *rules) {
     const uint8_t *p = text, *row = text, *stop = text + size;
     while (p < stop) {

@@ -117,7 +117,7 @@ static void snail_read_entries(const uint8_t *text, int64_t size, const void *of
         const uint8_t *begin = text;
         text = rules->plain(text, stop, rules->shift, out);
         if (text == stop) return;
-        /* A line that is not plain.  The more of its kind there are, the longer none is tried. */
+        /* A line that is not plain: the more of these, the longer plain ones are not tried. */
         if (text > begin) lines = SNAIL_LINES_LEAST;
         else if (lines < SNAIL_LINES_MOST) lines *= 2;
         begin = text;

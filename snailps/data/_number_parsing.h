@@ -186,7 +186,7 @@ static inline int snail_read_real(const uint8_t **cursor, float *out) {
             if (n == 8) {
                 chunk = snail_eight(p) ^ SNAIL_DIGIT_ZEROS;
                 more = snail_digits_in(chunk);
-                /* 7 + 8 + 8 digits could be too many for 64 bits: what is too long goes on. */
+                /* 7 + 8 + 8 digits may not fit into 64 bits: longer numbers are read byte by byte. */
                 if (more && whole + more > 11) more = 8;
                 else if (more) digits = digits * snail_scale[more] + snail_value_of(chunk, more);
                 p += more;

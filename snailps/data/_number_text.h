@@ -1,7 +1,7 @@
 /* A number as five significant digits, the bytes of printf's %.5g, mostly without a branch that
  * depends on its digits: a wrong guess of one costs as much as all the rest.
  *
- *     float32 as double -> snail_write_short -> at most 11 bytes; NULL: only exact arithmetic tells
+ *     float32 as double -> snail_write_short -> at most 11 bytes; NULL: it needs exact arithmetic
  *
  * One multiplication or division by an exact power of ten is off by at most 1e-11 of a unit in the
  * last digit.  Values nearer than that to the middle of two results are left to the caller, as are

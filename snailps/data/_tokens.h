@@ -119,8 +119,7 @@ static inline int snail_is_sentence_end(const snail_token *token) {
     return token->length == 4 && memcmp(token->text, "</s>", 4) == 0;
 }
 
-/* Reads so many words of an arena, word i being arena[starts[i] : starts[i + 1]], up to a separator;
- * their number. */
+/* Reads `words` words of an arena, each up to a separator; word i is arena[starts[i] : starts[i + 1]]. */
 static inline int snail_read_words(const uint8_t *arena, const uint64_t *starts, int words,
                                    snail_token *tokens) {
     for (int i = 0; i < words; i++)

@@ -74,7 +74,7 @@ cdef struct Part:               # 64 bytes
     char *first                 # the first chunk; `chunks` points here until there is a second
     uint32_t mask               # number of buckets - 1
     uint32_t rows
-    uint32_t used               # slots handed out so far, those of deleted rows included
+    uint32_t used               # slots handed out so far, of deleted rows, too
     uint32_t free_slot          # slot + 1 of the row deleted last; 0 = none to be used again
     uint32_t room               # rows that fit into the chunks there are
     uint32_t chunk_num
@@ -211,7 +211,7 @@ cdef uint32_t part_count(const Slab *slab, const Part *part, uint32_t number,
 cdef char *part_copy(const Slab *slab, const Part *part, uint32_t *number, uint32_t most,
                      char *to) noexcept nogil
 
-# Puts rows, over those of the same keys.  0; -1 = no memory; -2 = a key of another fragment of
+# Puts rows, replacing rows of the same keys.  0; -1 = no memory; -2 = a key of another fragment of
 # `frag_num`: the rows before it are put.
 cdef int part_put(Slab *slab, Part *part, uint32_t frag_num, const char *rows,
                   uint64_t count) noexcept nogil
