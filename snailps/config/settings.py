@@ -256,7 +256,10 @@ class MasterSettings(ListenerSettings):
     )
     json_log: str = setting(
         "",
-        help="File that gets a JSON record of the run's figures at intervals. Empty: none.",
+        help=(
+            "File that gets a JSON record of the run's figures at intervals; those that it does "
+            "not take in time are left out, and counted. Empty: none."
+        ),
         when="Runs are plotted or watched by another program.",
         unit="path",
     )

@@ -1,23 +1,30 @@
 """Records of a run for programs: a line of JSON each, see `json_log` in docs/settings.md.
 
-Status -> JsonLog -> file
+Status -> JsonLog -> lines that wait -> thread -> file
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from snailps.errors import ConfigError
+from snailps.node.background import Backlog
 from snailps.node.status import Status
 
 log = logging.getLogger(__name__)
 
+LINES_MAX = 100
+"""Records that wait for the disk, or for the reader of a pipe; more are left out, and counted."""
+END_S = 5.0
+"""How long the end of the master waits for these."""
 PHASES = ("restoring", "survey", "loading", "training", "exporting")
 """Phases with records."""
 _LEFT_OUT = ("nodes", "events")
@@ -25,44 +32,83 @@ _LEFT_OUT = ("nodes", "events")
 
 
 class JsonLog:
-    """Writes records to a file, if `path` is not empty; ConfigError if it cannot be written."""
+    """Have a thread write records to a file, if `path` is not empty: a full pipe must not stop a run.
+
+    Raises ConfigError if the file cannot be written.
+    """
 
     def __init__(self, path: str, interval_s: float) -> None:
-        self._interval_s = interval_s  # between two records
-        self._file: TextIO | None = None
+        self._path, self._interval_s = path, interval_s  # between two records
         self._at = 0.0
         self._seen: object = None
-        try:
-            if path:
-                self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - see close
-        except OSError as error:
-            raise ConfigError(
-                f"json_log: cannot write {path}: {error.strerror}; name a file in a folder that "
-                "is there"
-            ) from None
+        self._records = self._written = 0
+        self._is_behind = False
+        self._lines: Backlog[bytes] | None = None
+        if path:
+            file = _open(path)
+            self._lines = Backlog("snailps-json-log", partial(self._write_all, file), LINES_MAX)
 
     def write_if_due(self, news: object, status: Callable[[], Status], now: float) -> None:
         """Write a record when it is due, or when `news` is another object than last time."""
-        if self._file is not None and (now >= self._at or news is not self._seen):
+        if self._lines is not None and (now >= self._at or news is not self._seen):
             self._at, self._seen = now + self._interval_s, news
             self.write(status())
 
     def write(self, status: Status) -> None:
         """Write a record, where there is a log."""
-        if self._file is None:
+        if self._lines is None:
             return
         record = {key: value for key, value in status.items() if key not in _LEFT_OUT}
-        try:
-            self._file.write(json.dumps(_finite({"time": time.time(), **record})) + "\n")
-            self._file.flush()
-        except OSError as error:
-            log.error("json_log: cannot write: %s; no more records", error.strerror)
-            self._file = None
+        line = json.dumps(_finite({"time": time.time(), **record})) + "\n"
+        self._records += 1
+        if not self._lines.put(line.encode()) and not self._is_behind:
+            self._is_behind = True
+            log.warning("json_log: %s takes no more for now: records are left out", self._path)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Write what is queued, and log how many records are lost."""
+        if self._lines is None:
+            return
+        self._lines.close(END_S)
+        self._lines = None
+        if lost := self._records - self._written:
+            log.warning("json_log: %d of %d records are not in %s", lost, self._records, self._path)
+
+    def _write_all(self, file: int | None, lines: Iterator[bytes]) -> None:
+        """Write lines in the thread; the rest of a record torn by an error precedes the next one."""
+        if file is None:
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND)  # waits for a reader
+        left: list[bytes] = []
+        has_failed = False
+        for line in lines:
+            left.append(line)
+            try:
+                while left:
+                    left[0] = left[0][os.write(file, left[0]) :]
+                    if not left[0]:
+                        del left[0]
+                        self._written += 1
+            except OSError as error:
+                left = [one for one in left if one is not line]
+                if not has_failed:
+                    log.error("json_log: cannot write %s: %s", self._path, error.strerror)
+                has_failed = True
+        os.close(file)
+
+
+def _open(path: str) -> int | None:
+    """A file to append to; None for a pipe that has no reader yet."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise ConfigError(
+            f"json_log: cannot write {path}: {error.strerror}; name a file in a folder that "
+            "is there"
+        ) from None
+    os.set_blocking(file, True)
+    return file
 
 
 def _finite(value: Any) -> Any:

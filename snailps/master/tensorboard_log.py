@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 
 from snailps.api.results import Results
 from snailps.errors import ConfigError, SnailError, explain
+from snailps.node.background import Backlog
 from snailps.node.status import Status
 from snailps.vectors.extras import optional_module
 from snailps.vectors.files import Float32, load
@@ -63,11 +62,7 @@ class TensorboardLog:
             raise ConfigError(f"tensorboard: cannot make {folder}: {error.strerror}") from None
         self._at = 0.0
         self._job, self._step = 1, 0
-        self._queue: queue.Queue[tuple[int, Write] | None] = queue.Queue(QUEUE_MAX)
-        self._thread = threading.Thread(
-            target=self._write_all, name="snailps-tensorboard", daemon=True
-        )
-        self._thread.start()
+        self._points = Backlog("snailps-tensorboard", self._write_all, QUEUE_MAX)
 
     # --- the master's loop -----------------------------------------------------------------------
 
@@ -137,16 +132,13 @@ class TensorboardLog:
     # --- the thread ------------------------------------------------------------------------------
 
     def _put(self, write: Write) -> None:
-        try:
-            self._queue.put_nowait((self._job, write))
-        except queue.Full:  # a disk that hangs must not stop the run
+        if not self._points.put((self._job, write)):  # a disk that hangs must not stop the run
             log.debug("tensorboard: the disk is behind, a point is left out")
 
-    def _write_all(self) -> None:
+    def _write_all(self, points: Iterator[tuple[int, Write]]) -> None:
         writers: dict[int, Any] = {}
         failed = False
-        while (item := self._queue.get()) is not None:
-            job, write = item
+        for job, write in points:
             try:
                 if job not in writers:
                     folder = self._folder if job <= 1 else self._folder / f"job-{job}"
@@ -164,11 +156,7 @@ class TensorboardLog:
 
     def close(self) -> None:
         """Write what is queued, and end."""
-        try:
-            self._queue.put(None, timeout=END_S)
-        except queue.Full:
-            return
-        self._thread.join(END_S)
+        self._points.close(END_S)
 
 
 def _histogram(tag: str, norms: NDArray[np.float64], step: int, writer: Any) -> None:

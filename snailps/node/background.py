@@ -1,13 +1,21 @@
-"""Work outside the master's loop: one thread per call, and a future of its result."""
+"""Work outside the master's loop: a thread a call, or one that works off what is put.
+
+work -> in_thread -> future of its result
+item -> Backlog.put -> thread -> work(items)      never waited for: what has no room is left out
+"""
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 def in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
@@ -22,3 +30,29 @@ def in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+class Backlog(Generic[Item]):
+    """Items that ``work(items)`` works off in a thread, at most `most` of them waiting."""
+
+    def __init__(self, name: str, work: Callable[[Iterator[Item]], None], most: int) -> None:
+        self._queue: queue.Queue[Item | None] = queue.Queue(most)
+        items: Iterator[Item] = iter(self._queue.get, None)  # type: ignore[arg-type]
+        self._end = in_thread(name, partial(work, items))
+
+    def put(self, item: Item) -> bool:
+        """False if there is no room: the item is left out."""
+        try:
+            self._queue.put_nowait(item)
+        except queue.Full:
+            return False
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """Lets the thread end after what waits, but not for longer than this."""
+        until = time.monotonic() + timeout_s
+        try:
+            self._queue.put(None, timeout=timeout_s)
+        except queue.Full:
+            return
+        wait([self._end], max(0.0, until - time.monotonic()))

@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import queue
+import re
 import signal
 import sys
 import threading
@@ -283,7 +284,7 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job
     job |= {"worker_class": "cluster_models:Infinite", "lines": 1000}
     lines = queue.SimpleQueue()
 
-    def read():  # all the time: a full pipe would stop the master
+    def read():  # all the time: of what a full pipe does not take records are left out
         with os.fdopen(reading) as log:
             for line in log:
                 lines.put(line)
@@ -318,6 +319,16 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job
         assert cluster.codes() == [0, 0, 0]
         (line,) = master.stdout.splitlines()
         assert json.loads(line, parse_constant=pytest.fail)["train_loss"] == 1
+
+
+@pytest.mark.long
+def test_json_log_that_nothing_reads_lets_the_job_end(tmp_path, job):
+    log = tmp_path / "log.fifo"
+    os.mkfifo(log)
+    with Cluster(tmp_path, job=job) as cluster:
+        codes, master = cluster.run(f"json_log={log}")
+    assert codes == [0, 0, 0]
+    assert re.search(rf"json_log: (\d+) of \1 records are not in {log}", master.stderr)
 
 
 # --- what strangers say -----------------------------------------------------------------------
