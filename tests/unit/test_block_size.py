@@ -1,5 +1,6 @@
 """The size of a block by what its rows take: known answers, and the rows of real text."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,14 @@ import pytest
 
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.word_vectors.block_size import COPIES, fit_block, pool_size, rows_of_block
+from snailps.errors import ConfigError
+from snailps.models.word_vectors.block_size import (
+    COPIES,
+    check_block,
+    fit_block,
+    pool_size,
+    rows_of_block,
+)
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 PLAIN = WordVectorSettings(dim=100, maxn=0, sample=0.0)
@@ -73,3 +81,12 @@ def test_fit_block_with_room_enough_leaves_the_size():
 
 def test_fit_block_of_a_tiny_block_leaves_it_whatever_the_memory():
     assert fit_block(WORDS, replace(PLAIN, worker_memory=1 << 20), 100, 20_000_000) == 100
+
+
+def test_memory_that_the_smallest_block_exceeds_is_refused_with_what_it_needs():
+    settings = replace(PLAIN, worker_memory=1 << 20)
+    size = fit_block(WORDS, settings, 6 << 20, 20_000_000)
+    with pytest.raises(ConfigError, match=r"worker_memory: .*; set it to") as refused:
+        check_block(WORDS, settings, size, 20_000_000)
+    least = int(re.search(r"set it to (\d+) or more", str(refused.value))[1])
+    check_block(WORDS, replace(PLAIN, worker_memory=least), size, 20_000_000)

@@ -16,7 +16,7 @@ from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectorSettings
 from snailps.models.word_vectors.input_exchange import InputExchange, sharing_of_grams
 from snailps.models.word_vectors.kernel_threads import Bags
-from snailps.models.word_vectors.resident_rows import ResidentRows
+from snailps.models.word_vectors.resident_rows import BYTES_AT_ONCE, ResidentRows, pieces
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
 KEYS = np.array([0, 2, BUCKET_KEY + 3, BUCKET_KEY + 7], np.uint64)
@@ -214,3 +214,11 @@ def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: Memo
     resident.open(KEYS, rows, own)
     np.testing.assert_array_equal(resident.packed(rows), stored(worker))
     np.testing.assert_array_equal(resident.base[rows], stored(worker))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(0, 8), (1, 1 << 20), (100_000, 100)])
+def test_rows_travel_in_pieces_whose_memory_is_small_whatever_their_number(rows, width):
+    some = list(pieces(rows, width))
+    assert [at for piece in some for at in range(rows)[piece]] == list(range(rows))
+    sizes = [len(range(rows)[piece]) for piece in some]
+    assert all(size == 1 or 4 * width * size <= BYTES_AT_ONCE for size in sizes)

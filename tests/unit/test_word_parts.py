@@ -112,6 +112,24 @@ def test_chunks_of_one_worker_fit_into_its_memory(maxn: int, memory: int) -> Non
     assert 0.6 * memory < memory_of(known, settings, int(3e6 / chunks)) < 1.02 * memory
 
 
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_chunks_of_several_workers_fit_into_the_memory_of_each(model: str) -> None:
+    """Skip-gram's workers have each their words; CBOW's each a share of the text."""
+    settings = WordVectorSettings(dim=100, minn=0, maxn=0, model=model, worker_memory=8 << 20)
+    known, tokens, workers = vocabulary(20_000, 3_000_000), 3e6, 3
+    chunks = chunks_that_fit(known, settings, tokens, 1, workers)
+    own = int(tokens / chunks / workers)
+    met = own if model == "cbow" else own * workers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_size, "NOISE_POOL_MIN", 0)
+        rows = rows_of_block(known, settings, met) * own / met
+    kept = known.counts @ known.keep_probability(settings.sample) / known.tokens
+    text = own * kept * CBOW_TOKEN_BYTES if model == "cbow" else pairs_bytes(settings, own * kept)
+    needed = rows * COPIES * 400 + text
+    assert chunks > 1
+    assert 0.6 * settings.worker_memory < needed < 1.02 * settings.worker_memory
+
+
 @pytest.mark.parametrize("words", [60_000, 200_000])
 def test_a_sample_of_many_words_is_enough_to_find_what_fits(words: int) -> None:
     settings = WordVectorSettings(dim=100, bucket=2_000_000, worker_memory=200 << 20)

@@ -9,13 +9,17 @@ touches fewer rows.
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import SENTENCE_END
+from snailps.data.atomic import human_bytes
 from snailps.data.vocabulary import Vocabulary
+from snailps.errors import ConfigError
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.skip_gram import pairs_bytes
 
@@ -89,22 +93,44 @@ def fit_block(
     Returns
     -------
     int
-        At least 4 KiB, if `block_bytes` is: then memory may be exceeded.
+        At least 4 KiB, if `block_bytes` is: then memory may be exceeded (`check_block`).
     """
-    floats = s.dim * (2 if s.optimizer == "adagrad" else 1)  # with the state
-    kept = float((vocabulary.counts * vocabulary.keep_probability(s.sample)).sum())
-    kept /= vocabulary.tokens
-    per_byte = tokens_per_byte(vocabulary, total_bytes)
     size = float(block_bytes)
     while size > BLOCK_BYTES_MIN:
-        tokens = int(size * per_byte)
-        needed = rows_of_block(vocabulary, s, tokens) * COPIES * 4 * floats
-        needed += pairs_bytes(s, int(tokens * kept))
+        needed = memory_of_block(vocabulary, s, size, total_bytes)
         if needed <= s.worker_memory:
             break
         # Rows grow more slowly than text, so this step never falls short by much.
         size = max(BLOCK_BYTES_MIN, size * min(NARROWER, s.worker_memory / needed))
     return min(block_bytes, int(size))
+
+
+def check_block(vocabulary: Vocabulary, s: WordVectorSettings, size: int, total_bytes: int) -> None:
+    """Refuses a `worker_memory` that blocks as small as `fit_block` makes them exceed.
+
+    Raises
+    ------
+    ConfigError
+    """
+    needed = memory_of_block(vocabulary, s, size, total_bytes)
+    if size <= BLOCK_BYTES_MIN and needed > s.worker_memory:
+        raise ConfigError(
+            f"worker_memory: {human_bytes(s.worker_memory)} are too little: the rows of a block of "
+            f"{human_bytes(size)} take {human_bytes(ceil(needed))}; set it to {ceil(needed)} or "
+            "more, or dim to less"
+        )
+
+
+def memory_of_block(
+    vocabulary: Vocabulary, s: WordVectorSettings, size: float, total_bytes: int
+) -> float:
+    """Bytes that the rows and pairs of a block take at a worker."""
+    floats = s.dim * (2 if s.optimizer == "adagrad" else 1)  # with the state
+    kept = float((vocabulary.counts * vocabulary.keep_probability(s.sample)).sum())
+    kept /= vocabulary.tokens
+    tokens = int(size * tokens_per_byte(vocabulary, total_bytes))
+    rows = rows_of_block(vocabulary, s, tokens) * COPIES * 4 * floats
+    return rows + pairs_bytes(s, int(tokens * kept))
 
 
 def tokens_per_byte(vocabulary: Vocabulary, total_bytes: int) -> float:

@@ -53,6 +53,7 @@ from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import (
     NOISE_POWER,
+    check_block,
     draw,
     fit_block,
     pool_size,
@@ -191,7 +192,10 @@ class WordVectors(TextModel):
         """Smaller blocks where the rows of one would not fit into `worker_memory`."""
         assert isinstance(settings, WordVectorSettings)
         settings, vocabulary = unpack_vocabulary(settings, summary)
-        return fit_block(vocabulary, settings, block_bytes, total_bytes)
+        size = fit_block(vocabulary, settings, block_bytes, total_bytes)
+        if not cls._may_rotate(settings):  # else a block is a slice to deal: its rows are not used
+            check_block(vocabulary, settings, size, total_bytes)
+        return size
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
@@ -255,9 +259,7 @@ class WordVectors(TextModel):
         if sole:
             return Rotation(sole, parts)
         chunks = chunks_of(vocabulary, settings, tokens, sharers)
-        if settings.model == "cbow" or workers == 1:  # a worker has the rows of all words it meets
-            chunks = chunks_that_fit(vocabulary, settings, tokens / sharers, chunks)
-        return Rotation(chunks, parts)
+        return Rotation(chunks_that_fit(vocabulary, settings, tokens, chunks, sharers), parts)
 
     # --- at a worker -------------------------------------------------------------------------
 

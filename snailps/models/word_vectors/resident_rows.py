@@ -13,6 +13,8 @@ tenancy: those of n-grams, and all rows of CBOW.  So are all rows when the route
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,11 +27,19 @@ from snailps.models.text_model import BUCKET_KEY
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
-ROWS_AT_ONCE = 1 << 15
-"""Deltas are pushed so many rows at a time, which bounds their memory."""
+BYTES_AT_ONCE = 1 << 20
+"""Rows are pulled and pushed so many at a time, to take little besides their places."""
+UNDER_WAY = 2
+"""Pulls, and pushes, that are under way while other rows are loaded or subtracted."""
 
 Ints = NDArray[np.int32]
 Places = NDArray[np.int64]
+
+
+def pieces(rows: int, width: int) -> Iterator[slice]:
+    """Rows of so many floats, some at a time."""
+    size = max(1, BYTES_AT_ONCE // (4 * width))
+    return (slice(first, first + size) for first in range(0, rows, size))
 
 
 class ResidentRows:
@@ -103,9 +113,19 @@ class ResidentRows:
         self._route_epoch = epoch
         lacks = np.flatnonzero(shared | ~self._here[rows])
         self._here[rows] = True
-        pulled = self._model.pull_async("input", keys[lacks], state=sgd.state).wait()
-        sgd.in_threads(self._load, rows[lacks], pulled)
+        coming: deque[tuple[Places, Pending]] = deque()
+        for some in pieces(len(lacks), sgd.layout.width):
+            own = lacks[some]
+            pull = self._model.pull_async("input", keys[own], state=sgd.state)
+            coming.append((rows[own], pull))
+            if len(coming) > UNDER_WAY:
+                self._take(*coming.popleft())
+        for of, pull in coming:
+            self._take(of, pull)
         return len(lacks)
+
+    def _take(self, rows: Places, pull: Pending) -> None:
+        self._model.sgd.in_threads(self._load, rows, pull.wait())
 
     def free(self) -> None:
         """Frees the rows; no other tenancy will need them."""
@@ -136,8 +156,7 @@ class ResidentRows:
             Pushes of copies: the rows may be trained meanwhile.
         """
         sgd, pushes = self._model.sgd, []
-        for first in range(0, len(rows), ROWS_AT_ONCE):
-            some = slice(first, first + ROWS_AT_ONCE)
+        for some in pieces(len(rows), sgd.layout.width):
             deltas = self._deltas(rows[some], None if shares is None else shares[some])
             changed = np.flatnonzero(deltas.any(axis=1))
             if len(changed):
@@ -145,7 +164,6 @@ class ResidentRows:
                 pushes.append(
                     self._model.push_async("input", keys[some][changed], copy, state=sgd.state)
                 )
-            sgd.packed.give(deltas)
         return pushes
 
     def close(self, keys: Keys, rows: Places, shares: Floats | None) -> None:
@@ -159,21 +177,22 @@ class ResidentRows:
             What part of each delta of weights is pushed; None: all.
         """
         sgd = self._model.sgd
-        before = None
-        for first in range(0, len(rows), ROWS_AT_ONCE):
-            some = slice(first, first + ROWS_AT_ONCE)
+        under_way: deque[Pending] = deque()
+        for some in pieces(len(rows), sgd.layout.width):
             deltas = self._deltas(rows[some], None if shares is None else shares[some])
-            push = self._model.push_async("input", keys[some], deltas, state=sgd.state)
-            if before is not None:
-                sgd.packed.give(before.wait())
-            before = push
-        if before is not None:
-            sgd.packed.give(before.wait())
+            under_way.append(self._model.push_async("input", keys[some], deltas, state=sgd.state))
+            if len(under_way) > UNDER_WAY:
+                under_way.popleft().wait()
+        for push in under_way:
+            push.wait()
 
     def _deltas(self, rows: Places, shares: Floats | None) -> Floats:
-        """An array of `sgd.packed`: what is to be pushed of some rows, which then count as sent."""
+        """What is to be pushed of some rows, which then count as sent.
+
+        No array of `sgd.packed`: those of visits are much larger, and would be taken for these.
+        """
         sgd = self._model.sgd
-        deltas = sgd.packed.take(len(rows))
+        deltas = np.empty((len(rows), sgd.layout.width), np.float32)
         sgd.in_threads(self._subtract, rows, deltas)
         if shares is not None:
             deltas[:, : sgd.layout.dim] *= shares[:, None]

@@ -39,7 +39,7 @@ from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.input_exchange import InputExchange, Sharing, sharing_of_grams
 from snailps.models.word_vectors.kernel_threads import MASK64, Bags, Noise, train_bundles
-from snailps.models.word_vectors.resident_rows import ResidentRows
+from snailps.models.word_vectors.resident_rows import UNDER_WAY, ResidentRows
 from snailps.models.word_vectors.skip_gram import BUNDLE
 from snailps.models.word_vectors.word_parts import deal, sharers_of_grams
 
@@ -283,11 +283,13 @@ class RotationTrainer(ABC, Generic[T]):
         returned: deque[Future[None]] = deque()
         number, moved = block.had, 0
         while (visit := coming.result()) is not None:
-            while returned and returned[0].done():
+            while returned and (returned[0].done() or len(returned) > UNDER_WAY):
                 returned.popleft().result()  # raises if its push has failed
             coming = self._ahead.submit(self._borrow, block, tenancy)
             self._train_visit(block, tenancy, visit, inputs, number)
             sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
+            for array in visit.local:
+                self._trained.give(array)
             push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
             number, moved = number + 1, moved + 2 * len(visit.keys)
             is_due = settling.is_due(number, moved + inputs.exchanged)
@@ -391,8 +393,6 @@ class RotationTrainer(ABC, Generic[T]):
         if former is not None:
             former.result()
         self._model.sgd.packed.give(push.wait())
-        for array in visit.local:
-            self._trained.give(array)
         for settle in settles or ():
             settle.wait()
         block.visits.give_back(visit.part, visit.figures, settled=settles is not None)

@@ -40,6 +40,7 @@ from snailps.models.word_vectors.kernel_threads import (
     train_bundles,
     train_text,
 )
+from snailps.models.word_vectors.resident_rows import UNDER_WAY, pieces
 from snailps.models.word_vectors.skip_gram import BUNDLE
 from snailps.models.word_vectors.word_parts import piece_tokens
 
@@ -47,10 +48,6 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-ROWS_AT_ONCE = 1 << 11
-"""Rows that one request pulls or pushes."""
-UNDER_WAY = 2
-"""Pulls, and pushes, that are under way while other rows are loaded or subtracted."""
 
 T = TypeVar("T")
 
@@ -107,8 +104,7 @@ class KeptTable:
         coming: deque[tuple[KeptTable, slice, Pending]] = deque()
         for table in tables:
             model, sgd = table._model, table._model.sgd
-            for first in range(0, len(table._keys), ROWS_AT_ONCE):
-                some = slice(first, first + ROWS_AT_ONCE)
+            for some in pieces(len(table._keys), sgd.layout.width):
                 keys = table._keys[some]
                 packed = sgd.packed.take(len(keys))
                 pull = model.pull_async(table._name, keys, packed, state=sgd.state)

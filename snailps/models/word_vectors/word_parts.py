@@ -199,12 +199,16 @@ def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int
 
 
 def chunks_that_fit(
-    vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float, chunks: int
+    vocabulary: Vocabulary,
+    settings: WordVectorSettings,
+    tokens: float,
+    chunks: int,
+    workers: int = 1,
 ) -> int:
-    """Chunks, `chunks` or more, so that a worker that trains a text has memory for what each needs.
+    """Chunks, `chunks` or more, so that each of the workers has memory for its share of one.
 
-    The rows of its words, of their n-grams and of its negatives, and its pairs.  `tokens` are the
-    words of the text.
+    The rows of its words, of their n-grams and of its negatives, and its pairs.  Skip-gram deals
+    words, so that a worker has few of them, CBOW text.
     """
     s = settings
     kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
@@ -219,9 +223,12 @@ def chunks_that_fit(
         single, shared = of_grams[uses == 1], of_grams[uses > 1]
         times = len(vocabulary) / len(words)
     row_bytes = COPIES * _row_bytes(s)
-    while chunks < tokens:
-        size = tokens / chunks
-        rows = -np.expm1(-size * kept).sum() - np.expm1(-size * (kept + noise)).sum()
+    share = 1.0 if s.model == "cbow" else 1.0 / workers
+    while chunks * workers < tokens:
+        size = tokens / chunks / workers  # of a worker
+        met = size / share
+        rows = -np.expm1(-met * kept).sum() - np.expm1(-met * (kept + noise)).sum()
+        rows *= share
         # An n-gram that one word of a sample has stands for others that no word of it has.
         grams = -times * np.expm1(-size * single).sum() - np.expm1(-size * times * shared).sum()
         rows += min(s.bucket, grams)
