@@ -37,7 +37,7 @@ class Backlog(Generic[Item]):
 
     def __init__(self, name: str, work: Callable[[Iterator[Item]], None], most: int) -> None:
         self._queue: queue.Queue[Item | None] = queue.Queue(most)
-        items: Iterator[Item] = iter(self._queue.get, None)  # type: ignore[arg-type]
+        items: Iterator[Item] = iter(self._queue.get, None)
         self._end = in_thread(name, partial(work, items))
 
     def put(self, item: Item) -> bool:

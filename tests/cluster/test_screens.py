@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Gate, environment
+from processes import LIMIT_S, SNAILPS, Gate, Process, environment
 from texts import write_topics
 from waiting import until
 
@@ -47,27 +47,36 @@ class Pane:
         unset = ("NO_COLOR", "TMUX", "COLUMNS", "LINES")
         env = {key: value for key, value in env.items() if key not in unset}
         size = ["-x", str(columns), "-y", str(LINES)]
-        subprocess.run(
-            [*self._tmux, "new-session", "-d", *size, "-c", str(folder), script],
-            env=env, cwd=folder, check=True, timeout=LIMIT_S,
-        )  # fmt: skip
         self._env = env
+        # No daemon: it ends with the test, however that ends.
+        self._server = Process("tmux", [*self._tmux, "-D"], cwd=folder, env=env)
+        begin = ["-N", "new-session", "-d", *size, "-c", str(folder), script]
+        try:
+            self._server.until(lambda: self._tell(begin).returncode == 0, "tmux to begin")
+        except BaseException:
+            self._server.close()
+            raise
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc):
-        subprocess.run(
-            [*self._tmux, "kill-server"], env=self._env, check=False, timeout=LIMIT_S,
-            capture_output=True,
+        try:
+            self._tell(["kill-server"])
+            self._server.wait()
+        finally:
+            self._server.close()
+
+    def _tell(self, words):
+        return subprocess.run(
+            [*self._tmux, *words], cwd=self._folder, env=self._env, check=False, timeout=LIMIT_S,
+            capture_output=True, text=True,
         )  # fmt: skip
 
     def screen(self, *options):
         """What the pane shows."""
-        done = subprocess.run(
-            [*self._tmux, "capture-pane", "-p", *options],
-            env=self._env, check=True, timeout=LIMIT_S, capture_output=True, text=True,
-        )  # fmt: skip
+        done = self._tell(["capture-pane", "-p", *options])
+        done.check_returncode()
         return done.stdout.rstrip()
 
     def await_screen(self, name, shown):

@@ -10,7 +10,7 @@ from faults.cluster import Hang, JobOver, Rig
 from faults.schedule import COMPACTIONS, DISK, KILLS, LINKS, MANIFESTS, Schedule
 from snailps.store.checkpoint.folder import CheckpointFolder
 
-pytestmark = pytest.mark.limit(180)
+pytestmark = pytest.mark.limit(1800)  # a rig bounds each step, as long as it gets further
 WALK = {
     "worker_class": "faults.counting:Walk", "consistency": "bsp", "micro_batches": 4, "pause": 0.03,
 }  # fmt: skip

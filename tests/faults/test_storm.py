@@ -6,7 +6,7 @@ from faults.cluster import Rig
 from faults.schedule import STALLS, STORMS, Fault, Schedule
 from snailps.transport.handshake import Channel
 
-pytestmark = pytest.mark.limit(180)
+pytestmark = pytest.mark.limit(1800)  # a rig bounds each step, as long as it gets further
 
 
 @pytest.mark.parametrize(

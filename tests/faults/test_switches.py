@@ -12,7 +12,7 @@ from faults.proxy import Weather
 from faults.schedule import Fault, Schedule
 from snailps.transport.handshake import Role
 
-pytestmark = pytest.mark.limit(180)
+pytestmark = pytest.mark.limit(1800)  # a rig bounds each step, as long as it gets further
 
 
 def is_server(hello):
