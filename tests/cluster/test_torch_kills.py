@@ -1,8 +1,8 @@
 """kill -9 of a server, a worker and the master within one epoch of a DLRM; of a rank under ssp."""
 
+import os
 import re
 import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
-from processes import LIMIT_S, SUPPORT, Gate, environment
+from processes import SUPPORT, Gate, Process, environment
 from test_bsp import kill_who_stands_at
 from test_checkpoint_clocks_cluster import run
 from test_cluster import figures_of
@@ -19,6 +19,7 @@ from test_torch_training import bits_of
 from torch_models import DlrmNet, write_clicks
 from torch_rows import StoredRows
 from torchrun import ranks_told
+from waiting import until
 
 import snailps
 from snailps.models.sparse.metrics import auc
@@ -119,32 +120,37 @@ def cluster():
         yield made
 
 
-def test_rank_that_loses_the_other_under_ssp_ends_and_names_it(cluster):
+def test_rank_that_loses_the_other_under_ssp_ends_and_names_it(cluster, tmp_path):
+    clock = tmp_path / "clock"
+    clock.touch()
     ranks = [
-        subprocess.Popen(
-            [sys.executable, RANK, cluster.address, "20", "3"],
+        Process(
+            f"rank {rank}", [sys.executable, RANK, cluster.address, "20", str(clock)], cwd=tmp_path,
             env=environment(OMP_NUM_THREADS="1", RANK=str(rank), WORLD_SIZE="2"),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)
     ]  # fmt: skip
+
+    def has_ended():
+        """Lets time pass, again and again: rank 0 may not wait yet."""
+        os.truncate(clock, clock.stat().st_size + 1001)
+        return not ranks[0].runs
+
     try:
-        told = [one.communicate(timeout=LIMIT_S) for one in ranks]
+        assert ranks[1].wait() == -signal.SIGKILL
+        until(has_ended, "rank 0 to end")
+        assert ranks[0].wait() == 1
     finally:
         for one in ranks:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
-    assert ranks[1].returncode == -signal.SIGKILL
-    assert ranks[0].returncode == 1
-    line = re.search(r"WaitTimeout: rank 0 has waited 3 s for rank 1, .*", told[0][1])
-    assert line, told[0][1]
+            one.close()
+    line = re.search(r"WaitTimeout: rank 0 has waited 1000 s for rank 1, .*", ranks[0].stderr)
+    assert line, ranks[0].stderr
     assert line[0].endswith("which has made 20 steps: does it run?")
 
 
 def test_torchrun_starts_ranks_under_ssp_again_and_they_go_on(cluster):
     options = ("--max-restarts=1", "--monitor-interval=0.1")
-    told = ranks_told(RANK, cluster.address, "40", "30", options=options)
+    told = ranks_told(RANK, cluster.address, "40", options=options)
     assert sorted((one["rank"], one["start"]) for one in told) == [(0, 1), (1, 1)]
     for one in told:  # untrained it is above 0.2
         assert one["first"] < 0.1

@@ -19,7 +19,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from processes import ENDING_S, Cluster, environment, free_port
+from processes import ENDING_S, LIMIT_S, Cluster, environment, free_port
 
 from faults.counting import (
     COUNTED,
@@ -130,7 +130,7 @@ class Rig(Deeds):
     ends = False  # whether the job may come to its own end
 
     def __init__(self, folder, settings=None, job=None, *, servers=2, workers=2, shard_num=1,
-                 stall_s=40.0, block_num=100_000, stall_max_s=20.0):  # fmt: skip
+                 stall_s=LIMIT_S, block_num=100_000, stall_max_s=20.0):  # fmt: skip
         self.stall_max_s = stall_max_s
         self.folder, self.stall_s = folder, stall_s
         self.notes = folder / "notes"
@@ -205,7 +205,7 @@ class Rig(Deeds):
                 place.hurt = wish
         return self
 
-    def form(self, limit_s=60.0):
+    def form(self, limit_s=LIMIT_S):
         """Starts all; waits until something is acknowledged and every shard is safe."""
         self.cluster.port = free_port()
         self._start_master()
@@ -419,13 +419,13 @@ class Rig(Deeds):
             now = self.progress()
             self.until(lambda: self.progress() > now, f"more {self.counted}")  # noqa: B023
 
-    def finish(self, limit_s=40.0):
+    def finish(self, limit_s=LIMIT_S):
         """Ends the job as an operator does, by SIGINT at the master; waits until all have ended."""
         self._doomed |= {place.process for place in [self.master, *self.places]}
         self.master.process.send(signal.SIGINT)
         return self.end(limit_s)
 
-    def end(self, limit_s=40.0):
+    def end(self, limit_s=LIMIT_S):
         """Waits until all have ended as they should."""
         end = time.monotonic() + limit_s
         for place in [self.master, *self.places]:

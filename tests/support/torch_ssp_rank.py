@@ -1,31 +1,46 @@
 """One rank of two under ssp, for tests of a loss: rank 1 of the first start kills itself.
 
-RANK and WORLD_SIZE in the environment; HOST:PORT STEP TIMEOUT_S -> a JSON line on standard output
+RANK and WORLD_SIZE in the environment; HOST:PORT STEP [CLOCK] -> a JSON line on standard output
+
+Ranks wait for each other so many seconds of their own time as `TIMEOUT_S`; the size of the file
+CLOCK is what they are ahead.
 """
 
 import json
 import os
 import signal
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 import snailps
-from snailps.torch import Embedding, sync
+from snailps.torch import Embedding, dense, sync
 
 STEPS = 60
+TIMEOUT_S = 1000.0
+"""So that no load makes a rank too late."""
 
 
-def main(address, dies_at, timeout_s):
+def let_pass(clock):
+    """Has waits for other ranks live in the time of a clock; nothing else does."""
+    dense.time = SimpleNamespace(
+        sleep=time.sleep, monotonic=lambda: time.monotonic() + Path(clock).stat().st_size
+    )
+
+
+def main(address, dies_at, clock=None):
+    if clock:
+        let_pass(clock)
     rank, start = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     torch.manual_seed(rank)
     with snailps.connect(address) as cluster:
         users = Embedding(4, "users", lr=0.1, cluster=cluster)
         top = nn.Linear(4, 1)
-        kept = sync(
-            top, "top", mode="ssp", staleness=2, timeout_s=float(timeout_s), cluster=cluster
-        )
+        kept = sync(top, "top", mode="ssp", staleness=2, timeout_s=TIMEOUT_S, cluster=cluster)
         draw = torch.Generator().manual_seed(100 + rank)
         losses = []
         for step in range(STEPS):
@@ -42,4 +57,5 @@ def main(address, dies_at, timeout_s):
     sys.stdout.flush()
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
