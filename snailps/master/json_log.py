@@ -32,7 +32,7 @@ _LEFT_OUT = ("nodes", "events")
 
 
 class JsonLog:
-    """Have a thread write records to a file, if `path` is not empty: a full pipe must not stop a run.
+    """Have a thread write records to a file, if `path` is not empty: a full pipe stops no run.
 
     Raises ConfigError if the file cannot be written.
     """
@@ -75,7 +75,7 @@ class JsonLog:
             log.warning("json_log: %d of %d records are not in %s", lost, self._records, self._path)
 
     def _write_all(self, file: int | None, lines: Iterator[bytes]) -> None:
-        """Write lines in the thread; the rest of a record torn by an error precedes the next one."""
+        """In the thread: the rest of a record torn by an error precedes the next one."""
         if file is None:
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND)  # waits for a reader
         left: list[bytes] = []
