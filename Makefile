@@ -43,10 +43,10 @@ SHORT := tests/cluster $(wildcard tests/sim) tests/unit
 check: lint $(VENV)/.made-test ## lint, types and tests/unit: a minute and a half on 2 cores
 	@$(PYTEST) tests/unit $(ARGS) </dev/null
 
-test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters: five minutes on 2 cores
+test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters: three minutes on 2 cores
 	@$(PYTEST) --smoke $(SHORT) $(ARGS) </dev/null
 
-test-all: $(VENV)/.made-test ## those, their long cases, and tests of faults, noise and the pages
+test-all: $(VENV)/.made-test ## those, more clusters, and tests of faults, fuzzing and the pages: ten minutes on 2 cores
 	@$(PYTEST) tests/faults tests/fuzz $(SHORT) tests/repo $(ARGS) </dev/null
 
 # For hours: parts of up to 40 minutes, which can be resumed.  ARGS=--list names them.
@@ -66,7 +66,7 @@ test-arm64: $(VENV)/.made ## compiled parts on arm64, under qemu (Debian; root w
 TORCH := torch==2.13.0
 
 test-torch: $(VENV)/.made-torch ## tests of snailps.torch, with PyTorch: two minutes on 2 cores
-	@$(PYTEST) --long tests/unit/test_torch_*.py tests/cluster/test_torch_*.py \
+	@$(PYTEST) tests/unit/test_torch_*.py tests/cluster/test_torch_*.py \
 		tests/unit/test_docstrings.py $(ARGS) </dev/null
 
 # Not among the others: it needs a Chromium.  SNAILPS_SCREENSHOTS=DIR keeps what it looks like.
@@ -139,6 +139,7 @@ endef
 export check = $(python_check)
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+comma := ,
 BROKEN := { echo "The installation failed, see above.  It needs a C and a C++ compiler, and" \
 	"PyPI or a mirror of it.  On Debian or Ubuntu: apt-get install python3-dev gcc g++" >&2; exit 1; }
 
@@ -159,9 +160,10 @@ $(VENV)/.made-torch: $(VENV)/.made-test
 
 # The build has its tools from .venv: in an environment of its own, which pip would make each time,
 # they are newer than all that is compiled, and that would be compiled again.
-# .made-run is the package alone, .made-test and .made-lint have the extra of that name as well.
+# .made-run is the package alone, .made-test and .made-lint have the extra of that name as well,
+# .made-lint,test those two.
 $(VENV)/.made-%: $(VENV)/.made $(SOURCES)
 	@echo "installing snailps$(patsubst %, and what it takes to %,$(filter-out run,$*)), compiling what has changed ..."
 	@sed -n '/^requires = /s/[^"]*"\([^"]*\)"[^"]*/\1 /gp' pyproject.toml | xargs $(PIP) || $(BROKEN)
 	@$(PIP) --no-build-isolation -e '.$(patsubst %,[%],$(filter-out run,$*))' </dev/null || $(BROKEN)
-	@touch $@
+	@touch $(addprefix $(VENV)/.made-,run $(subst $(comma), ,$*)) $@

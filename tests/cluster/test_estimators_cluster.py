@@ -118,11 +118,11 @@ def test_fit_of_lines_that_number_from_one_refuses_arrays_that_number_from_zero(
     assert model.score(np.pad(rows, ((0, 0), (1, 0))), labels) == model.score(file)
 
 
-def test_fifty_fits_leave_the_rows_of_one(cluster):
+def test_twenty_fits_leave_the_rows_of_one(cluster):
     x = np.eye(400, dtype=np.float32)
     y = np.arange(400) % 2
     held = []
-    for number in range(50):
+    for number in range(20):
         if number % 5:
             model = snailps.LogisticRegression(epochs=1, cluster=cluster)
         else:
@@ -132,7 +132,7 @@ def test_fifty_fits_leave_the_rows_of_one(cluster):
         held.append(sum(shard["bytes"] for shard in status["shards"]))
         assert sum(shard["rows"] for shard in status["shards"]) <= 401
         assert status["session"]["tables"] <= 2
-    assert held[-1] < 1.02 * held[10]  # pointers to tables and marks stay
+    assert held[-1] < 1.02 * held[9]  # pointers to tables and marks stay
 
 
 def test_errors_leave_the_session_alive(cluster):
@@ -294,7 +294,7 @@ def test_l2_is_in_each_loss_whatever_the_optimizer_and_more_epochs_do_not_undo_i
     numbers = truth + rng.normal(size=3000)
     numbers = (numbers - numbers.mean()) / numbers.std()
     free_ways = [(10, {}), (40, {})]
-    clocked = [(10, {"consistency": "bsp", "micro_batches": 4})]
+    clocked = [(8, {"consistency": "bsp", "micro_batches": 2})]
     for made, y, ways in (
         (snailps.LogisticRegression, labels, [*free_ways, *clocked]),
         (snailps.LinearRegression, numbers, free_ways),

@@ -306,6 +306,7 @@ def test_optimizer_refuses_a_model_that_has_nothing_of_ours():
 # --- under torchrun -------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["bsp", "ddp"])
 @pytest.mark.parametrize("mode", ["async", "ssp", "bsp", "ddp"])
 def test_two_processes_of_torchrun_train_one_model(cluster, mode):
     told = ranks_told(str(SUPPORT / "torch_ranks.py"), cluster.address, mode)

@@ -102,6 +102,7 @@ def test_dlrm_in_bsp_is_as_undisturbed_with_server_worker_and_master_killed_in_o
     assert bits_of(killed) == bits_of(quiet)
 
 
+@pytest.mark.long
 @pytest.mark.limit(600)
 def test_dlrm_learns_with_server_worker_and_master_killed_in_one_epoch(tmp_path):
     """As well as undisturbed, .907, tests/quality says; untrained it has .5."""

@@ -71,6 +71,7 @@ def test_bsp_with_other_numbers_of_workers_and_servers_gives_the_same_bits(tmp_p
     assert figures_of(master)["loss_by_epoch"] == figures["loss_by_epoch"]
 
 
+@pytest.mark.long  # test_torch_kills.py kills all three in one job
 def test_bsp_with_workers_killed_gives_the_same_bits(tmp_path):
     gates = tmp_path / "gates"
     stages = [Gate(gates, 4, "before"), Gate(gates, 8, "after"), Gate(gates, 11, "seal")]
@@ -91,6 +92,7 @@ def test_bsp_with_workers_killed_gives_the_same_bits(tmp_path):
     assert bits_of(tmp_path) == undisturbed(tmp_path.parent)[0]
 
 
+@pytest.mark.long  # test_torch_kills.py kills all three in one job
 def test_bsp_with_a_server_killed_gives_the_same_bits(tmp_path):
     gate = Gate(tmp_path / "gates", 7, "after")
     job = prepare(tmp_path, gates=str(tmp_path / "gates"))
@@ -105,6 +107,7 @@ def test_bsp_with_a_server_killed_gives_the_same_bits(tmp_path):
     assert bits_of(tmp_path) == undisturbed(tmp_path.parent)[0]
 
 
+@pytest.mark.long  # test_torch_kills.py kills all three in one job
 def test_bsp_with_the_master_killed_gives_the_same_bits(tmp_path):
     gate = Gate(tmp_path / "gates", 7, "after")
     job = prepare(tmp_path, gates=str(tmp_path / "gates"))
@@ -123,6 +126,7 @@ def test_bsp_continued_from_a_checkpoint_on_other_numbers_gives_the_same_bits(tm
     assert bits_of(tmp_path) == undisturbed(tmp_path.parent)[0]
 
 
+@pytest.mark.long(but=["async"])
 @pytest.mark.parametrize("consistency", ["async", "ssp"])
 def test_job_without_common_steps_learns_while_a_worker_is_killed(tmp_path, consistency):
     gate = Gate(tmp_path / "gates", 6, "before")

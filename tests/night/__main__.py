@@ -109,7 +109,7 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("draws", 20, (*pytest, "--more=10", "tests/unit")),
         Part("quality", 30, (*pytest, "tests/quality")),
         Part("sanitize", 30, (*make, "sanitize")),
-        Part("torch", 5, (*make, "test-torch")),
+        Part("torch", 5, (*make, "test-torch", "ARGS=--long")),
         Part("browser", 3, (*make, "test-browser")),
         Part("hosts", 5, (*make, "test-hosts")),
         Part("wheels", 20, (*make, "wheels", "test-wheels")),

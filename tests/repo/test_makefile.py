@@ -1,10 +1,11 @@
 """The README and the Makefile keep their word: every command, option, target and link exists."""
 
-import functools
+import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from cases import each
 from test_commands_doc import GROUP, command_of
+from waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,35 +120,133 @@ def test_make_no_python_of_that_name_says_so(tmp_path):
     assert "No usable Python 3.10 to 3.14 among: no-such-python" in made.stderr
 
 
-def test_ci_script_runs_lint_and_tests():
-    script = ROOT / ".ci" / "run"
-    text = script.read_text(encoding="utf-8")
-    assert os.access(script, os.X_OK)
-    assert "make lint" in text
-    assert "make test-all" in text
-    assert "make sanitize" in text
-    assert "make wheels" in text
-    assert "make test-wheels" in text
-    assert run("bash", "-n", str(script)).returncode == 0
+# --- .ci/run --------------------------------------------------------------------------------------
+
+MAKE = """#!/bin/bash
+echo "$$ $PPID" >>"$CALLS"
+echo "asked for $1"
+if [ "$1" = "$HANGS" ]; then sleep 600 & wait; fi
+if [ "$1" = "$FAILS" ]; then echo "why $1 fails"; exit 7; fi
+"""
 
 
-@functools.cache
-def help_of(script):
-    return run(sys.executable, script, "--help").stdout
+@pytest.fixture
+def ci(tmp_path):
+    """Begins .ci/run where `make` fails or hangs at a target, and all that it installs is there."""
+    programs, started = tmp_path / "bin", []
+    programs.mkdir()
+    for name in ("make", "python3", "tmux"):
+        (programs / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+
+    def begin(fails="", hangs=""):
+        environ = dict(os.environ, CC="true", CXX="true", FAILS=fails, HANGS=hangs)
+        environ.update(CALLS=str(tmp_path / "calls"), TMPDIR=str(tmp_path))
+        environ["PATH"] = f"{programs}{os.pathsep}{environ['PATH']}"
+        output = (tmp_path / "output").open("w")
+        started.append(
+            subprocess.Popen(
+                ROOT / ".ci" / "run", env=environ, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )
+        )  # fmt: skip
+        output.close()
+        return started[-1]
+
+    yield begin
+    for one in started:
+        if one.poll() is None:
+            one.kill()
+            one.wait()
+
+
+def blocks(output):
+    """Headers of the steps, and what each wrote."""
+    parts = re.split(
+        r"^=== (.*) \(\d+ s since the start\)\n", output.read_text(), flags=re.MULTILINE
+    )
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+TARGETS_OF_CI = {
+    "install": ".venv/.made-lint,test", "lint": "lint", "demo": "demo", "test": "test-all",
+    "torch": "test-torch", "hosts": "test-hosts", "browser": "test-browser", "wheels": "wheels",
+    "test-wheels": "test-wheels", "sanitize": "sanitize",
+}  # fmt: skip
+
+
+def test_ci_runs_all_steps_and_shows_each_as_a_block(ci, tmp_path):
+    assert ci().wait(LIMIT_S) == 0
+    found = blocks(tmp_path / "output")
+    assert list(found) == [*TARGETS_OF_CI, "done"]
+    for step, target in TARGETS_OF_CI.items():
+        assert found[step].startswith(f"asked for {target}\n=== {step} took "), step
+    assert not list(tmp_path.glob("tmp.*"))
+
+
+@pytest.mark.parametrize("target", ["lint", "test-wheels"])
+def test_ci_goes_on_after_a_failed_step_and_ends_with_its_words_and_code(ci, tmp_path, target):
+    assert ci(fails=target).wait(LIMIT_S) == 7
+    assert list(blocks(tmp_path / "output")) == [*TARGETS_OF_CI, "done"]
+    _, _, end = (tmp_path / "output").read_text().partition("=== FAILED: ")
+    assert end.startswith(f"{target}, with 7; ")
+    assert f"asked for {target}\nwhy {target} fails\n" in end
+
+
+def test_ci_ends_where_nothing_can_be_installed(ci, tmp_path):
+    assert ci(fails=".venv/.made-lint,test").wait(LIMIT_S) == 7
+    assert list(blocks(tmp_path / "output")) == ["install", "done"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("target", [".venv/.made-lint,test", "test-all", "test-hosts"])
+def test_ci_that_is_ended_leaves_no_process(ci, tmp_path, target, signum):
+    process = ci(hangs=target)
+    until(
+        lambda: f"asked for {target}\n" in written_by_lanes(tmp_path),
+        "the step hangs",
+        over=lambda: "the run has ended" if process.poll() is not None else "",
+    )
+    process.send_signal(signum)
+    assert process.wait(LIMIT_S) == 128 + signum
+    for pid in (tmp_path / "calls").read_text().split():
+        assert not Path(f"/proc/{pid}").exists(), pid
+    assert not list(tmp_path.glob("tmp.*"))
+
+
+def written_by_lanes(folder):
+    return "".join(path.read_text() for path in folder.glob("tmp.*/*") if path.is_file())
+
+
+HELP = """
+import contextlib, io, json, runpy, sys
+sys.path.insert(0, "bench")
+told = {}
+for script in sys.argv[1:]:
+    sys.argv, text = [script, "--help"], io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        runpy.run_path(script, run_name="__main__")
+    told[script] = text.getvalue()
+print(json.dumps(told))
+"""
 
 
 def test_bench_readme_options_exist():
-    lines = list(shell_lines((ROOT / "bench" / "README.md").read_text(encoding="utf-8")))
-    assert lines
-    for words in lines:
+    """In one process: what they import takes half a second."""
+    asked = {}
+    for words in shell_lines((ROOT / "bench" / "README.md").read_text(encoding="utf-8")):
         script = next((word for word in words if word.startswith("bench/")), None)
         if script is None:  # it makes the environment of peers
             continue
         if "torch" in script and find_spec("torch") is None:  # an extra
             continue
-        shown = help_of(script)
-        for option in (word for word in words if word.startswith("--")):
-            assert option in shown, words
+        asked.setdefault(script, set()).update(word for word in words if word.startswith("--"))
+    done = run(sys.executable, "-c", HELP, *asked)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert asked
+    for script, options in asked.items():
+        assert {option for option in options if option not in told[script]} == set(), script
 
 
 @pytest.mark.parametrize(
