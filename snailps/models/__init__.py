@@ -1,7 +1,4 @@
-"""The models that come with snailps, each a `Worker` subclass and its settings.
-
-A model is imported when it is asked for: a process needs one of them.
-"""
+"""The models that come with snailps, `Worker` subclasses and their settings; imported by name."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ SETTINGS: Mapping[str, type[JobSettings]] = _ByName(
         "fedavg": "snailps.models.fedavg:FedAvgSettings",
     }
 )
-"""Settings class of each model, by the name that the command line knows it by."""
+"""Settings class of each model, by its name on the command line."""
 
 CLASSES: dict[str, str] = {
     "fasttext": "snailps.models.word_vectors:WordVectors",

@@ -3,8 +3,8 @@
     Z (m, h) -> + bias -> activation -> layers -> scores (m, outputs) -> loss
     dL/dscores -> the layers backwards -> gradients of weights and biases, dL/dZ
 
-The first layer's product, Z, is computed elsewhere, from sparse examples (`sparse/net.py`) or dense
-ones (`mlp/`).  Parameters are a weight matrix of each later layer, then one array of all biases,
+The first layer's product, Z, is computed elsewhere, from sparse (`sparse/net.py`) or dense examples
+(`mlp/`).  Parameters are a weight matrix of each later layer, then one array of all biases,
 those of the first layer included.  No tables, no sockets.
 """
 
@@ -27,17 +27,9 @@ BIASES = "biases"
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A stack of dense layers after a first one.
+    """A stack of dense layers after a first one; `sizes` are the widths from Z to the scores.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        Widths of Z, of each further hidden layer, and of the scores: at least two.
-    activation : str
-        ``relu`` or ``sigmoid``, of every layer but the last.
-    loss : str
-        ``logistic`` (labels above 0 are yes), ``squared`` (half of it) or ``multinomial`` (labels
-        are class numbers).
+    Labels above 0 are yes (logistic), values (squared: half of it) or class numbers (multinomial).
     """
 
     sizes: tuple[int, ...]
@@ -45,12 +37,7 @@ class Layers:
     loss: str
 
     def tensors(self, **options: object) -> list[Tensor]:
-        """Declarations of the parameters: weights uniform after Glorot and Bengio, biases zeros.
-
-        References
-        ----------
-        X. Glorot, Y. Bengio, AISTATS 2010.
-        """
+        """The parameters: weights uniform after Glorot and Bengio (AISTATS 2010), biases zeros."""
         made = []
         for number, (into, out) in enumerate(itertools.pairwise(self.sizes)):
             scale = (6 / (into + out)) ** 0.5
@@ -77,32 +64,10 @@ class Layers:
         weights: Floats,
         out_of: int = 0,
     ) -> tuple[float, float, Floats, list[Floats]]:
-        """Loss and gradients of a batch.
+        """Weighted sum of losses, sum of weights, dL/dZ and gradients in the order of `names`.
 
-        Parameters
-        ----------
-        z : numpy.ndarray
-            float32 (m, sizes[0]).
-        parameters : sequence of numpy.ndarray
-            float32, in the order of `names`.
-        labels : numpy.ndarray
-            float32 (m,).
-        weights : numpy.ndarray
-            float32 (m,): weight of each example; empty: 1.
-        out_of : int
-            Number of examples of the batch that these are a part of: gradients of the parts add up
-            to that of the batch.  0: `m`.
-
-        Returns
-        -------
-        loss : float
-            Sum over the examples, each times its weight.
-        weight : float
-            Sum of the weights.
-        dz : numpy.ndarray
-            float32 (m, sizes[0]): dL/dZ, where L is the loss divided by `out_of`.
-        gradients : list of numpy.ndarray
-            dL/dparameter, float32, in the order of `names`.
+        L is the loss divided by `out_of`, the size of the batch that these m examples (0: all)
+        belong to, so that gradients of the parts add up.  Empty `weights` are ones.
         """
         outputs = self._forward(z, parameters)
         loss, delta = _losses(self.loss, outputs[-1], labels)
@@ -138,7 +103,7 @@ class Layers:
         return outputs
 
     def _active(self, x: Floats) -> Floats:
-        """The activation of x, in place."""
+        """Apply the activation in place."""
         if self.activation == "relu":
             return np.maximum(x, 0, out=x)
         np.negative(x, out=x)
@@ -147,7 +112,7 @@ class Layers:
         return np.reciprocal(x, out=x)
 
     def _times_slope(self, delta: Floats, output: Floats) -> None:
-        """Multiplies by the activation's slope, which follows from its output."""
+        """Multiply by the activation's slope, computed from its output."""
         if self.activation == "relu":
             delta *= output > 0
         else:
@@ -155,12 +120,6 @@ class Layers:
 
 
 def check_widths(hidden: Sequence[str], where: str) -> None:
-    """Refuses widths of hidden layers that are not numbers from 1 to `DIM_MAX`.
-
-    Raises
-    ------
-    ConfigError
-    """
     if not hidden or not all(w.isdecimal() and 1 <= int(w) <= DIM_MAX for w in hidden):
         got = ", ".join(hidden) or "nothing"
         raise ConfigError(f"{where}: hidden: expected widths from 1 to {DIM_MAX}, got {got}")

@@ -1,21 +1,15 @@
 """Local SGD: a worker trains local copies of rows and pushes the differences.
 
-    keys -> pull (during the training before) -> load -> padded arrays -> kernel threads
+    keys -> pull (while the previous block trains) -> load -> padded arrays -> kernel threads
          -> push: one delta a row, scaled where several workers train the same row
 
-`LocalSgd` owns the buffers, the pushes in flight and the threads; the model that has one decides
-which rows a block needs and what is done to them.
+`LocalSgd` owns the buffers, the pushes in flight and the threads; its model decides which rows a
+block needs and how they are trained.  Invariants:
 
-Invariants
-----------
-* A pull goes ahead of own pushes that wait for the socket.  It may lack the deltas of pushes that
+* A pull overtakes own pushes that wait for the socket.  It may lack the deltas of pushes that
   were not done when it started, and of later ones; `load` adds these (`Worker.correct`).
-* A push starts only when the one before it is done.  So when the pulls of block n start, while
-  block n - 1 trains, at most the push of block n - 2 is in flight; that of n - 1 follows.
-  `behind` is the number of pushes, the last one not counted, that a pull may lack.
-* The array of a push is not reused before no pull can lack the push.
-* Rows that other workers change much (`moving`) are pulled once more when the training starts: a
-  prefetched copy is so old that the steps of all workers on it would add up to too long a step.
+* A push starts when the previous one is done, so a pull lacks `behind` pushes and the last one.
+* The array of a push is not reused while a pull may lack the push.
 """
 
 from __future__ import annotations
@@ -34,10 +28,9 @@ from snailps import kernels
 from snailps.api.worker import Pending, Worker
 
 OTHERS_MIN = 0.1
-"""Rate x curvature x steps of the other workers below which a delta is pushed unscaled: its share
-would be above 0.95."""
+"""Rate x curvature x other workers' steps below which a delta is pushed whole: share > 0.95."""
 STEEP = 16
-"""Number of directions that are scaled for a row that other workers change little."""
+"""Directions that are scaled for a row that other workers change little."""
 ROWS_AT_ONCE = 4096
 
 Floats = NDArray[np.float32]
@@ -45,23 +38,13 @@ Keys = NDArray[np.uint64]
 
 
 def are_finite(rows: Floats) -> bool:
-    """Whether no number of these rows is infinite or NaN: kernels that clip scores lose a NaN."""
+    """Whether no value is infinite or NaN: kernels that clip scores hide a NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(rows.sum()))
 
 
 class ArrayPool:
-    """Arrays of rows, reused from block to block: a new one costs a page fault every 4 KiB.
-
-    Parameters
-    ----------
-    make : callable
-        ``make(n)`` returns a new array of n rows.
-
-    Notes
-    -----
-    Thread-safe.
-    """
+    """Thread-safe pool of row arrays by ``make(n)``: a new one costs a page fault every 4 KiB."""
 
     def __init__(self, make: Callable[[int], Floats]) -> None:
         self._make = make
@@ -77,37 +60,30 @@ class ArrayPool:
                 whole = min(fitting, key=len)
                 self._free = [array for array in self._free if array is not whole]
             else:
-                self._free = self._free[1:]  # too small for today's blocks
+                self._free = self._free[1:]  # too small for the current blocks
                 whole = self._make(n + n // 8)
             view = whole[:n]
             self._taken[id(view)] = whole
             return view
 
     def give(self, view: Floats) -> None:
-        """Takes an array back."""
+        """Return an array to the pool."""
         with self._lock:
             self._free.append(self._taken.pop(id(view)))
 
     def drop(self, n: int) -> None:
-        """Forgets free arrays of more than `n` rows, and an eighth."""
+        """Drop free arrays of more than 9/8 `n` rows."""
         with self._lock:
             self._free = [array for array in self._free if len(array) <= n + n // 8]
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Layout of rows in memory, as pulled (packed) and as trained.
+    """Layout of rows in memory, packed (as pulled) and trained.
 
-    A row has `parts` parts of `dim` floats: its weights, then its optimizer state.  Packed, they
-    follow each other.  In trained rows they start `stride` floats apart; what is behind `dim` in
-    each is zero.
-
-    Attributes
-    ----------
-    dim, parts, stride : int
-    split : bool
-        Whether the parts of trained rows are in arrays of their own, each (n, stride); otherwise
-        in one array (n, parts * stride).
+    A row has `parts` parts of `dim` floats: its weights, then its optimiser state.  Packed, they
+    are contiguous.  Trained, they start `stride` floats apart, padded with zeros, in one array or,
+    if `split`, in one array a part.
     """
 
     dim: int
@@ -142,7 +118,7 @@ class RowLayout:
         return kernels.padded(n, self.trained_width)
 
     def load(self, packed: Floats, *trained: Floats) -> None:
-        """Copies packed rows to trained rows; threads may call it for different rows."""
+        """Copy packed rows to trained rows; threads may call it for different rows."""
         dim = self.dim
         if self.split and self.parts > 1:
             for part, array in enumerate(trained):
@@ -167,20 +143,10 @@ class RowLayout:
 
 @dataclass(slots=True)
 class Copies:
-    """Local copies of a block's rows: being pulled, then packed as pulled, and as trained.
+    """Local copies of a block's rows, by table.
 
-    Attributes
-    ----------
-    keys : mapping
-        Table -> its keys.
-    pulls : mapping
-        Table -> the pull of its rows.
-    moving : mapping
-        Table -> places of rows that are pulled again, see `LocalSgd.pull`.
-    bases : mapping
-        Table -> packed rows; after training, what changed.
-    local : mapping
-        Table -> arrays of trained rows, `RowLayout.arrays` of them.
+    `moving` are places of rows that `load` pulls again; `bases` are packed rows, after training
+    their deltas; `local` are the arrays of trained rows.
     """
 
     keys: Mapping[str, Keys]
@@ -195,25 +161,12 @@ Scale = Callable[[str, tuple[Floats, ...], Floats], None]
 
 
 class LocalSgd:
-    """The local copies of a worker: pulls, buffers, threads, and pushes in flight.
+    """A worker's local copies: pulls, buffers, threads, and pushes in flight.
 
-    Parameters
-    ----------
-    worker : Worker
-        Pulls and pushes; its `threads` is the number of training threads.
-    layout : RowLayout
-        Of all its tables.
-    state : bool
-        Whether rows travel with their optimizer state, and pushes are differences of both.
-    behind : int
-        Pushes that a pull may lack besides the last one: as many as blocks are prefetched.
-    derive : callable, optional
-        ``derive(packed)`` recomputes what follows from the state of packed rows after deltas were
-        added to them.
-
-    Notes
-    -----
-    `pull` may run while another thread trains; all else is called by the training thread.
+    `behind` is how many pushes besides the last one a pull may lack: the number of prefetched
+    blocks.  With `state`, rows travel with their optimiser state and deltas are of both;
+    ``derive(packed)`` then recomputes what follows from the state.  `pull` may run while another
+    thread trains; the training thread calls all else.
     """
 
     def __init__(
@@ -238,26 +191,21 @@ class LocalSgd:
         keys: Mapping[str, Keys],
         moving: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
     ) -> Copies:
-        """Starts to pull rows.
+        """Start to pull rows; `load` pulls those at the places `moving` again.
 
-        Parameters
-        ----------
-        keys : mapping
-            Table -> its keys, each once.
-        moving : mapping
-            Table -> places in its keys of rows that other workers change much: `load` pulls them
-            again.
+        Other workers change these much: the steps of all workers on an old copy would add up to too
+        long a step.
         """
         pulls = {table: self.pull_rows(table, wanted) for table, wanted in keys.items()}
         return Copies(keys, pulls, moving, {}, {})
 
     def pull_rows(self, table: str, keys: Keys) -> Pending:
-        """Starts to pull packed rows into an array of `packed`, ahead of pushes in flight."""
+        """Start to pull packed rows into an array of `packed`, ahead of pushes in flight."""
         rows = self.packed.take(len(keys))
         return self.worker.pull_async(table, keys, rows, state=self.state, ahead=True)
 
     def load(self, copies: Copies) -> Mapping[str, tuple[Floats, ...]]:
-        """Waits for the rows; table -> arrays to train, with all own deltas in them."""
+        """Wait for the rows; table -> arrays to train, with all own deltas added."""
         for table, pull in copies.pulls.items():
             base = copies.bases[table] = pull.wait()
             corrected = 0
@@ -275,7 +223,7 @@ class LocalSgd:
         return copies.local
 
     def _refresh(self, copies: Copies) -> None:
-        """Pulls `moving` rows as they are now, own pushes included."""
+        """Pull the current `moving` rows, own pushes included."""
         pulls = {
             table: self.worker.pull_async(table, copies.keys[table][places], state=self.state)
             for table, places in copies.moving.items()
@@ -284,7 +232,7 @@ class LocalSgd:
             copies.bases[table][copies.moving[table]] = pull.wait()
 
     def push(self, copies: Copies, scale: Scale | None = None) -> None:
-        """Starts to push what training changed; `copies` are not to be used any more."""
+        """Start to push the deltas; `copies` are not to be used afterwards."""
         for table, base in copies.bases.items():
             trained = copies.local[table]
             self.in_threads(self.layout.subtract, base, *trained)
@@ -295,10 +243,7 @@ class LocalSgd:
         self.push_rows({table: (keys, copies.bases[table]) for table, keys in copies.keys.items()})
 
     def push_rows(self, deltas: Mapping[str, tuple[Keys, Floats]]) -> None:
-        """Starts to push deltas of packed rows, table -> keys, deltas from `packed`.
-
-        Waits for the push before, which had the training of a block to arrive.
-        """
+        """Start to push deltas, which come from `packed`, after waiting for the previous push."""
         self.wait()
         self._settle(self.behind)
         self._pushes.append(
@@ -309,24 +254,23 @@ class LocalSgd:
         )
 
     def wait(self) -> None:
-        """Waits for all pushes."""
         for pushes in self._pushes:
             for push in pushes.values():
                 push.wait()
 
     def close(self) -> None:
-        """Waits for all pushes, takes their arrays back and ends the threads."""
+        """Wait for all pushes, take their arrays back and end the threads."""
         self._settle(0)
         self.pool.shutdown()
 
     def _settle(self, kept: int) -> None:
-        """Waits for all pushes but the newest `kept`, and takes their arrays back."""
+        """Wait for all pushes but the newest `kept`, and take their arrays back."""
         while len(self._pushes) > kept:
             for push in self._pushes.pop(0).values():
                 self.packed.give(push.wait())
 
     def in_threads(self, function: Callable[..., object], *arrays: NDArray[np.generic]) -> None:
-        """Calls a row-wise function on ranges of rows, one a thread."""
+        """Call a row-wise function on ranges of rows, one a thread."""
         edges = np.linspace(0, len(arrays[0]), self.worker.threads + 1).astype(int).tolist()
         tasks = [
             self.pool.submit(function, *(array[a:b] for array in arrays))
@@ -340,13 +284,9 @@ class LocalSgd:
 class Contention:
     """Shares of a table's deltas to push when several workers train the same rows.
 
-    Attributes
-    ----------
-    own, others : numpy.ndarray
-        float32 (n,): estimated number of gradients that each row got from this block, and that it
-        gets from the other workers meanwhile.
-    curvature : float or numpy.ndarray
-        Rate times curvature of the loss, a gradient: for all directions, or float32 (dim, dim).
+    `own` and `others`, float32 (n,), estimate the gradients that each row gets from this block, and
+    meanwhile from other workers; `curvature` is rate x curvature of the loss, a gradient: for all
+    directions, or (dim, dim).
     """
 
     own: Floats
@@ -354,17 +294,11 @@ class Contention:
     curvature: float | NDArray[np.float32]
 
     def scale(self, deltas: Floats) -> None:
-        """Scales deltas, float32 (n, dim), to the shares to push; see `share_of_delta`.
+        """Scale deltas (n, dim) to the shares to push, one for each eigenvector of `curvature`.
 
-        Notes
-        -----
-        The loss of embeddings is steep in a few directions and flat in all others: curvatures
-        span a factor of 100.  So each eigenvector of `curvature` has a share of its own: steep
-        directions, in which the deltas of all workers are alike, are averaged; flat ones, which
-        only a few words change, are added up.
-
-        A `curvature` that is not finite has no eigenvectors: the rows have diverged.  The deltas
-        are not scaled then, and the loss reports it.
+        The loss of embeddings is steep in a few directions, in which deltas of all workers are
+        alike and are averaged, and flat in the others, in which they are added.  If `curvature` is
+        not finite the rows have diverged: nothing is scaled, and the loss reports it.
         """
         if not np.isfinite(self.curvature).all():
             return
@@ -385,7 +319,7 @@ class Contention:
     def _scale_along(
         self, deltas: Floats, rows: NDArray[np.int64], directions: Floats, curvatures: Floats
     ) -> None:
-        """Scales the components of some deltas along some directions, unit vectors in columns."""
+        """Scale the components of deltas along `directions`, unit vectors in columns."""
         before = deltas[rows]
         along = before @ directions
         along *= (
@@ -397,23 +331,12 @@ class Contention:
 
 
 def share_of_delta(own: Floats, others: Floats) -> Floats:
-    """Share of a row's delta to push when other workers train the row at the same time.
+    """Share of a row's delta to push while other workers train the row: above 0, at most 1.
 
-    Model: a quadratic loss, on which n steps of rate r and curvature h reduce the distance to the
-    minimum by a factor ``exp(-h r n)``.  Two workers that start from the same copy, with x and y
-    such steps (h r n), go ``1 - exp(-x)`` and ``1 - exp(-y)`` of the way, together too far; the
-    same steps one after the other go ``1 - exp(-x - y)``.  Of that, ``x / (x + y)`` is this
-    worker's share: 1 if no other worker changes the row, a mean if all have converged.
-
-    Parameters
-    ----------
-    own, others : numpy.ndarray
-        float32: ``h r n`` of this worker's steps, and of all other workers', 0 or more.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32, of their shape; above 0, at most 1.
+    On a quadratic loss n steps of rate r and curvature h leave ``exp(-h r n)`` of the distance to
+    the minimum.  Two workers with x and y such steps (`own`, `others`: h r n) on the same copy go
+    ``1 - exp(-x)`` and ``1 - exp(-y)``, together too far; one after the other they go ``1 - exp(-x
+    - y)``, of which ``x / (x + y)`` is this worker's.
     """
     own = np.maximum(own, 1e-4)
     both = own + others

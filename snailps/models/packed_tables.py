@@ -1,4 +1,4 @@
-"""Rows of all tables of a model with the state of their optimizer, with which a training goes on.
+"""Rows of all tables of a model with the state of their optimiser, from which training continues.
 
     a finished job -> Results.packed -> Packed [-> widened] -> write_packed -> a file
     `continue_from` of the next job -> put_tables -> Results.put_packed -> tables
@@ -31,7 +31,7 @@ CONTINUE_FROM: Mapping[str, Any] = {
     "unit": "path",
     "hidden": True,
 }
-"""The setting of models that go on with such a file."""
+"""The setting of models that continue from such a file."""
 SHUFFLE: Mapping[str, Any] = {
     "help": "Whether examples are trained in an order that is drawn from `seed`, another one in "
     "each epoch; a block is read from all over the input's files. `false`, or with `expire_after`: "
@@ -39,7 +39,7 @@ SHUFFLE: Mapping[str, Any] = {
     "when": "`false` if their order means something, or if they are already shuffled and more than "
     "fit in memory on a disk that seeks slowly.",
 }
-"""The setting of models that can do without the order of the examples."""
+"""The setting of models that do not depend on the order of the examples."""
 _KEYS, _ROWS = ".keys", ".rows"
 _PUT_FLOATS = 1 << 20
 """Floats that are pushed at a time."""
@@ -47,20 +47,13 @@ _PUT_FLOATS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows with the state of their optimizer: keys uint64 (n,), rows float32 (n, dim + state)."""
+    """Rows with the state of their optimiser: keys uint64 (n,), rows float32 (n, dim + state)."""
 
     keys: NDArray[np.uint64]
     rows: NDArray[np.float32]
 
 
 def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
-    """Writes rows of tables by name; returns the path.
-
-    Raises
-    ------
-    ModelFileError
-        As `write_arrays`.
-    """
     arrays: dict[str, NDArray[Any]] = {}
     for name, table in tables.items():
         arrays |= {name + _KEYS: table.keys, name + _ROWS: table.rows}
@@ -68,13 +61,7 @@ def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
 
 
 def read_packed(path: str) -> dict[str, Packed]:
-    """Rows of tables by name, as `write_packed` wrote them.
-
-    Raises
-    ------
-    ModelFileError
-        It is no such file.
-    """
+    """Read what `write_packed` wrote, or raise a `ModelFileError`."""
     arrays = read_arrays(path, "weights with the state of their optimizer", ())
     names = [name.removesuffix(_KEYS) for name in arrays if name.endswith(_KEYS)]
     found = {}
@@ -94,22 +81,10 @@ def read_packed(path: str) -> dict[str, Packed]:
 
 
 def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.int64]) -> Packed:
-    """Rows of a tensor whose last axis has grown; what is new begins with zeros.
+    """Rows of a tensor whose last axis has grown; new values begin with zeros.
 
-    Parameters
-    ----------
-    packed : Packed
-        All of its chunks, keys ascending.
-    before, after : Tensor
-        The same but for the shape.
-    places : numpy.ndarray
-        int64, ascending: where those that were last on the axis are now, counted from the place
-        of the first of them.
-
-    Raises
-    ------
-    ModelFileError
-        A chunk is missing.
+    `packed` has all chunks, keys ascending; `places`, int64 ascending, are the new places of the
+    old values, relative to the first of them.
     """
     table = before.table()
     steps = int(table.access == "adam")  # a number of a chunk; all chunks take every step
@@ -132,25 +107,13 @@ def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.in
 
 
 def opened(settings: JobSettings) -> str:
-    """The path of the file that `continue_from` names: of a driver's file that of a copy here.
-
-    Raises
-    ------
-    DataError
-        It cannot be fetched.
-    """
+    """The path of `continue_from`, fetched first if it is a driver's file."""
     path: str = settings.continue_from  # type: ignore[attr-defined]
     return whole_file(path, settings.scratch_dir, settings.scratch_bytes)
 
 
 def put_tables(results: Results) -> None:
-    """Sets rows and state from the file that `continue_from` names.
-
-    Raises
-    ------
-    ModelFileError
-        It is no such file, or of a model of other tables.
-    """
+    """Set rows and state from `continue_from`, or raise a `ModelFileError`."""
     path: str = results.settings.continue_from  # type: ignore[attr-defined]
     tables = read_packed(opened(results.settings))
     results.exporting.plan([packed.rows.size for packed in tables.values()])
@@ -176,11 +139,10 @@ def put_tables(results: Results) -> None:
 
 
 class NoSurvey:
-    """A survey that asks for nothing: rows are set after a survey."""
+    """A survey without a result: rows are set after a survey."""
 
     def add(self, part: bytes) -> None:
-        """Does nothing."""
+        """Ignore the part."""
 
     def result(self) -> bytes:
-        """Nothing."""
         return b""

@@ -60,8 +60,6 @@ class Vector:
 
 
 class Pull:
-    """Parameters being pulled."""
-
     def __init__(self, clock: int, vector: Vector, parts: Sequence[Pending]) -> None:
         self.clock, self.vector, self._parts = clock, vector, parts
 

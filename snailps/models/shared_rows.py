@@ -2,37 +2,26 @@
 
     keys of a block -> find, ask: a place each; keys without one -> PULL
     places -> ready: rows to train -> spans of examples, with `exchange` between them
-    exchange: rows that are due -> PUSH a share of the delta, PULL behind it -> merged
+    exchange: rows that are due -> PUSH share x (local - base), PULL behind it -> answer
+              local += answer - (base + pushed); base = answer
     close_round, every few blocks: all rows that were trained -> PUSH, or send_some beside kernels
     ready: rows that a round has pushed, when a block uses them again -> PULL -> merged
 
-A row is pulled when it is first needed, and not with every block.  Several workers train copies of
-a row; each exchanges its copy after as many of its own steps as the steps of all workers since
-the last exchange may go before the copies disagree.  So a frequent row travels often, a rare one
-once in each round that uses it, and traffic falls as steps get shorter.  A single worker only
-pushes; with `pulls_bases` it keeps no bases, and pulls them when it pushes, or makes them as it
-made the rows (`fill_first`).  No optimizer, no text: a `Motion` says how far steps go.  The
-arithmetic is `kernels/_row_exchange.pyx`.
+Each worker exchanges its copy of a row when the steps of all workers since the last exchange would
+go so far that copies disagree (`Motion`); an only worker only pushes.  docs/design/shared-rows.md.
+No optimiser, no text; the arithmetic is `kernels/_row_exchange.pyx`.  Invariants:
 
-Exchange of a row: with `base` the row as the server had it, a worker pushes ``share x (local -
-base)`` and pulls the row behind that, so that the answer includes it.  Then ``local += answer -
-(base + pushed)``, and the answer is the new base.  What was not pushed stays in the local copy and
-in later deltas, except of rows on which all workers have gone far (`FAR_OF_ALL`): there the copies
-give it up.  Steps made meanwhile are kept.  docs/design/shared-rows.md has the measurements.
-
-Invariants
-----------
 * `find` and `ask` for a later block may run in other threads while a block trains: they write
-  places; rows are written by the training thread only, and by kernel threads between `ready` and
-  `exchange`.  `send_some` reads them meanwhile.
+  places; the training thread writes rows, and kernel threads between `ready` and `exchange`.
+  `send_some` reads rows meanwhile.
 * `find` may run in several threads at once, but not while `ask` does.  Blocks are asked for, and
   trained, in one order.
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
   that no exchange since their round has sent.
-* After `close_round`, and `send_some` until nothing is left, the share of each delta of the trained
-  blocks is handed to the client.  What it holds back goes with later exchanges of the row, and is
-  lost with the kept rows: when they are dropped for lack of room, and at the end of the job.  An
-  only worker's share is all of it.
+* After `close_round`, and `send_some` until it returns False, the client has the share of each
+  delta of the trained blocks.  The rest goes with later exchanges of the row, is given up where all
+  workers have gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's
+  share is all of it.
 """
 
 from __future__ import annotations
@@ -53,38 +42,29 @@ from snailps.kernels._row_exchange import Motion, RowExchange
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 
 CACHE_BYTES = 512 << 20
-"""Memory of one table's kept rows and their numbering: 5.8 million features of a linear model with
-FTRL, 600,000 rows of 100 columns."""
+"""Memory of one table's kept rows and their numbering."""
 CACHE_BYTES_ALONE = 1 << 30
-"""The same of an only worker.  Rows that just do not fit are pulled and dropped again and again,
-and meanwhile the old and the new ones need memory: a text of 650,000 rows took .84 GB for it."""
+"""The same of an only worker: rows that just do not fit would be pulled again and again."""
 KEY_BYTES = 64
 """Memory of a key beside its row: its part of the hash table at its emptiest, and its record."""
 DRIFT = 3.0
-"""Steps of all workers x rate x curvature after which a row is exchanged.  What this and others are
-worth is in docs/design/shared-rows.md."""
+"""Steps of all workers x rate x curvature after which a row is exchanged."""
 STEPS_MIN = 4
-"""Own steps on a row between two exchanges, at least: rows that few examples use have long first
-steps, but an exchange costs as much as some steps of a linear model."""
+"""Own steps on a row between two exchanges, at least: an exchange costs as much as some steps."""
 FAR = 10.0
-"""Steps of all workers x rate x curvature from which half of a delta's rest is given up, of any
-row, if first steps on rare rows are as long as later ones (AdaGrad, SGD)."""
+"""Like `DRIFT`, from which half of a delta's rest is given up with AdaGrad and SGD."""
 MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
 """Rows, the most frequent ones, that are exchanged between rounds."""
 CHOOSE = 8
-"""Part of the examples so far, and of a round, after which rows and intervals are chosen anew: that
-is a look at the counts of all rows."""
+"""Rows and intervals are chosen anew after 1 / CHOOSE of the examples so far, and of a round."""
 SPAN_MIN = 16
 """Examples between two calls of `exchange`, at least."""
 STALE = 20.0
-"""Price of an exchange's time beside that of rows that wait for it: spans are the root of this x
-what an exchange costs (in examples) x the shortest interval of a row, if that is longer than the
-interval."""
+"""Spans are at least the root of STALE x cost of an exchange (in examples) x shortest interval."""
 SPANS_MIN = 32
-"""Part of the examples so far that such a span may be: first steps are long, and small data should
-not be trained in a few spans."""
+"""Such a span is at most 1 / SPANS_MIN of the examples so far: first steps are long."""
 LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
@@ -92,14 +72,11 @@ CHUNK_ROWS = 1 << 15
 MADE_BYTES = 128 << 10
 """Rows whose first values are made at a time: they are in cache when they are copied."""
 CHUNK_BYTES = 16 << 20
-"""Deltas of one request without an answer, at least as many as `CHUNK_ROWS`."""
+"""Deltas of one request without an answer, at most; `CHUNK_ROWS` rows at least."""
 CHUNKS_ON_WAY = 2
-"""Such requests that are not acknowledged yet: one is made while the server has the other.  Of
-bases as many are asked for ahead."""
+"""Requests without an answer that may be unacknowledged, and pulls of bases ahead."""
 PIECE_BYTES = 1 << 20
-"""Deltas of one request of rows without bases: they stay in the second cache from the row to the
-socket, and their arrays are little memory to be cleared.  With 16 MB a training's peak was 75 MB
-higher."""
+"""Deltas of one request of rows without bases: small enough to stay in the second cache."""
 
 SGD = 1  # of abi/_row_ops.h
 
@@ -116,16 +93,8 @@ def of_curvature(dim: int) -> Motion:
 class Found:
     """Places of some keys of a block.
 
-    Attributes
-    ----------
-    keys : numpy.ndarray
-        uint64.
-    places : numpy.ndarray
-        int32, one a key; -1 where it has none yet, until `SharedRows.ask`.
-    missing : numpy.ndarray
-        int32: indices of those.
-    touched : numpy.ndarray
-        int32: places that no block of this round has used.
+    `places` are -1 at the indices `missing` until `SharedRows.ask`; `touched` are places that no
+    block of this round has used.
     """
 
     keys: Keys
@@ -137,7 +106,7 @@ class Found:
 class _Places:
     """Numbering, rows and measurements of the keys that fit into the memory, by place.
 
-    Pages of memory are taken when they are first written, so all of the room is cheap.
+    Pages of memory are taken when they are first written, so unused room costs nothing.
     """
 
     def __init__(self, sgd: LocalSgd, room: int, *, bases: bool) -> None:
@@ -151,11 +120,10 @@ class _Places:
         self.used = 0  # of all blocks that are trained or being trained
 
     def find(self, keys: Keys) -> Found:
-        """Places of keys, which count as touched."""
         return Found(keys, *self.numbers.find(keys))
 
     def find_again(self, places: Ids) -> Found:
-        """The same of keys whose places are known: they are touched, there is nothing to find."""
+        """Like `find`, for keys whose places are known."""
         return Found(NO_KEYS, NO_PLACES, NO_PLACES, self.numbers.touch(places))
 
 
@@ -163,22 +131,9 @@ class _Places:
 class KeptRows:
     """A block's rows among the kept ones.
 
-    Attributes
-    ----------
-    places : object
-        The numbering that its places belong to.
-    row_num : int
-        Places in use, this block's included.
-    new : slice
-        Places of rows that it uses first.
-    new_keys : numpy.ndarray
-        uint64: their keys.
-    pull : Pending or None
-        Of these; None if there are none, or they are pulled by `ready`.
-    touched : numpy.ndarray
-        int32: places that no block of this round has used, the new ones included.
-    closes : bool
-        Whether this block is the last of its round.
+    `new` are the places that the block uses first, of `new_keys`, which `pull` brings (None:
+    `ready` pulls them, or there are none); `touched` includes them.  `row_num` counts places in
+    use, and `closes` says whether the block is the last of its round.
     """
 
     places: _Places
@@ -190,7 +145,6 @@ class KeptRows:
     closes: bool
 
     def abandon(self) -> None:
-        """Cancels the pull."""
         if self.pull is not None:
             self.pull.abandon()
 
@@ -199,8 +153,7 @@ class KeptRows:
 class _Exchange:
     """Rows on their way: pushed, pulled, or pulled behind the push.
 
-    `pulled` are the places that come back, `given_up` what the local copies of those at `given_at`
-    lose.
+    `pulled` are the places that are answered, `given_up` what local copies at `given_at` lose.
     """
 
     push: Pending | None
@@ -213,41 +166,16 @@ class _Exchange:
 class SharedRows:
     """Rows of one table, kept at this worker and exchanged by rate.
 
-    Parameters
-    ----------
-    sgd : LocalSgd
-        Pulls new rows; its layout must not be split if rows have state.
-    table : str
-    motion : Motion
-    room : int
-        Number of rows that are kept.  0: as many as `CACHE_BYTES`, or `CACHE_BYTES_ALONE`, hold;
-        bases of another one's coming come on top, until rows are next dropped.
-        When the room is used up the worker pushes everything and begins anew with the rows of the
-        next block, so what is evicted is what later blocks do not use; the frequent rows are back
-        at once.
-    round_blocks : int
-        Blocks of a round, at least.
-    steps_min : float
-        Own steps on a row between two exchanges, at least.
-    drift : float
-        See `DRIFT`.
-    growth : float
-        Part of the examples so far after which a frequent row is exchanged, whatever its drift: for
-        rows that begin near zero and grow by each other, whose curvature says nothing at first.
-    pulls_bases : bool
-        Whether rows of an only worker have no bases: it pulls those when it pushes.
-    fill_first : callable, optional
-        ``fill_first(keys, rows)`` writes the first values of rows.  With it the new rows of an only
-        worker are made here and not pulled, nor, without bases, is what they began with when they
-        are first pushed: until `begin_known` says that servers have rows, or another worker comes.
-    seconds : callable
-        Measures how much time exchanges take.
-
-    Notes
-    -----
     A worker calls, for each block: `find` and `ask` in `Worker.prepare`; in `Worker.train` `ready`,
     `saw`, then for spans of `span` examples a kernel and `exchange`, and at the end `close_round`
-    if the block closes one.  `workers` is to be set by `Worker.workers_changed`.
+    if the block closes one; `Worker.workers_changed` sets `workers`.
+
+    `room` is the number of kept rows (0: by `CACHE_BYTES`); when it is used up, everything is
+    pushed and the next block begins anew.  `growth`: a frequent row is exchanged after this part of
+    the examples so far, whatever its drift, for rows that begin near zero.  With `pulls_bases` an
+    only worker has no bases and pulls them when it pushes; with ``fill_first(keys, rows)`` it makes
+    first values itself, until `begin_known` or another worker comes.  The layout of `sgd` must not
+    be split if rows have state.
     """
 
     def __init__(
@@ -307,7 +235,7 @@ class SharedRows:
 
     @property
     def workers(self) -> int:
-        """Workers of the job, this one included."""
+        """Workers of the job, this one included; set by `Worker.workers_changed`."""
         return self._workers
 
     @workers.setter
@@ -317,18 +245,16 @@ class SharedRows:
             self.begin_known()
 
     def begin_known(self) -> None:
-        """Servers may have rows that are new here: from now on these are pulled."""
+        """From now on pull rows that are new here: servers may have them."""
         self._asked.makes = self._kept.makes = False
 
     @property
     def _alone(self) -> bool:
-        """Whether rows are only pushed: also in the block in which another worker comes, while
-        they have no bases.
-        """
+        """Whether rows are only pushed: by an only worker, and by others until they have bases."""
         return self.workers < 2 or not self._kept.exchange.has_bases
 
     def _places_for(self, needed: int) -> _Places:
-        """Places for so many rows at least, and for all that memory is meant for."""
+        """Places for `needed` rows at least, and for as many as the memory holds."""
         layout, alone = self._sgd.layout, self.workers == 1
         bases = not (self._pulls_bases and alone)
         row_bytes = 4 * (layout.trained_width + bases * layout.width) + KEY_BYTES
@@ -342,21 +268,14 @@ class SharedRows:
         return self._asked.find(keys)
 
     def find_again(self, numbering: int, places: Ids) -> Found | None:
-        """The same of a block that has all its places since `numbering` was this; None: its places
-        are gone.
-        """
+        """Like `find`, for a block with all its places in `numbering`; None if it was dropped."""
         return self._asked.find_again(places) if numbering == self.numbering else None
 
     def ask(self, found: Sequence[Found], size: float = np.inf) -> KeptRows:
-        """Gives the missing keys of a block places and starts to pull their rows.
+        """Give the missing keys of a block places and start to pull their rows.
 
-        Parameters
-        ----------
-        found : sequence of Found
-            All keys of the block; their places are completed.
-        size : float
-            Part of a round that the block is, as far as the worker wants it: a round has as many
-            blocks as make one whole, and `round_blocks` at least.
+        `found` has all keys of the block and is completed.  `size` is the part of a round that the
+        block is: a round's blocks add up to 1, and are `round_blocks` at least.
         """
         numbered = self._number(found)
         if numbered is None:
@@ -388,7 +307,7 @@ class SharedRows:
         return KeptRows(places, new.stop, new, keys, pull, touched, closes)
 
     def _number(self, found: Sequence[Found]) -> tuple[Keys, slice] | None:
-        """New keys and their places; None: there is no room for them."""
+        """New keys and their places; None if there is no room for them."""
         numbers = self._asked.numbers
         first = len(numbers)
         parts = [numbers.number(one.keys, one.missing, one.places) for one in found]
@@ -399,7 +318,7 @@ class SharedRows:
     # --- in the training thread --------------------------------------------------------------
 
     def ready(self, kept: KeptRows) -> Floats:
-        """Waits for a block's new rows; the rows of all places, to be trained where they lie."""
+        """Wait for a block's new rows; the rows of all places, to be trained where they lie."""
         places, sgd = kept.places, self._sgd
         if places is not self._kept:
             self._begin_anew(places)
@@ -423,7 +342,7 @@ class SharedRows:
         places.used = kept.row_num
         if not self._alone:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
-        elif self._shares:  # for the last time: what those did that are gone
+        elif self._shares:  # the last exchange with workers that have left
             known = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
             self._refresh(known, quiet_too=True)
             self._settle()
@@ -433,7 +352,7 @@ class SharedRows:
         return places.rows[: kept.row_num]
 
     def _make(self, places: Ids, keys: Keys) -> None:
-        """Gives new rows their first values; threads may call it for different rows."""
+        """Give new rows their first values; threads may call it for different rows."""
         assert self._fill_first is not None
         step = self._made_rows
         packed = np.empty((min(len(keys), step), self._sgd.layout.width), np.float32)
@@ -444,7 +363,7 @@ class SharedRows:
             self._kept.exchange.load(places[some], keys[some], rows, now=self._now)
 
     def _take_made(self, places: Ids, keys: Keys, deltas: Floats) -> None:
-        """Deltas of rows that were made here."""
+        """Write the deltas of rows that were made here."""
         assert self._fill_first is not None
         for first in range(0, len(keys), self._made_rows):
             some = slice(first, first + self._made_rows)
@@ -452,7 +371,7 @@ class SharedRows:
             self._kept.exchange.subtract(places[some], deltas[some])
 
     def _begin_anew(self, places: _Places) -> None:
-        """Pushes shares of all rows that were trained, and continues with other places."""
+        """Push shares of all trained rows, and continue with other places."""
         self._send_round(answers=False)
         self._settle()
         self._kept = places
@@ -461,10 +380,10 @@ class SharedRows:
         self._hot = np.empty(0, np.int32)
 
     def _take_bases(self) -> None:
-        """Another worker has come: pushes all deltas; what the servers then have are the bases.
+        """Another worker has joined: push all deltas; the servers' rows are then the bases.
 
-        What the other one has pushed to these rows before that is lost.  The rows stay those of
-        this round: blocks that use them again in it do not name them.
+        What the other worker pushed to these rows before is lost.  The rows stay those of this
+        round: later blocks of the round do not name them again.
         """
         touched = self._touched
         self._send_round(answers=False)
@@ -475,18 +394,10 @@ class SharedRows:
     def saw(
         self, places: Ids, examples: int, share: float = 1.0, weights: Floats | None = None
     ) -> None:
-        """Counts steps on rows of the block that begins, and chooses what is exchanged in it.
+        """Count steps on rows of the block that begins, and choose the rows exchanged in it.
 
-        Parameters
-        ----------
-        places : numpy.ndarray
-            int32, as often as they get a step; of a sample of the block, or of all of it.
-        examples : int
-            Size of the sample, in the unit of `exchange`.
-        share : float
-            Part of the block that the sample is.
-        weights : numpy.ndarray, optional
-            float32: steps at each of `places`; None: one.
+        `places` (each as often as it gets a step, or with `weights` steps) are of a sample: a part
+        `share` of the block, of `examples` examples in the unit of `exchange`.
         """
         kept = self._kept
         if self._alone or examples == 0:
@@ -498,9 +409,9 @@ class SharedRows:
             self._choose()
 
     def _choose(self) -> None:
-        """Chooses the rows that are exchanged between rounds, and when."""
+        """Choose the rows that are exchanged between rounds, and the intervals."""
         kept, known = self._kept, self._kept.exchange
-        # Of rows that a round exchanges as often nothing is to be gained.
+        # Rows that a round exchanges as often gain nothing.
         least = 2 * self._steps_min * known.examples / max(1.0, self._round_examples)
         hot = known.frequent(kept.used, max(least, 1.0))
         if len(hot) > HOT_MAX:
@@ -532,10 +443,7 @@ class SharedRows:
         return int(max(SPAN_MIN, self._shortest, min(cheap, self._now / SPANS_MIN)))
 
     def exchange(self, examples: int) -> None:
-        """Merges what has arrived, and sends the rows that are due, after a span of examples.
-
-        No kernel may run meanwhile.
-        """
+        """Merge arrived answers, and send rows that are due; no kernel may run meanwhile."""
         begin = self._seconds()
         self._now += examples
         if self._alone:
@@ -551,15 +459,15 @@ class SharedRows:
             if len(at):
                 self._send(self._hot[at], answers=True)
                 self._waited = 0
-                # The interval stays what it was chosen to be; `saw` measures again.
+                # The interval stays as chosen; `saw` measures again.
                 self._due[at] = self._now + self._interval[at]
         self._left_at = self._seconds()
         self._exchange_s = _mean(self._exchange_s, self._left_at - begin)
 
     def close_round(self, *, later: bool = False) -> None:
-        """Pushes the deltas of all rows trained in this round; does not wait for the answers.
+        """Push the deltas of all rows trained in this round, without waiting for the answers.
 
-        With `later`, rows that have no bases are left to `send_some`.
+        With `later`, rows without bases are left to `send_some`.
         """
         self._settle()
         self._send_round(answers=not self._alone)
@@ -571,7 +479,7 @@ class SharedRows:
 
     @property
     def owes(self) -> bool:
-        """Whether blocks were trained since the last round, or that has rows left to send."""
+        """Whether blocks were trained since the last round, or that round has rows left to send."""
         return bool(self._touched) or self.sends
 
     @property
@@ -580,13 +488,13 @@ class SharedRows:
         return bool(self._left or self._bases)
 
     def flush(self) -> None:
-        """Pushes shares of all deltas and waits for their acknowledgement."""
+        """Push shares of all deltas and wait for their acknowledgement."""
         self._settle()
         self._send_round(answers=False)
         self._settle()
 
     def _send_round(self, *, answers: bool) -> None:
-        """Sends all rows that were trained in this round."""
+        """Send all rows that were trained in this round."""
         if not self._touched:
             return
         self._settle()
@@ -599,7 +507,7 @@ class SharedRows:
             self._send(chunk, answers=True, all_back=False)
 
     def _send_quietly(self, touched: Ids) -> None:
-        """Sends rows without an answer, some at a time: all deltas would be as much as all rows."""
+        """Send rows without an answer, in chunks: all deltas would take as much memory as rows."""
         if not self._kept.exchange.has_bases:
             rows = max(1, PIECE_BYTES // (4 * self._sgd.layout.width))
             self._sgd.packed.drop(rows)
@@ -618,11 +526,11 @@ class SharedRows:
             self._send(chunk, answers=False)
 
     def send_some(self) -> bool:
-        """Sends some of the rows that a closed round has left; False if there are none.
+        """Send some of the rows that a closed round has left; False if there are none.
 
-        They have no bases: makes those, if no push has changed them since the row was made, or
-        pulls them, as no other worker changes them.  Kernels may train the rows meanwhile: they go
-        as they are found, and what is missing with the next round.
+        Bases are made, if no push has changed the row since it was made, or pulled, as no other
+        worker changes them.  Kernels may train the rows meanwhile: steps that are missed go with
+        the next round.
         """
         sgd, exchange = self._sgd, self._kept.exchange
         while self._left and len(self._bases) < CHUNKS_ON_WAY:
@@ -630,7 +538,7 @@ class SharedRows:
             keys = exchange.keys(places)
             out, pull = sgd.packed.take(len(places)), None
             if not made:
-                # Exactly, as the server has them, whatever rows travel as: hence with state.
+                # With state, hence exactly as the server has the rows, whatever their wire type.
                 pull = sgd.worker.pull_async(self._table, keys, out, state=True, ahead=True)
             self._bases.append((places, keys, out, pull))
         if not self._bases:
@@ -649,9 +557,9 @@ class SharedRows:
         return True
 
     def _send(self, places: Ids, *, answers: bool, all_back: bool = True) -> None:
-        """Pushes shares of the deltas of rows, and starts to pull them behind that.
+        """Push shares of the deltas of rows, and start to pull the rows behind the push.
 
-        If not `all_back`, only those whose local copy gives something up, with the answer.
+        Without `all_back`, pull only rows whose local copy gives something up with the answer.
         """
         if len(places) == 0:
             return
@@ -675,14 +583,14 @@ class SharedRows:
         self._on_way.append(_Exchange(push, pull, pulled, given_up, given_at))
 
     def _pull(self, places: Ids, keys: Keys) -> Pending:
-        """Starts to pull kept rows, behind all pushes."""
+        """Start to pull kept rows, behind all pushes."""
         sgd = self._sgd
         return sgd.worker.pull_async(
             self._table, keys, sgd.packed.take(len(places)), state=sgd.state
         )
 
     def _refresh(self, known: Ids, *, quiet_too: bool = False) -> None:
-        """Starts to pull those of the known rows that were pushed without an answer."""
+        """Start to pull those of the known rows that were pushed without an answer."""
         places, keys = self._kept.exchange.stale(np.sort(known), quiet_too=quiet_too)
         for first in range(0, len(places), CHUNK_ROWS):
             some = slice(first, first + CHUNK_ROWS)
@@ -691,8 +599,9 @@ class SharedRows:
             self._waited = 0
 
     def _settle(self, *, wait: bool = True) -> None:
-        """Merges answers in the order of the requests: what has arrived, or all of them, once what
-        a closed round has left is sent, too.
+        """Merge answers in the order of the requests: those that have arrived or, with `wait`, all.
+
+        With `wait`, rows that a closed round has left are sent first.
         """
         while wait and self.send_some():
             pass
@@ -703,7 +612,7 @@ class SharedRows:
             self._settle_first()
 
     def _settle_first(self) -> None:
-        """Waits for the oldest request, and merges its answers."""
+        """Wait for the oldest request, and merge its answers."""
         first = self._on_way.popleft()
         if first.push is not None:
             self._sgd.packed.give(first.push.wait())
@@ -711,7 +620,7 @@ class SharedRows:
             self._merge(first, first.pull.wait())
 
     def _merge(self, exchange: _Exchange, answers: Floats) -> None:
-        """Adds what other workers have done to kept rows."""
+        """Add other workers' changes to kept rows."""
         self._kept.exchange.merge(
             self.motion, exchange.pulled, answers, exchange.given_up, exchange.given_at
         )
@@ -719,5 +628,5 @@ class SharedRows:
 
 
 def _mean(mean: float, value: float) -> float:
-    """A running mean that the first value begins."""
+    """A running mean that starts at the first value."""
     return value if mean == 0 else 0.9 * mean + 0.1 * value

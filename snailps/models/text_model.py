@@ -4,7 +4,7 @@
     export: ranges of keys -> rows in pieces, at the master
     warm start: shape, words and rows of a model file -> settings, vocabulary, tables
 
-No mathematics: how rows are trained is the model's, how they move `local_sgd`'s.
+No mathematics: the model trains rows, `local_sgd` moves them.
 """
 
 from __future__ import annotations
@@ -33,67 +33,52 @@ Settings = TypeVar("Settings", bound=JobSettings)
 BUCKET_KEY = 1 << 40
 """Key of hash bucket 0 in a table whose word i is key i: a vocabulary may grow, no bucket moves."""
 BLOCK_BYTES_MAX = 6 << 20
-"""A million words of English.  Larger blocks pull fewer rows a word, but take twice the memory."""
+"""A million words of English.  Larger blocks pull fewer rows a word, but take more memory."""
 BLOCK_BYTES_SMALL = 64 << 10
-"""Below this size, blocks of several workers are twice as large: most of their rows are
-negatives."""
+"""Several workers double blocks below this size, as most of their rows are negatives."""
 EXPORT_ROWS = 50_000
 EXPORT_BYTES = 8 << 20
-"""Most rows, and most bytes of rows, that the master pulls at a time.  Of twice the size the system
-took each piece back and cleared it again, half of the kernel's time."""
+"""Rows, and bytes of rows, that the master pulls at a time, at most."""
 PUT_SHARE = 2
-"""A piece of rows that are put is so much smaller than one that is pulled: more are in memory, as
-found, as wanted and as pushed."""
+"""Rows are put in pieces of 1 / PUT_SHARE: they are in memory as found, as wanted and as pushed."""
 _UNREAD_BYTES = 8
-"""Of a part's words that are not read, in front of the counts."""
+"""Number of words of a part that are not read, in front of the counts."""
 
 
 class WordSurveyor:
-    """Merges the workers' word counts into a summary.
-
-    Parameters
-    ----------
-    summarize : callable
-        ``summarize(counter)`` returns the summary, bytes.
-    """
+    """Merge the workers' word counts into a summary, ``summarize(counter)``."""
 
     def __init__(self, summarize: Callable[[WordCounter], bytes]) -> None:
         self._summarize = summarize
         self._counter = WordCounter()
 
     def add(self, part: bytes) -> None:
-        """Takes the counts of some blocks."""
         self._counter.merge(part[_UNREAD_BYTES:])
         self._counter.unread += int.from_bytes(part[:_UNREAD_BYTES], "little")
 
     def result(self) -> bytes:
-        """The summary."""
         return self._summarize(self._counter)
 
 
 class WordPart:
-    """Counts the words of a worker's blocks."""
-
     def __init__(self) -> None:
         self._counter = WordCounter()
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the counts."""
         return _UNREAD_BYTES + self._counter.dump_bytes
 
     def add(self, block: Block) -> None:
-        """Counts the words of a block."""
         self._counter.count(block.data)
 
     def take(self) -> bytes:
-        """The counts; begins anew."""
+        """The counts; counting begins anew."""
         counter, self._counter = self._counter, WordCounter()
         return counter.unread.to_bytes(_UNREAD_BYTES, "little") + counter.dump()
 
 
 class TextModel(Worker):
-    """A model of text: the survey counts words, local SGD trains, workers push what changed.
+    """A model of text: the survey counts words, local SGD trains, workers push deltas.
 
     A subclass makes `sgd` in its `setup`, for tables of access method ``add`` or ``adagrad``.
     """
@@ -101,15 +86,14 @@ class TextModel(Worker):
     sgd: LocalSgd
     counts: ClassVar[Literal["examples", "words"]] = "words"
     optimizers: ClassVar[tuple[str, ...]] = ("auto", "add")
-    """What `optimizer` may be."""
+    """Allowed values of `optimizer`."""
 
     blocks_an_epoch: ClassVar[int] = 40
-    """Blocks of an epoch for each of several workers.  With 40, all workers together hold a
-    twentieth of an epoch: each trains one block and has one prefetched."""
+    """Blocks of an epoch for each of several workers; 40: they hold a twentieth of an epoch."""
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses access methods that do not add up deltas."""
+        """Refuse access methods that do not add up deltas."""
         if settings.optimizer not in cls.optimizers:
             others = "".join(f", or {name}" for name in cls.optimizers[2:])
             raise ConfigError(
@@ -119,16 +103,13 @@ class TextModel(Worker):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch for one worker, `blocks_an_epoch` blocks each for several; 6 MiB at
-        most.
-        """
+        """A tenth of an epoch for one worker, 1 / `blocks_an_epoch` for each of several."""
         share = total_bytes // (10 if workers == 1 else cls.blocks_an_epoch * workers)
         if workers > 1:
             share = max(share, min(BLOCK_BYTES_SMALL, total_bytes // (40 * workers)))
         return max(512, min(BLOCK_BYTES_MAX, share))
 
     def finish(self) -> None:
-        """Waits for the last pushes."""
         self.sgd.close()
 
     @classmethod
@@ -138,16 +119,14 @@ class TextModel(Worker):
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """Counts words."""
         return WordSurveyor(partial(cls.summarize, settings))
 
     def survey_part(self) -> SurveyPart:
-        """Counts words."""
         return WordPart()
 
 
 def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:
-    """Rows of key ranges (first, count) at the master, in pieces."""
+    """Rows of key ranges (first, count), in pieces."""
     step = export_rows(results.tables[table].dim)
     return results.pulls(
         table,
@@ -160,20 +139,14 @@ def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterat
 
 
 def export_rows(dim: int) -> int:
-    """How many rows of this width the master asks for, or puts, at a time."""
+    """Rows of this width that the master pulls at a time."""
     return max(1, min(EXPORT_ROWS, EXPORT_BYTES // (4 * dim)))
 
 
 def with_shape(
     s: Settings, shape: Mapping[str, Any], path: str, explicit: Callable[[str], str | None]
 ) -> Settings:
-    """The settings with those values that follow from the file that training starts from.
-
-    Raises
-    ------
-    ConfigError
-        The user set another value.
-    """
+    """Take values from the file that training starts from; the user must not set others."""
     for name, value in shape.items():
         where = explicit(name)
         known = settings_of(type(s))[name]
@@ -187,7 +160,7 @@ def with_shape(
 
 
 def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int) -> Vocabulary:
-    """The vocabulary of a model file; a word that it has occurred at least once."""
+    """The vocabulary of a model file; each of its words counts at least once."""
     counts = np.maximum(counts, 1)
     return Vocabulary(PackedWords.of(words), counts, max(tokens, int(counts.sum())))
 
@@ -195,19 +168,13 @@ def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int
 def put_rows(
     results: Results, path: str, model: BinModel, table: str, first_key: int, rows: Floats
 ) -> None:
-    """Sets rows of a matrix of `model`, in pieces, with consecutive keys from `first_key`.
-
-    Raises
-    ------
-    ModelFileError
-        The file, at `path`, has values that are not finite.
-    """
+    """Set rows of a matrix of `model` in pieces, with consecutive keys from `first_key`."""
     step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
 
     def pieces() -> Iterator[tuple[NDArray[np.uint64], Floats]]:
         for at in range(0, len(rows), step):
             piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
-            model.mapped.madvise(mmap.MADV_DONTNEED)  # pages that were read are this process's
+            model.mapped.madvise(mmap.MADV_DONTNEED)  # frees pages that were read
             check_finite(path, piece)
             yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at), piece
 
@@ -218,13 +185,6 @@ def put_rows(
 
 
 def check_finite(path: str, rows: Floats) -> None:
-    """Refuses initial rows that are no numbers.
-
-    Raises
-    ------
-    ModelFileError
-        Names the file.
-    """
     if not np.isfinite(rows).all():
         raise ModelFileError(
             f"{path}: holds values that are no numbers: its training diverged, or the file is "

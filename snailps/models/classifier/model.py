@@ -5,14 +5,10 @@
     train: kept rows -> kernel threads -> deltas -> PUSH, exchanged with other workers'
     export: tables -> .bin, which the official fasttext package loads
 
-The arithmetic is `kernels.train_labels`, the features are `data._labelled`'s; here is which rows a
-block needs.  Keys: word i is key i of table "input", hash bucket b (n-grams of words and of
-characters) is key ``BUCKET_KEY + b``; label k is key k of table "output".
-
-References
-----------
-A. Joulin, E. Grave, P. Bojanowski, T. Mikolov, "Bag of tricks for efficient text classification",
-EACL 2017.
+Owns which rows a block needs; `kernels.train_labels` computes, `data._labelled` reads features.
+Keys: word i is key i of table "input", hash bucket b (of n-grams of words and characters) is key
+``BUCKET_KEY + b``; label k is key k of table "output".
+After A. Joulin et al., "Bag of tricks for efficient text classification", EACL 2017.
 """
 
 from __future__ import annotations
@@ -60,39 +56,30 @@ NOISE_POWER = 0.5
 LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
 """Numbers of the losses in `kernels.train_labels`."""
 PLACES_MAX = 1 << 26
-"""Largest number of features that a table of places is kept for, 4 bytes each."""
+"""Features that a table of places is kept for, at most; 4 bytes each."""
 SEEN_BYTES_MAX = 128 << 20
-"""Features kept as places from epoch to epoch, the first blocks' until it is full: 4 bytes for
-each feature of the text, against 0.03 us for reading it and finding its places again."""
+"""Memory of blocks whose places are kept for later epochs; the first blocks get it."""
 CURVATURE = 2.0
-"""Of an input row's loss, a gradient, where copies are trained (ssp, bsp); see
-`local_sgd.share_of_delta`.  Kept rows have it measured."""
+"""Curvature of the loss in an input row, a gradient, where copies are trained (ssp, bsp)."""
 ROUND_BLOCKS = 10
-"""Blocks after which all kept rows of one of several workers are pushed, at most."""
+"""Blocks of a round of one of several workers, at most."""
 ROUND_GROWTH = 8
-"""Part of a worker's blocks so far that such a round may be."""
+"""A round is at most 1 / ROUND_GROWTH of a worker's blocks so far."""
 ROUND_TOKENS_ALONE = 16_000_000
-"""Tokens after which an only worker pushes what it has trained, unless half of the training ends
-before: about two seconds' work, which is lost with it.  With pairs of words a block of 370,000
-tokens touches 150,000 rows, an epoch of 11 such blocks 650,000."""
+"""Tokens between pushes of an only worker: about two seconds' work, lost with it."""
 ROUNDS_ALONE = 2
 """Rounds of an only worker's training, at least."""
 STEPS_MIN = (0.4, 4.0)
-"""Own steps on a row between two exchanges, at least, of words and labels; a word's step is one
-divided by the length of its line."""
+"""`SharedRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 GROWTH = (1 / 8, 1 / 256)
 """`SharedRows.growth` of words and labels."""
 SAMPLE = 1 << 18
 """Features of a block whose steps are counted, at most."""
 EXCHANGE_LINES = 64
-"""Lines of a block after which one of several workers takes copies of label rows anew (ssp).  All
-lines move all of them, so that sums of whole blocks' deltas go much too far.  4 workers, rate .1:
-accuracy .612 to .681 with one exchange a block and any scaling, .705 with one every 64 lines and
-none, .703 every 16 lines; one worker .709."""
+"""Lines between exchanges of label rows with ssp; docs/classifier.md has the accuracies."""
 
 
 def _shuffled(lines: Lines, seed: int) -> Lines:
-    """Lines in an order drawn from a seed."""
     order = drawn_order(seed, len(lines.label_ptr) - 1)
     return lines._replace(
         feature_ptr=pointers_in_order(lines.feature_ptr, order),
@@ -103,34 +90,21 @@ def _shuffled(lines: Lines, seed: int) -> Lines:
 
 
 def _label_keys(labels: Ints) -> Keys:
-    """Keys of labels."""
     return labels.astype(np.uint64)
 
 
 def pack_summary(words: Vocabulary, labels: Vocabulary) -> bytes:
-    """Both vocabularies as one summary."""
     first = words.to_bytes()
     return len(first).to_bytes(8, "little") + first + labels.to_bytes()
 
 
 def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
-    """Words and labels of a summary.
-
-    Raises
-    ------
-    DataError
-        It is none.
-    """
     size = 8 + int.from_bytes(summary[:8], "little")
     return Vocabulary.from_bytes(summary[8:size]), Vocabulary.from_bytes(summary[size:])
 
 
 class _Seen(NamedTuple):
-    """A block as it was read, for later epochs.
-
-    `lines` have places of features: among `used`, which are ids, or among the kept rows of a
-    `SharedRows.numbering`, where `used` are those places.
-    """
+    """A block as read, for later epochs; `used` are ids, or places of kept rows."""
 
     lines: Lines
     used: Ints
@@ -138,7 +112,6 @@ class _Seen(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays that grow with features and lines."""
         return int(self.lines.features.nbytes + self.used.nbytes + self.lines.feature_ptr.nbytes)
 
 
@@ -151,11 +124,7 @@ class _Examples(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """A prepared block.
-
-    `examples` have places among its keys or, with `kept`, among the kept rows of both tables; then
-    `input_keys` are empty if the block was seen before.
-    """
+    """A prepared block; `examples` have places among its keys or, with `kept`, kept rows."""
 
     examples: _Examples
     input_keys: Keys
@@ -166,7 +135,6 @@ class _Batch:
 
 
 def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabulary]:
-    """The settings as `surveyed`, and the vocabularies of words and labels."""
     assert isinstance(results.settings, ClassifierSettings)
     s, summary = surveyed(results.settings.decided(small=False), results.summary)
     return s, *unpack_summary(summary)
@@ -190,12 +158,10 @@ class Classifier(TextModel):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "classifier"
 
     @classmethod
     def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
-        """The vocabularies of words and labels, and how many rows n-grams have."""
         assert isinstance(settings, ClassifierSettings)
         s, prefix = settings.decided(small=False), settings.label.encode()
         warn_of_unread(counter.unread, "the input")
@@ -212,7 +178,6 @@ class Classifier(TextModel):
 
     @classmethod
     def reading(cls, settings: JobSettings) -> Reading:
-        """A column of texts, and one of labels."""
         assert isinstance(settings, ClassifierSettings)
         return Reading(
             "text",
@@ -223,10 +188,7 @@ class Classifier(TextModel):
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Takes dim, loss and n-grams from the file that the training starts from.
-
-        Without one it leaves to the length of the text what is ``auto``.
-        """
+        """Take shape and loss from `continue_from`; else the text's length decides ``auto``."""
         assert isinstance(settings, ClassifierSettings)
         if settings.continue_from:
             return warm_start.adopt(settings, explicit).decided(small=False)
@@ -234,16 +196,12 @@ class Classifier(TextModel):
 
     @classmethod
     def shuffles(cls, settings: JobSettings) -> bool:
-        """As the settings say."""
         assert isinstance(settings, ClassifierSettings)
         return settings.shuffle
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
-        """A small text as often as its lines need at this rate, which falls over all of them.
-
-        One that an older model goes on with as often as a large one: it is a part of the text.
-        """
+        """Small texts get the epochs that their lines need, unless a model is continued."""
         assert isinstance(settings, ClassifierSettings)
         epochs = EPOCHS
         if not settings.continue_from:
@@ -254,7 +212,6 @@ class Classifier(TextModel):
 
     @classmethod
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        """Sets the rows from `continue_from`."""
         assert isinstance(settings, ClassifierSettings)
         if not settings.continue_from:
             return None
@@ -263,7 +220,6 @@ class Classifier(TextModel):
     # --- at a worker -------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Unpacks the vocabularies and what follows from them."""
         self.settings, summary = surveyed(self.settings.decided(small=False), self.summary)
         s, (words, labels) = self.settings, unpack_summary(summary)
         self._words, self._labels = len(words), len(labels)
@@ -305,13 +261,11 @@ class Classifier(TextModel):
             self._blocks = 0
 
     def _input_keys(self, features: Ints) -> Keys:
-        """Keys of words and buckets."""
         keys = features.astype(np.uint64)
         keys[features >= self._words] += np.uint64(BUCKET_KEY - self._words)
         return keys
 
     def prepare(self, block: Block) -> _Batch | Lines:
-        """Numbers the block's features and labels and starts to pull its rows."""
         seen = self._read(block)
         lines = seen.lines
         if len(lines.features) == 0 or len(lines.labels) == 0:
@@ -326,13 +280,12 @@ class Classifier(TextModel):
         return batch
 
     def _ordered(self, lines: Lines, seed: int) -> Lines:
-        """Lines in the order in which they are trained."""
         return _shuffled(lines, seed) if self.settings.shuffle else lines
 
     def _place(
         self, block: Block, seen: _Seen, label_ids: Ints, labels: Ints, noise: Ints
     ) -> _Batch:
-        """The batch of a block whose rows are kept ones; it is seen with its places from now on."""
+        """Make the batch of a block with kept rows, and keep the block with its places."""
         assert self._shared is not None
         of_input, of_output = self._shared
         if self._blocks == 0 and not (block.first and self.loader(self.settings) is None):
@@ -342,7 +295,7 @@ class Classifier(TextModel):
         found = None
         if seen.numbering is not None:
             found = of_input.find_again(seen.numbering, seen.used)
-            if found is None:  # dropped for lack of room
+            if found is None:  # evicted
                 self._forget(block)
                 seen = self._read(block)
                 lines = seen.lines
@@ -367,9 +320,7 @@ class Classifier(TextModel):
         )
 
     def _round_part(self, block: Block, tokens: int) -> float:
-        """Part of a round that the block being prepared is: of several workers, the first rounds
-        are short.
-        """
+        """Part of a round that the next block is; the first rounds of several workers are short."""
         self._blocks += 1
         if self.workers == 1:
             before, after = block.progress
@@ -377,7 +328,6 @@ class Classifier(TextModel):
         return max(1 / ROUND_BLOCKS, ROUND_GROWTH / self._blocks)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on kept rows or local copies, and pushes what changed."""
         batch: _Batch | Lines = block.prepared
         if self._shared is not None:
             self._trained += 1
@@ -407,21 +357,19 @@ class Classifier(TextModel):
         }
 
     def workers_changed(self) -> None:
-        """Tells the kept rows."""
         for shared in self._shared or ():
             shared.workers = self.workers
 
     @property
     def owes(self) -> int:
-        """Blocks of this round, and those of the last one while some of its rows are not pushed."""
+        """Blocks of this round, and of the last one while some of its rows are not pushed."""
         sends = any(shared.sends for shared in self._shared or ())
         return self._trained + self._closed * sends
 
     def finish(self) -> None:
-        """Pushes what is left and waits for it."""
         for shared in self._shared or ():
             shared.flush()
-        self._shared = None  # the rows are the largest thing here, and the export has yet to come
+        self._shared = None  # the rows are the largest thing here, and the export follows
         self._seen.clear()
         super().finish()
 
@@ -432,7 +380,7 @@ class Classifier(TextModel):
         rates: Sequence[float],
         seed: int,
     ) -> tuple[float, int]:
-        """Trains a block on kept rows, with exchanges of these; loss, lines."""
+        """Train a block on kept rows, with exchanges between spans; loss, lines."""
         assert self._shared is not None
         of_input, of_output = self._shared
         inputs, outputs = of_input.ready(kept[0]), of_output.ready(kept[1])
@@ -469,7 +417,7 @@ class Classifier(TextModel):
         return loss, examples
 
     def _begin(self, batch: _Batch, inputs: Floats, outputs: Floats, rate: float) -> None:
-        """Measures how steep the loss is; counts steps on rows in a block's first lines."""
+        """Measure the loss's curvature and count steps on rows in a block's first lines."""
         assert self._shared is not None
         assert batch.label_places is not None
         of_input, of_output = self._shared
@@ -493,7 +441,6 @@ class Classifier(TextModel):
             of_output.saw(batch.label_places, some, share, every)
 
     def _set_steps(self, outputs: Floats, rate: float) -> None:
-        """Tells how far steps go, with the label rows as they are."""
         of_rows, of_labels = self._motions
         of_rows.a_step, of_labels.a_step = self._curvature.steps(rate, outputs, self.workers - 1)
 
@@ -506,11 +453,10 @@ class Classifier(TextModel):
         *,
         exchanging: bool = True,
     ) -> tuple[float, int]:
-        """Trains a block; pushes and pulls its label rows every few lines, or once if not
-        `exchanging`.
+        """Train a block; push and pull its label rows every few lines, or once if not `exchanging`.
 
-        A push starts when the one before it is done, so a pull can lack the last one only.  Pulls
-        also go ahead of the deltas of the previous block's input rows.
+        A push starts when the previous one is done, so a pull lacks at most the last one.  Pulls
+        overtake deltas of the previous block's input rows.
         """
         loss, examples = 0.0, 0
         push: Pending | None = None
@@ -538,7 +484,7 @@ class Classifier(TextModel):
         return loss, examples
 
     def _exchanges(self, line_num: int, output_num: int) -> list[int]:
-        """Lines at which label rows are pushed and pulled anew."""
+        """Lines at which label rows are pushed and pulled again."""
         lines = EXCHANGE_LINES
         if self.settings.loss == "ns":  # few rows a line: not before most of them were touched
             lines = max(lines, output_num // (1 + self.settings.negatives))
@@ -554,7 +500,7 @@ class Classifier(TextModel):
         rates: Sequence[float],
         seed: int,
     ) -> tuple[float, int]:
-        """Trains lines from `span[0]` to before `span[1]` with all threads; loss, lines."""
+        """Train lines from `span[0]` to before `span[1]` with all threads; loss, lines."""
         s = self.settings
         lines, noise = examples
         first, last = span
@@ -592,7 +538,7 @@ class Classifier(TextModel):
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
     def _read(self, block: Block) -> _Seen:
-        """A block as it was in an epoch before, or as it is read."""
+        """A block as kept from an earlier epoch, or read."""
         name = (block.path, block.start, block.stop)
         if name in self._seen:
             return self._seen[name]
@@ -608,17 +554,16 @@ class Classifier(TextModel):
         return seen
 
     def _keep(self, block: Block, seen: _Seen) -> None:
-        """Keeps a block for later epochs while there is room."""
+        """Keep a block for later epochs while there is room."""
         if self._seen_bytes + seen.nbytes <= SEEN_BYTES_MAX:
             self._seen_bytes += seen.nbytes
             self._seen[block.path, block.start, block.stop] = seen
 
     def _forget(self, block: Block) -> None:
-        """Drops a block that was kept."""
         self._seen_bytes -= self._seen.pop((block.path, block.start, block.stop)).nbytes
 
     def _outputs(self, lines: Lines, seed: int) -> tuple[Ints, Ints, Ints]:
-        """Labels whose rows a block needs, its own labels as places among them, and its noise."""
+        """Labels whose rows a block needs, its labels as places among them, and its negatives."""
         none = np.zeros(0, np.int32)
         if self.settings.loss != "ns":
             return np.arange(self._labels, dtype=np.int32), lines.labels, none
@@ -643,12 +588,10 @@ class Classifier(TextModel):
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """The .bin."""
         return (f"{settings.output}.bin",)
 
     @classmethod
     def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:
-        """The .bin."""
         assert isinstance(settings, ClassifierSettings)
         s, rest = surveyed(settings, summary)
         words, labels = unpack_summary(rest)
@@ -657,7 +600,7 @@ class Classifier(TextModel):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the .bin; rows travel in pieces."""
+        """Write the .bin; rows are pulled in pieces."""
         s, words, labels = _unpack(results)
         header = BinHeader(
             dim=s.dim,

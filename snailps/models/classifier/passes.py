@@ -1,35 +1,9 @@
-"""How often a classifier goes over its text, where the user leaves that to the model.
+"""How many epochs a classifier trains, where the user leaves that to the model.
 
     input files, their bytes -> lines_in -> lines; lines, rate -> enough_epochs -> epochs
 
-What is learnt depends on the sum of the rates of all lines, whether that comes of many lines, many
-epochs or a high rate.  Accuracy on held-out lines by this sum, up to 20,000 with rate .1, beyond
-with .5; Debian's descriptions (9 words) by 43 sections, titles of all packages (7 words) by 20 and
-by 5, documentation of Python's (87 words) by 18 packages (at .78 and .97 of these sums):
-
-| text, lines       | 2,500 | 5,000 | 10,000 | 20,000 | 25,000 | 50,000 | 5 epochs, .1 |
-|-------------------|-------|-------|--------|--------|--------|--------|--------------|
-| debian, 1,000     |  .102 |  .380 |   .482 |   .493 |   .495 |   .498 |  .047        |
-| debian, 4,000     |  .103 |  .317 |   .577 |   .635 |   .632 |   .637 |  .081        |
-| debian, 12,000    |       |  .304 |   .589 |   .710 |   .716 |   .729 |  .412        |
-| 20 titles, 1,000  |  .526 |  .589 |   .601 |   .606 |   .603 |   .606 |  .128        |
-| 20 titles, 4,000  |  .511 |  .645 |   .683 |   .688 |   .690 |   .688 |  .467        |
-| 20 titles, 12,000 |       |  .650 |   .724 |   .739 |   .740 |   .740 |  .683        |
-| 20 titles, 42,000 |       |       |        |   .785 |        |        |  .786        |
-| 5 titles, 1,000   |  .786 |  .790 |   .791 |   .792 |   .789 |   .789 |  .673        |
-| python, 3,900     |  .604 |  .637 |   .782 |   .849 |   .860 |   .863 |  .604        |
-
-N-grams of 4 characters see "word," and "Words" as nearly the same.  Accuracy with them and rate .5,
-beside scikit-learn's logistic regression of TF-IDF; a sum of 60,000 takes half of the time:
-
-| text, lines         | words | 4, 60,000 | 4, 120,000 | 5    | 4 to 5 | 3 to 5 | TF-IDF |
-|---------------------|-------|-----------|------------|------|--------|--------|--------|
-| debian, 12,600      |  .738 |           |       .793 | .789 |        |        |   .775 |
-| debian, 3,200       |  .605 |      .681 |       .693 | .689 |   .684 |   .675 |   .695 |
-| debian, 800         |  .490 |      .565 |       .575 | .555 |   .565 |   .585 |   .565 |
-| titles, 3,200       |  .578 |      .624 |       .623 | .619 |   .628 |   .618 |   .614 |
-| python, 3,200       |  .781 |      .842 |       .845 | .839 |   .840 |   .836 |   .784 |
-
+What is learnt depends on the sum of the rates of all lines, whether from many lines, many epochs or
+a high rate: docs/classifier.md has accuracies by this sum.  Looks at files, never at rows.
 """
 
 from __future__ import annotations
@@ -45,28 +19,22 @@ from snailps.data.unpacking import is_packed, is_url
 from snailps.models.classifier.settings import LR
 
 STEPS = 40_000.0
-"""Sum of the rates at the beginning of all lines."""
+"""Sum of the initial rates of all lines."""
 STEPS_GRAMS = 120_000.0
-"""The same with n-grams of characters, of which there are more to learn."""
+"""The same with n-grams of characters, which have more to learn."""
 PACKED = 3
-"""Bytes of a text for each of its packed file, about."""
+"""Bytes of a text for each byte of its packed file, about."""
 LINE_BYTES = 100
-"""Of a line, where no file can be looked at."""
+"""Bytes of a line, where no file can be read."""
 
 
 def enough_epochs(lines: int, lr: float, steps: float = STEPS) -> int:
-    """Epochs of a text of so many lines: `EPOCHS` of a large one, at most `EPOCHS_MAX`."""
+    """Epochs for `lines` lines: `EPOCHS` of a large text, at most `EPOCHS_MAX`."""
     return min(EPOCHS_MAX, max(EPOCHS, math.ceil(steps / (lr * max(1, lines)))))
 
 
 def is_small(inputs: Sequence[str]) -> bool:
-    """Whether a text is gone over more often than a large one; one that is fetched is large.
-
-    Raises
-    ------
-    DataError
-        A file is missing.
-    """
+    """Whether the text gets more epochs than a large one; a text to be fetched counts as large."""
     total = 0
     for path in files_of(inputs):
         if is_url(path):
@@ -77,13 +45,7 @@ def is_small(inputs: Sequence[str]) -> bool:
 
 
 def lines_in(inputs: Sequence[str], total_bytes: int) -> int:
-    """About how many lines the input has, by the beginning of its first file.
-
-    Raises
-    ------
-    DataError
-        There is no such file.
-    """
+    """Estimate the input's lines from the beginning of its first file."""
     head = head_of(files_of(inputs)[0])
     lines = head.count(b"\n")
     return max(1, round(total_bytes * lines / len(head)) if lines else total_bytes // LINE_BYTES)

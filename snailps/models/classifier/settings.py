@@ -19,7 +19,7 @@ from snailps.models.ngram_rows import AUTO
 from snailps.models.packed_tables import SHUFFLE
 
 AUTO_MAXN = -1
-"""Value of `maxn` in settings that leave it to the text."""
+"""Value of `maxn` that leaves it to the text."""
 LR, LR_GRAMS, GRAMS = 0.1, 0.5, 4
 """Rates without and with n-grams of characters, and their length; see `passes`."""
 
@@ -147,7 +147,6 @@ class ClassifierSettings(JobSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse impossible n-grams, hierarchical softmax, an invalid prefix, labels of no text."""
         JobSettings.validate(self, where)
         if self.label_column and not self.column:
             raise ConfigError(
@@ -171,7 +170,7 @@ class ClassifierSettings(JobSettings):
             )
 
     def decided(self, *, small: bool) -> ClassifierSettings:
-        """The settings with what is left to a text that is `small` or not."""
+        """The settings with ``auto`` values decided for a text that is `small` or not."""
         maxn, lr = self.maxn, self.lr or LR
         if maxn == AUTO_MAXN:
             maxn = GRAMS if small and not self.minn else 0

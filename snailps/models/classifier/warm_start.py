@@ -1,10 +1,10 @@
-"""A classifier that goes on from an earlier one: its file, more lines, more labels.
+"""Continue a classifier from its file, with more lines and more labels.
 
     settings + header of a .bin -> adopt -> settings
     counts of the new text + words and labels of the .bin -> count_on -> two vocabularies
     .bin -> put_model -> rows of the tables, before the training
 
-All of it runs once, at the master, so that the loss of a worker does not write a row twice.
+Runs once, at the master, so that the loss of a worker does not write a row twice.
 """
 
 from __future__ import annotations
@@ -26,21 +26,12 @@ from snailps.vectors import read_bin, read_header
 
 
 def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:
-    """The settings with the shape of the file that the training starts from.
-
-    Raises
-    ------
-    ConfigError
-        The user set another shape, or the file holds no classifier that can go on.
-    ModelFileError
-        The file cannot be read.
-    """
+    """Take the shape of the file that training starts from; the user must not set another one."""
     path = s.continue_from
     return with_shape(s, _shape_of(opened(s)), path, explicit)
 
 
 def _shape_of(path: str) -> dict[str, Any]:
-    """The settings that follow from a .bin file."""
     header = read_header(path)
     if header.model != "supervised" or header.loss == "hs":
         raise ConfigError(
@@ -54,19 +45,13 @@ def _shape_of(path: str) -> dict[str, Any]:
     }
     if header.maxn < max(header.minn, 1):
         shape |= {"minn": 0, "maxn": 0}
-    else:  # fastText takes a `minn` of 0 for 1
+    else:  # fastText reads a `minn` of 0 as 1
         shape |= {"minn": max(header.minn, 1), "maxn": header.maxn}
     return shape if header.bucket == 0 else {**shape, "bucket": header.bucket}
 
 
 def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:
-    """Words and labels of the model that training continues from, then those of the new text.
-
-    Raises
-    ------
-    ConfigError
-        The model's labels have another prefix.
-    """
+    """Words and labels of the continued model, then those of the new text."""
     model = read_bin(opened(s))
     prefix = s.label.encode()
     if other := next((one for one in model.labels if not one.startswith(prefix)), None):
@@ -85,21 +70,7 @@ def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, V
 def put_model(
     results: Results, s: ClassifierSettings, words: Vocabulary, labels: Vocabulary
 ) -> None:
-    """Sets all rows, of features and of labels, from the `.bin` file; new ones begin as usual.
-
-    Parameters
-    ----------
-    results : Results
-    s : ClassifierSettings
-        Its settings, as the survey completed them.
-    words, labels : Vocabulary
-        Of the survey.
-
-    Raises
-    ------
-    ModelFileError
-        The file has changed since the survey, or has values that are not finite.
-    """
+    """Set the rows of features and labels from the `.bin`; rows that it lacks begin as usual."""
     model = read_bin(opened(s))
     n = len(model.words)
     same = words.words[:n] == PackedWords.of(model.words)

@@ -5,8 +5,7 @@
 
 An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, their
 bytes, a name a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a row a name).
-`numpy.load` reads it.
-Where names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).
+If names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).
 """
 
 from __future__ import annotations
@@ -45,17 +44,7 @@ _OF_THE_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Numbered lines whose names are all known.
-
-    Attributes
-    ----------
-    ids : numpy.ndarray
-        int32 (columns, n).
-    values : numpy.ndarray
-        float32 (n,), or empty.
-    unknown : int
-        Lines that are left out.
-    """
+    """Numbered lines: ids (columns, n), values (n,) or empty; `unknown` counts dropped lines."""
 
     ids: NDArray[np.int32]
     values: NDArray[np.float32]
@@ -66,12 +55,7 @@ class Known:
 
 
 def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> None:
-    """Refuses missing files, and files whose first lines have other columns.
-
-    Raises
-    ------
-    DataError
-    """
+    """Raise a `DataError` for missing files, or first lines with other columns."""
     try:
         for path in files_of(paths)[:HEADS_MAX] if paths else ():
             head = head_of(path)
@@ -91,19 +75,9 @@ def read_lines(
     *,
     keep_unknown: bool = False,
 ) -> Known:
-    """All lines of some files, numbered.
+    """All lines of some files, numbered; `kinds` are those of the columns.
 
-    Parameters
-    ----------
-    columns : NameColumns
-    kinds : sequence of int
-        Kind of each column.
-    names : Names
-    paths : sequence of str
-    settings : JobSettings
-        Says where files from elsewhere are kept.
-    keep_unknown : bool
-        Lines with unknown names are kept, with -1 for them.
+    With `keep_unknown`, lines with unknown names are kept, with -1 for them.
     """
     ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0, np.float32)], 0
     for found in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
@@ -123,15 +97,7 @@ def read_lines(
 def columns_of(
     columns: NameColumns, paths: Sequence[str], scratch_dir: str = "", scratch_bytes: int = 0
 ) -> Iterator[Columns]:
-    """The lines of some files, a block at a time.
-
-    Parameters
-    ----------
-    columns : NameColumns
-    paths : sequence of str
-    scratch_dir, scratch_bytes
-        Where files from elsewhere are kept.
-    """
+    """The lines of some files, a block at a time."""
     if not paths:
         return
     scratch = Scratch(scratch_dir, scratch_bytes)
@@ -155,20 +121,14 @@ def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
 def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[str]:
     """The names of `packed_names`, one a row; bytes that are not UTF-8 become lone surrogates.
 
-    No bytes are no name where there are no rows, else the one that is empty.
+    An empty array is no name if there are no rows, else one empty name.
     """
     text = to_text(packed.tobytes())
     return text.split("\n") if text or len(rows) else []
 
 
 def write(path: str, settings: JobSettings, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Writes a model; returns the path.
-
-    Raises
-    ------
-    ModelFileError
-        The folder is missing or not writable, or the disk is full.  No partial file is left.
-    """
+    """Write a model; no partial file is left after a `ModelFileError`."""
     kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
     return write_arrays(path, {"about": about(kept), **arrays})
 
@@ -176,13 +136,7 @@ def write(path: str, settings: JobSettings, arrays: Mapping[str, NDArray[Any]]) 
 def read(
     path: str | Path, what: str, cls: type[JobSettings], kinds: Sequence[str]
 ) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
-    """Settings and arrays of a model.
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be read, or is of another model.
-    """
+    """Settings and arrays of a model, or a `ModelFileError`."""
     wanted = ("about", *kinds, *(f"{kind}.rows" for kind in kinds))
     arrays = read_arrays(path, what, wanted)
     try:

@@ -3,12 +3,9 @@
     lines "head relation tail" -> EmbeddingWorker -> kernels.train_triples -> differences
     tables, known triples -> ranking -> filtered MRR, hits@k           -> OUTPUT.npz
 
-Entities are names of kind 0, relations of kind 1.  The mathematics of training is the kernel's, how
-rows move `worker`'s; which queries, ranks and files there are is here.
-
-References
-----------
-In kernels/_triples.h.  Filtered ranks: A. Bordes et al., NIPS 2013; of equal scores the middle: M.
+Owns queries, ranks and files; the kernel computes (references in kernels/_triples.h), `worker`
+moves rows.  Entities are names of kind 0, relations of kind 1.
+Filtered ranks after A. Bordes et al., NIPS 2013; of equal scores the middle one, after M.
 Berrendorf et al., "On the ambiguity of rank-based evaluation", 2020.
 """
 
@@ -31,7 +28,7 @@ from snailps.models.embeddings.worker import Batch, EmbeddingWorker
 from snailps.models.local_sgd import Floats
 
 RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
-"""Numbers of what relations do, in `kernels.train_triples`."""
+"""Numbers of the models in `kernels.train_triples`."""
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
 
@@ -49,16 +46,7 @@ def unit_of(settings: KgeSettings) -> float:
 
 
 def queries(settings: KgeSettings, anchors: Rows, relations: Rows, *, tails: bool) -> Rows:
-    """What all candidates for the other end are compared with, float32 (n, dim).
-
-    Parameters
-    ----------
-    settings : KgeSettings
-    anchors, relations : numpy.ndarray
-        float32 (n, dim): rows of the known ends, and of relations.
-    tails : bool
-        Whether tails are the candidates; else heads.
-    """
+    """Vectors (n, dim) to compare candidates for the other ends of `anchors` with."""
     if settings.model == "transe":
         return anchors + relations if tails else anchors - relations
     if settings.model == "distmult":
@@ -86,7 +74,6 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def row_dim(cls, settings: EmbeddingSettings) -> int:
-        """Numbers of a row."""
         return settings.dim
 
     def train_part(
@@ -97,7 +84,6 @@ class KnowledgeGraph(EmbeddingWorker):
         rates: tuple[float, float],
         seed: int,
     ) -> float:
-        """Trains triples `part[0]` to before `part[1]`."""
         s = self.settings
         heads, relations, tails = batch.places
         return kernels.train_triples(
@@ -128,19 +114,18 @@ class KnowledgeGraph(EmbeddingWorker):
         )
 
     def curvature(self, rows: Floats) -> float:
-        """Of a logistic loss, at most a quarter, times squares of the other end's query."""
+        """At most a quarter, of the logistic loss, times squares of the other end's query."""
         if self.settings.distance:
             return 0.25
         return 0.25 * float(np.square(rows, dtype=np.float32).sum(1).mean())
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "kge"
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses hold-out files that are not triples, before the training."""
+        """Refuse hold-out files that are not triples, before the training."""
         EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         assert isinstance(settings, KgeSettings)
         for name, paths in (("test", settings.test), ("valid", settings.valid)):
@@ -169,7 +154,7 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the ``.npz``: names, rows of entities and of relations."""
+        """Write the ``.npz``: names, rows of entities and of relations."""
         s = results.settings
         names = cls.names(results)
         arrays: dict[str, NDArray[Any]] = {}
@@ -190,16 +175,7 @@ def rank(
     triples: NDArray[np.int32],
     known: NDArray[np.int32],
 ) -> NDArray[np.float64]:
-    """Filtered ranks of triples, tails and then heads, float64 (2 n,).
-
-    Parameters
-    ----------
-    settings : KgeSettings
-    entities, relations : numpy.ndarray
-        float32 (n, dim).
-    triples, known : numpy.ndarray
-        int32 (3, n): those to rank, and all that are true.
-    """
+    """Filtered ranks (2 n,) of triples (3, n), tails, then heads; `known` are all true triples."""
     found = []
     for tails in (True, False):
         anchor, other = (0, 2) if tails else (2, 0)

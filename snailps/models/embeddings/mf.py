@@ -3,16 +3,12 @@
     lines "user item [value]" -> EmbeddingWorker -> kernels -> differences
     tables, hold-out lines -> RMSE, or recall and NDCG of each user's list     -> OUTPUT.npz
 
-Users are names of kind 0, items of kind 1.  With ``loss: squared`` a row is [bias, factors]: a
-rating is the mean of all, both biases, and the product of the factors.  Learnt are ratings minus
-their mean, divided by their deviation, which the survey has exactly; the finished rows are those
-of ratings as they are written (`in_units`).  Otherwise a row is the
-factors, and each pair is ranked before drawn items.  How rows move is `worker`'s.
-
-References
-----------
-Y. Koren, R. Bell, C. Volinsky, "Matrix factorization techniques for recommender systems", IEEE
-Computer 42 (2009).  S. Rendle et al., "BPR", UAI 2009.
+Users are names of kind 0, items of kind 1.  With ``loss: squared`` a row is [bias, factors], and
+rating = mean + both biases + product of the factors; (rating - mean) / deviation is trained, both
+from the survey, and `in_units` converts the finished rows.  Otherwise a row is the factors, and
+each pair is ranked before drawn items.  `worker` moves rows.
+After Y. Koren et al., "Matrix factorization techniques for recommender systems", IEEE Computer 42
+(2009), and S. Rendle et al., "BPR", UAI 2009.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ LOSSES = {"softmax": 2, "pairwise": 3}
 """Numbers of losses in `kernels.train_triples`."""
 USER, ITEM = 0, 1
 EQUAL = 1e-7
-"""Deviation, of the mean, up to which float32 values are all the same."""
+"""Deviation / mean up to which float32 values are all the same."""
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
@@ -56,7 +52,7 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def row_dim(cls, settings: EmbeddingSettings) -> int:
-        """Numbers of a row, a bias included."""
+        """Floats of a row, a bias included."""
         assert isinstance(settings, MfSettings)
         return settings.row_dim
 
@@ -71,12 +67,12 @@ class MatrixFactorization(EmbeddingWorker):
         return self.settings.loss != "squared"
 
     def setup(self) -> None:
-        """Takes mean and deviation of all values from the survey."""
+        """Take mean and deviation of all values from the survey."""
         super().setup()
         self._encoding = encoding_of(self._names)
 
     def values_of(self, values: Floats) -> Floats:
-        """Minus their mean, divided by their deviation."""
+        """(values - mean) / deviation."""
         return self._encoding.labels_of(values.astype(np.float64)).astype(np.float32)
 
     def train_part(
@@ -87,7 +83,6 @@ class MatrixFactorization(EmbeddingWorker):
         rates: tuple[float, float],
         seed: int,
     ) -> float:
-        """Trains lines `part[0]` to before `part[1]`."""
         s = self.settings
         users, items = batch.places
         if s.loss == "squared":
@@ -139,12 +134,11 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "mf"
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses lines of another form, and a squared loss of lines without values."""
+        """Refuse malformed lines, and a squared loss of lines without values."""
         EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         assert isinstance(settings, MfSettings)
         files.check_heads(cls.columns, "test", settings.test)
@@ -185,14 +179,14 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
-        """Rows of all names of a kind, float32 (n, dim), of values as they are written."""
+        """Rows of all names of a kind, float32 (n, dim), for values as they are written."""
         rows, s = cls.rows_of_kind(results, names, kind), results.settings
         assert isinstance(s, MfSettings)
         return in_units(rows, encoding_of(names)) if s.loss == "squared" else rows
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the ``.npz``: names, rows of users and of items, the mean of all values."""
+        """Write the ``.npz``: names, rows of users and of items, the mean of all values."""
         s = results.settings
         names = cls.names(results)
         mean = np.array([encoding_of(names).centre], np.float32)
@@ -210,7 +204,7 @@ class MatrixFactorization(EmbeddingWorker):
 def encoding_of(names: Names) -> Encoding:
     """Mean and deviation of all values; 0 and 1 without any.
 
-    Rounded, as the order of the survey's parts is in the last places of its sums.
+    Rounded, as the order of the survey's parts changes the last digits of its sums.
     """
     number, total, squares = names.sums.tolist()
     if not number:
@@ -223,23 +217,14 @@ def encoding_of(names: Names) -> Encoding:
 
 
 def in_units(rows: Rows, encoding: Encoding) -> Rows:
-    """Rows [bias, factors] of encoded values as those of values that they were made of."""
+    """Convert rows [bias, factors] of encoded values to rows of values as written."""
     scales = np.full(rows.shape[1], encoding.deviation**0.5, np.float32)
     scales[0] = encoding.deviation
     return rows * scales
 
 
 def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> Floats:
-    """Predicted values of pairs, float32 (n,).
-
-    Parameters
-    ----------
-    mean : float
-    users, items : numpy.ndarray
-        float32 (n, 1 + factors).
-    pairs : numpy.ndarray
-        int32 (2, n); -1 for an unknown name, which has neither bias nor factors.
-    """
+    """Predicted values (n,) of pairs (2, n); -1 is an unknown name, without bias and factors."""
     found = np.full(pairs.shape[1], mean, np.float32)
     step = 1 << 16
     for at in range(0, pairs.shape[1], step):
@@ -265,17 +250,10 @@ def rating_figures(found: Floats, values: Floats) -> dict[str, float]:
 def list_figures(
     users: Rows, items: Rows, pairs: NDArray[np.int32], seen: NDArray[np.int32], top: int
 ) -> dict[str, float]:
-    """Means over users of the quality of their lists of `top` items that they have not seen.
+    """Means over users of recall and NDCG of their best `top` items but those in `seen` pairs.
 
     Recall is hits over those of a perfect list, NDCG the discounted gain over that of a perfect
     list.
-
-    Parameters
-    ----------
-    users, items : numpy.ndarray
-        float32 (n, factors).
-    pairs, seen : numpy.ndarray
-        int32 (2, n): hold-out pairs, and those of the training.
     """
     asked, of = np.unique(pairs[0], return_inverse=True)
     place = np.full(len(users), -1, np.int32)

@@ -2,7 +2,7 @@
 
     OUTPUT.npz -> load -> GraphModel, FactorModel -> scores, best answers, neighbours
 
-The whole model is in memory, read only.  What scores mean is `kge`'s and `mf`'s.
+The whole model is in memory, read only; `kge` and `mf` define the scores.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from snailps.vectors.words import to_bytes, to_text
 SCORED = 1 << 16
 """Lines that are scored together."""
 ASKED = "?"
-"""Cell of a line that is asked for."""
+"""Cell of a line whose best names are asked for."""
 READERS = {
     "snailps.models.embeddings.kge:KnowledgeGraph": "GraphModel",
     "snailps.models.embeddings.mf:MatrixFactorization": "FactorModel",
 }
-"""Class of each model's file, by `worker_class`."""
+"""Reader of each model's file, by `worker_class`."""
 
 Floats = NDArray[np.float32]
 Name = str | int
@@ -78,7 +78,7 @@ class NamedRows:
             ) from None
 
     def say_whole(self, kinds: Iterable[str]) -> None:
-        """Says that names of some kinds are whole numbers: answers have these as `int`."""
+        """Declare that names of some kinds are whole numbers: answers have these as `int`."""
         self.whole_kinds = frozenset(kinds)
         for kind in self.whole_kinds:
             self._names[kind] = list(map(int, self._texts[kind]))
@@ -135,13 +135,6 @@ class NamedRows:
         return np.fromiter((find(name, -1) for name in names), np.int32, len(names))
 
     def _best(self, kind: str, scores: Floats, k: int, without: Iterable[Name] = ()) -> Best:
-        """The `k` best names of a kind.
-
-        Raises
-        ------
-        DataError
-            `k` is below 0.
-        """
         if k < 0:
             raise DataError(f"k: expected at least 0 answers, got {k}")
         scores = scores.copy()
@@ -227,7 +220,7 @@ class NamedRows:
         return direction
 
     def _factors(self, kind: str) -> Floats:
-        """What is compared of rows: all of them."""
+        """The columns of rows that are compared: all of them."""
         return self._rows[kind]
 
     def _cosines(self, kind: str, own: Floats) -> Floats:

@@ -27,13 +27,7 @@ Numbers = NDArray[np.int64]
 
 
 def scores(queries: Floats, rows: Floats, metric: int) -> Floats:
-    """Scores of queries and candidates, float32 (b, n), by a metric of `kernels.train_triples`.
-
-    Parameters
-    ----------
-    queries, rows : numpy.ndarray
-        float32 (b, dim), (n, dim), C-contiguous.
-    """
+    """Scores (b, n) of queries (b, dim) and candidates (n, dim), C-contiguous."""
     if metric == PRODUCT:
         found: Floats = queries @ rows.T
         return found
@@ -43,7 +37,7 @@ def scores(queries: Floats, rows: Floats, metric: int) -> Floats:
 
 
 def own_scores(queries: Floats, rows: Floats, metric: int) -> Floats:
-    """Score of each query and the row of the same number, float32 (n,), as `scores` has them."""
+    """Score of each query with the row of the same number, float32 (n,)."""
     if metric == PRODUCT:
         found: Floats = np.einsum("ij,ij->i", queries, rows)
         return found
@@ -67,22 +61,8 @@ def filtered_ranks(
 ) -> NDArray[np.float64]:
     """Rank of each query's answer among all candidates but the other known answers.
 
-    Parameters
-    ----------
-    queries : callable
-        A range of queries -> float32 (b, dim).
-    rows : numpy.ndarray
-        float32 (n, dim): candidates.
-    metric : int
-    pairs, answers : numpy.ndarray
-        int64 (m,): what is asked, int32 (m,): its answer.
-    known_pairs, known_answers : numpy.ndarray
-        All that is known; may or may not include the answers.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64 (m,), from 1 on; among equal scores the middle.
+    ``queries(range)`` gives queries, (b, dim); `pairs`, `known_pairs` are numbers of queries, and
+    answers are among `known_answers` or not.  Ranks count from 1; among equal scores the middle.
     """
     order = np.argsort(known_pairs, kind="stable")
     known_pairs, known_answers = known_pairs[order], known_answers[order]
@@ -109,7 +89,7 @@ def filtered_ranks(
 
 
 def _in_threads(function: Callable[[slice], Any], queries: int, candidates: int) -> Iterator[Any]:
-    """Calls a function on ranges of queries."""
+    """Call a function on ranges of queries."""
     step = max(1, min(-(-queries // kernels.cores()), BLOCK_SCORES // max(1, candidates)))
     with ThreadPoolExecutor(kernels.cores(), "snailps-rank") as pool:
         yield from pool.map(
@@ -131,22 +111,9 @@ def figures_of(ranks: NDArray[np.float64]) -> Mapping[str, float]:
 def top_lists(
     users: Floats, items: Floats, count: int, seen_users: Ids, seen_items: Ids
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """The best items of each user, without those that it has seen.
+    """Ranges of users with each one's best items, best first, but those seen: (first user, items).
 
-    Parameters
-    ----------
-    users, items : numpy.ndarray
-        float32 (b, dim), (n, dim).
-    count : int
-    seen_users, seen_items : numpy.ndarray
-        int32: pairs; users are rows of `users`.
-
-    Yields
-    ------
-    first : int
-        First user of a range.
-    best : numpy.ndarray
-        int64 (users of the range, count or n), best first.
+    `seen_users`, `seen_items` are pairs; users are rows of `users`.
     """
     order = np.argsort(seen_users, kind="stable")
     seen_users, seen_items = seen_users[order], seen_items[order]

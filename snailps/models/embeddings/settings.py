@@ -101,7 +101,7 @@ class EmbeddingSettings(JobSettings):
 
     @property
     def rate(self) -> float:
-        """Step size at the beginning: `lr`, or the model's choice."""
+        """Initial step size: `lr`, or the model's choice."""
         return self.lr or 0.1
 
 
@@ -156,7 +156,6 @@ class KgeSettings(EmbeddingSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse an odd number of parts of complex numbers."""
         EmbeddingSettings.validate(self, where)
         if self.model in ("complex", "rotate") and self.dim % 2:
             raise ConfigError(
@@ -181,7 +180,7 @@ class KgeSettings(EmbeddingSettings):
             return self.scale
         if self.normalize:
             return float((6 / self.dim) ** 0.5)
-        if self.distance:  # what RotatE's authors take: distances begin below the margin
+        if self.distance:  # as in RotatE's paper: distances begin below the margin
             components = self.dim // 2 if self.model == "rotate" else self.dim
             return (self.margin + 2) / components
         return 0.5 / float(self.dim**0.5)
@@ -239,7 +238,7 @@ class MfSettings(EmbeddingSettings):
 
     @property
     def row_dim(self) -> int:
-        """Numbers of a row, a bias included."""
+        """Floats of a row, a bias included."""
         return self.dim + (self.loss == "squared")
 
     @property

@@ -4,10 +4,10 @@
     prepare: bytes -> numbers (kept for later epochs) -> shuffled -> places of rows -> PULL
     train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
-All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i``.  The optimizer runs at
+All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i``.  The optimiser runs at
 the worker, and the deltas of weights and state add up.  Rows are kept and exchanged by rate
-(`shared_rows`); with bsp and ssp a block trains copies (`local_sgd`).  A subclass says what the
-columns are and calls its kernel: `columns`, `kinds`, `train_part`.
+(`shared_rows`); with bsp and ssp a block trains copies (`local_sgd`).  A subclass declares the
+columns and calls its kernel: `columns`, `kinds`, `train_part`.
 """
 
 from __future__ import annotations
@@ -46,34 +46,30 @@ TABLE = "rows"
 KIND_KEY = 1 << 40
 """Key of name 0 of the second kind: names of the first may grow to as many."""
 ENOUGH_BYTES = 16 << 20
-"""Of all epochs of a small input."""
+"""Bytes of all epochs of a small input."""
 BLOCK_BYTES_MAX = 4 << 20
 BLOCK_BYTES_SMALL = 256 << 10
-"""Below this size the lease of a block costs more than a tenth of its training."""
+"""Bytes below which the lease of a block costs more than a tenth of its training."""
 ENCODED_BYTES = 256 << 20
 """Memory of numbered lines that a worker keeps for later epochs."""
 NOISE_USES = 4
-"""How often a row among the candidates is drawn as a negative, about, if not all are candidates."""
+"""Draws of a row among the candidates as a negative, about, if not all names are candidates."""
 NOISE_MIN = 4096
 ROUND_LINES = 250_000
 ROUND_LINES_ALONE = 1 << 20
 ROUND_PART = 1 / 4
-"""Of an epoch: a round ends then, or after so many lines.  A worker that dies loses its round."""
+"""Part of an epoch that a round is, at most.  A worker that dies loses its round."""
 FACTOR_STEP = 0.3
-"""With AdaGrad: how far a row goes in a step, in its relative sum of squared gradients.  umls, 50
-epochs, 4 workers: MRR of ComplEx and RotatE .836 and .803 at 3, .897 and .832 at .3, .890 and .847
-at .1; one worker .892 and .872.  240,000 planted ratings, 4 workers: RMSE .569 at .3, .582 at .05;
-one worker .564."""
+"""With AdaGrad: curvature of a step on a row, by its relative sum of squared gradients."""
 GROWTH = 0.03
-"""`SharedRows.growth` with AdaGrad: how far a step on factors goes is not known beforehand.  What
-this and the next two are worth is in docs/design/shared-rows.md."""
+"""`SharedRows.growth` with AdaGrad; this and the next two: docs/design/shared-rows.md."""
 STEPS_MIN = 0.5
-"""The same, of `steps_min`: rare rows are pulled again between two own steps."""
+"""`SharedRows.steps_min` with AdaGrad: rare rows are pulled again between two own steps."""
 OTHERS_LEAST = 1.0
-"""`Motion.others_least`: a step on a row is as short as behind one of each other worker."""
+"""`Motion.others_least`: a step on a row is as short as after one step of each other worker."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
-"""Rows of a block that are looked at for numbers that are not finite."""
+"""Rows of a block that are checked for values that are not finite."""
 SAMPLE = 1 << 15
 """Lines of a block whose steps are counted, at most."""
 MARKED_MAX = 1 << 24
@@ -84,17 +80,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Lines:
-    """Numbered lines of a block.
-
-    Attributes
-    ----------
-    keys : numpy.ndarray
-        uint64: of all its names, each once.
-    places : numpy.ndarray
-        int32 (columns, n): among these.
-    values : numpy.ndarray
-        float32 (n,), or empty.
-    """
+    """Numbered lines of a block: distinct keys, places (columns, n), values (n,) or empty."""
 
     keys: Keys
     places: Ids
@@ -105,24 +91,14 @@ class Lines:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its arrays."""
         return self.keys.nbytes + self.places.nbytes + self.values.nbytes
 
 
 @dataclass(slots=True)
 class Batch:
-    """A prepared block.
+    """A prepared block: places (columns, n) of rows, either `copies` being pulled or `kept` ones.
 
-    Attributes
-    ----------
-    places : numpy.ndarray
-        int32 (columns, n): rows of each line.
-    values : numpy.ndarray
-        float32 (n,), or empty.
-    noise : numpy.ndarray
-        int32: rows that negatives are drawn from; empty if the model draws none.
-    copies, kept : optional
-        The rows: copies that are being pulled, or kept ones.
+    `noise` are places of rows that negatives are drawn from, or empty.
     """
 
     places: Ids
@@ -136,13 +112,10 @@ class Batch:
 
 
 class NameSurveyor:
-    """Merges names and their counts."""
-
     def __init__(self, kinds: int) -> None:
         self._counts = NameCounts(kinds)
 
     def add(self, part: bytes) -> None:
-        """Takes the names of some blocks."""
         self._counts.merge(part)
 
     def result(self) -> bytes:
@@ -151,25 +124,21 @@ class NameSurveyor:
 
 
 class NamePart:
-    """Counts the names of a worker's blocks."""
-
     def __init__(self, model: EmbeddingWorker) -> None:
         self._model, self._counts = model, NameCounts(len(model.kinds))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the counts."""
         return self._counts.size_bytes
 
     def add(self, block: Block) -> None:
-        """Counts the names of a block."""
         columns = self._model.read(block)
         for names, kind in zip(columns.names, self._model.kind_of_column, strict=True):
             self._counts.add(kind, names)
         self._counts.add_values(columns.values)
 
     def take(self) -> bytes:
-        """The counts; begins anew."""
+        """The counts; counting begins anew."""
         part, self._counts = self._counts.dump(), NameCounts(len(self._model.kinds))
         return part
 
@@ -194,7 +163,7 @@ class EmbeddingWorker(Worker):
     @classmethod
     @abstractmethod
     def row_dim(cls, settings: EmbeddingSettings) -> int:
-        """Numbers of a row."""
+        """Floats of a row."""
 
     @abstractmethod
     def train_part(
@@ -205,42 +174,35 @@ class EmbeddingWorker(Worker):
         rates: tuple[float, float],
         seed: int,
     ) -> float:
-        """Trains lines `part[0]` to before `part[1]`; called by several threads at once.
-
-        Returns
-        -------
-        float
-            Sum of their losses before each step.
-        """
+        """Train lines ``range(*part)``; sum of losses before each step.  Threads call it."""
 
     @abstractmethod
     def curvature(self, rows: Floats) -> float:
-        """Curvature of a line's loss along one of its rows, by a sample of rows, about."""
+        """Curvature of a line's loss along one of its rows, estimated on a sample of rows."""
 
     def values_of(self, values: Floats) -> Floats:
-        """Values of lines, as they are learnt."""
+        """Values of lines, encoded for the training."""
         return values
 
     @property
     def init(self) -> str:
-        """How first rows are made."""
+        """`init` of the table."""
         return "uniform"
 
     @property
     def draws(self) -> bool:
-        """Whether it draws negatives."""
+        """Whether the model draws negatives."""
         return True
 
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
     def read(cls, block: Block) -> Columns:
-        """Names and values of a block's lines."""
         return cls.columns.read(block.data, block.path, block.start, block.head())
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses optimizers whose deltas do not add up, and lines of another form."""
+        """Refuse optimisers whose deltas do not add up, and malformed lines."""
         assert isinstance(settings, EmbeddingSettings)
         if settings.method not in METHODS:
             raise ConfigError(
@@ -251,7 +213,7 @@ class EmbeddingWorker(Worker):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch, of several workers a twentieth to a quarter of a share."""
+        """A tenth of an epoch; of several workers a twentieth to a quarter of a share."""
         if workers == 1:
             share, least = total_bytes // 10, min(BLOCK_BYTES_SMALL, total_bytes)
         else:
@@ -261,17 +223,15 @@ class EmbeddingWorker(Worker):
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
-        """Small inputs as often as `ENOUGH_BYTES` allow, all of them: the rate falls over them."""
+        """Small inputs get the epochs that `ENOUGH_BYTES` allows, all of them: the rate falls."""
         return Passes.by_size(total_bytes, ENOUGH_BYTES, ends=False)
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """Counts names."""
         return NameSurveyor(len(cls.kinds))
 
     @classmethod
     def names(cls, results: Results) -> Names:
-        """All names."""
         return Names(results.summary)
 
     @classmethod
@@ -296,7 +256,6 @@ class EmbeddingWorker(Worker):
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """The .npz."""
         return (f"{settings.output}.npz",)
 
     # --- at a worker -------------------------------------------------------------------------
@@ -311,11 +270,9 @@ class EmbeddingWorker(Worker):
         return (Table(TABLE, self.row_dim(s), init=self.init, scale=scale, **own),)
 
     def survey_part(self) -> SurveyPart:
-        """Counts names."""
         return NamePart(self)
 
     def setup(self) -> None:
-        """Makes the numbering of names, the local-SGD runtime, and the kept rows."""
         s = self.settings
         self._names = Names(self.summary)
         self._encoded: dict[tuple[str, int, int], Lines] = {}
@@ -336,7 +293,6 @@ class EmbeddingWorker(Worker):
             self.shared_rows = make(growth=GROWTH, steps_min=STEPS_MIN) if parts > 1 else make()
 
     def workers_changed(self) -> None:
-        """Exchanges rows for as many."""
         if self.shared_rows is not None:
             self.shared_rows.workers = self.workers
 
@@ -346,7 +302,7 @@ class EmbeddingWorker(Worker):
         return self.shared_rows is not None and self.shared_rows.owes
 
     def prepare(self, block: Block) -> Batch:
-        """Numbers the block's lines, draws candidates of negatives, starts to pull rows."""
+        """Number the block's lines, draw candidates of negatives, start to pull rows."""
         lines = self._lines(block)
         n = len(lines)
         if n == 0:
@@ -416,7 +372,7 @@ class EmbeddingWorker(Worker):
         return keys
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on kept rows, or on local copies whose deltas it pushes."""
+        """Train on kept rows, or on local copies whose deltas are pushed."""
         batch: Batch = block.prepared
         s = self.settings
         begin, end = (s.rate * (1 - (1 - s.lr_end) * at) for at in block.progress)
@@ -439,7 +395,7 @@ class EmbeddingWorker(Worker):
     def _train_kept(
         self, batch: Batch, kept: KeptRows, rates: tuple[float, float], seed: int
     ) -> float:
-        """Trains on kept rows, with exchanges of these; the sum of losses."""
+        """Train on kept rows, with exchanges between spans; the sum of losses."""
         shared = self.shared_rows
         assert shared is not None
         rows = shared.ready(kept)
@@ -468,13 +424,13 @@ class EmbeddingWorker(Worker):
         return loss if are_finite(rows[batch.places[:, -CHECKED:]]) else float("nan")
 
     def _set_step(self, batch: Batch, rows: Floats, rate: float) -> None:
-        """Tells `shared_rows` how far a step goes, by rows of this block."""
+        """Set the motion of `shared_rows` by rows of this block."""
         sample = rows[batch.places[:, :CHECKED].ravel(), : self.sgd.layout.dim]
         self.motion.a_step = rate * self.curvature(sample)
         self.motion.a_factor_step = rate * FACTOR_STEP
 
     def _count(self, batch: Batch, shared: SharedRows) -> None:
-        """Counts steps on rows in a sample of a block."""
+        """Count steps on rows in a sample of a block."""
         some = min(len(batch), SAMPLE)
         places = [batch.places[:, :some].ravel()]
         weights = [np.ones(len(places[0]), np.float32)]
@@ -491,7 +447,7 @@ class EmbeddingWorker(Worker):
         rates: tuple[float, float],
         seed: int,
     ) -> float:
-        """Trains a range of lines with all threads."""
+        """Train a range of lines with all threads."""
         group = self.settings.shared
         parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * group)))
         edges = np.linspace(span[0], span[1], parts + 1).astype(int).tolist()
@@ -512,7 +468,7 @@ class EmbeddingWorker(Worker):
         trained: tuple[Floats, ...],
         deltas: Floats,
     ) -> None:
-        """Scales deltas to the shares that are due if as many blocks are trained at once."""
+        """Scale deltas to their shares while `sharers` blocks are trained at once."""
         dim = self.sgd.layout.dim
         own = np.bincount(batch.places.ravel(), minlength=len(deltas)).astype(np.float32)
         if len(batch.noise):
@@ -529,7 +485,6 @@ class EmbeddingWorker(Worker):
         deltas[:, :dim] = weights
 
     def finish(self) -> None:
-        """Pushes what is left and waits for it."""
         if self.shared_rows is not None:
             self.shared_rows.flush()
         self.sgd.close()

@@ -1,10 +1,10 @@
 """Evaluation at the master after each round: the loss on the test windows, and the files.
 
-    tables -> loss                    -> figures of the round
+    tables -> loss                    -> metrics of the round
            -> OUTPUT.weights.npz, OUTPUT.embedding.txt, OUTPUT.history.jsonl   (all atomically)
 
-A thread writes the files, one round's at a time, while the next round trains: the history of every
-round, the arrays (20 ms of a core for 16,000 words) once a second and at the end.
+A thread writes the files while the next round trains: the history of every round, the arrays once
+a second and at the end.
 """
 
 from __future__ import annotations
@@ -37,18 +37,13 @@ _TOGETHER = 64
 _LINES = 4096
 """Rows converted to text at a time."""
 FILES = ("weights.npz", "embedding.txt", "history.jsonl")
-"""What is written: these behind OUTPUT."""
+"""Suffixes of the files behind OUTPUT."""
 SAVE_EVERY_S = 1.0
-"""Seconds of training from one writing of the arrays to the next: learners need the core, too."""
+"""Seconds of training between writings of the arrays: learners need the core, too."""
 
 
 class RoundEvaluator:
-    """Test windows, a network to score them with, and the history of the run.
-
-    Parameters
-    ----------
-    settings : FedAvgSettings
-    """
+    """Test windows, a network to score them with, and the history of the run."""
 
     def __init__(self, settings: FedAvgSettings) -> None:
         self._settings = settings
@@ -66,14 +61,7 @@ class RoundEvaluator:
         self._history: list[dict[str, Any]] = []
 
     def look(self, results: Results, round_: int) -> dict[str, Any]:
-        """Figures of a round; starts to write its files.
-
-        Returns
-        -------
-        dict
-            ``loss`` (mean over the test windows), ``windows_per_learner`` (trained so far) and
-            ``seconds`` (of training so far).
-        """
+        """Mean loss, windows per learner, seconds of training; start to write the round's files."""
         embedding = results.pull("embedding", np.arange(len(self._words), dtype=np.uint64))
         output = results.pull("output", np.arange(self._network.panels, dtype=np.uint64))
         s = self._settings
@@ -95,7 +83,7 @@ class RoundEvaluator:
         return figures
 
     def _write(self, seconds: float, history: Callable[[], None] = lambda: None) -> None:
-        """Starts to write a history, and the arrays if they are due after so many seconds."""
+        """Start to write a history, and the arrays if they are due after `seconds` of training."""
         self._wait()
         due = None
         if seconds >= self._saved_s + SAVE_EVERY_S:
@@ -110,7 +98,7 @@ class RoundEvaluator:
         self._writing = self._writer.submit(save)
 
     def _go_on(self) -> None:
-        """Reads the history of a run that continues from a checkpoint."""
+        """Read the history of a run that continues from a checkpoint."""
         path = self._paths()["history.jsonl"]
         if self._settings.output and path.exists():
             _, self._history = read_history(path)
@@ -132,7 +120,7 @@ class RoundEvaluator:
         return sum(task.result() for task in tasks) / self._test_num
 
     def finish(self) -> list[str]:
-        """Writes what is not written yet; returns the paths of the files."""
+        """Write what is not written yet; returns the paths of the files."""
         self._write(math.inf)
         self._wait()
         return [str(path) for path in self._paths().values()] if self._history else []
@@ -160,7 +148,6 @@ class RoundEvaluator:
         return {name: Path(f"{self._settings.output}.{name}") for name in FILES}
 
     def _save(self, round_: int, embedding: Floats, output: Floats) -> None:
-        """Writes the arrays of a round."""
         paths = self._paths()
         weights, biases = plain_output(output, len(self._words), self._settings.dim)
         with atomic_file(paths["weights.npz"]) as file:

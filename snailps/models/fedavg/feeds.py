@@ -23,17 +23,7 @@ from snailps.models.fedavg.settings import FedAvgSettings
 
 
 class Feeds:
-    """Running pipelines of a client; `close` ends them.
-
-    Parameters
-    ----------
-    settings : FedAvgSettings
-    words : sequence of bytes
-        The vocabulary.
-    learners : int
-    index, clients : int
-        Number of this client, from 0, and number of clients.
-    """
+    """Running pipelines of client `index`; `close` ends them."""
 
     def __init__(
         self,
@@ -67,13 +57,7 @@ class Feeds:
             scratch.close()
 
     def take(self, learner: int) -> NDArray[np.int32]:
-        """The learner's next batch, int32 (bs, window).
-
-        Raises
-        ------
-        DataError
-            A stage failed, or the last one yields something else.
-        """
+        """The learner's next batch, int32 (bs, window), or a `DataError` if a stage failed."""
         batch = self._pipelines[learner % self.count].take(learner // self.count)
         if not isinstance(batch, np.ndarray) or batch.dtype != np.int32 or batch.ndim != 2:
             raise DataError(
@@ -82,7 +66,7 @@ class Feeds:
         return batch
 
     def close(self) -> None:
-        """Ends the pipelines; more calls do nothing."""
+        """End the pipelines; idempotent."""
         for pipeline in self._pipelines:
             pipeline.close()
 
@@ -93,11 +77,6 @@ def stages_of(
     """The stages after the reader, for pipeline `number` of all.
 
     `size`: bytes of its part of the input, which must contain a known word; 0: not checked.
-
-    Raises
-    ------
-    ConfigError
-        A name is neither built in nor ``package.module:name``.
     """
     stages: list[Runs] = []
     for name in settings.stages:

@@ -21,25 +21,7 @@ Floats = NDArray[np.float32]
 
 
 class Learner:
-    """One learner.
-
-    Parameters
-    ----------
-    words : int
-        Size of the vocabulary.
-    settings : FedAvgSettings
-
-    Attributes
-    ----------
-    network : Network
-        Weights and moments after the last round.
-    touched : numpy.ndarray
-        float32 (words,): uses of each word as context in the last round.
-    windows : int
-        Windows of the last round.
-    loss : float
-        Sum of their losses.
-    """
+    """A network, and uses of words (`touched`), windows and loss of the last round."""
 
     def __init__(self, words: int, settings: FedAvgSettings) -> None:
         self._settings = settings
@@ -50,7 +32,7 @@ class Learner:
         self.loss = 0.0
 
     def _begin(self, base: Network, moments: bool) -> None:
-        """Copies the weights of `base` and, with `moments`, its moments."""
+        """Copy the weights of `base` and, with `moments`, its moments."""
         layers = 3 if moments else 1
         self.network.embedding[:layers] = base.embedding[:layers]
         self.network.output[:layers] = base.output[:layers]
@@ -65,23 +47,10 @@ class Learner:
         *,
         moments: bool,
     ) -> None:
-        """Trains a round: `bpe` steps from the weights (and moments) of `base`, a batch each.
+        """Train a round: `bpe` steps from the weights (and moments) of `base`, a batch each.
 
-        Parameters
-        ----------
-        base : Network
-            Not changed.
-        take : callable
-            Returns the next batch, or None if there are no more.
-        steps : int
-            Steps that the network has taken in earlier rounds.
-        moments : bool
-            Start with the moments of `base` instead of its own.
-
-        Raises
-        ------
-        DataError
-            The input has ended.
+        `take` returns None after the last batch.  `steps` were taken in earlier rounds.  Without
+        `moments` the learner starts with its own.
         """
         s = self._settings
         self._begin(base, moments)

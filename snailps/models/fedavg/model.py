@@ -4,8 +4,8 @@
     (access method `average`: the servers divide when the round ends)
 
 All sums run in the order of the learners, and batches are given out in turn, so runs with the same
-settings are bit-identical.  The master (master/job/) decides on rounds, their workers and their
-end; evaluation.py evaluates and saves.
+settings are bit-identical.  The master (master/job/) chooses rounds, their workers and their end;
+evaluation.py evaluates and saves.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FedAvg(Worker):
         return tables
 
     def setup(self) -> None:
-        """Allocates networks; pipelines start with the first block of a client."""
+        """Allocate networks; pipelines start with the first block of a client."""
         s = self.settings
         self._learner_num = s.learners or self.threads
         if s.pipelines > self._learner_num:
@@ -100,7 +100,6 @@ class FedAvg(Worker):
         return self._shares_moments or self._learner_num > 1
 
     def prepare(self, block: Block) -> list[Pending]:
-        """Starts to pull the round's weights."""
         return [self.pull_async(name, keys) for name, keys in self._wanted()]
 
     def _wanted(self) -> list[tuple[str, NDArray[np.uint64]]]:
@@ -109,7 +108,7 @@ class FedAvg(Worker):
         return [(_named(part, name), keys[part]) for name in layers for part in keys]
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains a round: every learner takes `bpe` batches, from the same weights."""
+        """Train a round: every learner takes `bpe` batches, from the same weights."""
         self._take_base([pull.wait() for pull in block.prepared])
         if self._keeping is not None:
             self._keeping.result()
@@ -139,7 +138,7 @@ class FedAvg(Worker):
         }
 
     def _client_of(self, index: int) -> _Client:
-        """The pipelines and learners of a client; several only after another worker was lost."""
+        """Pipelines and learners of a client; a worker has several only after another was lost."""
         if index not in self._clients:
             learners = [Learner(len(self._words), self.settings) for _ in range(self._learner_num)]
             feeds = Feeds(self.settings, self._words, self._learner_num, index, self.workers)
@@ -147,7 +146,7 @@ class FedAvg(Worker):
         return self._clients[index]
 
     def _take_base(self, rows: Sequence[NDArray[np.float32]]) -> None:
-        """Copies pulled rows into `_base`, which keeps the moments of an only worker."""
+        """Copy pulled rows into `_base`, which keeps the moments of an only worker."""
         base = self._base
         base.put_embedding(0, rows[0])
         base.put_output(0, rows[1])
@@ -158,7 +157,7 @@ class FedAvg(Worker):
                 base.counts[:] = rows[at][:, self.settings.dim]
 
     def _push(self, learners: Sequence[Learner]) -> None:
-        """Pushes the weighted sums of the learners' networks, this client's contribution."""
+        """Push the weighted sums of the learners' networks, this client's contribution."""
         total = self._sum
         rows, panels = sum_into(
             total,
@@ -190,13 +189,12 @@ class FedAvg(Worker):
     def _keep_moments(
         self, own: NDArray[np.int64], weights: NDArray[np.float32], windows: np.float32
     ) -> None:
-        """Stores the mean of the moments for the next round of this process."""
+        """Store the mean of the moments for the next round of this process."""
         self._base.embedding[1:, own] = self._sum.embedding[1:, own] / weights[:, None]
         self._base.counts[own] = self._sum.counts[own] / weights
         np.divide(self._sum.output[1:], windows, out=self._base.output[1:])
 
     def finish(self) -> None:
-        """Ends learners and pipelines."""
         self._pool.shutdown()
         for client in self._clients.values():
             client.feeds.close()
@@ -205,36 +203,31 @@ class FedAvg(Worker):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "fedavg"
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Takes settings that the user did not set from cfg.json."""
+        """Take settings that the user did not set from cfg.json."""
         assert isinstance(settings, FedAvgSettings)
         return files.adopt(settings, explicit)
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses an invalid vocabulary or invalid test windows."""
         assert isinstance(settings, FedAvgSettings)
         evaluation.judge_of(settings)
 
     @classmethod
     def rounds(cls, settings: JobSettings) -> int:
-        """Maximum number of rounds."""
         assert isinstance(settings, FedAvgSettings)
         return settings.rounds
 
     @classmethod
     def fraction(cls, settings: JobSettings) -> float:
-        """Share of the clients in a round."""
         assert isinstance(settings, FedAvgSettings)
         return settings.fraction
 
     @classmethod
     def deadline(cls, settings: JobSettings) -> float:
-        """Maximum duration of a round, seconds."""
         assert isinstance(settings, FedAvgSettings)
         return settings.deadline
 
@@ -246,16 +239,14 @@ class FedAvg(Worker):
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """Weights, embedding and history."""
         return [f"{settings.output}.{name}" for name in evaluation.FILES]
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Waits for the files of the last round."""
+        """Wait for the files of the last round."""
         assert isinstance(results.settings, FedAvgSettings)
         return {"files": evaluation.judge_of(results.settings).finish()}
 
 
 def _named(table: str, moment: str) -> str:
-    """Name of the table of weights, or of one of their moments."""
     return f"{table}.{moment}" if moment else table

@@ -21,23 +21,11 @@ Floats = NDArray[np.float32]
 
 
 class Network:
-    """A network's weights, or weights and moments.
+    """A network's weights (`layers` 1), or weights and Adam's two moments (3).
 
-    Parameters
-    ----------
-    words, dim : int
-        Size of the vocabulary, length of a word's vector.
-    layers : int
-        1: weights only; 3: with Adam's first and second moments.
-
-    Attributes
-    ----------
-    embedding : numpy.ndarray
-        float32 (layers, words, width); columns from `dim` on are 0.
-    output : numpy.ndarray
-        float32 (layers, panels, width + 1, PANEL), see `kernels.train_cbow`.
-    counts : numpy.ndarray
-        float32 (words,): Adam's steps of each row of the embedding.
+    `embedding` is (layers, words, width) with zeros from column `dim` on, `output` (layers, panels,
+    width + 1, PANEL), see `kernels.train_cbow`; `counts` are Adam's steps of each row of the
+    embedding.
     """
 
     def __init__(self, words: int, dim: int, layers: int) -> None:
@@ -50,15 +38,15 @@ class Network:
 
     @property
     def output_dim(self) -> int:
-        """Values of a panel as a row of a table: of `dim` weights and a bias for each word."""
+        """Values of a panel as a row of a table: `dim` weights and a bias for each word."""
         return (self.dim + 1) * kernels.PANEL
 
     def put_embedding(self, layer: int, rows: Floats) -> None:
-        """Copies rows of all words, float32 (words, dim), to a layer."""
+        """Copy rows of all words, float32 (words, dim), to a layer."""
         self.embedding[layer, :, : self.dim] = rows
 
     def put_output(self, layer: int, rows: Floats) -> None:
-        """Copies rows of all panels, float32 (panels, output_dim), to a layer."""
+        """Copy rows of all panels, float32 (panels, output_dim), to a layer."""
         shaped = rows.reshape(self.panels, self.dim + 1, kernels.PANEL)
         self.output[layer, :, : self.dim] = shaped[:, :-1]
         self.output[layer, :, self.width] = shaped[:, -1]
@@ -90,30 +78,10 @@ def sum_into(
     windows: Sequence[int],
     pool: Executor,
 ) -> tuple[Floats, Floats]:
-    """Weighted sums of networks, into `to`; returns the sums of the weights.
+    """Write weighted sums of `parts` into `to`; sums of weights, (words,) and (panels,).
 
-    Parameters
-    ----------
-    to : Network
-        Its first `layers` of weights and moments are written, and its `counts`.
-    layers : int
-    parts : sequence of Network
-    touched : sequence of numpy.ndarray
-        float32 (words,) for each part: uses of each word as context, the weights of its rows of the
-        embedding.
-    windows : sequence of int
-        For each part: number of windows it trained on, the weight of its output weights.
-    pool : Executor
-        Its threads compute.
-
-    Returns
-    -------
-    rows, panels : numpy.ndarray
-        float32 (words,), (panels,): weights of the embedding's rows and of the panels.
-
-    Notes
-    -----
-    Each sum runs in the order of the parts, independent of the threads.
+    A part's rows of the embedding are weighted by `touched`, its uses of each word as context, its
+    output by its `windows`.  Each sum runs in the order of the parts, independent of the threads.
     """
     of_panels = [np.full(to.panels, count, np.float32) for count in windows]
 

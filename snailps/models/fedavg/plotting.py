@@ -19,13 +19,7 @@ _AXES = (("windows_per_learner", "windows per learner"), ("seconds", "seconds"))
 
 
 def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """Properties of a run and figures of its rounds, from its history.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or is not a history.
-    """
+    """Properties of a run and metrics of its rounds, from its history."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
@@ -47,7 +41,6 @@ def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
 
 
 def label_of(run: dict[str, Any], path: Path) -> str:
-    """Name of a run in the legend."""
     clients = int(run.get("workers", 1) or 1) * int(run.get("learners", 1) or 1)
     pipelines = int(run.get("workers", 1) or 1) * int(run.get("pipelines", 1) or 0)
     return (
@@ -57,15 +50,7 @@ def label_of(run: dict[str, Any], path: Path) -> str:
 
 
 def plot_histories(paths: Sequence[Path], picture: Path) -> None:
-    """Draws the histories of runs into a picture.
-
-    Raises
-    ------
-    ConfigError
-        matplotlib is not installed, or does not know the picture's type.
-    DataError
-        A history cannot be read.
-    """
+    """Draw the histories of runs into a picture; a `ConfigError` without matplotlib."""
     runs = [(path, *read_history(path)) for path in paths]
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -40,38 +40,12 @@ def prepare(
     seed: int = 1,
     cfg: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes vocab.txt, test.txt and cfg.json into a folder.
+    """Write vocab.txt, test.txt and, with `cfg`, cfg.json into a folder; returns their properties.
 
-    Parameters
-    ----------
-    inputs : sequence of str
-        Files, folders and globs.
-    folder : Path
-        Created if it is missing.
-    stop_words : Path, optional
-        Text file of words that are left out, separated by anything but letters.
-    max_vocab : int
-        Number of most frequent words to choose from, stop words included.  0: no limit.
-    test_windows : int
-        Number of windows in test.txt, drawn at random without repetition.
-    window : int
-        Words in a window, odd.
-    seed : int
-        Seed of the draw.
-    cfg : dict, optional
-        Content of cfg.json.  None: it is not written.
-
-    Returns
-    -------
-    dict
-        ``words`` (size of the vocabulary), ``tokens`` (of the text that are in it), ``windows`` (of
-        the text), ``entropy`` (of the words' frequencies, in nats: the loss of a model that ignores
-        the context).
-
-    Raises
-    ------
-    DataError
-        The text is empty, has no words besides stop words, or too few windows.
+    `stop_words` is a text file whose words are left out; `max_vocab` counts them, too (0: no
+    limit).  `test_windows` windows of `window` words (odd) are drawn without repetition.
+    ``entropy`` in the result is that of the words' frequencies, in nats: the loss of a model that
+    ignores the context.
     """
     left_out = set(letters_only(_read(stop_words)).split()) if stop_words else set()
     counter = WordCounter()

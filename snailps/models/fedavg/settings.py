@@ -157,7 +157,6 @@ class FedAvgSettings(JobSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse windows without a middle, pipelines without learners, and two targets."""
         JobSettings.validate(self, where)
         if self.window % 2 == 0:
             raise ConfigError(
@@ -188,13 +187,7 @@ class FedAvgSettings(JobSettings):
 
 
 def adopt(settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> FedAvgSettings:
-    """The settings, completed from cfg.json; settings of the user have precedence.
-
-    Raises
-    ------
-    ConfigError
-        The file is invalid, or has a value out of its setting's range.
-    """
+    """The settings, completed from cfg.json; settings of the user have precedence."""
     path, known = Path(settings.data_dir) / CFG, settings_of(type(settings))
     changed = {
         key: known[key].parse(known[key].format(value), str(path))
@@ -208,13 +201,7 @@ def adopt(settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> Fe
 
 
 def read_cfg(path: Path) -> dict[str, Any]:
-    """The values of a cfg.json: any of data_name, bpe, bs and target; empty without the file.
-
-    Raises
-    ------
-    ConfigError
-        It is no JSON object, or has other keys or values.
-    """
+    """The values of a cfg.json: any of data_name, bpe, bs and target; empty without the file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -238,13 +225,7 @@ def read_cfg(path: Path) -> dict[str, Any]:
 
 
 def read_vocab(folder: str) -> list[bytes]:
-    """The words of vocab.txt, in the order of their numbers.
-
-    Raises
-    ------
-    DataError
-        Missing, empty, a word twice, or one that the tokenizer cannot make.
-    """
+    """The words of vocab.txt, in the order of their numbers."""
     path = Path(folder) / VOCAB
     words = _read(path).split()
     if not words:
@@ -263,13 +244,7 @@ def read_vocab(folder: str) -> list[bytes]:
 
 
 def read_test(folder: str, words: list[bytes], window: int) -> NDArray[np.int32]:
-    """The windows of test.txt as word numbers, int32 (lines, window).
-
-    Raises
-    ------
-    DataError
-        Missing, empty, a line of another length, or a word that vocab.txt lacks.
-    """
+    """The windows of test.txt as word numbers, int32 (lines, window)."""
     path = Path(folder) / TEST
     lines = _read(path).splitlines()
     rows = [line.split() for line in lines if line.strip()]

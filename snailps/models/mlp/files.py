@@ -27,7 +27,7 @@ _KEPT = {
     "momentum", "batch_size", "encoding",
 }  # fmt: skip
 _EXTRAS = {"estimator", "state_keys", "state_rows"}
-"""Arrays of an estimator's file; those of state have the name of a table behind a dot."""
+"""Arrays of an estimator's file; those of state are named ``TABLE.state_keys`` and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,6 @@ def scores(settings: MlpSettings, arrays: Mapping[str, Floats], examples: Floats
 def write_npz(
     path: str, settings: MlpSettings, arrays: Mapping[str, Floats], global_step: int
 ) -> str:
-    """Writes a net; returns the path.
-
-    Raises
-    ------
-    ModelFileError
-        As `write_arrays`.
-    """
     kept = {key: value for key, value in to_mapping(settings).items() if key in _KEPT}
     return write_arrays(
         path,

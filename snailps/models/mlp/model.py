@@ -6,7 +6,7 @@
 The optimiser of all layers runs at the servers.  With ``bsp`` a block is one micro-batch, and its
 gradient is its part of that of the batch's mean loss: the shards add the parts and take one step.
 Otherwise a block is a few batches, each of them a step.  Examples stay in their files, which every
-worker opens; seed and epoch determine the order in which they are trained on, with `shuffle`.
+worker opens; with `shuffle`, seed and epoch determine their order.
 """
 
 from __future__ import annotations
@@ -44,21 +44,19 @@ from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.sparse import metrics
 
 ENOUGH_BYTES = 128 << 20
-"""Of all epochs of a small input."""
+"""Bytes of all epochs of a small input."""
 BATCHES_MAX = 16
-"""Maximum number of batches in a block; a lease costs a message to the master."""
+"""Batches in a block, at most; a lease costs a message to the master."""
 JUDGED = 2000
-"""Test examples evaluated at a time, and as many in each look during the training."""
+"""Test examples evaluated at a time, and in each evaluation during the training."""
 BLOCKS_A_KEY = (1 << 24) // BATCHES_MAX
-"""Blocks whose steps are counted in one row: so many that the row is exact."""
+"""Blocks whose steps are counted in one row, which stays exact."""
 _ONE = np.ones((1, 1), np.float32)
 
 
 @dataclass(slots=True)
 class Ready:
-    """A prepared block: x float32 (n, inputs), labels (n,), weights (n,) or none, with clocks the
-    pull of parameters.
-    """
+    """A prepared block; `pull` only with clocks."""
 
     x: Floats
     labels: NDArray[np.int64]
@@ -77,18 +75,15 @@ class Mlp(Worker):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "mlp"
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Takes widths from the files."""
         assert isinstance(settings, MlpSettings)
         return adopted(settings)
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses optimisers that do not run at the servers."""
         assert isinstance(settings, MlpSettings)
         if settings.method not in METHODS:
             raise ConfigError(
@@ -98,15 +93,16 @@ class Mlp(Worker):
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
-        """Small inputs as often as `ENOUGH_BYTES` allow, while the loss falls."""
+        """Small inputs get as many epochs as `ENOUGH_BYTES` allow, while the loss falls."""
         return Passes.by_size(total_bytes, ENOUGH_BYTES)
 
     @classmethod
     def pieces(
         cls, settings: JobSettings, sources: Sequence[Source], workers: int
     ) -> Sequence[tuple[str, int, int]]:
-        """Whole examples: with ``bsp`` a micro-batch, else up to `BATCHES_MAX` batches a block,
-        if all workers together then hold no more than a twentieth of an epoch.
+        """Ranges of whole examples: with ``bsp`` a micro-batch, else up to `BATCHES_MAX` batches.
+
+        All workers together hold at most a twentieth of an epoch.
         """
         assert isinstance(settings, MlpSettings)
         headers = [read_header(source.path) for source in sources]
@@ -122,13 +118,12 @@ class Mlp(Worker):
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        """Rows are set after a survey, so one without a result does."""
+        """Rows are set after a survey, so `continue_from` needs one."""
         assert isinstance(settings, MlpSettings)
         return NoSurvey() if settings.continue_from else None
 
     @classmethod
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        """Sets the layers of `continue_from`."""
         assert isinstance(settings, MlpSettings)
         return put_tables if settings.continue_from else None
 
@@ -136,13 +131,12 @@ class Mlp(Worker):
     def inspector(
         cls, settings: JobSettings
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
-        """Loss and accuracy on the test files."""
         assert isinstance(settings, MlpSettings)
         return _look if settings.test else None
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Figures of the finished model on the test files, as `test`; its `global_step`."""
+        """Metrics of the finished model on the test files, as `test`; its `global_step`."""
         assert isinstance(results.settings, MlpSettings)
         figures: dict[str, Any] = {"global_step": _global_step(results)}
         if results.settings.test:
@@ -151,12 +145,10 @@ class Mlp(Worker):
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """The .npz."""
         return (f"{settings.output}.npz",)
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes OUTPUT.npz: the arrays of all layers."""
         s = results.settings
         assert isinstance(s, MlpSettings)
         arrays = pulled(results, s.tensors)
@@ -170,11 +162,9 @@ class Mlp(Worker):
     # --- at a worker -------------------------------------------------------------------------
 
     def tables(self) -> Sequence[Tensor]:
-        """The layers, and the count of steps."""
         return [*self.settings.tensors, STEP]
 
     def setup(self) -> None:
-        """Opens the examples."""
         s = self.settings
         self._layers, self._scales = s.layers, s.scales
         self._net = Parameters(self, s.tensors)
@@ -194,11 +184,9 @@ class Mlp(Worker):
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
     def survey(self, block: Block) -> bytes:
-        """Nothing."""
         return b""
 
     def prepare(self, block: Block) -> Ready:
-        """Reads the block's examples; with clocks, starts to pull the parameters of its clock."""
         pull = self._net.pull(block.clock) if block.clock >= 0 else None
         numbers = self._numbers(block)
         weights = self._examples.weights
@@ -212,7 +200,7 @@ class Mlp(Worker):
         )
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Takes a step, or with clocks a part of one, for each of the block's batches."""
+        """Take a step, or with clocks a part of one, for each of the block's batches."""
         ready: Ready = block.prepared
         size = self.settings.part_size
         loss = weighed = 0.0
@@ -232,7 +220,6 @@ class Mlp(Worker):
         return {**metrics, "loss": loss, "examples": weighed}
 
     def finish(self) -> None:
-        """Waits for the last pushes."""
         self._net.settle()
         if self._counted is not None:
             self._counted.wait()
@@ -253,7 +240,7 @@ class Mlp(Worker):
         gradients: Vector,
         out_of: int,
     ) -> tuple[float, float]:
-        """Computes the gradients of a batch or of a part of one; sums of losses and of weights."""
+        """Compute the gradients of a batch or of a part of one; sums of losses and of weights."""
         names = self._layers.names
         loss, weight, dz, found = self._layers.step(
             x @ weights[FIRST],
@@ -317,11 +304,7 @@ def _look(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
 
 
 def _judged(results: Results, most: int = 0) -> dict[str, Any]:
-    """Loss and accuracy on the test files, or on at most so many of their examples.
-
-    Scoring an example is a third of training on it, so a look at ten times 10,000 examples would
-    take the master longer than the workers take for half an epoch of MNIST.
-    """
+    """Loss and accuracy on the test files, or on at most `most` of their examples (0: all)."""
     s = results.settings
     assert isinstance(s, MlpSettings)
     arrays, judge = pulled(results, s.tensors), metrics.judge_of("multinomial")

@@ -27,16 +27,14 @@ from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE
 
 METHODS = ("adagrad", "adam", "momentum", "sgd")
 FIRST = "dense0"
-"""Weights of the first layer; the others' names are those of `Layers`."""
 STEP = Tensor("global_step", (1,))
-"""Number of steps that the parameters have taken, those of the first blocks; a row is exact up to
-2^24, so those of later blocks are in others of `STEP_KEYS`."""
+"""Steps of the parameters; a row counts exactly up to 2^24, so later blocks use further rows."""
 STEP_KEYS = np.arange(1024, dtype=np.uint64)
 """Rows of `STEP`; their sum is the number of steps."""
 SAMPLE_VALUES = 1 << 18
-"""Values of the input that are looked at before the training."""
+"""Values of the input that are read before the training."""
 _SEED_FIRST = 1 << 32
-"""Added to the seed of the first layer, so that its weights differ: seeds are below."""
+"""Added to the first layer's seed, so that its weights differ from the others'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,6 @@ class MlpSettings(JobSettings):
     continue_from: str = setting("", **CONTINUE_FROM)
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse invalid widths, and micro-batches without examples."""
         JobSettings.validate(self, where)
         check_widths(self.hidden, where("hidden"))
         if self.consistency == "bsp" and self.batch_size < self.micro_batches:
@@ -140,9 +137,7 @@ class MlpSettings(JobSettings):
 
     @property
     def scales(self) -> tuple[Floats, Floats]:
-        """What is subtracted from the values of an example, and what they are multiplied by then,
-        float32 (inputs,) each.
-        """
+        """Centres and factors of an example's values: (x - centre) x factor."""
         encoding, keys = Encoding.of_text(self.encoding), np.arange(self.inputs, dtype=np.uint64)
         return encoding.centres_of(keys), encoding.factors_of(keys)
 
@@ -178,13 +173,7 @@ class MlpSettings(JobSettings):
 def pairs_of(
     inputs: Sequence[str], labels: Sequence[str], scratch: Scratch, name: str = "labels"
 ) -> list[tuple[str, str]]:
-    """Files of examples, each with the file of its labels.
-
-    Raises
-    ------
-    DataError
-        A file is missing, or the two lists are of different length.
-    """
+    """Files of examples, each with the file of its labels; a `DataError` if one is missing."""
     images = [source.path for source in expand(inputs, scratch)]
     if not labels:
         option = f"--{name.replace('_', '-')}"
@@ -199,13 +188,7 @@ def pairs_of(
 
 
 def adopted(settings: MlpSettings) -> MlpSettings:
-    """The settings with widths, classes and factors of columns as in the files.
-
-    Raises
-    ------
-    DataError
-        A file is missing or of another format, or the test files do not fit the input.
-    """
+    """The settings with widths, classes and factors of columns from the files."""
     if not settings.input:
         return settings
     scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
@@ -234,13 +217,12 @@ def adopted(settings: MlpSettings) -> MlpSettings:
 
 
 def _measured(encoding: Encoding, examples: Labelled) -> Encoding:
-    """With centres and factors of columns, by some of the examples."""
+    """The encoding with centres and factors of columns, measured at some of the examples."""
     columns, values = entries_of(examples)
     return encoding.measured(columns, values, len(values) // examples.width, farthest=FARTHEST)
 
 
 def entries_of(examples: Labelled) -> tuple[NDArray[np.uint64], Floats]:
-    """Columns and values of some of the examples."""
     rows = min(len(examples), max(1, SAMPLE_VALUES // examples.width))
     some = examples.rows(np.linspace(0, len(examples) - 1, rows).astype(np.int64))
     return np.tile(np.arange(examples.width, dtype=np.uint64), rows), some.ravel()

@@ -2,8 +2,7 @@
 
     bytes -> pieces -> ExampleReader (in threads) -> KeyNumbers -> admission -> Batch
 
-A batch's features are places in the array of rows of its keys.  `snailps.data` parses.  No rows, no
-sockets.
+A batch's features are places in the array of rows of its keys.  No rows, no sockets.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ TABLE = "weights"
 BIAS_KEY = (1 << 64) - 1
 """Key of the constant feature; LIBSVM's and LIBFFM's are below 2^63."""
 PIECE_BYTES = 1 << 20
-"""Least size of a piece: its arrays fit in a core's second cache, and threads end about the same
-time.  Pieces of 4 MiB take a tenth longer to parse, look up and train."""
+"""Least size of a piece: its arrays fit in a core's second cache, and threads end together."""
 
 PLAIN = Encoding()
 P = TypeVar("P")
@@ -46,31 +44,12 @@ Keys = NDArray[np.uint64]
 
 @dataclass(slots=True)
 class Batch:
-    """Examples whose features are numbered.
+    """Examples with numbered features, as CSR: example i has the entries ``ptr[i]:ptr[i + 1]``.
 
-    Attributes
-    ----------
-    labels : numpy.ndarray
-        float32 (n,), as written.
-    ptr : numpy.ndarray
-        int64 (n + 1,): example i has the entries ``ptr[i]:ptr[i + 1]``.
-    places : numpy.ndarray
-        int32 (entries,): of `keys`.
-    values : numpy.ndarray
-        float32 (entries,).
-    fields : numpy.ndarray
-        int32 (entries,): fields of LIBFFM, columns of CSV; empty for LIBSVM.
-    keys : numpy.ndarray
-        uint64 (u,), each once, in the order of their first appearance, so that frequent ones come
-        first; at the end `BIAS_KEY`, if the batch has a bias.
-    bias : int
-        Place of `BIAS_KEY`, or -1.
-    weights : numpy.ndarray
-        float32 (n,), weight of each example; empty: 1.
-    bad : int
-        Number of malformed lines, which were left out.
-    order : numpy.ndarray or None
-        uint32 (n,): the examples in the order in which they are trained; None: as they lie.
+    `places` are places in `keys`, which are distinct and in the order of their first appearance, so
+    that frequent ones come first, and end with `BIAS_KEY` at place `bias` (-1: none).  `fields` are
+    those of LIBFFM or columns of CSV; empty for LIBSVM.  Empty `weights` are ones.  `bad` counts
+    malformed lines, which are left out.  Examples are trained in `order`; None: as stored.
     """
 
     labels: Floats
@@ -88,7 +67,7 @@ class Batch:
         return len(self.labels)
 
     def drawn(self, seed: int) -> Batch:
-        """The same, trained in an order that is drawn from a seed."""
+        """The batch with a training order that is drawn from a seed."""
         return replace(self, order=drawn_order(seed, len(self)))
 
     def places_of_first(self, count: int) -> NDArray[np.int32]:
@@ -99,7 +78,7 @@ class Batch:
         return found
 
     def laid_out(self) -> Batch:
-        """The same, its examples lying as they are trained."""
+        """The batch with its examples stored in training order."""
         if self.order is None:
             return self
         ptr, order = self.ptr, self.order
@@ -114,19 +93,16 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Memory of its arrays."""
         arrays = (self.labels, self.ptr, self.places, self.values, self.fields, self.keys)
         of_order = 0 if self.order is None else self.order.nbytes
         return sum(array.nbytes for array in (*arrays, self.weights)) + of_order
 
     def edges(self, parts: int, first: int = 0, last: int | None = None) -> list[int]:
-        """Edges of `parts` ranges of examples `first` to before `last` with about as many entries
-        each.
-        """
+        """Edges of `parts` ranges of examples from `first` on with about as many entries each."""
         stop = len(self) if last is None else last
-        if parts == 1:  # NumPy's calls take longer than the rest of what a piece takes here
+        if parts == 1:  # NumPy's calls would take longer than the rest of a piece's work here
             return sorted({first, stop})
-        if self.order is not None:  # any of them have about as many
+        if self.order is not None:  # any range has as many
             return sorted({first + (stop - first) * part // parts for part in range(parts + 1)})
         wanted = np.linspace(float(self.ptr[first]), float(self.ptr[stop]), parts + 1)[1:-1]
         inner = np.clip(np.searchsorted(self.ptr, wanted), first, stop)
@@ -136,22 +112,9 @@ class Batch:
 class BatchReader:
     """Makes batches from text; not thread-safe.
 
-    Parameters
-    ----------
-    reader : ExampleReader
-    threads : int
-        Number of threads that parse.
-    bias : bool
-        Whether every example has the constant feature.
-    class_weights : sequence of float
-        By class; labels of 0 or less are class 0, others between classes are of the next one, as
-        above 0 is yes.  Empty: 1 for all.
-    admitted : Admitted, optional
-        Filter; other features are left out.
-    encoding : Encoding
-        Of labels and values.
-    limit : float
-        Largest size of an encoded value; others become that.
+    `class_weights` are by class (empty: 1): labels of 0 or less are class 0, others between classes
+    are of the next one, as above 0 is yes.  Features that are not `admitted` are left out; encoded
+    values are clipped to `limit`.
     """
 
     def __init__(
@@ -175,35 +138,23 @@ class BatchReader:
 
     @property
     def first_bad(self) -> str:
-        """Position and reason of the first line that was left out."""
+        """Position and reason of the first malformed line."""
         return self._reader.first_bad
 
     def read(
         self, data: bytes, path: str = "", start: int = 0, place: Place | None = None
     ) -> Batch:
-        """The batch of a text of whole lines, which begins at byte `start` of file `path`.
-
-        Raises
-        ------
-        DataError
-            A line is malformed, or a label is no class that has a weight.
-        """
+        """The batch of a text of whole lines, which begins at byte `start` of file `path`."""
         return self.numbered(self.parse(data, path, start, place), path)
 
     def encoded(self, examples: Examples) -> Examples:
-        """Examples with values as the model learns them; labels stay."""
+        """Examples with encoded values; labels stay."""
         return self.encoding.of_examples(examples, self._limit)
 
     def placed(
         self, examples: Examples, places: NDArray[np.int32], bias: int, path: str = ""
     ) -> Batch:
-        """The batch of `encoded` examples whose features have places in a cache; it has no `keys`.
-
-        Raises
-        ------
-        DataError
-            A label is none of the classes, or of none that has a weight.
-        """
+        """The batch of `encoded` examples with places of features in a cache; it has no `keys`."""
         labels = np.asarray(
             self.encoding.labels_of(examples.labels, path, examples.weights), np.float32
         )
@@ -214,13 +165,7 @@ class BatchReader:
         )  # fmt: skip
 
     def numbered(self, examples: Examples, path: str = "") -> Batch:
-        """The batch of parsed examples.
-
-        Raises
-        ------
-        DataError
-            A label is no class that has a weight.
-        """
+        """The batch of parsed examples."""
         examples = self.encoded(examples)
         keys, places = self._numbers.number(examples.keys)
         batch = self.placed(examples, places, -1, path)
@@ -267,11 +212,11 @@ class BatchReader:
         try:
             return self._map(read, itertools.pairwise(edges))
         except DataError:
-            self._reader.read(data, path, start, place=place)  # an error with the line number
+            self._reader.read(data, path, start, place=place)  # raises, with the line number
             raise
 
     def pieces_of(self, parts: TextParts, then: Callable[[Examples], T]) -> list[T]:
-        """The same of parts of files, which the threads read, too; the format must be known."""
+        """Results of `then` for parts of files, which threads read; the format must be known."""
 
         def read(part: int) -> T:
             found = [
@@ -283,13 +228,12 @@ class BatchReader:
         return self._map(read, range(len(parts.parts)))
 
     def knows_format(self, block: Block) -> bool:
-        """Whether the format of a block is given, found in a text before, or told by its file."""
+        """Whether a block's format is set, was found in an earlier text, or is that of its file."""
         if self._reader.columns and self._reader.is_guessed:
             self._reader.learn_format(block.head())
         return self._reader.knows_format
 
     def read_block(self, block: Block) -> Batch:
-        """The batch of a block."""
         return self.numbered(self.parse_block(block), block.path)
 
     def parse_block(self, block: Block) -> Examples:
@@ -300,7 +244,7 @@ class BatchReader:
     def _pieces_of_rows(
         self, data: bytes, then: Callable[[Examples], T], path: str, place: Place | None
     ) -> list[T]:
-        """The same for a block of a matrix file."""
+        """Results of `then` for pieces of a block of a matrix file."""
         parts = len(data) // PIECE_BYTES
         if parts < 2:
             return [then(self._reader.read_rows(data, path, place=place))]
@@ -315,7 +259,6 @@ class BatchReader:
         return list(map(read, parts) if self._pool is None else self._pool.map(read, parts))
 
     def close(self) -> None:
-        """Ends the threads."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -345,9 +288,8 @@ def batch_reader(
 ) -> BatchReader:
     """The reader that the settings ask for.
 
-    `encodes`: what it reads is for a model in training; else for a finished one, whose weights are
-    those of values as they are written, and labels are, too.  `trains`: the model learns of it, so
-    that no encoded value is beyond `LIMIT`.
+    `encodes`: for a model in training, not a finished one, whose values and labels are as written.
+    `trains`: the model trains on them, so encoded values are clipped to `LIMIT`.
     """
     reader = ExampleReader(
         settings.format,
@@ -370,12 +312,7 @@ def batch_reader(
 
 
 def check_classes(batch: Batch, classes: int, where: str) -> None:
-    """Refuses labels that are not 0 to `classes` - 1; with 0 classes, none.
-
-    Raises
-    ------
-    DataError
-    """
+    """Raise a `DataError` for labels that are not 0 to `classes` - 1; with 0 classes, for none."""
     labels = batch.labels
     if not classes or len(labels) == 0:
         return
@@ -388,7 +325,7 @@ def check_classes(batch: Batch, classes: int, where: str) -> None:
 
 
 def joined(pieces: Sequence[Examples]) -> Examples:
-    """Examples of several texts in sequence; without weights these are 1, beside others'."""
+    """Examples of several texts in sequence; missing weights are 1 if others have weights."""
     if len(pieces) == 1:
         return pieces[0]
     if any(len(piece.weights) for piece in pieces):
@@ -413,7 +350,7 @@ def _in_sequence(parts: Sequence[Any], *names: str) -> dict[str, Any]:
 
 
 def _leave_out(batch: Batch, admitted: NDArray[np.bool_]) -> None:
-    """Removes the keys that are not admitted, and their entries."""
+    """Remove the keys that are not admitted, and their entries."""
     if admitted.all():
         return
     kept = admitted[batch.places]

@@ -25,22 +25,15 @@ CURVATURE = 0.2
 
 
 SQUARES_MAX = 1 << 21
-"""Sum of squared gradients, float32, up to which it grows by those of single examples: by 2^24 it
-stands still, after some 10^8 examples of which a fifth is yes."""
+"""Sum of squared gradients, float32, up to which it still grows by single examples' squares."""
 
 
 class Step(NamedTuple):
     """How far one example moves its own score to its optimum.
 
-    Attributes
-    ----------
-    rate : float
-        Step size.
-    features : float
-        Mean number of features of an example, the bias included.
-    together : float
-        Rate times curvature of the loss times the sum of squared values of *all* features of an
-        example: the share by which a plain SGD step reduces its residual.
+    `rate` is the step size, `features` the mean number of features, the bias included, and
+    `together` rate x curvature of the loss x sum of squared values of all features: the share by
+    which a plain SGD step reduces the residual.
     """
 
     rate: float
@@ -52,21 +45,8 @@ class Step(NamedTuple):
 class Shares:
     """Scales the deltas of a model's rows.
 
-    Attributes
-    ----------
-    settings : SparseSettings
-    workers : int
-        Number of workers of the job.
-    loss : str
-        ``logistic``, ``squared`` or ``multinomial``.
-    dim : int
-        Floats of each part (weights, arrays of state) of a row in deltas.
-    stride : int
-        Floats from part to part in trained rows: `dim` and padding.
-    outputs : int
-        Number of weights, the first columns; the others are factors.
-    eps : float
-        Epsilon of AdaGrad.
+    A row's parts (weights, arrays of state) have `dim` floats in deltas and are `stride` floats
+    apart in trained rows; the first `outputs` columns are weights, the others are factors.
     """
 
     settings: SparseSettings
@@ -85,7 +65,7 @@ class Shares:
         return count[:, None]
 
     def step(self, batch: Batch, rows: Floats, delta: Floats, rate: float) -> Step:
-        """The mean step of a batch's examples; `rows`, `delta`: as trained, and their changes."""
+        """Mean step of a batch's examples; `rows` as trained, `delta` their changes."""
         seen = batch.bias >= 0 and self.counts_steps(rows[batch.bias])
         return self.step_of([batch], delta[batch.bias] if seen else None, rate)
 
@@ -94,48 +74,25 @@ class Shares:
         return float(bias_row[-self.stride :][: self.outputs].max()) <= SQUARES_MAX
 
     def step_of(self, batches: Sequence[Batch], bias_delta: Floats | None, rate: float) -> Step:
-        """The mean step of some batches' examples.
-
-        Parameters
-        ----------
-        batches : sequence of Batch
-            Of the same rows.
-        bias_delta : numpy.ndarray or None
-            float32, packed: change of the bias's row in them; None: there is none, or it is not
-            known.
-        rate : float
-        """
+        """Mean step of examples of batches of equal rows; `bias_delta`: packed, None if unknown."""
         n, bias = sum(len(batch) for batch in batches), batches[0].bias >= 0
         entries = sum(len(batch.places) for batch in batches)
         squares = sum(float(np.dot(batch.values, batch.values)) for batch in batches) / n + bias
         return Step(rate, entries / n + bias, rate * self._curvature(n, bias_delta) * squares)
 
     def scale(self, step: Step, rows: Floats, delta: Floats, count: Floats) -> None:
-        """Reduces deltas whose sum over all workers would be too long a step.
+        """Reduce deltas, in place, whose sum over all workers would be too long a step.
 
-        A row that c examples of the block use is moved c steps towards its optimum by this worker
-        and by each other one, see `share_of_delta`.  One example less is assumed for the others: a
-        row that only one example uses is probably in no other block and needs its whole delta.
-
-        Parameters
-        ----------
-        step : Step
-            Result of `step`.
-        rows, delta : numpy.ndarray
-            float32: trained rows; their deltas, weights and state, scaled in place.
-        count : numpy.ndarray
-            float32 (n, 1), result of `counts`.
-
-        Notes
-        -----
-        Threads may call it for different rows.
+        A row that c examples of the block use is moved c steps by this worker and c - 1 by each
+        other one: a row of a single example is probably in no other block and needs its whole
+        delta.  Threads may call it for different rows.
         """
         own = self.steps(step, rows, delta, count)
         rest = np.maximum(count - 1, 0) / np.maximum(count, 1) * np.float32(self.workers - 1)
         self.take(rows, delta, share_of_delta(own, own * rest))
 
     def take(self, rows: Floats, delta: Floats, shares: Floats) -> None:
-        """Reduces deltas of weights to shares, (n, 1) or (n, dim), in place."""
+        """Reduce deltas of weights to shares, (n, 1) or (n, dim), in place."""
         s, dim = self.settings, self.dim
         taken = delta[:, :dim] * (1 - shares)
         delta[:, :dim] -= taken
@@ -146,9 +103,7 @@ class Shares:
             delta[:, dim : 2 * dim] += np.where(wanted == 0, 0, z - self._array(rows, 1))
 
     def steps(self, step: Step, rows: Floats, delta: Floats, count: Floats) -> Floats:
-        """How far this worker has moved rows, as `share_of_delta` has it: float32, (n, 1) or
-        (n, dim).
-        """
+        """How far this worker has moved rows, `own` of `share_of_delta`: (n, 1) or (n, dim)."""
         s = self.settings
         own: Floats = count * np.float32(step.together)
         if s.method == "sgd":
@@ -171,7 +126,7 @@ class Shares:
         return rows[:, number * self.stride : number * self.stride + self.dim]
 
     def _curvature(self, n: int, bias_delta: Floats | None) -> float:
-        """Mean second derivative of the loss of each of n examples by its score.
+        """Mean second derivative of the loss of n examples by their scores.
 
         For logistic losses and calibrated predictions it is the mean squared gradient, which the
         bias has summed up.
@@ -185,7 +140,7 @@ class Shares:
 
 
 def motion_of(shares: Shares) -> Motion:
-    """`shared_rows` measures and scales kept rows by this; `set_step` says how far a step goes.
+    """The `Motion` by which `shared_rows` measures and scales kept rows.
 
     Its sums are those of `Shares.steps` and `Shares.take`.
     """
@@ -204,5 +159,5 @@ def motion_of(shares: Shares) -> Motion:
 
 
 def set_step(motion: Motion, step: Step) -> None:
-    """Makes a motion that of a block's steps."""
+    """Set a motion to a block's step."""
     motion.a_step, motion.a_factor_step = step.together, step.rate * step.features

@@ -1,10 +1,10 @@
-"""Checks files of examples before a job, evaluates a model on hold-out files, predicts.
+"""Check files of examples before a job, evaluate a model on hold-out files, predict.
 
     input and hold-out files -> head of each -> parsed, checked         (master, before training)
-    hold-out files -> blocks -> Batch -> scores -> Judge -> figures     (master, after training)
+    hold-out files -> blocks -> Batch -> scores -> Judge -> metrics     (master, after training)
 
 Memory: a block of text and its rows at a time; for ranks (AUC) labels, scores and weights of all
-examples, 13 bytes each.  Weights are those of the examples: none of their classes.
+examples, 13 bytes each.  Weights are those of the examples, not of their classes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES = 8 << 20
 BLOCK_BYTES_MIN = 64 << 10
 ROWS_BYTES = 32 << 20
-"""Most bytes of rows that are pulled at a time for the evaluation."""
+"""Bytes of rows that are pulled at a time for the evaluation, at most."""
 ENTRY_BYTES = 5
 """Least bytes of a feature as text, in all but unusual files."""
 HEADS_MAX = 100
@@ -43,13 +43,8 @@ HEADS_MAX = 100
 def with_columns(settings: SparseSettings) -> SparseSettings:
     """The settings with a declaration of every column of an input of tables.
 
-    Those that `columns` does not declare are inferred from the first table; all others are read
-    alike, and so is what the model predicts of.
-
-    Raises
-    ------
-    SnailError
-        The table is missing or cannot be read, or a declaration is wrong.
+    Columns that `columns` does not declare are inferred from the first table, for all tables and
+    for the files of predictions.
     """
     if not settings.label_column or not settings.input:
         return settings
@@ -64,13 +59,9 @@ def with_columns(settings: SparseSettings) -> SparseSettings:
 
 
 def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
-    """Refuses missing files, and files whose first lines are not examples of this job.
+    """Raise a `DataError` for missing files, or first lines that are not examples of this job.
 
     A malformed hold-out file must not end the job after hours of training.
-
-    Raises
-    ------
-    DataError
     """
     reading = settings.reading()
     for name, paths in (("input", settings.input), ("test", settings.test)):
@@ -98,12 +89,7 @@ def texts_of(
 ) -> Iterator[tuple[bytes, str, int]]:
     """Pieces of files, folders and globs: text or a matrix file, path, first byte in the file.
 
-    Reports to `progress` how many bytes were used.  `reading` says how tables are read.
-
-    Raises
-    ------
-    DataError
-        Nothing is there, or it cannot be read.
+    Reports the bytes used to `progress`; `reading` says how tables are read.
     """
     scratch = Scratch(scratch_dir, scratch_bytes, tables=reading)
     try:
@@ -121,13 +107,7 @@ def texts_of(
 
 
 def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
-    """Figures of the model on its `test` files.
-
-    Raises
-    ------
-    DataError
-        A file cannot be read, or a line is malformed.
-    """
+    """Metrics of the model on its `test` files."""
     from snailps.models.sparse.settings import SparseSettings
 
     s = results.settings

@@ -65,14 +65,7 @@ class SavedModel:
 
 
 class StoredRows:
-    """Nonzero rows of a table by ascending key; the row of the bias is separate.
-
-    Attributes
-    ----------
-    bias : numpy.ndarray
-        float32 (1, dim), or (0, dim) without a bias.
-    progress : ExportProgress
-    """
+    """Nonzero rows of a table by ascending key; `bias` is the bias's row, (1, dim), or (0, dim)."""
 
     def __init__(self, sorter: RowSorter, progress: ExportProgress) -> None:
         self._sorter, self.progress = sorter, progress
@@ -95,11 +88,10 @@ class StoredRows:
 
     @property
     def dim(self) -> int:
-        """Floats of a row."""
         return self._sorter.dim
 
     def add(self, keys: Keys, rows: Floats) -> None:
-        """Adds rows, float32 (n, dim), of keys in any order."""
+        """Add rows of keys in any order."""
         used = rows.any(axis=1)
         of_bias = keys == BIAS_KEY
         if of_bias.any():
@@ -136,13 +128,7 @@ def stored_rows(cls: type[SparseWorker], results: Results, stages: int = 1) -> I
 def write_npz(
     path: str, settings: JobSettings, stored: StoredRows, extras: Mapping[str, NDArray[Any]]
 ) -> str:
-    """Writes a model; returns the path.
-
-    Raises
-    ------
-    ModelFileError
-        The folder is missing or not writable, or the disk is full.  No partial file is left.
-    """
+    """Write a model; no partial file is left after a `ModelFileError`."""
     kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
     n = stored.features + len(stored.bias)
 
@@ -162,13 +148,7 @@ def write_npz(
 
 
 def read_npz(path: str | Path) -> SavedModel:
-    """Reads a model.
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be read or is not such a model.
-    """
+    """Read a model, or raise a `ModelFileError`."""
     from snailps import models
 
     arrays = read_arrays(path, "a model of sparse examples", ("about", "keys", "rows"))
@@ -190,27 +170,17 @@ def read_npz(path: str | Path) -> SavedModel:
 
 
 def write_saved(path: str | Path, model: SavedModel, extras: Mapping[str, NDArray[Any]]) -> str:
-    """Writes a model that is in memory, with further arrays; returns the path.
-
-    Raises
-    ------
-    ModelFileError
-        As `write_npz`.
-    """
+    """Write a model that is in memory, with further arrays."""
     kept = {k: v for k, v in to_mapping(model.settings).items() if k not in _OF_THE_RUN}
     arrays: dict[str, NDArray[Any]] = {"about": about(kept), "keys": model.keys, "rows": model.rows}
     return write_arrays(str(path), {**arrays, **model.extras, **extras})
 
 
 def write_liblinear(path: str, settings: LinearSettings, stored: StoredRows) -> str:
-    """Writes weights as the text that LIBLINEAR's `predict` reads; returns the path.
+    """Write weights as the text that LIBLINEAR's `predict` reads.
 
-    Index i of the text is key i; labels are 1 and -1 for yes and no, or class numbers.
-
-    Raises
-    ------
-    ModelFileError
-        A key is 0 or too large for a line each; or as `write_npz`.
+    Index i of the text is key i; labels are 1 and -1 for yes and no, or class numbers.  A
+    `ModelFileError` if a key is 0, or too large for a line each.
     """
     size = stored.last
     if stored.features and (stored.first == 0 or size > LIBLINEAR_KEYS_MAX):

@@ -1,10 +1,10 @@
-"""A network's sparse first layer, in two ways that give the same numbers.
+"""A network's sparse first layer, computed at the servers or at the worker, with equal numbers.
 
     servers   entries -> shards -> partial products -> Z;    dL/dZ -> shards, which step their rows
     worker    keys -> PULL rows -> product here -> Z;        gradients of the rows -> PUSH
 
-Each takes batches forth and back in the order of the calls, several under way at once.  Which one
-moves fewer bytes follows from the batches (`bytes_at_servers`, `bytes_at_worker`); no models here.
+Each passes several batches at once, forth and back in the order of the calls.  The batches decide
+which moves fewer bytes (`bytes_at_servers`, `bytes_at_worker`).  No models here.
 """
 
 from __future__ import annotations
@@ -29,17 +29,7 @@ _FLOAT_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "auto": 4.0}
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Sparse examples as CSR, keys whole.
-
-    Attributes
-    ----------
-    ptr : numpy.ndarray
-        int64 (m + 1,), from 0 on.
-    keys : numpy.ndarray
-        uint64 (nnz,).
-    values : numpy.ndarray
-        float32 (nnz,).
-    """
+    """Sparse examples as CSR: ptr int64 (m + 1,) from 0 on, keys and values (nnz,)."""
 
     ptr: NDArray[np.int64]
     keys: NDArray[np.uint64]
@@ -58,11 +48,11 @@ class Way(Protocol):
         """Z, float32 (m, dim)."""
 
     def back(self, dz: Floats) -> Pending:
-        """Starts to step the rows by dL/dZ, float32 (m, dim), which must not change until done."""
+        """Start to step the rows by dL/dZ, float32 (m, dim), which must not change until done."""
 
 
 class AtServers:
-    """The way of a batch whose product the shards do."""
+    """A batch whose product is computed by the shards."""
 
     def __init__(self, worker: Worker, table: str, entries: Entries) -> None:
         self._worker = worker
@@ -73,12 +63,11 @@ class AtServers:
         return self._forward.wait()
 
     def back(self, dz: Floats) -> Pending:
-        """Sends dL/dZ to all of them."""
         return self._worker.backward(self._forward, dz)
 
 
 class AtWorker:
-    """The way of a batch whose rows come here."""
+    """A batch whose rows are pulled, and its product computed here."""
 
     def __init__(self, worker: Worker, table: str, entries: Entries, numbers: KeyNumbers) -> None:
         self._worker, self._table, self._entries = worker, table, entries
@@ -93,14 +82,14 @@ class AtWorker:
         return z
 
     def back(self, dz: Floats) -> Pending:
-        """Pushes the gradient of every row."""
+        """Push the gradient of every row."""
         gradients = np.empty((len(self._keys), dz.shape[1]), np.float32)
         kernels.csr_gradients(self._entries.ptr, self._places, self._entries.values, dz, gradients)
         return self._worker.push_async(self._table, self._keys, gradients)
 
 
 def key_bytes(keys: NDArray[np.uint64]) -> int:
-    """Bytes that a key takes on the wire among these."""
+    """Bytes that one of these keys takes on the wire."""
     if len(keys) == 0:
         return 8
     spread = int(keys.max()) - int(keys.min())
@@ -109,7 +98,7 @@ def key_bytes(keys: NDArray[np.uint64]) -> int:
 
 
 def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: str = "float32") -> int:
-    """What a batch moves, both ways together, when the shards do the product."""
+    """Bytes that a batch moves, both ways together, when the shards compute the product."""
     examples, nnz = len(entries.ptr) - 1, len(entries.keys)
     values = 0 if (entries.values == 1).all() else 4
     there = nnz * (key_bytes(entries.keys) + values) + 4 * examples * shards
@@ -118,7 +107,7 @@ def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: str = "float
 
 
 def bytes_at_worker(entries: Entries, dim: int, unique: int, wire: str = "float32") -> int:
-    """What a batch moves when its rows are pulled, and gradients pushed."""
+    """Bytes that a batch moves when its rows are pulled, and gradients pushed."""
     rows = 2 * unique * _row_bytes(dim, wire)
     keys = key_bytes(entries.keys) * unique  # the push names the list that the pull brought
     return int(keys + rows) + _heads(rows)

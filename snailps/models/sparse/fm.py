@@ -5,13 +5,9 @@
 
 A row is [w, v]: a feature's weight and its factor of `factors` numbers, so that the interaction of
 two features is the product of their factors; field-aware it has a factor for each field.  The bias
-is a row of its own, of which only w counts.  The arithmetic is `kernels.train_fm`, how rows come
-and go `worker.SparseWorker`.
-
-References
-----------
-S. Rendle, "Factorization machines", ICDM 2010.  Y. Juan, Y. Zhuang, W.-S. Chin, C.-J. Lin,
-"Field-aware factorization machines for CTR prediction", RecSys 2016.
+is a row of its own, of which only w counts.  `kernels.train_fm` computes, `worker.SparseWorker`
+moves rows.
+After S. Rendle, ICDM 2010, and Y. Juan et al., "Field-aware factorization machines", RecSys 2016.
 """
 
 from __future__ import annotations
@@ -39,15 +35,14 @@ from snailps.models.sparse.worker import SparseWorker, factors_of
 LOSSES = {"logistic": 0, "squared": 1}
 """Numbers of the losses in `kernels.train_fm`."""
 PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
-"""Arrays of the width of the weights that a row has, with the state of its method."""
+"""Number of arrays in a row: weights and the state of the method."""
 NO_FIELDS = np.zeros(0, np.int32)
 EXACT_ENTRIES = 1 << 16
 """Entries of examples whose scores are added up at a time, about."""
 FARTHEST_OF_FACTORS = 1000.0
-"""Of `Encoding.measured`: squares of products of values and factors nearly cancel.  Scores of ten
-such columns with factors of .3 have errors of .04; with means of 200 deviations .009."""
+"""See `farthest`: squares of products of values and factors nearly cancel, which costs digits."""
 HOT_FLOATS = 8192
-"""Weights and states of the rows that each thread has a copy of: what lies in a core's cache."""
+"""Floats of the rows that each thread has a copy of: what fits in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +94,6 @@ class FmSettings(SparseSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse rows that are too long, and fields with a format that has none."""
         SparseSettings.validate(self, where)
         if 1 + self.factors * max(1, self.fields) > DIM_MAX:
             raise ConfigError(
@@ -134,8 +128,7 @@ class FactorizationMachine(SparseWorker):
     Settings = FmSettings
     settings: FmSettings
     drift = 2.0
-    """Factors are not measured beforehand.  A million clicks, 8 workers: log loss .4308, and .4318
-    at 3; one worker .4307."""
+    """Below `DRIFT`, as the curvature in factors is not measured beforehand."""
     falling = ("sgd", "adagrad")
 
     def tables(self) -> Sequence[Table]:
@@ -145,7 +138,6 @@ class FactorizationMachine(SparseWorker):
         return (self.table(s.dim, init="factors", scale=s.scale, **own),)
 
     def setup(self) -> None:
-        """Sets the number of rows that each thread has a copy of."""
         super().setup()
         self._hot = max(1, HOT_FLOATS // self.sgd.layout.trained_width)
 
@@ -166,7 +158,6 @@ class FactorizationMachine(SparseWorker):
         *,
         shared: bool,
     ) -> tuple[float, float]:
-        """Trains on examples from `part[0]` to before `part[1]`."""
         s = self.settings
         return kernels.train_fm(
             rows,
@@ -196,12 +187,10 @@ class FactorizationMachine(SparseWorker):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "fm"
 
     @classmethod
     def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
-        """Refuses examples without fields, or with more of them than rows have factors for."""
         assert isinstance(settings, FmSettings)
         check_fields(settings, batch, where, trained=False)
 
@@ -234,16 +223,16 @@ class FactorizationMachine(SparseWorker):
 
     @classmethod
     def farthest(cls, settings: JobSettings) -> float:
-        """None where features have factors by field, which a key alone does not tell."""
+        """No centring with factors by field: a key alone does not determine the field."""
         assert isinstance(settings, FmSettings)
         return 0.0 if settings.fields else FARTHEST_OF_FACTORS
 
     @classmethod
     def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
-        """Weights and factors times the factors of values; and what targets were divided by.
+        """Rows for values and targets as they are written.
 
-        Of that, factors get the root: their products then have all of it.  Centres have added to
-        the constant, and with each factor to a weight: sum of (v_i . v_j) (x_i - c_i) (x_j - c_j).
+        Weights get the divisor of targets, factors its root, as only their products count.  Centres
+        go to the constant and the weights: sum of (v_i . v_j) (x_i - c_i) (x_j - c_j).
         """
         assert isinstance(settings, FmSettings)
         encoding = Encoding.of_text(settings.encoding)
@@ -269,12 +258,10 @@ class FactorizationMachine(SparseWorker):
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """The .npz."""
         return (f"{settings.output}.npz",)
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the ``.npz``."""
         s = results.settings
         assert isinstance(s, FmSettings)
         with export.stored_rows(cls, results) as stored:
@@ -286,7 +273,7 @@ class FactorizationMachine(SparseWorker):
 def exact_scores(rows: Floats, batch: Batch) -> Floats:
     """Scores (n, 1) of a plain machine, added up in float64.
 
-    Of a finished model with columns far from 0 products of factors are large and nearly cancel.
+    In a finished model with columns far from 0, products of factors are large and nearly cancel.
     """
     found = np.full(len(batch), rows[batch.bias, 0] if batch.bias >= 0 else 0, np.float64)
     step = max(1, EXACT_ENTRIES * len(batch) // max(1, len(batch.places)))
@@ -305,20 +292,9 @@ def exact_scores(rows: Floats, batch: Batch) -> Floats:
 
 
 def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: bool) -> None:
-    """Refuses examples without fields, or with more of them than rows have factors for.
+    """Refuse examples without fields, or with fields that rows have no factors for.
 
-    Parameters
-    ----------
-    settings : FmSettings
-    batch : Batch
-    where : str
-        What it is of, for the message.
-    trained : bool
-        The model is there: its fields are what they are.
-
-    Raises
-    ------
-    DataError
+    `where` names the examples in the message; `trained`: the model's fields cannot change any more.
     """
     if not settings.fields or len(batch.places) == 0:
         return
@@ -338,7 +314,7 @@ def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: boo
 
 
 def untrained(settings: FmSettings, keys: NDArray[np.uint64], rows: Floats) -> NDArray[np.int64]:
-    """Places of keys that no training has touched: their random first factors mean nothing.
+    """Places of keys without a row: their random first factors mean nothing.
 
     A key without a row reads as its first value, which is a function of seed and key.
     """

@@ -3,12 +3,9 @@
     Batch, rows (weights, state) -> kernels.train_linear -> the same rows, trained
     tables -> OUTPUT.npz, and OUTPUT.liblinear where it is asked for
 
-A row is a feature's weight, or one weight a class; the bias is a row of its own.  The arithmetic is
-`kernels.train_linear`, how rows come and go `worker.SparseWorker`.
-
-References
-----------
-H. B. McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013.
+A row is a feature's weight, or one weight a class; the bias is a row of its own.
+`kernels.train_linear` computes, `worker.SparseWorker` moves rows.
+After H. B. McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from snailps.models.sparse.worker import EPS, SparseWorker
 LOSSES = {"logistic": 0, "squared": 1, "multinomial": 2}
 """Numbers of the losses in `kernels.train_linear`."""
 HOT_FLOATS = 64
-"""Weights and states of the rows that each thread has a copy of."""
+"""Floats of the rows that each thread has a copy of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,6 @@ class LinearSettings(ClassesSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse unknown formats, and liblinear with 64-bit keys."""
         ClassesSettings.validate(self, where)
         wrong = set(self.formats) - {"npz", "liblinear"}
         if wrong or not self.formats:
@@ -85,7 +81,6 @@ class Linear(SparseWorker):
         *,
         shared: bool,
     ) -> tuple[float, float]:
-        """Trains on examples from `part[0]` to before `part[1]`."""
         s = self.settings
         return kernels.train_linear(
             rows,
@@ -112,18 +107,16 @@ class Linear(SparseWorker):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "logistic"
 
     @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
-        """As the settings say."""
         assert isinstance(settings, LinearSettings)
         return settings.bias
 
     @classmethod
     def farthest(cls, settings: JobSettings) -> float:
-        """The bias takes what is subtracted."""
+        """No limit: the bias takes what centring subtracts."""
         return FARTHEST if cls.has_bias(settings) else 0.0
 
     @classmethod
@@ -143,13 +136,11 @@ class Linear(SparseWorker):
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """A file of each format."""
         assert isinstance(settings, LinearSettings)
         return [f"{settings.output}.{name}" for name in settings.formats]
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes the files that `formats` names."""
         s = results.settings
         assert isinstance(s, LinearSettings)
         with export.stored_rows(cls, results, stages=len(s.formats)) as stored:

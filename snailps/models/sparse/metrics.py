@@ -2,8 +2,7 @@
 
     labels, scores, weights, a batch at a time -> Judge.add ... -> Judge.figures -> plain numbers
 
-An example of weight w counts as w examples do; one of weight 0 is left out.
-
+An example of weight w counts as w examples; one of weight 0 is left out.
 Pure functions of arrays in float64; no files, no rows.
 """
 
@@ -18,14 +17,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Judged = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], int]
-"""Labels (n,) and scores (n, outputs) of a batch, None where it is empty; weights (n,), none for 1;
-lines left out."""
+"""Labels (n,) or None, scores (n, outputs), weights (n,) or none for 1; malformed lines."""
 BINS = 10
 _ONES = np.empty(0)
 
 
 class Judge(Protocol):
-    """Accumulates labels and scores, and computes figures of them."""
+    """Accumulates labels and scores, and computes metrics from them."""
 
     def add(
         self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
@@ -37,13 +35,12 @@ class Judge(Protocol):
 
 
 def judge_of(loss: str) -> Judge:
-    """The judge of a loss: ``logistic``, ``squared``, ``multinomial``."""
     kinds: dict[str, type[Judge]] = {"logistic": YesNo, "squared": Real, "multinomial": Classes}
     return kinds[loss]()
 
 
 def judge(loss: str, batches: Iterable[Judged]) -> dict[str, Any]:
-    """Figures of a model: those of its loss, and `bad_lines` if there were any."""
+    """Metrics of a model by its loss, and `bad_lines` if there were any."""
     judge, bad_lines = judge_of(loss), 0
     for labels, scores, weights, bad in batches:
         bad_lines += bad
@@ -54,7 +51,7 @@ def judge(loss: str, batches: Iterable[Judged]) -> dict[str, Any]:
 
 
 def probabilities(loss: str, scores: NDArray[np.float32]) -> Doubles:
-    """Of scores (n, outputs): P(yes) (n,), values (n,), or P of each class (n, outputs)."""
+    """P(yes) (n,), values (n,), or P of each class (n, outputs), from scores (n, outputs)."""
     wide = scores.astype(np.float64)
     if loss == "logistic":
         return sigmoid(wide[:, 0])
@@ -80,7 +77,7 @@ def auc(
 ) -> float | None:
     """Share of pairs (a yes, a no) in which the yes has the higher score; ties count half.
 
-    Exact, by ranks; a pair weighs what its examples' weights make.  None if there are no pairs.
+    Exact, by ranks; a pair's weight is the product of its examples'.  None if there are no pairs.
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
@@ -116,7 +113,6 @@ class YesNo:
     def add(
         self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
     ) -> None:
-        """Take a batch."""
         self._parts.append(_with_weight(labels > 0, scores[:, 0], weights=weights))
 
     def figures(self) -> dict[str, Any]:
@@ -142,13 +138,7 @@ class YesNo:
 def reliability(
     yes: NDArray[np.bool_], chances: Doubles, weights: Doubles | None = None
 ) -> list[dict[str, float]]:
-    """Calibration of `BINS` equally large groups of examples, ordered by prediction.
-
-    Returns
-    -------
-    list of dict
-        ``examples``, ``predicted`` (mean prediction) and ``observed`` (share of yes) of each.
-    """
+    """Size, mean prediction and share of yes of `BINS` equal groups, ordered by prediction."""
     order = np.argsort(chances, kind="stable")
     ones = np.ones(len(order)) if weights is None else weights
     return [
@@ -171,7 +161,6 @@ class Real:
     def add(
         self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
     ) -> None:
-        """Take a batch."""
         true, said, weights = _with_weight(labels, scores[:, 0], weights=weights)
         said, true = said.astype(np.float64), true.astype(np.float64)
         wrong = said - true
@@ -202,7 +191,7 @@ class Classes:
     def add(
         self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
     ) -> None:
-        """Take a batch; a label that is no class counts as wrong, with the worst loss there is."""
+        """A label that is no class counts as wrong, with the largest possible loss."""
         labels, scores, weights = _with_weight(labels, scores, weights=weights)
         wide, own = scores.astype(np.float64), labels.astype(np.int64)
         known = (own >= 0) & (own < wide.shape[1]) & (own == labels)
@@ -214,7 +203,6 @@ class Classes:
         self._sums += weights.sum(), losses @ weights, right @ weights
 
     def figures(self) -> dict[str, Any]:
-        """Log loss and accuracy."""
         if not self._examples:
             return {"examples": 0}
         total, loss, right = self._sums.tolist()

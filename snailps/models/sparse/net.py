@@ -3,12 +3,11 @@
     block -> batches -> first layer (`first_layer`): Z -> dense layers (`layers`): loss, gradients
           -> dL/dZ back through the first layer; gradients of the dense layers -> PUSH
 
-Row k of table `TABLE` holds the first layer's weights of feature k.  The dense layers are tensors,
-pulled for each batch; their gradients are pushed.  A worker keeps no parameters, and the optimiser
-of all layers runs at the servers.  With `in_flight` 2 the next batch is requested while this one is
-computed; its Z then lacks this batch's step.  Several workers pull its dense layers then, too, and
-take smaller batches (`share_of_batch`), at first much smaller ones (`growing`), as they lack each
-other's steps, too.  With `bsp` a block is a step.
+Row k of table `TABLE` holds the first layer's weights of feature k; the dense layers are tensors,
+pulled for each batch.  A worker keeps no parameters; the optimiser of all layers runs at the
+servers.  With `in_flight` 2 the next batch is requested while this one is computed; its Z then
+lacks this batch's step.  As several workers lack each other's steps, too, they take smaller batches
+(`share_of_batch`), at first much smaller ones (`growing`).  With `bsp` a block is a step.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ BLOCK_BYTES = 8 << 20
 SHARE_MIN = 64
 """Least examples in a batch of one of many workers: a batch is two messages to every shard."""
 GROWTH = 32
-"""Of several workers' batches: each has at most this part of what its worker trained on before."""
+"""Batches of several workers are at most 1 / GROWTH of their worker's examples so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,6 @@ class NetSettings(ClassesSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse invalid widths."""
         ClassesSettings.validate(self, where)
         check_widths(self.hidden, where("hidden"))
 
@@ -122,14 +120,13 @@ class NetSettings(ClassesSettings):
 
     @property
     def layers(self) -> Layers:
-        """The dense layers."""
         widths = (*map(int, self.hidden), self.outputs)
         return Layers(widths, self.activation, self.loss)
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """Of a batch: sums of losses and of weights; dL/dZ."""
+    """Sums of a batch's losses and weights; dL/dZ."""
 
     loss: float
     weight: float
@@ -146,12 +143,11 @@ class Net(SparseWorker):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "sparse_net"
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses optimisers that do not run at the servers, and batches too large for these."""
+        """Refuse optimisers that do not run at the servers, and batches too large for them."""
         assert isinstance(settings, NetSettings)
         why = f"{cls.__name__}, whose servers step by gradients"
         check_method(settings, METHODS, why, ("l1", "l2"))
@@ -179,17 +175,17 @@ class Net(SparseWorker):
 
     @classmethod
     def has_bias(cls, settings: JobSettings) -> bool:
-        """False: the dense layers have the biases."""
+        """No: the dense layers have the biases."""
         return False
 
     @classmethod
     def has_constant(cls, settings: JobSettings) -> bool:
-        """True: that of the last layer."""
+        """Yes: that of the last layer."""
         return True
 
     @classmethod
     def farthest(cls, settings: JobSettings) -> float:
-        """The biases of the first layer take what is subtracted."""
+        """No limit: the biases of the first layer take what centring subtracts."""
         return FARTHEST
 
     @classmethod
@@ -200,9 +196,7 @@ class Net(SparseWorker):
 
     @classmethod
     def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
-        """The dense layers, the first biases less what centres have added; of targets the last one
-        times what these were divided by.
-        """
+        """The dense layers, for values and targets as they are written."""
         s = results.settings
         assert isinstance(s, NetSettings)
         made = super().decoded_extras(results)
@@ -240,7 +234,6 @@ class Net(SparseWorker):
     def scores(
         cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
-        """Scores of a batch from the rows of its features."""
         assert isinstance(settings, NetSettings)
         z = np.empty((len(batch), rows.shape[1]), np.float32)
         kernels.csr_product(batch.ptr, batch.places, batch.values, rows, z)
@@ -248,12 +241,11 @@ class Net(SparseWorker):
 
     @classmethod
     def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        """The .npz."""
         return (f"{settings.output}.npz",)
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Writes OUTPUT.npz: rows of the features that were trained, and the dense layers."""
+        """Write OUTPUT.npz: rows of the features that were trained, and the dense layers."""
         s = results.settings
         with export.stored_rows(cls, results) as stored:
             path = export.write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
@@ -271,7 +263,7 @@ class Net(SparseWorker):
         return [sparse, *s.layers.tensors(**options)]
 
     def setup(self) -> None:
-        """Makes the reader; with ``auto`` the place of the first layer is chosen later."""
+        """With ``auto`` the place of the first layer is chosen later."""
         s = self.settings
         self._layers, self._loss_unit = s.layers, loss_unit(s)
         self._numbers = KeyNumbers()
@@ -286,16 +278,15 @@ class Net(SparseWorker):
         )
 
     def prepare(self, block: Block) -> Batch:  # type: ignore[override]
-        """Parses the block."""
         batch = self._reader.read_block(block)
         self._look_at(batch, block)
         return self._in_order(batch, block).laid_out()
 
     def workers_changed(self) -> None:
-        """Does nothing: the optimiser runs at the servers."""
+        """Do nothing: the optimiser runs at the servers."""
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on the block's batches, `in_flight` of them at once."""
+        """Train on the block's batches, `in_flight` of them at once."""
         batch: Batch = block.prepared
         entries, size = _entries(batch), self._batch_size
         if self._place == "auto" and len(batch):
@@ -335,13 +326,12 @@ class Net(SparseWorker):
         }
 
     def finish(self) -> None:
-        """Waits for the last pushes."""
         self._settle(0)
         self._reader.close()
 
     @property
     def _batch_size(self) -> int:
-        """Examples a batch here; with bsp a block is one step, whatever its batches are."""
+        """Examples in a batch of this worker; with bsp a block is one step, in any batches."""
         s = self.settings
         if s.consistency == "bsp":
             return s.batch_size
@@ -360,7 +350,7 @@ class Net(SparseWorker):
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], rows: Sequence[Floats]
     ) -> Stepped:
-        """Pushes the gradients of the dense layers; the first one's is to go back."""
+        """Push the gradients of the dense layers; dL/dZ is returned for the way back."""
         first, last = edge
         tensors = [self._find_tensor(name) for name in self._layers.names]
         loss, weight, dz, gradients = self._layers.step(
@@ -382,17 +372,17 @@ class Net(SparseWorker):
         return AtWorker(self, TABLE, entries, self._numbers)
 
     def _pull_dense(self) -> list[Pending]:
-        """Starts to pull the dense layers, behind all own pushes."""
+        """Start to pull the dense layers, behind all own pushes."""
         names = self._layers.names
         return [self.pull_async(name, self._find_tensor(name).keys()) for name in names]
 
     def _settle(self, kept: int) -> None:
-        """Waits for all pushes but the newest `kept`; their arrays must not change before."""
+        """Wait for all pushes but the newest `kept`; their arrays must not change before."""
         while len(self._pushes) > kept:
             self._pushes.pop(0).wait()
 
     def _choose(self, first: Sequence[Entries]) -> None:
-        """Chooses the place of the first layer that moves fewer bytes."""
+        """Choose the place of the first layer that moves fewer bytes."""
         _, table = self._find(TABLE)
         there = here = unique = 0
         for entries in first:
@@ -414,22 +404,19 @@ class Net(SparseWorker):
 
 
 def share_of_batch(batch_size: int, workers: int) -> int:
-    """Examples in a batch of one of so many workers, whose steps do not know of each other.
+    """Examples in a batch of one of several workers.
 
-    The sum of steps that a row or layer takes from the same weights is what diverges: 16 batches of
-    1,024 in flight at 8 workers have a log loss of .4433 after a million clicks, batches of 256
-    .4188 to .4217, of 128 .4181 to .4203, one worker with 1,024 .4190.
+    The sum of all workers' steps from one set of weights must not be larger than a whole batch's
+    step.
     """
     return min(batch_size, max(SHARE_MIN, batch_size // workers))
 
 
 def growing(size: int, trained: int) -> int:
-    """Examples in a batch of one of several workers that has trained on so many before.
+    """Examples in a batch of one of several workers that has trained on `trained` examples.
 
-    The first steps are the longest, as AdaGrad's shrink with their number, and those that all
-    workers take from the same weights add up: units of the dense layers die.  In small batches the
-    long steps are soon over: with this, 8 workers' batches of 512 have a log loss of .4175 to .4179
-    after a million clicks instead of .4247 or .4533, one worker's of 4,096 .4190.
+    AdaGrad's first steps are the longest, and those that all workers take from one set of weights
+    add up, until units of the dense layers die; in small batches the long steps are soon over.
     """
     return min(size, max(SHARE_MIN, trained // GROWTH))
 

@@ -1,10 +1,10 @@
-"""What a sample of the input says before the training: the labels, and how large values are.
+"""Read a sample of the input before the training: the labels, and how large values are.
 
     files -> pieces spread over them -> Examples -> Encoding, in the settings   (master)
     files of `LABELS_BYTES` -> all their labels
 
-A small input is read whole.  A piece that cannot be read is left out: what is wrong with it is told
-where it is trained.  No rows, no workers.
+A small input is read whole.  A piece that cannot be read is left out: its error is reported where
+it is trained.  No rows, no workers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ PIECES = 16
 PIECE_BYTES = 64 << 10
 """Some 1,000 examples of 14 features, or 150 of 100."""
 LABELS_BYTES = 32 << 20
-"""Of inputs up to here all labels are read, in .05 s; of larger ones blocks in drawn order have
-what lies together within the first few."""
+"""Inputs up to this size have all their labels read; blocks of larger ones are drawn."""
 TENTH_MIN = 10
-"""Examples that tell whether labels are sorted, at least."""
+"""Examples that show whether labels are sorted, at least."""
 EXACT = 1 << 24
 """Whole numbers up to here are exact in float32."""
 S = TypeVar("S", bound=SparseSettings)
@@ -47,21 +46,12 @@ S = TypeVar("S", bound=SparseSettings)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Examples of some places of an input.
-
-    Attributes
-    ----------
-    pieces : list of Examples
-        In the order of the input, none of them empty.
-    is_whole : bool
-        They are all that there is.
-    """
+    """Examples from places of an input, in its order; no piece is empty."""
 
     pieces: list[Examples]
     is_whole: bool
 
     def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-        """Keys and values of all of them."""
         keys = [np.empty(0, np.uint64), *(piece.keys for piece in self.pieces)]
         values = [np.empty(0, np.float32), *(piece.values for piece in self.pieces)]
         return np.concatenate(keys), np.concatenate(values)
@@ -76,13 +66,6 @@ class Sample:
 
 
 def sample_of(settings: SparseSettings) -> Sample:
-    """Examples of some places of the input.
-
-    Raises
-    ------
-    SnailError
-        A file is missing.
-    """
     paths = files_of(settings.input)
     places = np.unique(np.linspace(0, len(paths) - 1, PIECES).astype(int)).tolist()
     each = PIECES // len(places)
@@ -112,7 +95,7 @@ def _reader(settings: SparseSettings) -> ExampleReader:
 
 
 def all_labels(settings: SparseSettings) -> NDArray[np.float64] | None:
-    """Labels of all examples that have a weight; None: too large, or not to be read as it is."""
+    """Labels of all examples that have a weight; None if the input is large or not local."""
     paths, reading = files_of(settings.input), settings.reading()
     if any(
         reading.takes(path) or is_packed(path) or is_url(path) or is_driver_file(path)
@@ -132,7 +115,7 @@ def all_labels(settings: SparseSettings) -> NDArray[np.float64] | None:
                 return None
             has_weight = examples.weights > 0 if len(examples.weights) else slice(None)
             found.append(examples.labels[has_weight])
-    except SnailError:  # told where it is trained
+    except SnailError:  # reported where it is trained
         return None
     finally:
         scratch.close()
@@ -142,7 +125,7 @@ def all_labels(settings: SparseSettings) -> NDArray[np.float64] | None:
 def _of_file(
     settings: SparseSettings, reader: ExampleReader, path: str, pieces: int, scratch: Scratch
 ) -> Iterator[tuple[Examples, bool]]:
-    """Some examples of a file, and whether it has no others between them."""
+    """Some examples of a file, and whether they are all of it."""
     reading = settings.reading()
     if reading.takes(path):
         from snailps.data.table_files import first_examples
@@ -165,16 +148,11 @@ def _of_file(
 
 
 def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True, farthest: float = 0.0) -> S:
-    """The settings with the encoding of the input's labels and values.
+    """The settings with the encoding of the input's labels and values, by a sample.
 
-    What `encoding` has already stays: the labels, or all of it where a training goes on.  Unless
-    the order `is_drawn`, it says so where the labels of the beginning are not those of the rest.
-    `farthest` is that of `Encoding.measured`.
-
-    Raises
-    ------
-    DataError
-        Labels are not those of the loss; a file is missing.
+    An `encoding` that is set stays: its labels, or all of it where training is continued.  Unless
+    the order `is_drawn`, warn where labels of the beginning differ from the rest.  A `DataError` if
+    labels do not fit the loss.
     """
     encoding = Encoding.of_text(settings.encoding)
     if not settings.input or encoding.is_measured:
@@ -218,7 +196,7 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True, farthest:
 
 
 def _look_at_order(sample: Sample) -> None:
-    """Warns if the mean label of the first tenth is far from that of the rest."""
+    """Warn if the mean label of the first tenth is far from that of the rest."""
     labels = np.concatenate([piece.labels for piece in sample.pieces])
     tenth = len(labels) // 10
     if tenth < TENTH_MIN:
@@ -242,13 +220,7 @@ def _entropy(labels: NDArray[np.float64], weights: NDArray[np.float32]) -> float
 
 
 def _classes(labels: NDArray[np.float64], classes: int, *, is_whole: bool) -> tuple[float, ...]:
-    """The labels of so many classes, or of yes and no; empty: they are numbers of classes.
-
-    Raises
-    ------
-    DataError
-        There are too many, or only one in all of the input.
-    """
+    """The labels of `classes` classes, or of yes and no; empty if labels are class numbers."""
     found = np.unique(labels).tolist()
     if classes == 2 and len(found) == 1:
         (one,) = found

@@ -153,7 +153,6 @@ class SparseSettings(JobSettings):
     continue_from: str = setting("", **CONTINUE_FROM)
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse a format without its columns, and invalid class weights."""
         JobSettings.validate(self, where)
         try:
             if self.label_column:
@@ -184,7 +183,7 @@ class SparseSettings(JobSettings):
             raise ConfigError(f"{where('encoding')}: encoding: {error}") from None
 
     def _check_tables(self) -> None:
-        """Refuse columns that do not go with tables, and a format: names of files have it."""
+        """Refuse columns that do not go with tables, and a format, which the file names give."""
         columns_by_name(self.columns, self.label_column)
         if self.format != "auto":
             raise ConfigError(
@@ -194,12 +193,12 @@ class SparseSettings(JobSettings):
 
     @property
     def draws_order(self) -> bool:
-        """Whether examples are shuffled; rows that expire by age need them as they come."""
+        """Whether examples are shuffled; rows that expire by age need the order of the input."""
         return self.shuffle and not self.expire_after
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns of text, in its order; of tables there is no text, but matrix files."""
+        """Columns of text, in its order; empty for tables, which are matrix files."""
         return () if self.label_column else self.columns
 
     def reading(self, *, needs_labels: bool = True) -> Reading:
@@ -215,7 +214,6 @@ class SparseSettings(JobSettings):
         )
 
     def _check_class_num(self, where: Callable[[str], str]) -> None:
-        """Refuse a number of class weights that differs from the number of classes."""
         class_num = {"logistic": 2, "squared": 0}.get(self.loss, getattr(self, "classes", 0))
         if self.class_weights and len(self.class_weights) != class_num:
             raise ConfigError(
@@ -243,7 +241,6 @@ class ClassesSettings(SparseSettings):
     )
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse classes without multinomial loss, and that loss without classes."""
         SparseSettings.validate(self, where)
         if (self.loss == "multinomial") != (self.classes > 1):
             loss = f"loss {self.loss} (from {where('loss')})"
@@ -267,22 +264,7 @@ class ClassesSettings(SparseSettings):
 def check_method(
     settings: SparseSettings, methods: Collection[str], why: str, penalties: Sequence[str] = ("l1",)
 ) -> None:
-    """Refuses an optimizer that does not fit a model.
-
-    Parameters
-    ----------
-    settings : SparseSettings
-    methods : collection of str
-        Supported ones.
-    why : str
-        The model, and the reason, for the message.
-    penalties : sequence of str
-        Settings that only ftrl has.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse an optimiser not in `methods`, for the reason `why`, and `penalties` without ftrl."""
     if settings.method not in methods:
         raise ConfigError(
             f"optimizer: {settings.optimizer} does not fit {why}: expected auto or one of "

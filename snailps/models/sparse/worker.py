@@ -4,11 +4,11 @@
     prepare: bytes -> Batch -> PULL of its new rows with state   (next block, during the training)
     train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
-Rows are in table `TABLE`: `dim` weights, then the state of the optimizer.  The optimizer runs at
-the worker, and the deltas that it pushes add up (sgd, adagrad, ftrl).  A subclass defines what a
-row means and what a step does: `tables`, `train_part`, `scores`.  A worker keeps its rows and
-exchanges them (`shared_rows`).  With bsp, ssp and `expire_after` it trains copies, pulled and
-pushed with every block (`local_sgd`).
+Rows are in table `TABLE`: `dim` weights, then the state of the optimiser, which runs at the worker;
+the deltas that it pushes add up (sgd, adagrad, ftrl).  A subclass defines what a row means and
+what a step does: `tables`, `train_part`, `scores`.  A worker keeps its rows and exchanges them
+(`shared_rows`); with bsp, ssp and `expire_after` it trains copies, pulled and pushed with every
+block (`local_sgd`).
 """
 
 from __future__ import annotations
@@ -64,42 +64,33 @@ from snailps.models.sparse.settings import (
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES_MAX = 16 << 20
-"""Some 60,000 examples of 39 features, 5 rows an example; 6.3 at 8 MiB and 3.9 at 32 MiB, where
-numbers of features and copies of rows no longer fit in the cores' caches."""
+"""Some 60,000 examples of 39 features; copies of more rows would not fit in the caches."""
 BLOCK_BYTES_KEPT = 4 << 20
-"""The same of kept rows, which travel by rounds and not by blocks: smaller ones need less memory,
-and all workers end at about the same time."""
+"""The same of kept rows, which travel by rounds: smaller blocks take less memory."""
 BLOCK_BYTES_ALONE = 8 << 20
-"""The same of an only worker: each block takes master and worker some 3 ms of Python.  500 MB of
-clicks: 3 to 7% less processor time than with 4 MiB, 25 to 40 MB more memory; with 16 MiB 100."""
+"""The same of an only worker: each block costs master and worker some 3 ms of Python."""
 ROUND_BLOCKS = 4
-"""Blocks after which all kept rows are pushed, at least.  A worker that dies takes along what it
-had not pushed: so a round ends when it is a part of an epoch, or `ROUND_EXAMPLES`."""
+"""Blocks of a round of kept rows, at least; a worker that dies loses what it had not pushed."""
 ROUND_EXAMPLES = 250_000
-"""10 M clicks with 39 features, 8 workers: 1.75 rows an example are pushed with rounds, log loss
-.4053; 1.31 and .4057 at twice as many; one worker .4049."""
+"""Examples of a round; log loss and traffic by this and the next: docs/design/shared-rows.md."""
 ROUND_PART = 1 / 40
-"""Of an epoch.  A million clicks, factorization machine, 8 workers: log loss .4252 at a fortieth,
-.4280 at a sixteenth; one worker .4307.  Logistic regression with AdaGrad: .4228, .4282, .4214."""
+"""Part of an epoch that a round is."""
 ROUND_PART_FTRL = 1 / 16
-"""The same with FTRL, whose sums add up however many workers make them: rows an example with rounds
-4.4 and log loss .4156 at a fortieth, 1.8 and .4158 at a sixteenth; one worker .4156."""
+"""The same with FTRL, whose sums add up exactly."""
 ROUND_PART_ALONE = 3 / 16
 """The same of an only worker; of more epochs than `EPOCHS` as large a part of all of them."""
 ROUND_EXAMPLES_ALONE = 1_000_000
-"""Its `ROUND_EXAMPLES`, about a second's work.  5 M clicks: 27 bytes an example, 39 at 250,000."""
+"""`ROUND_EXAMPLES` of an only worker: about a second's work."""
 ROUND_WORKERS = 8
-"""Workers from which a round is a part of each one's share of an epoch, as it is with 8."""
+"""From this many workers a round is a part of each worker's share of an epoch, as it is with 8."""
 ENOUGH_BYTES = 64 << 20
-"""Of all epochs of a small input: about a second's work."""
+"""Bytes of all epochs of a small input: about a second's work."""
 ENOUGH_BYTES_FALLING = 4 << 20
-"""The same where the step size falls over the job, which has no other end.  Factorization machine,
-a9a (1.7 MB): log loss .321 after 5 epochs, .327 after 38."""
+"""The same where the step size falls over the job, which has no other end."""
 BLOCK_BYTES_SMALL = 1 << 20
-"""Size below which the lease of a block costs more than a tenth of its training.  A block takes a
-worker about 1 ms beside its training, as much as 100 KB of text."""
+"""Bytes below which the lease of a block costs more than a tenth of its training."""
 ENTRIES_A_THREAD = 1 << 12
-"""Fewer are trained in less time than another thread takes to wake."""
+"""Fewer entries are trained before another thread has woken."""
 SAMPLE = 1 << 16
 """Entries of a block whose steps are counted, at most: a counted one costs half a step."""
 EPS = 1e-8
@@ -111,7 +102,7 @@ RATE_LEAST = 1e-9
 
 @dataclass(slots=True)
 class Prepared:
-    """A prepared block: its examples, and its rows, either copies being pulled or kept ones.
+    """A prepared block: examples, and their rows, either copies being pulled or kept ones.
 
     Only with kept rows there may be several batches, whose places are those of the kept rows.
     """
@@ -124,11 +115,11 @@ class Prepared:
 class SparseWorker(Worker):
     """Base class of models of sparse examples; see the module's docstring."""
 
-    _has_told = False  # of a malformed line
-    _has_begun = False  # has been given a block
+    _has_told = False  # whether a malformed line was reported
+    _has_begun = False  # whether it was given a block
     shared_rows: SharedRows | None = None
     _bias_mean: Floats | None = None
-    """Change of the bias's packed row by an example, in the block before."""
+    """Change of the bias's packed row by an example, in the previous block."""
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -138,7 +129,6 @@ class SparseWorker(Worker):
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
-    """See `shared_rows`."""
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -156,23 +146,11 @@ class SparseWorker(Worker):
         *,
         shared: bool,
     ) -> tuple[float, float]:
-        """Trains on examples from `part[0]` to before `part[1]`; called by several threads at once.
+        """Train `rows` (keys, dim + state) in place on examples ``range(*part)``; loss, weight.
 
-        Parameters
-        ----------
-        batch : Batch
-        rows : numpy.ndarray
-            float32 (keys, dim + state), contiguous: changed in place.
-        part : (int, int)
-        rates : (float, float)
-            Step sizes before and after it.
-        shared : bool
-            Whether other threads write to `rows`, too.
-
-        Returns
-        -------
-        loss, weight
-            Sums over its examples, before each step.
+        Called by several threads at once; `shared`: they write to the same rows.  `rates` are the
+        step sizes before and after the part; loss and weight are sums, losses those before each
+        step.
         """
 
     @classmethod
@@ -180,21 +158,11 @@ class SparseWorker(Worker):
     def scores(
         cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
-        """Scores of a batch, float32 (n, outputs), before any link function.
-
-        Parameters
-        ----------
-        settings : SparseSettings
-        rows : numpy.ndarray
-            float32 (keys, dim): of `batch.keys`, weights only.
-        batch : Batch
-        extras : mapping
-            Result of `extras`.
-        """
+        """Scores (n, outputs) of a batch before any link; `rows` are weights of `batch.keys`."""
 
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
-        """The same with the servers' rows, at the master."""
+        """Like `scores`, with the servers' rows, at the master."""
         return cls.scores(results.settings, results.pull(TABLE, batch.keys), batch, extras)
 
     @classmethod
@@ -209,7 +177,7 @@ class SparseWorker(Worker):
 
     @classmethod
     def constant_loss(cls, settings: JobSettings) -> float:
-        """By a sample of the labels; of targets half their variance."""
+        """Loss of the best constant score on a sample of labels; of targets half their variance."""
         assert isinstance(settings, SparseSettings)
         encoding = Encoding.of_text(settings.encoding)
         if settings.loss == "squared" and not encoding.is_plain_target:
@@ -223,12 +191,12 @@ class SparseWorker(Worker):
 
     @classmethod
     def farthest(cls, settings: JobSettings) -> float:
-        """Of `Encoding.measured`: how far from 0 columns are centred; 0: none is."""
+        """`farthest` of `Encoding.measured`: how far from 0 columns are centred; 0: none is."""
         return 0.0
 
     @classmethod
     def centred_rows(cls, results: Results) -> Floats:
-        """Rows of the columns that are centred, as they were trained."""
+        """Rows of the centred columns, as they were trained."""
         assert isinstance(results.settings, SparseSettings)
         keys = Encoding.of_text(results.settings.encoding).centred_keys
         if len(keys) == 0:
@@ -237,17 +205,10 @@ class SparseWorker(Worker):
 
     @classmethod
     def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
-        """Rows (n, dim) of the finished model, of values and targets as they are written.
+        """Rows (n, dim) of the finished model, for values and targets as they are written.
 
-        The default is for rows of weights: times the factors of values and what targets were
-        divided by; the bias less what centres have added, and with the mean of targets.
-
-        Parameters
-        ----------
-        settings : SparseSettings
-        keys, rows : numpy.ndarray
-        centred : numpy.ndarray
-            Result of `centred_rows`.
+        The default is for rows of weights: times the factors of values and targets; the bias less
+        what `centred` rows have added, and with the mean of targets.
         """
         assert isinstance(settings, SparseSettings)
         encoding = Encoding.of_text(settings.encoding)
@@ -265,10 +226,10 @@ class SparseWorker(Worker):
 
     @classmethod
     def decoded_extras(cls, results: Results) -> dict[str, NDArray[Any]]:
-        """Arrays that the finished model has besides its rows; they go into its file.
+        """Arrays of the finished model's file besides its rows.
 
-        ``intercept``, float64 (1,), of models of targets: what is added to scores without a bias,
-        whose row has no room for all digits of a large mean.
+        ``intercept``, float64 (1,), of models of targets: added to scores without a bias, whose row
+        has no room for all digits of a large mean.
         """
         settings = results.settings
         assert isinstance(settings, SparseSettings)
@@ -285,13 +246,12 @@ class SparseWorker(Worker):
 
     @classmethod
     def reading(cls, settings: JobSettings) -> Reading:
-        """Columns of tables by name, whose labels `label_column` has."""
         assert isinstance(settings, SparseSettings)
         return settings.reading()
 
     @classmethod
     def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Declares all columns of an input of tables; encodes labels and values by a sample."""
+        """Declare all columns of an input of tables; encode labels and values by a sample."""
         assert isinstance(settings, SparseSettings)
         declared = evaluate.with_columns(settings)
         return encoded(
@@ -303,7 +263,7 @@ class SparseWorker(Worker):
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses unsupported optimizers, and hold-out files with a malformed beginning."""
+        """Refuse unsupported optimisers, and hold-out files with a malformed beginning."""
         assert isinstance(settings, SparseSettings)
         why = "whose workers run the optimiser and push differences of weights and state"
         check_method(settings, METHODS, f"{cls.__name__}, {why}")
@@ -311,18 +271,12 @@ class SparseWorker(Worker):
 
     @classmethod
     def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
-        """Refuses examples that the model cannot train on; called before and during the job.
-
-        Raises
-        ------
-        DataError
-        """
+        """Refuse examples that the model cannot train on; called before and during the job."""
         if isinstance(settings, ClassesSettings):
             check_classes(batch, settings.classes, where)
 
     @classmethod
     def shuffles(cls, settings: JobSettings) -> bool:
-        """As the settings say."""
         assert isinstance(settings, SparseSettings)
         return settings.draws_order
 
@@ -330,13 +284,9 @@ class SparseWorker(Worker):
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         """A tenth of an epoch, for several workers a twentieth of each one's share.
 
-        Where that is less than what pays for a lease, a block is more: up to a fifth of a worker's
-        share, and all of it if there are 20 epochs; the job makes it a tenth of an epoch at most,
-        or more if it has many.
-
-        If rows are copied for each block, an eightieth of that share, because the copies grow
-        stale: 5 M clicks, 4 workers, log loss .40806 at a twentieth of an epoch in flight at all
-        workers, .40749 at a fortieth and .40733 at an eightieth; one worker .40743.
+        Where that is less than what pays for a lease, up to a fifth of a worker's share, and all of
+        it if there are 20 epochs; the job makes it a tenth of an epoch at most, or more if it has
+        many.  Copies of rows grow stale, so a block of those is an eightieth of the share.
         """
         assert isinstance(settings, SparseSettings)
         keeps = cls.keeps_rows(settings)
@@ -352,7 +302,7 @@ class SparseWorker(Worker):
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
-        """Small inputs as often as `ENOUGH_BYTES` allow, while the loss falls."""
+        """Small inputs get as many epochs as `ENOUGH_BYTES` allows, while the loss falls."""
         assert isinstance(settings, SparseSettings)
         ends = settings.method not in cls.falling
         enough_bytes = ENOUGH_BYTES if ends else ENOUGH_BYTES_FALLING
@@ -362,8 +312,8 @@ class SparseWorker(Worker):
     def keeps_rows(cls, settings: SparseSettings) -> bool:
         """Whether workers keep their rows from block to block.
 
-        bsp and ssp define which steps of others a block's rows have, and a kept row would not
-        notice that the servers delete it.
+        bsp and ssp define which steps of others a block's rows have, and a kept row would not show
+        that the servers delete it.
         """
         return settings.consistency == "async" and not settings.expire_after
 
@@ -383,13 +333,12 @@ class SparseWorker(Worker):
 
     @classmethod
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        """Sets the rows of `continue_from`."""
         assert isinstance(settings, SparseSettings)
         return put_tables if settings.continue_from else None
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Figures of the finished model on the hold-out files, as `test`."""
+        """Metrics of the finished model on the hold-out files, as `test`."""
         assert isinstance(results.settings, SparseSettings)
         if not results.settings.test:
             return {}
@@ -398,7 +347,7 @@ class SparseWorker(Worker):
     # --- at a worker -------------------------------------------------------------------------
 
     def table(self, dim: int, **options: Any) -> Table:
-        """Declaration of `TABLE`: rows of `dim` weights, options from the settings."""
+        """Declare `TABLE`: rows of `dim` weights, options from the settings."""
         s = self.settings
         own: dict[str, Any] = {
             "access": s.method,
@@ -413,7 +362,6 @@ class SparseWorker(Worker):
         return Table(TABLE, dim, **own | options)
 
     def survey(self, block: Block) -> bytes:
-        """Features of a block with their counts, if they are needed."""
         if self.settings.min_count == 1:
             return b""
         reader = batch_reader(self.settings)
@@ -423,7 +371,6 @@ class SparseWorker(Worker):
         return keys.tobytes() + counts.astype(np.uint8).tobytes()
 
     def setup(self) -> None:
-        """Makes the reader, the local-SGD runtime and, for an only worker, the row cache."""
         _keep_memory()
         s = self.settings
         _, table = self._find(TABLE)
@@ -466,7 +413,6 @@ class SparseWorker(Worker):
         return RowLayout(table.dim, 1 + table.state_floats // table.dim, table.dim)
 
     def workers_changed(self) -> None:
-        """Adapts the shares."""
         self.shares = replace(self.shares, workers=self.workers)
         if self.shared_rows is not None:
             self.shared_rows.workers = self.workers
@@ -477,7 +423,7 @@ class SparseWorker(Worker):
         return self.shared_rows is not None and self.shared_rows.owes
 
     def prepare(self, block: Block) -> Prepared:
-        """Parses the block, numbers its features, starts to pull rows with their state."""
+        """Parse the block, number its features, start to pull rows with their state."""
         if self.shared_rows is not None:
             prepared = self._prepare_kept(block, self.shared_rows)
         else:
@@ -487,11 +433,11 @@ class SparseWorker(Worker):
         return prepared
 
     def _in_order(self, batch: Batch, block: Block) -> Batch:
-        """A batch of a block with the order in which it is trained in this epoch."""
+        """A batch of a block in the order in which it is trained in this epoch."""
         return batch.drawn(block.seed) if self.settings.draws_order else batch
 
     def _look_at(self, batch: Batch, block: Block) -> None:
-        """Checks a block's examples, logs the first line that was left out, drops the text."""
+        """Check a block's examples, log the first malformed line, drop the text."""
         where = block.path if block.place else f"{block.path}, bytes from {block.start:,}"
         self.check_batch(self.settings, batch, where)
         if batch.bad and not self._has_told:
@@ -500,7 +446,7 @@ class SparseWorker(Worker):
         block._data = None  # the largest thing here
 
     def _prepare_kept(self, block: Block, shared: SharedRows) -> Prepared:
-        """The same with kept rows; a block that was seen before is neither read nor parsed."""
+        """Like `prepare`, with kept rows; a block that was seen is neither read nor parsed."""
         if not self._has_begun and not (block.first and self.loader(self.settings) is None):
             shared.begin_known()
         self._has_begun = True
@@ -514,7 +460,7 @@ class SparseWorker(Worker):
         return prepared
 
     def _placed(self, block: Block, shared: SharedRows) -> Prepared:
-        """A block that is read: its features get places among the kept rows."""
+        """Read a block and give its features places among the kept rows."""
         if self.summary:  # the filter needs a block's distinct keys
             batch = self._in_order(self._reader.read_block(block), block)
             found = shared.find(batch.keys)
@@ -561,13 +507,12 @@ class SparseWorker(Worker):
         return max(of_epoch / part, examples / ROUND_EXAMPLES)
 
     def _with_copies(self, batch: Batch) -> Prepared:
-        """The batch, and the pull of its rows started."""
         if len(batch) == 0:
             return Prepared([batch])
         return Prepared([batch], self.sgd.pull({TABLE: batch.keys}))
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on kept rows, or on local copies whose deltas it pushes."""
+        """Train on kept rows, or on local copies whose deltas are pushed."""
         prepared: Prepared = block.prepared
         batches = prepared.batches
         rates = self.rates(block)
@@ -596,7 +541,7 @@ class SparseWorker(Worker):
     def _train_kept(
         self, batches: Sequence[Batch], kept: KeptRows, rates: tuple[float, float]
     ) -> tuple[float, float]:
-        """Trains on kept rows, with exchanges of these; loss, weight."""
+        """Train on kept rows, with exchanges between spans; loss, weight."""
         shared = self.shared_rows
         assert shared is not None
         rows = shared.ready(kept)
@@ -638,7 +583,7 @@ class SparseWorker(Worker):
 
     @staticmethod
     def _count(batches: Sequence[Batch], units: int, shared: SharedRows) -> None:
-        """Counts steps on rows in a sample of a block: the beginning of each batch."""
+        """Count steps on rows in a sample of a block: the beginning of each batch."""
         entries = sum(len(batch.places) for batch in batches)
         share = min(1.0, SAMPLE / max(1, entries))
         places, examples = [], 0
@@ -657,7 +602,7 @@ class SparseWorker(Worker):
         span: tuple[int, int],
         rates: tuple[float, float],
     ) -> tuple[float, float]:
-        """Trains on examples `span[0]` to before `span[1]` with all threads; loss, weight."""
+        """Train on examples ``range(*span)`` with all threads; loss, weight."""
         if self.threads == 1:
             return self.train_part(batch, rows, span, rates, shared=False)
         edges = batch.edges(self.threads, *span)
@@ -678,7 +623,6 @@ class SparseWorker(Worker):
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
 
     def finish(self) -> None:
-        """Pushes what is left and waits for it."""
         if self.shared_rows is not None:
             self.shared_rows.flush()
         self.sgd.close()
@@ -687,7 +631,7 @@ class SparseWorker(Worker):
     def _train_batches(
         self, batches: Sequence[Batch], rows: Floats, rates: tuple[float, float]
     ) -> tuple[float, float]:
-        """Trains on a block's batches with all threads that they are worth; loss, weight."""
+        """Train on a block's batches with as many threads as pay; loss, weight."""
         entries = sum(len(batch.places) for batch in batches)
         threads = max(1, min(self.threads, entries // ENTRIES_A_THREAD))
         parts = [
@@ -710,19 +654,17 @@ class SparseWorker(Worker):
 
 
 def loss_unit(settings: SparseSettings) -> float:
-    """What the loss of encoded targets is multiplied by to be that of the targets."""
+    """Factor of the loss of encoded targets that makes it the loss of the targets."""
     return Encoding.of_text(settings.encoding).deviation ** 2
 
 
 def factors_of(settings: SparseSettings, keys: Keys) -> Floats:
-    """What values of features are multiplied by in the training, float32 (n,); of the bias 1."""
+    """Factors of features' values in the training, float32 (n,); of the bias 1."""
     factors = Encoding.of_text(settings.encoding).factors_of(keys)
     return np.where(keys == BIAS_KEY, np.float32(1), factors)
 
 
 class _Counting:
-    """Merges the workers' feature counts into a filter."""
-
     def __init__(self, settings: SparseSettings) -> None:
         features = settings.expected_features
         if settings.hash_bits:
@@ -730,7 +672,7 @@ class _Counting:
         self._filter = Admission(settings.min_count, features)
 
     def add(self, part: bytes) -> None:
-        """Adds a result of `SparseWorker.survey`."""
+        """Add a result of `SparseWorker.survey`."""
         if len(part) % 9:
             raise DataError(
                 f"a survey's part of {len(part):,} bytes is not a list of 9-byte entries"
@@ -744,12 +686,11 @@ class _Counting:
             keys, counts = keys[more], counts[more] - 1
 
     def result(self) -> bytes:
-        """The filter."""
         return self._filter.verdict()
 
 
 def _found_again(batches: Sequence[Batch], shared: SharedRows) -> Iterator[Found]:
-    """Places of batches whose numbering still is that of the kept rows."""
+    """Places of batches whose numbering is still that of the kept rows."""
     bias = np.array([batches[0].bias], np.int32)
     for places in (*(batch.places for batch in batches), bias[bias >= 0]):
         found = shared.find_again(shared.numbering, places)
@@ -758,14 +699,14 @@ def _found_again(batches: Sequence[Batch], shared: SharedRows) -> Iterator[Found
 
 
 def _fill_zeros(_keys: Keys, rows: Floats) -> None:
-    """First values of rows that begin with zeros; their state does, too."""
+    """First values of rows that begin with zeros, and so does their state."""
     rows[:] = 0
 
 
 def _keep_memory() -> None:
-    """Configures glibc to reuse freed memory: arrays of all blocks are about as large.
+    """Configure glibc to reuse freed memory, as arrays of all blocks are about as large.
 
-    Otherwise the kernel clears 100 MB of pages and more for each block: 7 % of all CPU time.
+    Otherwise the kernel clears 100 MB of pages for each block: 7 % of all CPU time.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
