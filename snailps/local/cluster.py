@@ -1,4 +1,4 @@
-"""How a Python session comes to a cluster: started on this machine, or joined elsewhere.
+"""How a Python session gets a cluster: started on this machine, or joined elsewhere.
 
     cluster, local_cluster -> Launcher (processes), Driver (one of the cluster) -> Cluster
     connect(address)       -> Driver                                            -> Cluster
@@ -59,11 +59,11 @@ __all__ = [
 
 LocalCluster = Cluster
 MARGIN_S = 5.0
-"""How much longer than the master we wait for the start: its error names what is missing."""
+"""Seconds that the start may take longer than the master waits: its error names what is missing."""
 FITS_MAX = 4000
-"""So often the kept cluster is given out: a life has numbers for some 65,000 tables."""
+"""Fits on one kept cluster: it has numbers for some 65,000 tables."""
 CONNECT_S = 10.0
-"""How long `connect` tries to reach a master."""
+"""Seconds that `connect` tries to reach a master."""
 _ROLES: tuple[type[Settings], ...] = tuple(c for _, c in ROLE_CLASSES if c is not JobSettings)
 T = TypeVar("T")
 
@@ -202,12 +202,9 @@ def driver_settings(
     address: str, caller: str, *, secret_file: str, tls: str, timeout_s: float = CONNECT_S,
     **settings: Any,
 ) -> ListenerSettings:  # fmt: skip
-    """Settings of a process that joins the cluster at `address`, of the environment too.
+    """Settings, of the environment too, of a process that joins the cluster at `address`.
 
-    Raises
-    ------
-    ConfigError
-        One of them is wrong; names it as a parameter of `caller`.
+    A `ConfigError` names a wrong one as a parameter of `caller`.
     """
     own = {"master_addr": address, "init_timeout": timeout_s}
     if secret_file:
@@ -223,7 +220,7 @@ def driver_settings(
 
 
 class _Kept:
-    """The one cluster that this process keeps for whatever is fitted without naming one."""
+    """The one cluster that this process keeps for fits that name none."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -231,25 +228,25 @@ class _Kept:
         self._workers = self._given = 0
 
     def get(self, workers: int | None) -> Cluster:
-        """The cluster, with so many workers if a number is given; started if need be.
+        """The kept cluster, with `workers` workers if given; started if need be.
 
-        Another one is started beside that which is there: this ends when nothing uses it.
+        With another number a new one is started; the old one ends when nothing uses it.
         """
         with self._lock:
             made = self._cluster
             if made is not None and workers in (None, self._workers) and _is_alive(made):
                 self._given += 1
-                if self._given <= FITS_MAX or made.has_own_tables:  # which may be in use
+                if self._given <= FITS_MAX or made.has_own_tables:  # they may be in use
                     return made
             self._given = 1
-            made = self._cluster = None  # it may end before the other one needs memory
+            made = self._cluster = None  # may end before the new cluster needs memory
             self._workers = workers or 1
             self._cluster = made = cluster(workers=self._workers)
             return made
 
 
 def _is_alive(made: Cluster) -> bool:
-    """Whether a cluster answers; one that has ended has only just been found out, at times."""
+    """Whether a cluster answers, as its end may not have been noticed yet."""
     try:
         return made.is_open and bool(made.status())
     except SnailError:
@@ -258,35 +255,35 @@ def _is_alive(made: Cluster) -> bool:
 
 _kept = _Kept()
 _all: weakref.WeakSet[Cluster] = weakref.WeakSet()
-"""Clusters of this process's own that may still run."""
+"""Clusters started by this process that may still run."""
 
 
 def default_cluster(workers: int | None = None) -> Cluster:
-    """The cluster that a model is fitted on where none is named.
+    """The cluster that a model is fitted on if none is named.
 
-    That of the innermost ``with`` block.  Outside of one it is started at the first use, kept, and
-    ended with this process; its memory serves one fit after the other.  After some thousand fits
-    another one takes its place, unless it has tables that `Cluster.table` has declared.  The old
-    one ends when nothing refers to it.
+    It is that of the innermost ``with`` block.  Without one it is started at the first use, kept,
+    and ended with this process; its memory serves one fit after the other.  After some thousand
+    fits another one takes its place, unless `Cluster.table` has declared tables in it.  The old one
+    ends when nothing refers to it.
 
     Parameters
     ----------
     workers : int, optional
-        Another number than that of the kept cluster starts another one, without its tables; one of
-        a ``with`` block has as many as it has.
+        A number other than the kept cluster's starts another one, without its tables; the cluster
+        of a ``with`` block is taken as it is.
     """
     return within() or _kept.get(workers)
 
 
 def _end_all() -> None:
-    """Ends the clusters that were not closed, when Python ends."""
+    """End the clusters that were not closed, when Python ends."""
     for made in list(_all):
         with contextlib.suppress(Exception):
             made.close()
 
 
 def _forget_all() -> None:
-    """In a fork: the clusters are its parent's."""
+    """Forget the clusters in a fork: they are its parent's."""
     global _kept, _keeper
     _kept, _keeper = _Kept(), _Keeper()
     _all.clear()
@@ -295,7 +292,7 @@ def _forget_all() -> None:
 class _Keeper:
     """A thread that starts processes and lives as long as this one: they end with their starter.
 
-    Whatever thread asks for a cluster may end before it.
+    The thread that asks for a cluster may end before it.
     """
 
     def __init__(self) -> None:
@@ -332,34 +329,33 @@ class _KeptLauncher(Launcher):
     """A launcher whose processes end with this one, not with the thread that asked for them."""
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """As `Launcher.start`; whatever ends the wait, Ctrl-C too, gives the start up."""
+        """Like `Launcher.start`; anything that ends the wait, Ctrl-C too, gives the start up."""
         _in_keeper(lambda stop: Launcher.start(self, lambda: stop() or give_up()))
 
     def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """As `Launcher.restart`."""
         return _in_keeper(
             lambda stop: Launcher.restart(self, index, why, lambda: stop() or give_up())
         )
 
 
 def _in_keeper(do: Callable[[Callable[[], bool]], T]) -> T:
-    """What `do` returns in the thread that keeps processes; when this ends, it starts no more.
+    """What `do` returns in the keeper's thread; `do` gives up when the caller stops waiting.
 
-    Else processes would appear behind the back of a caller who ends those that there are.
+    Else processes would start after the caller has ended all others.
     """
     stopped = threading.Event()
     try:
         return _keeper.call(lambda: do(stopped.is_set))
     except BaseException:
         stopped.set()
-        _keeper.call(lambda: None)  # comes behind `do`
+        _keeper.call(lambda: None)  # waits for `do`
         raise
 
 
 def _start(
     servers: int, workers: int, log: IO[str] | None, settings: Mapping[str, Any], caller: str
 ) -> Cluster:
-    """Starts the processes of a cluster, and joins it."""
+    """Start the processes of a cluster, and join it."""
     if servers < 1 or workers < 0:
         raise ConfigError(f"a cluster needs a server: got {servers} servers, {workers} workers")
     own = ["master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0", "log_level=warning"]
@@ -421,7 +417,7 @@ def _around(names: set[str]) -> RawConfig:
 
 
 def _role_config(texts: Mapping[str, str], caller: str) -> RawConfig:
-    """Settings of the roles as the processes will see them, checked: environment, then `texts`."""
+    """Settings of the roles as the processes will read them, checked: environment, then `texts`."""
     raw = _around(_names(*_ROLES))
     raw = raw.merged(RawConfig.from_mapping(texts, caller + "({key})"))
     for cls in _ROLES:

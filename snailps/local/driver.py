@@ -37,12 +37,7 @@ _OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}
 class Driver(Node):
     """A process that joins a running cluster to watch it, and to pull and push.
 
-    Parameters
-    ----------
-    settings : ClusterSettings
-        `ListenerSettings` if it is to serve files.
-    secret : bytes
-        As of `Node`.
+    With `ListenerSettings` it can serve files.
     """
 
     def __init__(self, settings: ClusterSettings, secret: bytes = b"") -> None:
@@ -53,12 +48,12 @@ class Driver(Node):
         self._tables: dict[str, tuple[int, Table]] = {}
         self._files: FileServer | None = None
         self._address: Address = ("", 0)  # of the files
-        self._served: dict[str, str] = {}  # path, as the cluster knows it -> number
+        self._served: dict[str, str] = {}  # path in the cluster -> number
         self.routed = threading.Event()
         self._process = os.getpid()
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:
-        """Takes the route; all other messages as any node."""
+        """Take the route; other messages as any node."""
         if isinstance(message, messages.TakeRoute):
             return self._follower.take(Route.from_dict(message.route))
         return super().on_message(message)
@@ -79,36 +74,31 @@ class Driver(Node):
         )
 
     def _use(self, links: ShardConnections) -> None:
-        """Takes another client, or another route."""
+        """Replace the client or the route."""
         if links.client is not self._client:
             self._client = links.client
             self._know_tables(links.client)
             self._wire_choice = WireChoice(
                 links.client, links.route, sealed=self.trust.tls is not None
             )
-            if self.ending:  # meanwhile
+            if self.ending:  # ended meanwhile
                 links.client.fail(self.verdict.text or "the cluster has ended")
         self.route_epoch = links.route.epoch
         self.routed.set()
 
     def on_end(self, end: End) -> None:
-        """Ends all waits."""
+        """End all waits."""
         if self._client is not None:
             self._client.fail(end.text or "the cluster has ended")
         self.routed.set()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has made it; a fork of that has its connections, but no threads."""
+        """Whether this process made the driver; a fork has its connections, but no threads."""
         return os.getpid() == self._process
 
     def check_process(self) -> None:
-        """Refuses to use the connections of another process.
-
-        Raises
-        ------
-        ClusterError
-        """
+        """Raise a `ClusterError` in a fork: the connections are its parent's."""
         if not self.is_ours:
             raise ClusterError(
                 f"this cluster was made by process {self._process}, of which this one is a fork: "
@@ -122,13 +112,7 @@ class Driver(Node):
         return answer.data  # type: ignore[return-value]
 
     def declare(self, table: Table) -> None:
-        """Declares a table on all servers; an identical declaration may be repeated.
-
-        Raises
-        ------
-        ConfigError
-            The table is already declared differently.
-        """
+        """Declare a table on all servers; only an identical declaration may be repeated."""
         answer = self._ask(messages.Declare([table.to_dict()]), self.settings.request_timeout)
         assert isinstance(answer, messages.Declared)
         self._tables[table.name] = (answer.numbers[0], table)
@@ -151,15 +135,15 @@ class Driver(Node):
         return bool(self._tables)
 
     def job(self, number: int) -> dict[str, Any]:
-        """What a job that has ended has left: settings, figures, failure, trace, tables."""
+        """Settings, figures, failure, trace and tables of a job that has ended."""
         answer = self._ask(messages.AskJob(number), self.settings.request_timeout)
         assert isinstance(answer, messages.Report)
         return answer.data
 
     def when_ended(self, number: int, do: Callable[[], object]) -> None:
-        """Has `do` called, in another thread, once a job that is at work has ended.
+        """Call `do`, in another thread, once a running job has ended.
 
-        Or never: a master that takes over may not know who has asked.
+        Or never: a master that takes over may not know this request.
         """
         self.check_process()
 
@@ -177,7 +161,7 @@ class Driver(Node):
 
     @property
     def route(self) -> Route:
-        """The newest route, once there is one."""
+        """The newest route; waits for the first one."""
         assert self._follower.links is not None
         return self._follower.links.route
 
@@ -187,19 +171,11 @@ class Driver(Node):
         return [route.fragments_of(shard).tolist() for shard in range(len(route.shards))]
 
     def cancel(self, *, early: bool = False) -> None:
-        """Gives up the job that this process has submitted, or ends its training `early`."""
+        """Cancel the job that this process has submitted, or end its training `early`."""
         self._ask(messages.Cancel(early), self.settings.request_timeout)
 
     def serve(self, path: str) -> str:
-        """Serves a file of this process; the path by which the cluster's processes read it.
-
-        Raises
-        ------
-        DataError
-            It cannot be opened.
-        SnailError
-            There is no address to listen on.
-        """
+        """Serve a file of this process; the path by which the cluster's processes read it."""
         if self._files is None or not self._files.is_alive:
             if not isinstance(self.settings, ListenerSettings):
                 raise MisuseError("this process has no settings that say where to listen")
@@ -212,7 +188,7 @@ class Driver(Node):
         return path
 
     def withdraw(self, path: str) -> None:
-        """Serves a file no longer; more calls do nothing."""
+        """Stop serving a file; idempotent."""
         number = self._served.pop(path, "")
         if self._files is not None:
             self._files.remove(number)
@@ -224,16 +200,11 @@ class Driver(Node):
         key: str = "",
         limit_s: float | None = None,
     ) -> int:
-        """Hands a job to the master, with all files that are served; its number, once it has begun.
+        """Submit a job with all served files; its number, once it has begun.
 
-        `source`: of its class, if that has no module; `key`: of a master that this process started.
-
-        Raises
-        ------
-        ConfigError, DataError, ClusterError
-            The master refuses it.
-        WaitTimeout
-            It has not begun within `limit_s` seconds.
+        `source`: that of its class, if it has no module; `key`: of a master that this process
+        started.  A refusal is raised as the error that it names, `WaitTimeout` after `limit_s`
+        seconds.
         """
         files = list(self._served)
         answer = self._ask(messages.Submit(dict(settings), files, key, source), limit_s)
@@ -246,7 +217,7 @@ class Driver(Node):
         return self.client.pull(number, keys, out, wire=wire)
 
     def pull_async(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Pending:
-        """Starts a pull; ``.wait()`` gives the rows.  It sees what was pushed before the call."""
+        """Start a pull; ``.wait()`` gives the rows.  It sees pushes that began before the call."""
         number, keys, out, wire = self._pulled(table, keys, out)
         return self.client.pull_async(number, keys, out, wire=wire)
 
@@ -259,11 +230,10 @@ class Driver(Node):
         return number, keys, out, self._wire_choice.of_pull(declared) if self._wire_choice else 0
 
     def push(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> None:
-        """Pushes `values` to the rows of `keys`; returns once they are applied."""
+        """Push `values` to the rows of `keys`; returns once they are applied."""
         self.client.push(*self._pushed(table, keys, values, lr_scale), lr_scale=lr_scale)
 
     def push_async(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> Pending:
-        """Starts a push; ``.wait()`` waits for its end."""
         return self.client.push_async(
             *self._pushed(table, keys, values, lr_scale), lr_scale=lr_scale
         )
@@ -279,8 +249,8 @@ class Driver(Node):
 
     @property
     def client(self) -> Client:
-        """The fan-out client, once there is a route."""
-        if os.getpid() != self._process:  # before each pull: a call less
+        """The fan-out client; waits for the first route."""
+        if os.getpid() != self._process:  # checked here, before each pull: saves a call
             self.check_process()
         if self._client is None:
             raise MisuseError("the cluster is not complete yet: there is no route")
@@ -288,11 +258,10 @@ class Driver(Node):
         return self._client
 
     def shut_down(self) -> None:
-        """Asks the master to end the cluster."""
+        """Ask the master to end the cluster."""
         self._ask(messages.Shutdown(), SHUT_DOWN_S)
 
     def close(self) -> None:
-        """Leaves the cluster."""
         self._follower.close()
         if self._files is not None:
             self._files.close()

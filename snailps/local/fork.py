@@ -1,4 +1,4 @@
-"""Forks a child that runs the command: it need not import what this process has imported.
+"""Fork a child that runs the command, with the modules that this process has imported.
 
     Popen (pipes, fork) -> become -> main(), as in a new Python process -> exit code
 
@@ -28,19 +28,10 @@ def may_fork() -> bool:
 
 
 def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) -> None:
-    """Runs ``python -m snailps WORDS`` in a forked child; never returns.
+    """Run ``python -m snailps WORDS`` in a forked child; never returns.
 
-    Call it as the `preexec_fn` of `subprocess.Popen`, which has connected the pipes.  Signals have
-    the handlers of a new Python process.
-
-    Parameters
-    ----------
-    main : callable
-        Looks at `sys.argv`, and raises SystemExit.
-    words : sequence of str
-        The command line.
-    kept : sequence of int
-        Descriptors that stay open, besides 0, 1 and 2.
+    Called as the `preexec_fn` of `subprocess.Popen`, which has connected the pipes.  Signals have
+    the handlers of a new Python process; only descriptors 0, 1, 2 and `kept` stay open.
     """
     code = 1
     try:
@@ -49,7 +40,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
         # As exec does.  Popen waits until its own pipe, one of these descriptors, is closed.
         for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
             if descriptor > 2 and descriptor not in kept:
-                with contextlib.suppress(OSError):  # that of the listing itself
+                with contextlib.suppress(OSError):  # the descriptor of the listing itself
                     os.close(descriptor)
         _show([sys.executable, "-m", "snailps", *words])
         sys.argv[1:] = words
@@ -70,7 +61,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
 
 
 def _show(words: Sequence[str]) -> None:
-    """Overwrites this process's command line, as far as there is room, for `ps`."""
+    """Overwrite this process's command line for `ps`, as far as there is room."""
     with contextlib.suppress(OSError, ValueError):
         # The second field is the file's name in parentheses, which may hold blanks.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

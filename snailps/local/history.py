@@ -1,8 +1,8 @@
-"""Losses and speeds of a job by epoch, from the status as it was told on the way.
+"""Losses and speeds of a job by epoch, from the statuses reported during the job.
 
     Status, Status, ... -> History.add    figures of the run -> History.of -> a dict an epoch
 
-An epoch is a share of the progress: when it ended is interpolated between two of these statuses.
+An epoch is a share of the progress; its end is interpolated between two statuses.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from snailps.node.status import Status
 
 POINTS_MAX = 1 << 14
-"""More than so many are thinned: a training may last for days."""
+"""More points are thinned: a training may last for days."""
 
 
 class History:
-    """What was told of one job."""
+    """Points of one job's course."""
 
     def __init__(self) -> None:
         self._shares: list[float] = []
         self._seconds: list[float] = []
         self._units: list[float] = []
-        self._gap = 0.0  # of the progress, between two
+        self._gap = 0.0  # of the progress, between two points
 
     def add(self, status: Status) -> None:
-        """Takes a status of the training; others are not looked at."""
+        """Add a status; only those of the training count."""
         if status["phase"] != "training":
             return
         if self._shares and status["progress"] <= self._shares[-1] + self._gap:
@@ -54,7 +54,7 @@ class History:
         ]
 
     def _rates(self, epochs: int, figures: Mapping[str, Any], unit: str) -> list[float | None]:
-        """Units a second of each epoch; the mean of the job where it was too short to see them."""
+        """Units a second of each epoch; the job's mean for epochs too short to be seen."""
         whole = figures.get(f"{unit}_per_s")
         if epochs <= 1 or len(self._shares) < epochs:
             return [whole] * epochs

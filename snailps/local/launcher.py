@@ -40,28 +40,29 @@ from snailps.node.limits import END_S
 from snailps.node.phrases import NAME_MARK
 
 OWN_ERROR = "snailps: error: "
-"""Prefix of the line in which a process says why it failed."""
+"""Prefix of the line in which a process reports why it failed."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.1
 OWN_CODES = (EXIT_OK, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED, EXIT_INTERRUPTED)
 RESTARTS_MAX = 3
-"""How many times a killed process is started again."""
+"""Restarts of one killed process, at most."""
 LEAVE_S = 1.0
-"""How long a node may take to end by itself after the master, and again after SIGTERM, or after
-its connection has closed, seconds."""
+"""Seconds for a node to end after the master, after SIGTERM, or after its connection closed."""
 HELD_MAX = 1000
-"""How many lines of a quiet job are kept."""
+"""Lines of a quiet job that are kept."""
 LAST_MAX, LAST_CHARS = 3, 500
-"""How many of its newest lines are kept of a process, and how much of each."""
+"""Newest lines that are kept of a process, and characters of each."""
 READ_S = 5.0
-"""How long reading the last lines of processes that have ended may take, seconds."""
+"""Seconds for reading the last lines of processes that have ended, at most."""
 
 
 def _die_with_parent() -> None:
-    """In a child, before exec: SIGKILL when the parent dies; its own session, so that Ctrl-C
-    reaches only the parent, which ends the job in order."""
+    """In a child, before exec: SIGKILL when the parent dies, and a session of its own.
+
+    Ctrl-C then reaches only the parent, which ends the job in order.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
 
@@ -86,25 +87,10 @@ class NodeEnded(ClusterError):
 class Child:
     """One process of the cluster.
 
-    Attributes
-    ----------
-    cpus : frozenset of int
-        CPUs that it is kept on.
-    held : list of str
-        A server's or worker's last lines, from its own error on: shown only if the master reports
-        nothing, because it usually reports the same.
-    failed : bool
-        It has written its own error.
-    silent : bool
-        It was asked to end; its further lines are not shown.
-    again : bool
-        It was started in another one's place.
-    raised : bool
-        It belongs to a job whose failure was raised.
-    last : deque of str
-        The newest lines.
-    given_name : str
-        What the master calls it, once it has joined: it says so before anything else.
+    `held` are a node's last lines, from its own error on: shown only if the master reports nothing,
+    as it usually reports the same.  `failed`: it wrote its own error; `silent`: it was asked to
+    end, so later lines are dropped; `again`: it replaced another; `raised`: its job's failure was
+    raised; `given_name`: its name at the master, reported once it has joined.
     """
 
     role: str
@@ -122,34 +108,29 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Its name in messages: the master's, which numbers its nodes; before that the process."""
+        """Name in messages: the master's, which numbers its nodes; before that the process."""
         if self.role == "master":
             return "the master"
         return self.given_name or f"{self.role} (process {self.process.pid})"
 
     def end_reading(self, until: float) -> None:
-        """Reads what it has left in its pipes, once it has ended, up to then, monotonic seconds.
+        """Read the rest of its pipes, once it has ended, until `until`, monotonic seconds.
 
-        A process that a model has started may have them open for as long as it runs.
+        A process that a model has started may keep them open as long as it runs.
         """
         process = self.process
         for thread, stream in ((self.reader, process.stderr), (self.taker, process.stdout)):
-            if thread is not None:  # which closes it: here that would wait for its end
+            if thread is not None:  # the thread closes it: here that would wait for its end
                 thread.join(max(0.0, until - time.monotonic()))
             elif stream is not None:
                 stream.close()
 
 
 class Lines:
-    """The lines of the children, on their way to whoever shows them.
+    """The lines of the children, on their way to the display.
 
-    Those of a quiet job are held until it is known how it ends: an error that is raised has the
-    text of those that a failed job wrote, which may come after it.
-
-    Attributes
-    ----------
-    may_hold : bool
-        Whether a quiet job is quiet: not where a log was asked for.
+    Lines of a quiet job are held until its end is known: the error raised for a failed job contains
+    them, and they may arrive after it.  `may_hold` is false where a log was asked for.
     """
 
     def __init__(self, show: Callable[[str, str], None]) -> None:
@@ -159,7 +140,7 @@ class Lines:
         self._held: deque[tuple[str, str]] | None = None
 
     def take(self, name: str, line: str) -> None:
-        """Shows a line, or holds it."""
+        """Show a line, or hold it."""
         with self._lock:
             if self._held is not None:
                 self._held.append((name, line))
@@ -167,24 +148,24 @@ class Lines:
         self._tell(name, line)
 
     def hold(self) -> None:
-        """Holds the newest lines from now on; those that are held are dropped."""
+        """Hold the newest lines from now on; those that are held are dropped."""
         with self._lock:
             self._held = deque(maxlen=HELD_MAX) if self.may_hold else None
 
     def drop(self) -> None:
-        """Drops what is held, and all lines from now on."""
+        """Drop the held lines, and all later ones."""
         with self._lock:
             self._held = deque(maxlen=0) if self.may_hold else None
 
     def release(self) -> None:
-        """Shows what is held, and all lines from now on."""
+        """Show the held lines, and all later ones."""
         with self._lock:
             held, self._held = self._held, None
         for name, line in held or ():
             self._tell(name, line)
 
     def _tell(self, name: str, line: str) -> None:
-        """Shows a line; where that fails, as in a log that is closed, the others are read on.
+        """Show a line; continue reading where that fails, as in a log that is closed.
 
         Else a process would wait, in the middle of its work, until its line is read.
         """
@@ -193,34 +174,16 @@ class Lines:
 
 
 class Launcher:
-    """Starts and ends the processes of a cluster on this machine.
+    """Starts and ends the processes of a cluster on this machine; used from one thread.
 
-    Parameters
-    ----------
-    config : path, optional
-        A ``.conf`` file that all of them read.
-    overrides : sequence of str
-        ``key=value`` settings for all of them.
-    servers, workers : int
-        How many.
-    session : bool
-        The master waits for submitted jobs.
-    revives : bool
-        A process that is killed by a signal of another process is started again: a master
-        continues from its journal, and the others wait for it; a worker or server replaces the
-        lost one.
-    main : callable, optional
-        The command ``snailps``.  With it, children are forks of this process that call it, as long
-        as this process has one thread; else new Python processes.
-    called : str
-        The command line with which the user would start it again, for `snailps jobs`.
-    on_line : callable
-        Called for each line that a child writes to standard error: ``on_line(child name, line)``.
+    That thread must live as long as the cluster: a child is tied to the thread that started it.
 
-    Notes
-    -----
-    Must be used from one thread, which must live as long as the cluster (a child is tied to the
-    thread that started it).
+    `session`: the master waits for submitted jobs.  `revives`: a process killed by a signal is
+    started again (a master continues from its journal; a worker or server replaces the lost one).
+    With `main`, the command ``snailps``, children are forks that call it while this process has one
+    thread; else new Python processes.  `called` is the command line to restart it with, for
+    `snailps jobs`.  ``on_line(child name, line)`` gets each line that a child writes to standard
+    error.
     """
 
     def __init__(
@@ -238,7 +201,7 @@ class Launcher:
     ) -> None:
         self._called = called
         self._restarts_max = RESTARTS_MAX if revives and not session else 0
-        self._deaths: dict[int, int] = {}  # by index: how often a signal has ended it
+        self._deaths: dict[int, int] = {}  # by index: signals that ended it
         self._config = config
         self._overrides = list(overrides)
         self._servers, self._workers, self._session = servers, workers, session
@@ -252,20 +215,11 @@ class Launcher:
         self._interrupted = False
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Starts all processes, and sends them the address of the master once it listens.
+        """Start all processes, and send them the address of the master once it listens.
 
-        Parameters
-        ----------
-        give_up : callable
-            Polled until the master listens; once True, the master is asked to end and the others
-            end by themselves.  `address` then stays empty.
-
-        Raises
-        ------
-        MasterEnded
-            The master ended before it listened; its own words are already written.
-        ClusterError
-            A process cannot be started here; those that were are among `children`.
+        `give_up` is polled until the master listens; once True, the master is asked to end, the
+        others end by themselves, and `address` stays empty.  `MasterEnded` is raised after the
+        master's own lines; after a `ClusterError`, processes that did start are among `children`.
         """
         nodes = [("server", ANYWHERE)] * self._servers
         nodes += [("worker", cpus) for cpus in cpus_of_workers(self._workers, numa_nodes())]
@@ -296,7 +250,7 @@ class Launcher:
             raise MasterEnded(self.poll() or 1)
 
     def _spawn_master(self, own: Sequence[str], pipes: contextlib.ExitStack) -> IO[bytes]:
-        """A master; returns where it writes its address to."""
+        """Start a master; returns the pipe that it writes its address to."""
         size = [
             f"expected_node_num={self._servers + self._workers}",
             f"expected_servers={self._servers}",
@@ -316,16 +270,16 @@ class Launcher:
     def _spawn_node(
         self, role: str, cpus: frozenset[int], pipes: contextlib.ExitStack
     ) -> IO[bytes]:
-        """A server or worker; returns where it reads the address of the master from."""
+        """Start a server or worker; returns the pipe from which it reads the master's address."""
         address, address_write = _pipe(pipes)
-        # The master takes source from us alone, by its key.
+        # The master takes source from the holder of this key only.
         own = ["accept_source=true"] if role == "worker" and self._session else []
         self._spawn(role, own, ["--address-fd", str(address.fileno())], [address.fileno()], cpus)
         address.close()
         return address_write
 
     def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> str | None:
-        """Waits until a master listens; empty if it has ended, None if given up."""
+        """Wait until a master listens; empty if it has ended, None if given up."""
         while not _readable(ready.fileno(), LOOK_S):
             if give_up():
                 self.interrupt()
@@ -341,11 +295,10 @@ class Launcher:
     def restart_killed(
         self, indices: Iterable[int], give_up: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Starts processes again that a signal has ended; whether all of them run now.
+        """Restart processes that a signal has ended; whether all of them run now.
 
-        Also nodes with exit codes that are none of ours: the user's code has called `os._exit`.
-
-        A single server is not: its rows are lost.
+        Also nodes with foreign exit codes: the user's code has called `os._exit`.  Not a single
+        server: its rows are lost.
         """
         all_run = True
         for index in indices:
@@ -370,16 +323,10 @@ class Launcher:
         return all_run
 
     def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Starts a process again, where one has ended or is to end; whether it runs now.
+        """Restart a process that has ended or is to end; whether it runs now.
 
-        Parameters
-        ----------
-        index : int
-            In `children`: 0 is the master, which takes over at its address.
-        why : str
-            For the line that says so.
-        give_up : callable
-            Polled until a master listens, as in `start`.
+        `index` is that in `children`: 0 is the master, which takes over at its address.  `why` is
+        for the log line; `give_up` as in `start`.
         """
         dead = self.children[index]
         if dead.process.poll() is None:
@@ -396,7 +343,7 @@ class Launcher:
                 else:  # `--fresh` applies to the first start only
                     own = [f"listen_addr={self.address}", "fresh=false"]
                     pipe = self._spawn_master(own, pipes)
-            except OSError as error:  # memory is short: the others go on
+            except OSError as error:  # memory is short: continue with the others
                 self._on_line(dead.name, f"cannot be started again: {error}")
                 return False
             self.children[index] = self.children.pop()
@@ -409,23 +356,23 @@ class Launcher:
             return True
 
     def note_raised(self) -> None:
-        """The session raises the failure of a job: the workers, which end with it, tell no more."""
+        """The session raises a job's failure: silence the workers that end with it."""
         for child in self.children:
             child.raised = child.raised or child.role == "worker"
 
     def kill(self, pids: Iterable[int]) -> None:
-        """Kills servers and workers that do not end when they are asked to."""
+        """Kill servers and workers that do not end when asked to."""
         killed = set(pids)
         for child in self.children[1:]:
             if child.process.pid in killed and child.process.poll() is None:
                 child.process.kill()
 
     def unusual_ends(self, failure: str) -> str:
-        """How servers and workers have ended that wrote no error, such as one lost by a failure."""
+        """How servers and workers ended that wrote no error, such as one lost by a failure."""
         told = []
         for child in self.children[1:]:
             is_lost = f"{child.process.pid}) is lost" in failure
-            if is_lost:  # its connection is closed before it has ended
+            if is_lost:  # the connection is closed before the process has ended
                 _wait(child.process, LEAVE_S)
             code = child.process.poll()
             if code is not None and code < 0:
@@ -437,7 +384,7 @@ class Launcher:
         return "; ".join(told)
 
     def master_end(self, limit_s: float) -> str:
-        """How a signal has ended the master, and its last lines; empty if none did in time."""
+        """The signal that ended the master, and its last lines; empty if none did in time."""
         master = self.children[0]
         _wait(master.process, limit_s)
         code = master.process.poll()
@@ -459,13 +406,7 @@ class Launcher:
         return self.children[0].process.poll() if self.children else None
 
     def check(self) -> None:
-        """Checks whether a server or worker failed to start.
-
-        Raises
-        ------
-        NodeEnded
-            One has failed; the master cannot know that if it never registered.
-        """
+        """Raise `NodeEnded` if a server or worker failed to start, which the master cannot know."""
         if self._deaths.get(0):
             return  # the cluster had started before
         for child in self.children[1:]:
@@ -487,11 +428,10 @@ class Launcher:
             )
 
     def wait(self, limit_s: float) -> None:
-        """Waits until the master ends, up to `limit_s` seconds."""
         _wait(self.children[0].process, limit_s)
 
     def interrupt(self) -> None:
-        """Asks the master to end the job in order; a second time, at once."""
+        """Ask the master to end the job in order; a second time, at once."""
         self._interrupted = True
         # Before it listens it may not handle signals yet: SIGTERM then ends it silently.
         number = signal.SIGINT if self.address else signal.SIGTERM
@@ -499,11 +439,8 @@ class Launcher:
             self.children[0].process.send_signal(number)
 
     def end(self, limit_s: float = END_S) -> None:
-        """Waits for the master to end, up to `limit_s` seconds, then ends all children; a second
-        call does nothing.
+        """Wait for the master to end, up to `limit_s` seconds, then end all children; idempotent.
 
-        Notes
-        -----
         A registered node ends with the master.  One that did not register would keep dialling it:
         it gets SIGTERM, and after `LEAVE_S` all that still run get SIGKILL.
         """
@@ -527,7 +464,7 @@ class Launcher:
         self._tell_held()
 
     def output(self) -> str:
-        """What the master wrote to standard output, once it has ended: its JSON figures."""
+        """The master's standard output, once it has ended: its JSON figures."""
         return self._output
 
     def _spawn(
@@ -538,25 +475,25 @@ class Launcher:
         kept: Sequence[int],
         cpus: frozenset[int] = ANYWHERE,
     ) -> None:
-        """Starts a child whose lines are not read yet; descriptors `kept` are open in it."""
+        """Start a child whose lines are not read yet; descriptors `kept` are open in it."""
         words = [role]
         if self._config is not None:
             words += ["-c", self._config]
         for pair in [*self._overrides, *overrides]:
             words += ["--set", pair]
         words += options
-        tells = role == "master" and not self._session  # its figures, on standard output
+        tells = role == "master" and not self._session  # figures go to standard output
 
         def begin() -> None:
             _die_with_parent()
             keep_thread_on(cpus)
-            if not tells:  # what a model prints is a line of its process
+            if not tells:  # a model's prints are lines of its process
                 os.dup2(2, 1)
             if self._main is not None:
                 become(self._main, words, kept)
 
         if self._main is not None:
-            sys.stdout.flush()  # the fork would write it once more
+            sys.stdout.flush()  # else the fork would write it once more
         process = subprocess.Popen(
             [sys.executable, "-m", "snailps", *words],
             stdin=subprocess.DEVNULL,
@@ -571,7 +508,7 @@ class Launcher:
         self.children.append(Child(role, process, cpus))
 
     def _listen(self, child: Child) -> None:
-        """Reads what a child writes, in threads."""
+        """Read a child's lines, in threads."""
         process = child.process
         assert process.stderr is not None
         child.reader = threading.Thread(
@@ -602,16 +539,15 @@ class Launcher:
             self._on_line(child.name, text)
 
     def _take(self, stream: IO[str]) -> None:
-        """Reads the master's output as it comes: a full pipe (64 KiB) would block the master."""
+        """Read the master's output continuously: a full pipe (64 KiB) would block the master."""
         with stream:
             self._output = stream.read()
 
     def _tell_held(self) -> None:
-        """Shows the first node's error if the master has not reported why the job ended.
+        """Show the first node's error if the master has not reported why the job ended.
 
-        Not after an interrupt: a node may have lost the master while it was joining.  If the job
-        has ended well, what a process that was started again says is no error: it may have come
-        too late to be taken.
+        Not after an interrupt: a node may have lost the master while it was joining.  Nor an error
+        of a restarted process if the job succeeded: it may have joined too late.
         """
         if self.poll() == 0:
             for child in self.children:
@@ -631,12 +567,11 @@ class Launcher:
 
 
 def labelled(name: str, text: str) -> str:
-    """A line of a process with its name before it, once."""
     return text if text.startswith((f"{name} ", f"{name}:")) else f"{name}: {text}"
 
 
 def signal_name(number: int) -> str:
-    """What to call a signal: real-time ones have no name."""
+    """Name of a signal; real-time ones have none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -666,7 +601,7 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _readable(descriptor: int, limit_s: float) -> bool:
-    """Waits until something can be read, up to `limit_s` seconds.
+    """Wait until something can be read, up to `limit_s` seconds.
 
     By poll: select supports no descriptor above 1023, and this process may have opened many.
     """
@@ -676,7 +611,7 @@ def _readable(descriptor: int, limit_s: float) -> bool:
 
 
 def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
-    """Waits until one has ended, up to `limit_s` seconds; Popen.wait would poll every 50 ms."""
+    """Wait until a process has ended, up to `limit_s` seconds; Popen.wait polls every 50 ms."""
     if process.poll() is not None:
         return
     try:
@@ -693,7 +628,6 @@ def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
 
 
 def _wait_all(processes: Sequence[subprocess.Popen[str]], limit_s: float) -> None:
-    """Waits until all have ended, up to `limit_s` seconds."""
     until = time.monotonic() + limit_s
     for process in processes:
         _wait(process, max(0.01, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Exports a checkpoint without a cluster: reads its tables for a model's `export`.
+"""Export of a checkpoint without a cluster: reads its tables for a model's `export`.
 
     checkpoint -> ShardFile -> StoredTables: a section at a time -> Results -> Worker.export
                                                                  -> export_tables -> files
@@ -48,7 +48,6 @@ class _Pulled:
         self._rows = rows
 
     def wait(self) -> Rows:
-        """The rows."""
         return self._rows
 
 
@@ -85,17 +84,9 @@ class _SortedTable:
 
 
 class StoredTables:
-    """The part of a fan-out client that reads, over the files of a checkpoint.
+    """The reading part of a fan-out client, over the files of a checkpoint.
 
-    Parameters
-    ----------
-    files : sequence of ShardFile
-        Files that together hold every fragment once.
-    frag_num : int
-    tables : mapping
-        Number -> declaration.
-    scratch : Path
-        Folder for the sorted scratch files.
+    `files` together hold every fragment once; `scratch` is the folder of sorted scratch files.
     """
 
     def __init__(
@@ -110,10 +101,7 @@ class StoredTables:
         self._sorted: dict[int, _SortedTable] = {}
 
     def pull(self, number: int, keys: Keys, rows: Rows) -> Rows:
-        """Rows of `keys`, into `rows`.
-
-        The first pull of a table sorts it by key, into a scratch file.
-        """
+        """Rows of `keys`, into `rows`; the first pull of a table sorts it into a scratch file."""
         if number not in self._sorted:
             self._sorted[number] = self._sort(number)
         found, there = self._sorted[number].rows_of(keys)
@@ -127,7 +115,7 @@ class StoredTables:
         return rows
 
     def pull_async(self, number: int, keys: Keys, rows: Rows) -> _Pulled:
-        """The same as a finished pull, for callers that pull ahead."""
+        """Like `pull`, for callers that pull ahead."""
         return _Pulled(self.pull(number, keys, rows))
 
     def scan(
@@ -141,7 +129,7 @@ class StoredTables:
     def scan_with_state(
         self, number: int, ended: Callable[[], object]
     ) -> Iterator[tuple[Keys, Rows]]:
-        """All stored rows, each with the state of its optimiser behind it, as `scan`."""
+        """All stored rows, each followed by the state of its optimiser, as `scan`."""
         method, dim = self._methods.get(number), self._tables[number].dim
         for keys, rows in self._stored(number, range(self._frag_num), ended, state=True):
             if method is not None:
@@ -155,7 +143,7 @@ class StoredTables:
         ended: Callable[[], object],
         state: bool = False,
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows as stored, with state if asked, and for methods in Python; a section at a time."""
+        """Rows as stored, with `state` and for methods in Python with it; a section at a time."""
         wanted: NDArray[np.bool_] = np.zeros(self._frag_num, np.bool_)
         wanted[list(fragments)] = True
         store = self._store({number: self._tables[number]})
@@ -192,12 +180,12 @@ class StoredTables:
             return _SortedTable(sorter, self._scratch)
 
     def forward_async(self, *_: Any, **__: Any) -> Any:
-        """Refused: products need a cluster."""
+        """Refuse: products need a cluster."""
         raise MisuseError("products with a table need a running cluster, not a checkpoint")
 
 
 def _tables_of(path: Path, manifest: Manifest, modules: Collection[str]) -> dict[int, Table]:
-    """The tables by number; a class of Python that one names is of `modules`."""
+    """The tables by number; Python classes that they name must be in `modules`."""
     tables = {item["number"]: Table.from_dict(item["table"]) for item in manifest.tables}
     for table in tables.values():
         if table.in_python:
@@ -206,21 +194,9 @@ def _tables_of(path: Path, manifest: Manifest, modules: Collection[str]) -> dict
 
 
 def open_results(path: Path, settings: JobSettings, modules: Collection[str] = ()) -> Results:
-    """The tables of a checkpoint, as the master would have them at the end of a training.
+    """The tables of a checkpoint, as the master has them at the end of a training.
 
-    Parameters
-    ----------
-    path : Path
-        Folder of the checkpoint.
-    settings : JobSettings
-        Settings of the export.
-    modules : collection of str
-        That it may import, as of `snailps.open_checkpoint`.
-
-    Raises
-    ------
-    CheckpointError
-        It is damaged.
+    `modules` may be imported, as of `snailps.open_checkpoint`.
     """
     manifest, files = open_checkpoint(path)
     tables = _tables_of(path, manifest, modules)
@@ -238,20 +214,7 @@ def open_results(path: Path, settings: JobSettings, modules: Collection[str] = (
 
 
 class CheckpointSource:
-    """The tables of a checkpoint, for `export_tables`.
-
-    Parameters
-    ----------
-    path : Path
-        Its folder.
-    modules : collection of str
-        That it may import, as of `snailps.open_checkpoint`.
-
-    Raises
-    ------
-    CheckpointError
-        It is damaged.
-    """
+    """The tables of a checkpoint, for `export_tables`; `modules` as of `open_results`."""
 
     def __init__(self, path: Path, modules: Collection[str] = ()) -> None:
         manifest, files = open_checkpoint(path)
@@ -264,7 +227,6 @@ class CheckpointSource:
     def pieces(
         self, table: str, state: bool, progress: ExportProgress
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows as `TableSource.pieces`."""
         progress.begin(f"reading table {table}", self._frag_num, "fragments")
 
         def ended() -> None:
@@ -284,13 +246,7 @@ class CheckpointSource:
 def settings_of_checkpoint(
     path: Path, manifest: Manifest, output: str, modules: Collection[str] = ()
 ) -> tuple[Any, JobSettings]:
-    """The model's class and its settings, with another output.
-
-    Raises
-    ------
-    SnailError
-        The class cannot be imported here, or does not accept these settings.
-    """
+    """The model's class, if it can be imported, and its settings with another output."""
     try:
         worker_class = str(manifest.job["worker_class"])
         values = dict(manifest.job["settings"])
@@ -310,20 +266,7 @@ def export(
     progress: ExportProgress | None = None,
     modules: Collection[str] = (),
 ) -> list[str]:
-    """Writes the files that the job writes at its end; `modules` as of `snailps.open_checkpoint`.
-
-    Returns
-    -------
-    list of str
-        Paths of the files.
-
-    Raises
-    ------
-    ConfigError
-        A file exists and is not to be replaced.
-    SnailError
-        The checkpoint is damaged, or the model's class or its files cannot be made.
-    """
+    """Write the files that the job writes at its end; `modules` as of `open_results`."""
     manifest, _ = open_checkpoint(path)
     cls, settings = settings_of_checkpoint(path, manifest, output, modules)
     if not overwrite:

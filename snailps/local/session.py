@@ -1,10 +1,10 @@
-"""A running cluster as a Python session sees it: tables, tensors, jobs and what they leave.
+"""A running cluster in a Python session: tables, tensors, jobs and their results.
 
     Driver [, Launcher] -> Cluster -> table, tensor -> session_tables.py
                                    -> run(model) -> JobResult -> figures, history, results()
 
-The same class for a cluster on this machine (`local_cluster`, `cluster`), whose processes are this
-one's own, and for one on other hosts (`connect`).  It must not know messages.
+One class for a cluster on this machine (`local_cluster`, `cluster`), whose processes are children,
+and for one on other hosts (`connect`).  Must not know messages.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from snailps.local.table_export import Format, export_tables
 from snailps.node.status import Status
 
 LOOK_FIRST_S, LOOK_S = 0.002, 0.05
-"""Between two looks at the status, the first ones and the later ones: small jobs end soon."""
+"""Seconds between two reads of the status, at first and later: small jobs end soon."""
 HANG_S = 1.0
-"""How long a job waits for a worker of this machine that is still busy with the one before."""
+"""Seconds that a job waits for a local worker that is still busy with the previous job."""
 ENDING_S = 1.0
 RENEW_S = 70.0
-"""How long workers that begin anew are waited for: longer than the master does."""
+"""Seconds to wait for workers that begin anew: longer than the master does."""
 C = TypeVar("C", bound="Cluster")
 
 
@@ -83,9 +83,9 @@ class JobResult:
 
     @cached_property
     def settings(self) -> JobSettings:
-        """As the job ran, with what files that they name add.
+        """As the job ran, with values from files that they name.
 
-        A model that was given by name is imported here when this is first asked for.
+        A model that was given by name is imported here when this is first read.
         """
         model = self._model
         cls = model if isinstance(model, type) else load_class(model, "the job")
@@ -150,22 +150,15 @@ class Cluster:
 
     @property
     def is_local(self) -> bool:
-        """Whether its processes are this one's own, on this machine."""
+        """Whether its processes are children of this one, on this machine."""
         return self._launcher is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used: it is not closed, has not ended, and is no parent process's."""
+        """Whether it can be used: not closed, not ended, and not made by a parent process."""
         return self._driver.is_ours and not (self._closed or self._driver.ended.is_set())
 
     def wait_for_start(self, limit_s: float) -> None:
-        """Waits until every process has joined and is connected to every server.
-
-        Raises
-        ------
-        ClusterError
-            A process could not start, or `limit_s` seconds have passed.
-        """
         for status in self._watch(_until(limit_s)):
             if self._driver.routed.is_set() and status["phase"] != "forming":
                 return
@@ -252,7 +245,7 @@ class Cluster:
             client.uncork()
 
     def counters(self) -> dict[str, Any]:
-        """What this process's client has counted: bytes, rows pulled and pushed, open requests."""
+        """Counters of this process's client: bytes, rows pulled and pushed, open requests."""
         self._check_open()
         return self._driver.client.counters()
 
@@ -394,10 +387,10 @@ class Cluster:
 
     @contextlib.contextmanager
     def _hushed(self, quiet: bool) -> Iterator[Callable[[], None]]:
-        """The lines of the processes are dropped if `quiet`; yields what holds them from then on.
+        """Drop the processes' lines if `quiet`; yields a function that holds later lines.
 
-        They are shown if all goes well.  If not, the next job decides on later ones: what a process
-        says of a failure may come after it.
+        They are shown if all goes well.  If not, the next job decides on later ones, as lines about
+        a failure may come after it.
         """
         if self._launcher is None:
             yield lambda: None
@@ -417,17 +410,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def in_turn(self, until: float = math.inf) -> Iterator[None]:
-        """Holds the cluster: no job of another thread of this process begins in the block.
+        """Hold the cluster: no job of another thread begins in the block.
 
-        Parameters
-        ----------
-        until : float
-            How long to wait for those that are before, monotonic seconds.
-
-        Raises
-        ------
-        ClusterError
-            They are not done by then.
+        Waits for earlier jobs until `until`, monotonic seconds.
         """
         left_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
         if not self._turn.acquire(timeout=left_s):
@@ -438,7 +423,7 @@ class Cluster:
             self._turn.release()
 
     def _submit(self, texts: Mapping[str, str], source: bytes, begun: float, until: float) -> int:
-        """Hands the job to the master; its number."""
+        """Submit the job; its number."""
         key = self._launcher.source_key if self._launcher is not None else ""
         limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
         try:
@@ -456,7 +441,7 @@ class Cluster:
         begun: float,
         until: float,
     ) -> History:
-        """Waits for the end of the job; what the master told on the way."""
+        """Wait for the end of the job; its course."""
         history, ending, ended = History(), False, threading.Event()
         self._driver.when_ended(number, ended.set)
         for status in self._watch(until, ended):
@@ -480,7 +465,7 @@ class Cluster:
     def _placed(
         self, values: Mapping[str, Any], files: Sequence[Spooled | str]
     ) -> Iterator[dict[str, Any]]:
-        """Settings that name data of this process as the cluster's processes find it.
+        """The settings, with paths by which the cluster's processes read data of this process.
 
         A cluster on other hosts reads it from here, while the block lasts.
         """
@@ -531,35 +516,30 @@ class Cluster:
         )
 
     def _renew_beside(self) -> None:
-        """Replaces the workers of a failed job, while the caller hears of the failure.
+        """Replace the workers of a failed job, while the caller handles the failure.
 
-        A Python process takes half a second to start and to join; a next job waits for its turn.
+        A Python process takes half a second to start and to join; the next job waits for its turn.
         """
         if self._launcher is None:
             return
 
         def renew() -> None:
-            with contextlib.suppress(SnailError), self.in_turn():  # the next job says what is wrong
+            with contextlib.suppress(SnailError), self.in_turn():  # the next job reports it
                 if self.is_open:
                     self._renew_workers(_until(RENEW_S))
 
         threading.Thread(target=renew, name="snailps-renew", daemon=True).start()
 
     def _renew_workers(self, until: float) -> None:
-        """Replaces workers that have ended, and waits until the new ones are ready.
+        """Replace workers that have ended, and wait until the new ones are ready.
 
         Those of other hosts begin anew by themselves, and are waited for.
-
-        Raises
-        ------
-        ClusterError
-            They do not join in time.
         """
         if self._launcher is None:
             self._wait_until_idle(until)
             return
         begun = time.monotonic()
-        for status in self._watch(until):  # the master expels those that do not leave
+        for status in self._watch(until):  # the master expels workers that do not leave
             if status["phase"] != "stopping":
                 break
             if time.monotonic() - begun > HANG_S:
@@ -592,13 +572,7 @@ class Cluster:
         )
 
     def _wait_until_idle(self, until: float) -> None:
-        """Waits until all workers of a failed job have begun anew.
-
-        Raises
-        ------
-        ClusterError
-            There is none, or another process's job is under way.
-        """
+        """Wait until all workers of a failed job have begun anew; an error if there is none."""
         begun = time.monotonic()
         for status in self._watch(until):
             workers = [node for node in status["nodes"] if node["role"] == "worker"]
@@ -626,15 +600,7 @@ class Cluster:
         )
 
     def _watch(self, until: float, news: threading.Event | None = None) -> Iterator[Status]:
-        """The status again and again, until that time is over; once at least.
-
-        At once when there are `news`, if given, and less often before them.
-
-        Raises
-        ------
-        ClusterError
-            The cluster has ended.
-        """
+        """The status, once at least and until `until`; at once when there are `news`, if given."""
         wait_s = 0.0
         while True:
             (news or self._driver.ended).wait(wait_s)
@@ -644,7 +610,7 @@ class Cluster:
                 status = self.status()
             except SnailError:
                 if self._driver.ended.wait(ENDING_S):
-                    break  # the master has closed the connection behind its verdict
+                    break  # the master has closed the connection after its verdict
                 raise
             yield status
             if time.monotonic() > until:
@@ -653,7 +619,7 @@ class Cluster:
         raise self._why_ended()
 
     def _why_ended(self) -> ClusterError:
-        """The error of a cluster that has ended: of what, what is lost, what to do."""
+        """The error of a cluster that has ended: the cause, what is lost, what to do."""
         text = self._driver.verdict.text or "the cluster was shut down"
         if self._launcher is not None and self._driver.verdict.code != EXIT_OK:
             text = self._launcher.master_end(ENDING_S) or text
@@ -672,14 +638,14 @@ class Cluster:
             raise self._why_ended()
 
     def close(self) -> None:
-        """Ends a cluster of this machine; no process is left.  Leaves one of other hosts as it is.
+        """End a cluster of this machine; leave one of other hosts running.
 
-        More calls do nothing, nor does one in a fork of the process that has made it.
+        No process is left.  Idempotent; does nothing in a fork of the process that made it.
         """
         if self._closed or not self._driver.is_ours:
             return
         self._closed = True
-        with self._starting:  # what is started ends, too
+        with self._starting:  # processes being started end, too
             pass
         self._finalizer.detach()
         _end(self._launcher, self._driver)
@@ -690,7 +656,7 @@ class Cluster:
         return self._driver.has_tables
 
     def shut_down(self) -> None:
-        """Ends the cluster, on other hosts too, for all who use it."""
+        """End the cluster, on other hosts too, for all of its users."""
         self._check_open()
         self._driver.shut_down()
         self.close()
@@ -702,13 +668,7 @@ os.register_at_fork(after_in_child=_within.clear)
 
 
 def within() -> Cluster | None:
-    """The cluster of this thread's innermost ``with`` block; without one, of the main thread's.
-
-    Raises
-    ------
-    ClusterError
-        It has ended, or is closed.
-    """
+    """The cluster of this thread's innermost ``with`` block; without one, of the main thread's."""
     for thread in (threading.get_ident(), threading.main_thread().ident):
         for owner, made in reversed(_within):
             if owner == thread and made._driver.is_ours:
@@ -718,7 +678,7 @@ def within() -> Cluster | None:
 
 
 def _end(launcher: Launcher | None, driver: Driver) -> None:
-    """Ends the processes that this one has started, and leaves the cluster."""
+    """End the child processes, and leave the cluster."""
     if not driver.is_ours:
         return
     try:
@@ -726,14 +686,14 @@ def _end(launcher: Launcher | None, driver: Driver) -> None:
             with contextlib.suppress(SnailError):
                 driver.shut_down()
         driver.close()
-    finally:  # whatever interrupts: `close` is called once
+    finally:  # whatever interrupts: `close` runs once
         if launcher is not None:
             launcher.end()
 
 
 def _end_unused(launcher: Launcher | None, driver: Driver) -> None:
-    """Ends a cluster that nothing refers to any more, as after a cell that ran again."""
-    if driver.is_ours:  # beside whatever dropped it, which may hold any lock
+    """End a cluster that nothing refers to any more, as after a notebook's cell ran again."""
+    if driver.is_ours:  # in another thread: the one that dropped it may hold any lock
         threading.Thread(target=_end, args=(launcher, driver), daemon=True).start()
 
 

@@ -1,9 +1,9 @@
-"""Rows of a running cluster in a Python session: tables, tensors, and what an export reads of them.
+"""Rows of a running cluster in a Python session: tables, tensors, and the source of an export.
 
     LocalTable, LocalTensor -> keys and values checked -> Driver -> rows
     ClusterSource -> Results -> pieces of keys and rows -> export_tables
 
-It must not know jobs, nor who started the cluster.
+Must not know jobs, nor how the cluster was started.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LocalTable:
     """A table of a `Cluster`: ``pull(keys)``, ``push(keys, values)``."""
 
     def __init__(self, cluster: Cluster, driver: Driver, table: Table) -> None:
-        self._cluster = cluster  # which runs as long as anything of it is used
+        self._cluster = cluster  # keeps the cluster running
         self._driver, self.declaration = driver, table
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class LocalTable:
         return self._driver.pull(self.declaration.name, keys, out)
 
     def push(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> None:
-        """Pushes `values` (n, dim) to the rows of `keys`; returns once they are applied.
+        """Push `values` (n, dim) to the rows of `keys`; returns once they are applied.
 
         `lr_scale`: this push's step size as a multiple of `Table.lr`, where there is one.
         """
@@ -49,11 +49,11 @@ class LocalTable:
         self._driver.push(self.declaration.name, wanted, rows, lr_scale)
 
     def pull_async(self, keys: AnyKeys, out: Rows | None = None) -> Pending:
-        """Starts a pull; ``.wait()`` gives the rows.  It sees what was pushed before the call."""
+        """Start a pull; ``.wait()`` gives the rows.  It sees pushes that began before the call."""
         return self._driver.pull_async(self.declaration.name, keys, out)
 
     def push_async(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> Pending:
-        """Starts a push; `values` (n, dim) must not change until ``.wait()`` has returned."""
+        """Start a push; `values` (n, dim) must not change until ``.wait()`` has returned."""
         return self._driver.push_async(self.declaration.name, keys, values, lr_scale)
 
 
@@ -73,7 +73,7 @@ class LocalTensor:
         return tensor.from_rows(self._driver.pull(tensor.name, tensor.keys()))
 
     def push(self, values: Any, *, lr_scale: float = 1.0) -> None:
-        """Pushes `values` of its shape; returns once they are applied; `lr_scale` as of tables."""
+        """Push `values` of its shape; returns once they are applied; `lr_scale` as of tables."""
         tensor = self.declaration
         rows = tensor.to_rows(values)
         self._driver.push(tensor.name, tensor.keys(), rows, lr_scale)
@@ -91,7 +91,7 @@ class ClusterSource:
     def pieces(
         self, table: str, state: bool, progress: ExportProgress
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Rows as `TableSource.pieces`; with `state` each piece is pulled once more."""
+        """Like `TableSource.pieces`; with `state` each piece is pulled once more."""
         client, declared = self._driver.client, self.tables[table]
         shards = self._driver.shards()
         results = Results(
@@ -102,7 +102,7 @@ class ClusterSource:
             if state:
                 whole = np.empty((len(keys), width), np.float32)
                 client.pull(self._numbers[table], keys, whole, True)
-                whole[:, : declared.dim] = rows  # what a pull shows: a method may derive it
+                whole[:, : declared.dim] = rows  # as pulled: a method may derive it
                 rows = whole
                 declared.check_finite(keys, rows)
             yield keys, rows

@@ -2,8 +2,8 @@
 
     {"input": ["a", "b"], "lr": 0.1} -> setting_texts -> {"input": "a, b", "lr": "0.1"}
 
-What is no value of a setting is refused here, with its name: a corpus in the place of a path must
-not become a name of files, nor travel.
+A value that no setting can have is refused here, with its name: a corpus in the place of a path
+must not become a file name, nor be sent.
 """
 
 from __future__ import annotations
@@ -22,18 +22,12 @@ from snailps.errors import ConfigError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _PATHS = ("input", "output", "test", "validation")
 TEXT_CHARS_MAX = 4096
-"""Of one text: as long as a path may be."""
+"""Characters of one text: as many as a path may have."""
 TEXTS_CHARS_MAX = 1 << 19
 
 
 def setting_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of settings.
-
-    Raises
-    ------
-    ConfigError
-        A value is no value of any setting, or a name is none; says what came.
-    """
+    """The texts of settings; a `ConfigError` names a value or name that no setting has."""
     return {_name(key): _text(key, value) for key, value in values.items()}
 
 
@@ -93,7 +87,7 @@ def _shown(value: Any) -> str:
         return "None"
     try:
         size = f" of {len(value):,}"
-    except TypeError:  # it has no length, or refuses to tell one, as sparse matrices do
+    except TypeError:  # it has no length, or raises, as sparse matrices do
         size = ""
     return a_kind(value) + size
 

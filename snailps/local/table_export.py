@@ -1,4 +1,4 @@
-"""Writes tables to files of other programs: ``.npz``, safetensors, Parquet.
+"""Export of tables to files of other programs: ``.npz``, safetensors, Parquet.
 
     TableSource.pieces -> RowSorter -> keys ascending -> OUTPUT.npz | OUTPUT.safetensors
                                                       -> OUTPUT.TABLE.parquet
@@ -34,13 +34,7 @@ Format = Literal["npz", "safetensors", "parquet"]
 
 
 class TableSource(Protocol):
-    """Where tables are read.
-
-    Attributes
-    ----------
-    tables : mapping
-        Name -> declaration.
-    """
+    """Source of tables; `tables`: name -> declaration."""
 
     tables: Mapping[str, Table]
 
@@ -54,7 +48,6 @@ class TableSource(Protocol):
 
 
 def files_of(output: str, format: Format, tables: Sequence[str]) -> list[str]:
-    """The files that an export writes."""
     if format == "parquet":
         return [f"{output}.{table}.parquet" for table in tables]
     return [f"{output}.{format}"]
@@ -71,38 +64,9 @@ def export_tables(
     how: str = "pass overwrite=True",
     progress: ExportProgress | None = None,
 ) -> list[str]:
-    """Writes keys and rows of tables, keys ascending.
+    """Write keys and rows of `tables` (default: all), keys ascending; see `Cluster.export`.
 
-    Parameters
-    ----------
-    source : TableSource
-    output : str
-        Prefix of the paths.
-    format : str
-        ``npz`` and ``safetensors``: one file with ``TABLE.keys`` uint64 (n,) and ``TABLE.rows``
-        float32 (n, dim).  ``parquet``: a file a table, with the columns ``key`` and ``row``.
-    tables : sequence of str, optional
-        Names; all by default.
-    state : bool
-        Also the optimiser's state, ``TABLE.state`` float32 (n, floats), or the column ``state``,
-        of tables that have some.
-    overwrite : bool
-        Replace files that exist.
-    how : str
-        How to ask for that, for messages.
-    progress : ExportProgress, optional
-
-    Returns
-    -------
-    list of str
-        Paths of the files.
-
-    Raises
-    ------
-    ConfigError
-        No such table or format, a file exists, or pyarrow is not installed.
-    ModelWriteError
-        The folder is missing or not writable, or the disk is full.  No partial file is left.
+    `output` is the prefix of the paths; `how` tells, in messages, how to ask for `overwrite`.
     """
     if format not in FORMATS:
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
@@ -128,13 +92,13 @@ def export_tables(
 
 
 class _Export:
-    """What the writers of all formats share."""
+    """Common parts of the writers of all formats."""
 
     def __init__(self, source: TableSource, state: bool, progress: ExportProgress) -> None:
         self.source, self.progress, self._state = source, progress, state
 
     def widths(self, table: str) -> dict[str, int]:
-        """Floats of each array of rows, in the order in which they lie in a sorted row."""
+        """Floats of each array of rows, in their order in a sorted row."""
         declared = self.source.tables[table]
         widths = {"rows": declared.dim}
         if self._state and declared.state_floats:
@@ -190,7 +154,7 @@ def _write_npz(job: _Export, names: Sequence[str], files: Sequence[str]) -> None
 
 
 def _write_safetensors(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
-    """All tables are sorted before the first is written: the header says how long each is."""
+    """Sort all tables before the first is written: the header has the length of each."""
     with ExitStack() as stack:
         sorters = {}
         for name in names:
@@ -239,5 +203,5 @@ _WRITERS: dict[str, Callable[[_Export, Sequence[str], Sequence[str]], None]] = {
 
 
 def sizes_of(files: Sequence[str]) -> dict[str, Any]:
-    """Path -> bytes of files that are there."""
+    """Path -> bytes of the files that exist."""
     return {file: Path(file).stat().st_size for file in files}
