@@ -4,9 +4,9 @@ PATHS = ("input", "test", "valid", "labels", "test_labels")
 """Settings that are paths: the option of such a setting takes several words."""
 
 COMPLETE = "_SNAILPS_COMPLETE"
-"""The variable by which a shell's script asks for words (`snailps completion`)."""
+"""The variable by which a shell's script asks for completions (`snailps completion`)."""
 
 FAULTS = ("lost", "replaced", "master", "restored")
 """Kinds of events that a run survives."""
 FAULTS_MAX = 6
-"""So many of them are told at the end; of more, how many there were."""
+"""Faults that are listed at the end; of more, only their number."""

@@ -128,7 +128,7 @@ def export_(
         if one.state == "damaged":
             instead = f"checkpoint {good[-1].number} is written instead"
             typer.echo(f"checkpoint {one.number} is damaged, {instead}: {one.why}", err=True)
-    if allow_module:  # code that the user has named, which may be in this folder, as for training
+    if allow_module:  # code that the user has named, which may be in this folder, as in training
         search_here()
     modules = allow_module or ()
     check_output(output)
@@ -151,7 +151,7 @@ def export_(
 
 @contextlib.contextmanager
 def shown(progress: ExportProgress) -> Iterator[ExportProgress]:
-    """Shows the progress on a terminal while the block lasts, in one line of standard error."""
+    """Show the progress on a terminal while the block lasts, in one line of standard error."""
     if not is_live(sys.stderr):
         yield progress
         return

@@ -67,13 +67,7 @@ def drain_command(
 
 
 def running_here(registry: RunRegistry) -> Run | None:
-    """The only run of this user that goes on here; None without one.
-
-    Raises
-    ------
-    ConfigError
-        There are several.
-    """
+    """The user's only running run on this machine, or None; refuses to choose among several."""
     running = registry.running()
     if len(running) > 1:
         told = ", ".join(f"run {run.number} at {run.address}" for run in running)
@@ -91,12 +85,10 @@ def drain(
     limit_s: float,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Asks the master at an address to drain a server, and waits until it has left.
+    """Ask the master at an address to drain a server, and wait until it has left.
 
-    Raises
-    ------
-    SnailError
-        There is no such master or server, no server can take its shards, or `limit_s` is over.
+    A `SnailError` if there is no such server, or no server can take its shards, or `limit_s` is
+    over.
     """
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
     with contextlib.closing(control):

@@ -2,7 +2,7 @@
 
     file, environment, --set -> RawConfig -> a role's settings        Node -> exit code
 
-It imports every settings class, so that one file may hold the settings of all roles.
+Imports every settings class, so that one file may hold the settings of all roles.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def flag_overrides(**flags: bool) -> list[str]:
 
 
 def _told(descriptor: int) -> tuple[list[str], bytes]:
-    """Reads the master's address, as the ``--set`` of it, and the cluster's secret from a launcher.
+    """Read the master's address, as its ``--set``, and the cluster's secret from a launcher.
 
-    Ends the process at end of file without them.
+    Ends the process if the pipe ends without them.
     """
     if descriptor < 0:
         return [], b""
@@ -85,12 +85,9 @@ def tensorboard_override(path: Path | None) -> list[str]:
 
 
 class KnownClasses:
-    """Classes whose keys may stand in a file; iterated up to the one that is sought.
+    """Classes whose keys may be in a file, iterated until the wanted one is found.
 
-    Parameters
-    ----------
-    first : sequence of settings classes
-        Those of the process.  After them come those of all models, which are imported only then.
+    Those of the process come `first`, then those of all models, which are imported only then.
     """
 
     def __init__(self, first: Sequence[type[Settings]]) -> None:
@@ -102,7 +99,7 @@ class KnownClasses:
 
 
 def known_classes(raw: RawConfig) -> KnownClasses:
-    """Every class whose keys may stand in a file of this job: roles, the user's model, models."""
+    """Every class whose keys may be in a file of this job: roles, the user's model, models."""
     classes: list[type[Settings]] = [MasterSettings, ServerSettings, WorkerSettings, JobSettings]
     entry = raw.explicit("worker_class", JobSettings)
     if entry is not None and entry.value:
@@ -142,7 +139,7 @@ def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[
 
 
 def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
-    """A role's settings; also sets up logging and logs remarks.
+    """A role's settings; also set up logging and log remarks.
 
     A process `launched` by snailps logs no remarks: the launcher has done so, once for all.
     """
@@ -176,7 +173,7 @@ def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
 
 
 def log_as_told(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
-    """With `log_format: json`, all that this process says from now on is JSON lines.
+    """With `log_format: json`, make all further output of this process JSON lines.
 
     To be called before settings are built, so that errors in them are JSON, too.
     """
@@ -186,7 +183,7 @@ def log_as_told(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
 
 
 def hide_told() -> None:
-    """Leaves out warnings that the launcher tells by the status's events."""
+    """Drop warnings that the launcher already shows as status events."""
     root = logging.getLogger("snailps")
     if root.level >= logging.WARNING:
         for handler in root.handlers:
@@ -206,10 +203,10 @@ def set_up_logging(level: str, name: str) -> None:
 
 
 def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int]) -> None:
-    """Executes this command again, in this process, as it was started.
+    """Execute this command again, in this process, as it was started.
 
-    Nothing that user's code has imported or allocated stays, nor its current folder, environment,
-    timers or blocked signals; its limits and its child processes do.
+    Nothing that the user's code has imported or allocated stays, nor its current folder,
+    environment, timers or blocked signals; its limits and its child processes do.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -222,19 +219,19 @@ def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int
 
 
 def name_of(node: Server | WorkerProcess) -> str:
-    """A process's name as everywhere, ``server 2``; ``server`` before it has a number."""
+    """A process's name in messages, ``server 2``; ``server`` before it has a number."""
     role = node.role.name.lower()
     return process_name(role, node.welcome.node) if node.welcome is not None else role
 
 
 def tell_name(name: str) -> None:
-    """Tells the launcher this process's name, by a line that it takes out of what it shows."""
-    with contextlib.suppress(OSError):  # it has gone
+    """Report this process's name to the launcher, by a line that is not shown."""
+    with contextlib.suppress(OSError):  # the launcher has ended
         os.write(2, f"{NAME_MARK}{name}\n".encode())  # at once: other threads write there, too
 
 
 def show_prints() -> None:
-    """What a model prints is there at once, also in a log."""
+    """Show a model's prints at once, also in a log."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
@@ -246,16 +243,7 @@ def run_node(
     sets: list[str] | None,
     address_fd: int,
 ) -> None:
-    """Runs a server or worker to its end and exits with its code; the reason on one line.
-
-    Parameters
-    ----------
-    cls : settings class
-    make : callable
-        ``make(settings, raw, secret)``: the process.
-    config, sets, address_fd
-        Options of the command.
-    """
+    """Run ``make(settings, raw, secret)``, a server or worker, to its end; exit with its code."""
     show_prints()
     address, secret = _told(address_fd)
     raw = read_config(config, [*(sets or []), *address])

@@ -1,6 +1,6 @@
-"""``snailps completion``: what makes a shell complete commands, options, models and settings.
+"""``snailps completion``: makes a shell complete commands, options, models and settings.
 
-    shell -> a script of its language on standard output, which asks snailps for the words
+    shell -> a script of its language on standard output, which asks snailps for completions
 
 Typer knows commands and options; names of settings after ``--set`` come from `settings_like`.
 """
@@ -16,7 +16,7 @@ from snailps.cli import COMPLETE
 
 
 class Shell(str, Enum):
-    """Shells that are known."""
+    """Supported shells."""
 
     bash = "bash"
     zsh = "zsh"

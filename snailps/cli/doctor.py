@@ -76,7 +76,7 @@ def command(
 
 
 def _show_rest(found: Diagnosis) -> None:
-    """Findings of the other hosts, and the conclusion."""
+    """Print findings of the other hosts, and the conclusion."""
     for host, findings in found.others.items():
         typer.echo(f"\n{host}:")
         for one in findings:
@@ -88,7 +88,7 @@ def _show_rest(found: Diagnosis) -> None:
 
 
 def _show(indent: str, finding: Finding) -> None:
-    """One line per finding, one for its remedy; in colours on a terminal."""
+    """Print one line per finding, one for its remedy; in colours on a terminal."""
     line = f"{indent}{finding.level:8}{finding.check:11}{finding.text}"
     cure = f"{indent}{'':19}-> {finding.cure}"
     if sys.stdout.isatty():

@@ -1,10 +1,10 @@
-"""The end of a run: what it wrote, how it went, what to do next.
+"""The end of a run: files, figures, and the command to try next.
 
     figures, last Status, course of the loss -> ending_of -> Ending -> end_lines -> plain lines
                                                                     -> end_picture -> terminal
 
-Owns the wording and the layout of the end.  Must not know sockets or processes; the sizes of files
-are looked up here.
+Owns the wording and the layout of the end, and looks up file sizes.  Must not know sockets or
+processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # imported where a terminal is drawn
 
 TESTS_MAX = 4
 SPARK_COLUMNS = 40
-"""The loss is drawn no wider than this."""
+"""Width of the curve of the loss, at most."""
 STYLES: Mapping[Mood, str] = {"good": "green", "idle": "", "waits": "yellow", "bad": "red"}
 ENDS = {
     "interrupt": "ended early by Ctrl-C",
@@ -34,22 +34,14 @@ ENDS = {
     "max_steps": "max_steps is reached",
     "max_seconds": "max_seconds is reached",
 }
-"""`ended_by` -> words, where the training did not simply end."""
+"""`ended_by` -> words, unless the training ended as planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended.
+    """How a run ended: `mood` as `phrases.Mood`, facts as label -> lines.
 
-    Attributes
-    ----------
-    title : str
-    mood : str
-        Of the title, as `phrases.Mood`.
-    facts : list of (str, list of str)
-        Label -> lines.
-    losses : sequence of float
-        Course of the loss; drawn behind the fact "loss".
+    `losses`, the course of the loss, are drawn after the fact "loss".
     """
 
     title: str
@@ -67,22 +59,11 @@ def ending_of(
     kept: bool = True,
     why: str = "",
 ) -> Ending:
-    """What is to be told at the end.
+    """What is shown at the end.
 
-    Parameters
-    ----------
-    figures : mapping
-        The master's figures; empty if it ended without any.
-    job : str
-        Name of the model, as `Status.job_name`; empty: it is not told.
-    status : Status, optional
-        The last one that was seen.
-    losses : sequence of float
-        The loss in the course of the training.
-    kept : bool
-        The files that were written are kept: they are named.
-    why : str
-        Why the run failed or was interrupted before a model was saved; empty: it was not.
+    `figures` are the master's, empty if it ended without any; `status` is the last one seen.  `job`
+    is a `Status.job_name`, or empty.  `why`: the run failed or was interrupted before a model was
+    saved.  Files are named if `kept`.
     """
     unit = "words" if "words" in figures else "examples"
     facts: list[tuple[str, list[str]]] = []
@@ -101,7 +82,7 @@ def ending_of(
         if by:
             share = figures.get("progress")
             title += f": {by}"
-            if figures["ended_by"] == "converged":  # of what was only a bound
+            if figures["ended_by"] == "converged":  # it was only a limit
                 title += f", after {figures['epochs']} epochs"
             elif share is not None:
                 title += f", {share:.0%} done"
@@ -134,7 +115,7 @@ def end_lines(ending: Ending) -> list[str]:
     """The facts as plain ASCII lines, each complete in itself."""
     lines = []
     for label, told in ending.facts:
-        if label in ("why", "reliability"):  # said where it happened; a table of the result
+        if label in ("why", "reliability"):  # shown when it happened; a table of the result
             continue
         if label in ("wrote", "survived", "faults"):
             lines += [f"{label}: {one}" if label != "wrote" else f"wrote {one}" for one in told]
@@ -221,7 +202,7 @@ def _quality(test: Any) -> list[str]:
 
 
 def _reliability(test: Any) -> list[str]:
-    """Predicted and observed shares of parts of a test that are alike in the prediction."""
+    """Predicted and observed shares of groups of a test's examples with similar predictions."""
     parts = test.get("reliability") if isinstance(test, Mapping) else None
     if not parts:
         return []
@@ -232,7 +213,7 @@ def _reliability(test: Any) -> list[str]:
 
 
 def _faults(status: Status | None) -> list[str]:
-    """What happened to the cluster while it went on."""
+    """Faults that the cluster survived."""
     if status is None:
         return []
     told = [event["text"] for event in status.get("events", ()) if event["kind"] in FAULTS]
@@ -242,7 +223,7 @@ def _faults(status: Status | None) -> list[str]:
 
 
 def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
-    """What an interrupted or failed run has left, and how to go on."""
+    """What an interrupted or failed run has saved, and how to continue."""
     if checkpoint is not None and checkpoint["number"]:
         return [
             f"checkpoint {checkpoint['number']} ({checkpoint['progress']:.0%} of the training) in "

@@ -2,10 +2,9 @@
 
 SIGINT -> exit code 130, silently, until a command that has something to save catches it
 
-The garbage collector does not run during the imports: it found nothing, in a twentieth of the time.
-
-It also limits BLAS to one thread before NumPy is imported, unless the environment sets another
-number.  A worker has its own threads; BLAS threads, which spin while idle, take cores from them.
+The garbage collector does not run during the imports, as it finds nothing.  BLAS is limited to one
+thread before NumPy is imported, unless the environment sets another number: a worker has its own
+threads, and BLAS threads, which spin while idle, take cores from them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def main() -> None:
-    """Entry point."""
     # SystemExit, because Typer would turn a KeyboardInterrupt into "Aborted." and code 1.
     # A process that ignores SIGINT (nohup, a shell's background job) must not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

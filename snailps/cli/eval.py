@@ -98,7 +98,7 @@ def evaluate(
 
 
 def _skipped(figures: dict[str, Any]) -> list[tuple[Cell, ...]]:
-    """A row for each pair or question that was skipped, as `_rows` names the tests."""
+    """A row for each pair or question that was skipped, with tests named as in `_rows`."""
     found: list[tuple[str, Any]] = [
         (Path(entry["file"]).name, entry["skipped"]) for entry in figures["similarity"]
     ]

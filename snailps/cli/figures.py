@@ -1,4 +1,4 @@
-"""Figures as people read them: counts, durations, sizes, small curves.
+"""Figures for people: counts, durations, sizes, small curves.
 
     float -> text        [float, ...] -> ▇▅▃▂▁
 
@@ -48,7 +48,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str:
-    """The course of some figures in at most `columns` signs; empty for fewer than two."""
+    """The course of some figures in at most `columns` characters; empty for fewer than two."""
     if len(values) < 2 or columns < 2:
         return ""
     width = min(columns, len(values))
@@ -62,10 +62,7 @@ def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str
 class Course:
     """The course of a figure over a whole run, in bounded memory.
 
-    Parameters
-    ----------
-    points_max : int
-        With so many, every second one is dropped, and from then on every second one is kept.
+    At `points_max` points every second one is dropped, and then only every second one is kept.
     """
 
     def __init__(self, points_max: int = 256) -> None:
@@ -73,7 +70,7 @@ class Course:
         self.values: list[float] = []
 
     def note(self, value: float) -> None:
-        """Adds a value; the same as the last one counts, too: time passes."""
+        """Add a value, even if it equals the last one: time passes."""
         if self._left:
             self._left -= 1
             return

@@ -3,8 +3,8 @@
     options of a command, their groups -> HelpInGroups -> at most 40 lines
     --help-all                         -> Typer's own help, with every option and its whole text
 
-A group is the panel that an option has in Typer's help.  `expert` ones are left out of the short
-help.  Must not know which options there are: `train.py` and the others say what group each is in.
+A group is the panel that an option has in Typer's help; `expert` ones are omitted in the short
+help.  Must not know the options: `train.py` and the others assign their groups.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODEL = "Model"
 GROUPS = ("Basics", MODEL, "Stopping", "Checkpoints", "Cluster")
 OTHERS = "Options"
 FEW = 16
-"""So many options need no groups."""
+"""Number of options that need no groups."""
 LINES_BELOW = 2
 
 _GROUP_OF = {
@@ -46,7 +46,7 @@ _GROUPED |= dict.fromkeys(
 
 
 def group_of(key: str) -> str:
-    """The group of a setting, or of an option by its name as a setting has it."""
+    """The group of a setting, or of an option by the name of its setting."""
     return _GROUPED.get(key, EXPERT)
 
 
@@ -54,7 +54,7 @@ class HelpInGroups(TyperCommand):
     """A command whose ``--help`` has one line an option."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes the short help, or with ``--help-all`` Typer's own."""
+        """Write the short help, or with ``--help-all`` Typer's own."""
         if (ctx.find_root().obj or {}).get("all"):
             super().format_help(ctx, formatter)
         else:
@@ -80,7 +80,7 @@ def short_help(path: str, text: str, options: list[Any]) -> str:
     titles = sum(map(bool, found.values()))
     room = LINES_MAX - len(lines) - titles - LINES_BELOW
     room -= sum(len(some) for group, some in found.items() if group != MODEL)
-    found[MODEL] = found[MODEL][: max(0, room)]  # the first ones are the most needed
+    found[MODEL] = found[MODEL][: max(0, room)]  # the first ones are needed most
     for group, some in found.items():
         lines += [f"{group}:", *some] if some else []
     left = len(visible) - sum(map(len, found.values()))
@@ -89,7 +89,7 @@ def short_help(path: str, text: str, options: list[Any]) -> str:
 
 
 def option_line(option: Any) -> str:
-    """An option on one line: names, type, what it does, default."""
+    """An option on one line: names, type, first sentence, default."""
     names = ", ".join(sorted(option.opts, key=len))
     metavar = option.metavar or ""
     if len(names) + len(metavar) + 3 > NAME_WIDTH:

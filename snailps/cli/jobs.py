@@ -1,8 +1,8 @@
-"""``snailps jobs``: the runs of this user on this machine, those that run and the last that ended.
+"""``snailps jobs``: this user's runs on this machine, running ones and the last that ended.
 
     RunRegistry -> runs; the masters' status -> lines of a table, or JSON -> standard output
 
-Owns the words for a run: its name, how it ended, and how to go on.  `status` uses them, too.
+Owns the words for a run: its name, how it ended, and how to continue.  `status` uses them, too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from snailps.transport.security.trust import Trust
 
 ASK_S = 1.0
-"""How long a master may take to answer before its line says that it does not."""
+"""Seconds for a master to answer; after them its line says that it does not."""
 OUTPUT_LEAST = 16
-"""So many signs of an output are shown on any terminal."""
+"""Characters of an output that are shown on any terminal."""
 
 
 def command(
@@ -79,13 +79,7 @@ def status_or_reason(run: Run, registry: RunRegistry) -> tuple[Status | None, st
 
 
 def trust_of(run: Run) -> Trust:
-    """How to connect to a run's master: with its own secret, or the files it was started with.
-
-    Raises
-    ------
-    ConfigError
-        They cannot be read; or it was given a secret in some other way.
-    """
+    """How to connect to a run's master: with its own secret, or the files it was started with."""
     from snailps.config import ClusterSettings
     from snailps.transport.security.trust import VARIABLE, Trust
 
@@ -102,7 +96,7 @@ def trust_of(run: Run) -> Trust:
 def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = None) -> list[str]:
     """A line for each run, the newest last, below a line of titles.
 
-    With a `width` the ends of long outputs are shown, so that a line is one.
+    With a `width` long outputs are cut at their beginning, so that each run is one line.
     """
     rows = [("run", "job", "state", "speed", "began", "output")]
     for run in runs:
@@ -154,7 +148,7 @@ def title_of(run: Run) -> str:
 
 
 def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
-    """How a run ended that is over: figures and files, or the reason and how to go on."""
+    """How a finished run ended: figures and files, or the reason and how to continue."""
     if registry.restarts(run):
         return [
             f"the master of {title_of(run)} was killed and is being started again; the others wait "
@@ -178,7 +172,7 @@ def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
 
 
 def figure_lines(run: Run) -> list[str]:
-    """Figures and files of a run that is done, what it survived, and the next command to try."""
+    """Figures and files of a successful run, its faults, and the next command to try."""
     from snailps.cli.end_panel import end_lines, ending_of
 
     figures = {**run.figures, "files": [shown(str(path)) for path in run.figures.get("files", [])]}
@@ -191,7 +185,7 @@ def figure_lines(run: Run) -> list[str]:
 def shown(path: str) -> str:
     """A path as it can be typed here: below this folder without the folder.
 
-    Not with ~, which a shell does not read in quotes.
+    Not with ~, which a shell does not expand in quotes.
     """
     if not path:
         return ""
@@ -201,18 +195,12 @@ def shown(path: str) -> str:
 
 
 def find(name: str, runs: Sequence[Run]) -> Run:
-    """The run that a user means: by its number, output or address; of several, the newest.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
+    """The run with this number, output or address; of several, the newest."""
     wanted = str(Path(name).expanduser().absolute())
     for run in reversed(runs):
         if name in (str(run.number), run.address) or (run.output and wanted == run.output):
             return run
-    for run in reversed(runs):  # a word of it, where that says which
+    for run in reversed(runs):  # a part of the output, if it is unique
         if run.output and name in (Path(run.output).name, *run.figures.get("files", [])):
             return run
     known = ", ".join(str(run.number) for run in runs)
@@ -224,7 +212,7 @@ def find(name: str, runs: Sequence[Run]) -> Run:
 
 
 def _end_of(path: str, room: int) -> str:
-    """A path, or as many of its last folders as there is room for."""
+    """A path, or as many of its last folders as fit."""
     if len(path) <= room:
         return path
     parts = path.split("/")
@@ -261,7 +249,7 @@ def _speed_text(run: Run, status: Status | None) -> str:
 
 
 def _onward(run: Run) -> list[str]:
-    """How to go on with a run that has not ended well, and from where."""
+    """How to continue a run that has not ended well, and from where."""
     if not run.command:
         return []
     folder = "" if run.folder == str(Path.cwd()) else f"cd {shlex.quote(run.folder)} && "

@@ -3,8 +3,8 @@
     log records ──────────────────────────> JsonFormatter ┐
     messages, prints, tracebacks -> JsonLines (a stream) ─┴> standard error, a line at a time
 
-Keys: `time` (ISO 8601, UTC), `level`, `process` (``server 2``), `host`, `pid`, `message`; then what
-a record has besides, such as `exception`.  Owns the format alone; must not know settings or
+Keys: `time` (ISO 8601, UTC), `level`, `process` (``server 2``), `host`, `pid`, `message`; then
+further fields of a record, such as `exception`.  Owns the format alone; must not know settings or
 processes.
 """
 
@@ -26,16 +26,16 @@ from datetime import datetime, timezone
 from typing import Any, TextIO
 
 ERROR = "snailps: error: "
-"""Prefix of the line in which a process says why it failed."""
+"""Prefix of the line in which a process reports why it failed."""
 OWN = "snailps: "
 EVENTS = "snailps.events"
-"""Records with fields alone, whose text other lines say to people."""
+"""Logger of records with fields only, whose text is in other lines."""
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 _REQUIRED = ("time", "level", "process", "host", "pid", "message")
 
 
 class Identity:
-    """Who writes: the fields that all lines of a process have."""
+    """The fields that all lines of a process have."""
 
     def __init__(self, name: Callable[[], str]) -> None:
         self.name = name
@@ -65,7 +65,6 @@ class JsonFormatter(logging.Formatter):
         self._identity = identity
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
         more = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         more["logger"] = record.name
         if record.exc_info:
@@ -78,12 +77,6 @@ class JsonLines(io.TextIOBase):
     """A text stream that writes each line as a JSON object.
 
     Lines that are such objects already, as a child process writes them, pass unchanged.
-
-    Parameters
-    ----------
-    stream : TextIO
-        Where the objects go.
-    identity : Identity
     """
 
     encoding = "utf-8"
@@ -95,7 +88,7 @@ class JsonLines(io.TextIOBase):
         self._begun = ""
 
     def write(self, text: str) -> int:
-        """Writes the lines that `text` completes; the rest waits for its end."""
+        """Write the lines that `text` completes; the rest waits for its end."""
         if not isinstance(text, str):
             raise TypeError(f"expected text, got {type(text).__name__}")
         with self._lock:
@@ -108,11 +101,10 @@ class JsonLines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flushes what is written; a line without its end is not."""
+        """Flush the written lines; a line without its end is not flushed."""
         self._stream.flush()
 
     def writable(self) -> bool:
-        """True."""
         return True
 
     def isatty(self) -> bool:
@@ -120,11 +112,10 @@ class JsonLines(io.TextIOBase):
         return False
 
     def fileno(self) -> int:
-        """Descriptor of the stream below."""
         return self._stream.fileno()
 
     def end(self) -> None:
-        """Writes a last line that has no end."""
+        """Write a last line that has no end."""
         if self._begun:
             self.write("\n")
 
@@ -149,7 +140,7 @@ def is_object(line: str) -> bool:
 
 
 class _Output:
-    """What this process writes with, once its logs are JSON."""
+    """Output of this process, once its logs are JSON."""
 
     def __init__(self) -> None:
         self.name: Callable[[], str] = lambda: "snailps"
@@ -161,7 +152,7 @@ _output: _Output | None = None
 
 
 def begin(name: str, *, stdout: bool = False) -> None:
-    """From here on this process's standard error is JSON lines; with `stdout` that, too."""
+    """Make this process's standard error JSON lines from now on; with `stdout` that, too."""
     global _output
     if _output is None:
         _output = _Output()
@@ -174,7 +165,7 @@ def begin(name: str, *, stdout: bool = False) -> None:
 
 
 def call(name: Callable[[], str]) -> None:
-    """How this process is called in its lines from now on."""
+    """Set this process's name in its lines from now on."""
     if _output is not None:
         _output.name = name
 
@@ -198,7 +189,7 @@ def _wrapped(stream: TextIO, identity: Identity) -> Any:
 def _report(
     kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
 ) -> None:
-    """An exception that nothing has caught, as one object."""
+    """Write an uncaught exception as one object."""
     assert _output is not None
     text = "".join(traceback.format_exception(kind, error, trace))
     message = f"{kind.__name__}: {error}"

@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 DIAL_S = 1.0
 SILENT_S = 3.0
-"""Silence of the master after which the display says so, seconds."""
+"""Seconds of silence of the master after which the display reports it."""
 ENDING_S = 20.0
-"""How long a master that has closed its connection may take to end, seconds."""
+"""Seconds for a master to end after it has closed its connection."""
 PATIENCE = 2
 """Interrupts that are passed to the master; one more ends it by force."""
 STARTING = ("forming", "preparing")
@@ -94,7 +94,7 @@ HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
 _LOGGED = re.compile(r"(\d\d:\d\d:\d\d) (?:master|server|worker): ")
 """Start of a child's log line; the launcher's name for the child says more."""
 _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping")
-"""Once a job has been so far, its end is told."""
+"""Phases after which the end of a job is shown."""
 
 
 def command(
@@ -155,22 +155,11 @@ def run_local(
     job: str = "",
     ui: bool = False,
 ) -> int:
-    """Starts a cluster, shows it, and waits for its end; returns the exit code.
+    """Start a cluster, show it, and wait for its end; returns the exit code.
 
-    Parameters
-    ----------
-    raw : RawConfig
-        All settings, already checked; read only to see which local defaults apply.
-    config, overrides
-        Passed to the processes.
-    kept : bool
-        The files that it writes are kept, so their names are printed.
-    verbose : bool
-        Show blocks, each process, and its log.
-    job : str
-        The model's name; empty: that of its class.
-    ui : bool
-        Show it on a page, too.
+    `raw` has all settings, already checked, and is read only for local defaults; `config` and
+    `overrides` are passed to the processes.  `kept`: its files are kept, so their names are
+    printed.  `job` is the model's name; empty: that of its class.
     """
     log_as_told(raw, "snailps")
     for cls in (MasterSettings, ServerSettings, WorkerSettings):
@@ -185,7 +174,7 @@ def run_local(
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def relay(name: str, line: str) -> None:
-        if line.startswith(OWN_ERROR) or is_object(line):  # which has its process's name
+        if line.startswith(OWN_ERROR) or is_object(line):  # it has its process's name
             lines.put(line)
         elif found := _LOGGED.match(line):
             stamp = f"{found[1]} " if verbose else ""
@@ -304,7 +293,7 @@ def run_local(
 
 
 def without_effect(raw: RawConfig) -> list[str]:
-    """Remarks on what a `--set` gives and a cluster on this machine sets itself."""
+    """Remarks on ``--set`` settings that a cluster on this machine sets itself."""
     how = {
         "master_addr": "the master takes any free port",
         "expected_node_num": "--servers and --workers give it",
@@ -319,7 +308,7 @@ def without_effect(raw: RawConfig) -> list[str]:
 
 
 def _figures(text: str) -> dict[str, Any]:
-    """The figures that a master wrote at its end; empty if it was killed before."""
+    """The master's final figures; empty if it was killed before."""
     try:
         figures: dict[str, Any] = json.loads(text)
     except ValueError:
@@ -347,12 +336,8 @@ class _StatusLine:
     def look(self, limit_s: float) -> Status:
         """The answer to this request, or to an earlier one that timed out.
 
-        Raises
-        ------
-        WaitTimeout
-            No answer yet: try again.
-        SnailError
-            The master has closed the connection.
+        A `WaitTimeout` means: try again; any other error, that the master has closed the
+        connection.
         """
         if self._control is None:
             self._control = visit(self._address, max(limit_s, DIAL_S), self._trust)
@@ -364,7 +349,7 @@ class _StatusLine:
         return answer.data  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Closes the connection; the next `look` opens another one."""
+        """Close the connection; the next `look` opens another one."""
         if self._control is not None:
             self._control.close()
         self._control = self._asked = None
@@ -377,7 +362,7 @@ def _watch(
     lines: queue.SimpleQueue[str],
     interrupts: list[int],
 ) -> None:
-    """Shows the master's status until it ends, or its connection has been closed too long."""
+    """Show the master's status until it ends, or its connection has been closed too long."""
     asked = 0
     status: Status | None = None
     heard_at = time.monotonic()

@@ -46,7 +46,7 @@ COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 
 
 _STARTED = ("local", "master", "server", "worker", "train")
-"""Commands that start a process of a cluster, or are one: what delays them delays the job."""
+"""Commands that start a process of a cluster, or are one: their delays delay the job."""
 _ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
 _CODES = (
     "Exit codes: 0 done; 1 failed; 2 wrong usage, input or setting; 3 stopped because another "
@@ -82,7 +82,7 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def _join_help_lines(app: typer.Typer) -> None:
-    """Joins the lines of each paragraph of a help text: the terminal breaks them."""
+    """Join the lines of each paragraph of a help text: the terminal breaks them."""
     for command in app.registered_commands:
         text = command.help or inspect.getdoc(command.callback) or ""
         command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
@@ -133,10 +133,9 @@ def spread_inputs(words: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point."""
     try:
         words = spread_inputs(sys.argv[1:])
-        if COMPLETE in os.environ:  # a shell asks which words may follow
+        if COMPLETE in os.environ:  # a shell asks for completions
             importlib.import_module("typer.completion").completion_init()
         code = _run_plain(words)
         if code is None:
@@ -161,13 +160,13 @@ def main() -> None:
         typer.echo(f"snailps: error: {what}: {limits}", err=True)
         sys.exit(1)
     except BrokenPipeError:
-        # What is left in the buffer has nobody to read it, and Python would say so at its end.
+        # Nothing reads what is left in the buffer, and Python would report that at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
 def _run_plain(words: list[str]) -> Any:
-    """Runs a command of `_STARTED` whose words are plain; None: Typer is to read them."""
+    """Run a command of `_STARTED` whose words are plain; None: Typer must parse them."""
     if not words or words[0] not in _STARTED or COMPLETE in os.environ:
         return None
     module = importlib.import_module(f"snailps.cli.{words[0]}")
@@ -192,7 +191,7 @@ def _run_plain(words: list[str]) -> Any:
 
 
 def _end_wrong(error: Exception, words: Sequence[str]) -> int:
-    """Says what is wrong with a command line; without any words after a command, shows its help."""
+    """Print an error of the command line; a command without any words prints its help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
     else:

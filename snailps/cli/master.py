@@ -127,7 +127,7 @@ def command(
             pages.append(PageProcess(show(reachable_here(host, port)), settings))
             pages[0].tell(lambda text: typer.echo(text, err=True))
         if ready_fd >= 0:
-            # The parent may have given up and stopped reading; then it also sends a signal.
+            # The parent may have stopped reading; then it also sends a signal.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:
                 ready.write(f"{show((host, port))} {source_key}".strip() + "\n")
 
@@ -184,7 +184,7 @@ def command(
 
 
 def _write_report(master: Master) -> None:
-    """The report beside the result, and its path among the figures."""
+    """Write the report beside the result, and its path into the figures."""
     from snailps.monitor.report import Story, write_report
 
     output = master.job.settings.output if master.job is not None else ""
@@ -198,7 +198,7 @@ def _write_report(master: Master) -> None:
 def run_of(
     settings: MasterSettings, job: Job | None, config: Path | None, command: str, address: str
 ) -> Run:
-    """What the registry is told of a run; `job` is None in a session."""
+    """The registry's entry of a run; `job` is None in a session."""
     run = Run(
         pid=os.getpid(),
         address=address,
@@ -226,7 +226,7 @@ def run_of(
 
 
 def last_of(master: Master) -> dict[str, Any]:
-    """What the end of a run tells of its last status: faults, the newest checkpoint."""
+    """Faults and the newest checkpoint of the last status."""
     status = master.status()
     events = [event for event in status["events"] if event["kind"] in FAULTS]
     return {"events": events[-2 * FAULTS_MAX :], "checkpoint": status["checkpoint"]}
@@ -235,7 +235,7 @@ def last_of(master: Master) -> dict[str, Any]:
 def close(
     progress: Progress, master: Master, code: int, verdict: str, last: Mapping[str, Any]
 ) -> None:
-    """Ends the display: with the figures of the job or, if it failed, with what it has left."""
+    """End the display: with the job's figures or, if it failed, with what it has saved."""
     from snailps.cli.end_panel import end_lines, ending_of
 
     if master_job := (master.job if last else None):

@@ -2,7 +2,7 @@
 
     MODEL, kind -> opened -> Vectors, or rows of a kind of names
 
-Owns the option that says which kind of names is meant; what rows are, `models.embeddings` knows.
+Owns the option for the kind of names; `models.embeddings` owns rows.
 """
 
 from __future__ import annotations
@@ -35,23 +35,7 @@ KindOption = Annotated[
 
 
 def opened(path: Path, kind: str = "") -> Vectors | GraphModel | FactorModel:
-    """The rows of a file by word or by name.
-
-    Parameters
-    ----------
-    path : Path
-    kind : str
-        Of `KindOption`; checked.
-
-    Raises
-    ------
-    ConfigError
-        There is a kind, and the file has words.
-    DataError
-        The file has no such kind.
-    ModelFileError
-        It is no file of vectors.
-    """
+    """The rows of a file by word or, of the `kind`, by name; refuses a kind that the file lacks."""
     if path.suffix == ".npz" and (found := embedding_of(path)) is not None:
         found.checked(kind)
         return found

@@ -23,7 +23,7 @@ from snailps.vectors.words import to_text
 
 COLUMNS = ("word", "neighbour", "cosine")
 Find = Callable[[str, int], Iterable[tuple[Any, float]]]
-"""Neighbours of a word, a number of them at most."""
+"""Neighbours of a word, at most a number of them."""
 
 
 def command(
@@ -57,7 +57,6 @@ def command(
 
 
 def print_neighbours(find: Find, word: str, k: int, as_json: bool = False) -> None:
-    """Print one word's neighbours."""
     rows = [(word, other, score) for other, score in find(word, k)]
     print_rows(COLUMNS, rows, as_json=as_json)
 

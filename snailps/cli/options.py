@@ -2,7 +2,7 @@
 
     -c FILE, environment, --set KEY=VALUE -> read_config -> RawConfig
 
-Imports no model and no process, so that a command which needs neither starts at once.
+Imports no model and no process, so that a command that needs neither starts at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from snailps.config import ClusterSettings, RawConfig
 
 
 def settings_like(incomplete: str) -> list[str]:
-    """Names of settings that begin so, for a shell to complete: ``checkpoint_dir=``."""
+    """Completions of the name of a setting: ``checkpoint_dir=``."""
     from snailps.cli.settings import documented_classes
     from snailps.config.fields import settings_of
 
@@ -33,7 +33,7 @@ def settings_like(incomplete: str) -> list[str]:
 
 
 def runs_like(incomplete: str) -> list[tuple[str, str]]:
-    """Numbers of runs that begin so, with what each is, for a shell to complete; newest first."""
+    """Completions of the number of a run, with its title; newest first."""
     from snailps.cli.jobs import title_of
     from snailps.node.run_registry import RunRegistry
 
@@ -83,12 +83,12 @@ def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig
 
 
 def command_line(words: Sequence[str]) -> str:
-    """The command with these words, as a user types it again to go on: not anew."""
+    """The command with these words, as a user types it to continue the run: not anew."""
     return shlex.join(["snailps", *(word for word in words if word != "--fresh")])
 
 
 def connection_settings(raw: RawConfig) -> ClusterSettings:
-    """The settings that say how to connect; models are imported only to check other keys."""
+    """The settings of connections; models are imported only to check other keys."""
     if not raw.entries:
         return ClusterSettings()
     from snailps.cli.common import known_classes

@@ -17,10 +17,9 @@ from snailps.node.phrases import lasts, state_words
 from snailps.node.status import NodeStatus, Status
 
 LOOP_MS, LOOP_SHARE = 50.0, 0.2
-"""A master that is busy for this share of the time, with turns as long as that at the 99.9th
-percentile, is reported: it delays all processes."""
+"""Share of time and 99.9th percentile of a turn from which a busy master is reported."""
 LOOP_TURNS = 10_000
-"""Of fewer turns, a slow one in a thousand is the start of the job."""
+"""With fewer turns, a slow one in a thousand is the start of the job."""
 _HEAD_LINES = 8
 """Lines of a page on a terminal for titles, blank lines and the head."""
 _TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")
@@ -37,7 +36,7 @@ class Section:
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
     def cut(self, rows_max: int) -> Section:
-        """The same with at most `rows_max` rows; the last one says how many are omitted."""
+        """The section with at most `rows_max` rows; the last one says how many are omitted."""
         if len(self.rows) <= rows_max:
             return self
         left = len(self.rows) - rows_max + 1
@@ -45,7 +44,7 @@ class Section:
         return Section(self.title, self.columns, [*self.rows[: rows_max - 1], more])
 
     def fitted(self, width: int) -> Section:
-        """The same without what is too much for a screen of `width` columns."""
+        """The section without columns that do not fit on a screen of `width` columns."""
         spare = [name for name in _SPARE if name in self.columns]
         section = self
         while spare and max(map(len, _columns(section))) > width:
@@ -53,13 +52,12 @@ class Section:
         return section
 
     def without(self, column: str) -> Section:
-        """The same without a column."""
         at = self.columns.index(column)
         rows = [(*row[:at], *row[at + 1 :]) for row in self.rows]
         return Section(self.title, (*self.columns[:at], *self.columns[at + 1 :]), rows)
 
     def filled(self) -> Section:
-        """The same without columns in which nothing stands."""
+        """The section without empty columns."""
         section = self
         for at, name in enumerate(self.columns):
             if not any(row[at] for row in self.rows):
@@ -78,7 +76,7 @@ def sections_of(status: Status, *, tables: bool = False) -> list[Section]:
     columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work")
     processes = Section("", (*columns, "step", unit), [_row(node) for node in status["nodes"]])
     if len({node["host"] for node in status["nodes"]}) < 2:
-        processes = processes.without("address")  # one machine: its address tells nothing apart
+        processes = processes.without("address")  # one machine: all addresses are equal
     shards = ("shard", "primary", "at", "standby", "state", "rows", "MB", "pulls/s", "pushes/s")
     found = [
         processes,
@@ -103,7 +101,7 @@ def head_of(status: Status) -> list[str]:
 
 
 def eta_of(status: Status) -> float | None:
-    """Seconds left by the status alone: at the present speed, if nobody knows better."""
+    """Seconds left by the status alone, at the present speed."""
     left = (1.0 - status["progress"]) * (status["total_units"] or 0)
     if status["eta_s"] is not None or status["phase"] != "training" or status["waiting_for"]:
         return status["eta_s"]

@@ -1,4 +1,4 @@
-"""The page of a run as a process of its own, for `--ui`: started with the run, ended behind it.
+"""The page of a run as a process of its own, for `--ui`: started with the run, ended after it.
 
     master's address -> snailps ui -> the page's address
 
@@ -37,15 +37,7 @@ def _end_with_parent() -> None:
 
 
 class PageProcess:
-    """The page of one run.
-
-    Parameters
-    ----------
-    address : str
-        Of the master.
-    settings : ClusterSettings
-        How to connect to it.
-    """
+    """The page of the run at the master's `address`."""
 
     def __init__(self, address: str, settings: ClusterSettings) -> None:
         given = {"master_addr": address, "secret_file": settings.secret_file, "tls": settings.tls}
@@ -62,11 +54,11 @@ class PageProcess:
         )
 
     def tell(self, say: Callable[[str], object]) -> None:
-        """Tells the page's address once it is known, in a thread of its own."""
+        """Report the page's address once it is known, in a thread of its own."""
         threading.Thread(target=lambda: say(self._line()), name="page", daemon=True).start()
 
     def _line(self) -> str:
-        """What to tell the user: the page's address, or that there is none."""
+        """The page's address, or that there is none, for the user."""
         out = self._process.stdout
         assert out is not None
         ready, _, _ = select.select([out], [], [], START_S)
@@ -74,7 +66,7 @@ class PageProcess:
         return f"live page: {url}" if url else "the live page did not start; snailps ui says why"
 
     def close(self) -> None:
-        """Ends it, once open pages have the last picture."""
+        """End the page, once open browsers have the last state."""
         with contextlib.suppress(OSError):
             self._process.terminate()
         try:

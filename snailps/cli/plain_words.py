@@ -1,10 +1,10 @@
-"""The words of a command line without Typer, where they are plain: starting it takes 0.1 s.
+"""Parse plain command lines without Typer, whose start takes 0.1 s.
 
     signature of a command, words -> plain_arguments -> its arguments, or None: ask Typer
 
 Every launched process parses a line that its launcher wrote, and most lines that users write are
-right.  What is not plain (help, a mistake, a word with two readings) is Typer's: its rules and its
-messages are the only ones.  It must not know which commands there are.
+right.  All others (help, a mistake, a word with two readings) are left to Typer, whose rules and
+messages are the only ones.  Must not know commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHOLE = re.compile(r"[0-9]+")
 
 
 def _whole(text: str) -> int:
-    """A number without a sign; others have readings that Typer decides about."""
+    """A number without a sign; Typer decides on others."""
     if _WHOLE.fullmatch(text) is None:
         raise ValueError
     return int(text)
@@ -44,7 +44,7 @@ _UNSET: dict[str, object] = {
     "resolve_path": False,
     "writable": False,
 }
-"""Attributes of an option, and what they are where it has no rules of its own."""
+"""Attributes of an option, and their values if it has no rules of its own."""
 
 
 class _Option(NamedTuple):
@@ -58,19 +58,10 @@ class _Option(NamedTuple):
 
 
 def plain_arguments(command: Callable[..., Any], words: Sequence[str]) -> dict[str, Any] | None:
-    """Keyword arguments for a command function whose parameters are Typer's options.
+    """Keyword arguments for `command`, as Typer would pass them; None if Typer must parse.
 
-    Parameters
-    ----------
-    command : callable
-        Each parameter is annotated with a type and a ``typer.Option``.
-    words : sequence of str
-        What follows the command's name.
-
-    Returns
-    -------
-    dict or None
-        Every parameter's value, as Typer would pass it; None: a parameter or a word is not plain.
+    Each parameter is annotated with a type and a ``typer.Option``; `words` follow the command's
+    name.
     """
     found: dict[str, Any] = {}
     options: dict[str, _Option] = {}

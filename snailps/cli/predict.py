@@ -100,7 +100,7 @@ def command(
         raise ConfigError("--metrics is for a .npz; snailps test judges classifiers")
     classifier = LabelModel(model)
     number = 0
-    line = text.removesuffix("\n") + "\n"  # an empty one, too
+    line = text.removesuffix("\n") + "\n"  # also for an empty line
     pieces = _input_lines() if text == "-" else iter([line.encode("utf-8", "surrogateescape")])
     for lines in classifier.predict_pieces(pieces, k, threshold):
         rows: list[tuple[int, str | None, float | None]] = []
@@ -113,7 +113,7 @@ def command(
 def _answer(
     model: GraphModel | FactorModel, file: str, k: int, metrics: bool, as_json: bool
 ) -> None:
-    """Scores of lines, or the best names in the place of a ``?``."""
+    """Print scores of lines, or the best names in the place of a ``?``."""
     if metrics:
         raise ConfigError(f"--metrics: {model.path} is judged when it is trained, by --test")
     data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
@@ -124,7 +124,7 @@ def _answer(
 def _predict_examples(
     model: Path, file: str, metrics: bool, label_column: str, as_json: bool
 ) -> None:
-    """Predictions of a model of examples, or their metrics."""
+    """Print predictions of a model of examples, or their metrics."""
     estimator = rows_model_of(model)
     path = "/dev/stdin" if file == "-" else file
     if metrics:

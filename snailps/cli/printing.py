@@ -1,4 +1,4 @@
-"""How query commands print: a table on a terminal, tab-separated lines everywhere else.
+"""Output of query commands: a table on a terminal, tab-separated lines everywhere else.
 
     columns, rows -> print_rows -> standard output          figures -> print_json -> one line
 
@@ -26,7 +26,7 @@ JsonRowsOption = Annotated[
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether a display may be drawn again in its place: a terminal that can move its cursor."""
+    """Whether a display may be redrawn in place: a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 

@@ -3,10 +3,9 @@
     master -> Status (plain dict) -> Progress.update -> stream (standard error)
     figures -> Ending -> Progress.close -> the frame, or the lines, that stay
 
-Owns the layout of the display, and the estimate of the remaining time; the words are in
-`node/phrases.py`.  Must not know sockets, roles or threads: the owner of a status calls
-`Progress.update`, and the clock is an argument.  Standard output is never written: it is for the
-run's result.
+Owns the layout of the display, and the estimate of the remaining time; `node/phrases.py` has the
+words.  Must not know sockets, roles or threads: the owner of a status calls `Progress.update`, and
+the clock is an argument.  Never writes to standard output, which is for the run's result.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from snailps.cli.figures import (
 from snailps.node.phrases import lasts, phase_words, process_name, state_words
 from snailps.node.status import EventStatus, NodeStatus, Phase, Status
 
-if TYPE_CHECKING:  # imported where a terminal is drawn: 7% of the start
+if TYPE_CHECKING:  # imported where a terminal is drawn
     from rich.console import RenderableType
     from rich.live import Live
     from rich.table import Table
 
-REDRAW_S = 0.2  # a terminal: five redraws a second look live at negligible cost
+REDRAW_S = 0.2  # seconds on a terminal: looks live at negligible cost
 ETA_WINDOW_S = 30.0
 ETA_STEPS_MIN = 3
 FORMING_S = 2.0
-"""A cluster that takes no longer to form is told in one line, once it is there."""
+"""A cluster that forms within these seconds is reported in one line."""
 SPARK_COLUMNS = 40
 NARROW = 100
-"""Fewer columns have no room for hosts and process ids."""
+"""Terminals with fewer columns have no room for hosts and process ids."""
 _SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
 """Phases whose progress is shown."""
 _BEFORE: tuple[Phase, ...] = ("forming", "preparing", "ready")
@@ -51,10 +50,9 @@ _BEFORE: tuple[Phase, ...] = ("forming", "preparing", "ready")
 class Eta:
     """Seconds left, from the recent rate of progress.
 
-    Only the moments at which progress *changed* count: it moves in steps of a block, and between
-    two steps there is no new information.  The last `window_s` seconds are used, or the last
-    `ETA_STEPS_MIN` steps if these are further apart, so neither a slow start nor long blocks
-    distort the estimate.  A change of phase resets it.
+    Only moments at which progress *changed* count, as it moves in steps of a block: those of the
+    last `window_s` seconds, or the last `ETA_STEPS_MIN` steps if these are further apart.  A change
+    of phase resets the estimate.
     """
 
     def __init__(self, window_s: float = ETA_WINDOW_S) -> None:
@@ -83,34 +81,18 @@ class Eta:
         step_s = span_s / (len(self._steps) - 1)
         idle_s = now - last_s
         if idle_s > 3 * step_s + self._window_s:
-            return None  # stalled for far longer than a usual step: no estimate is possible
+            return None  # stalled for far longer than a usual step
         left_s = (1.0 - last) * span_s / (last - first)
         return max(0.0, left_s - min(idle_s, step_s))
 
 
 class Progress:
-    """Shows a run on a stream; one object a run.
+    """Shows a run on a stream, live on a `terminal` (`printing.is_live`); call it from one thread.
 
-    Parameters
-    ----------
-    stream : TextIO
-        Where to write; standard error in the commands.
-    terminal : bool
-        True for the live display, False for plain lines; see `printing.is_live`.
-    clock : callable, optional
-        Steady seconds, default `time.monotonic`.
-    interval_s : float, optional
-        Seconds between two plain lines, default 5.  News (another phase, another thing waited
-        for, a message, an event of the cluster) is written at once.
-    verbose : bool, optional
-        Also show blocks, and each process with its states.
-    hint : str, optional
-        A line below the live display.
-
-    Notes
-    -----
-    Call it from one thread.  A stream that breaks (a closed pipe) silences the display, it does
-    not end the run.
+    Plain lines are `interval_s` apart; news (another phase, wait, message, event) is written at
+    once.  `verbose`: also blocks, and each process with its states.  `hint` is a line below the
+    live display.  A stream that breaks (a closed pipe) silences the display, it does not end the
+    run.
     """
 
     def __init__(
@@ -140,7 +122,6 @@ class Progress:
         self._silent = False
         self._live: Live | None = None
         self.last: Status | None = None
-        """The newest status that was shown."""
         if terminal:
             from rich.console import Console
             from rich.live import Live
@@ -151,19 +132,19 @@ class Progress:
                 auto_refresh=False,  # no thread of rich's: `update` is the only writer
                 redirect_stdout=False,
                 redirect_stderr=False,
-                transient=True,  # what stays at the end is the panel
+                transient=True,  # the panel stays at the end
             )
 
     @property
     def losses(self) -> Sequence[float]:
-        """The loss in the course of the training, as far as it was seen."""
+        """The course of the loss, as far as it was seen."""
         return self._losses.values
 
     def update(self, status: Status) -> None:
         """Show `status` if it is time to, or if it brings news."""
         now = self._clock()
         if self.last is not None and status["elapsed_s"] + self._earlier_s < self.last["elapsed_s"]:
-            self._earlier_s = self.last["elapsed_s"]  # another master, which counts from its start
+            self._earlier_s = self.last["elapsed_s"]  # another master, whose time starts anew
         if self._earlier_s:
             status = {**status, "elapsed_s": status["elapsed_s"] + self._earlier_s}
         self.last = status
@@ -175,13 +156,7 @@ class Progress:
         self.validate(status.get("validation", {}))
 
     def validate(self, found: Mapping[str, Sequence[Sequence[Any]]]) -> None:
-        """Write what the model's inspector found, one line per name, unless already written.
-
-        Parameters
-        ----------
-        found : mapping
-            Name -> pairs of another name and a figure, as `Status.validation`.
-        """
+        """Write `Status.validation` of the model's inspector, one line per name, once."""
         if found and found != self._validation:
             self._validation = found
             width = max(len(name) for name in found)
@@ -203,7 +178,7 @@ class Progress:
             self._guarded(lambda: print(line, file=self._stream, flush=True))
 
     def close(self, ending: Ending | None = None) -> None:
-        """End the display with this, if given; nothing is shown after it."""
+        """End the display with `ending`, if given; nothing is shown after it."""
         if self._live is not None:
             self._guarded(self._live.stop)
         if ending is not None and ending.facts:
@@ -254,14 +229,14 @@ class Progress:
         self._live.update(picture, refresh=True)
 
     def _is_quiet(self, status: Status) -> bool:
-        """Whether a line would say nothing to a user: all is well, and it will soon say more."""
+        """Whether a line would tell a user nothing: all is well, and news follows soon."""
         if self._verbose or status["message"]:
             return False
         soon = status["phase"] in _BEFORE and status["elapsed_s"] < FORMING_S
         return soon or (status["phase"] == "exporting" and not status["pass_"])
 
     def _say_news(self, status: Status) -> None:
-        """A line for what has happened to the cluster; with `verbose`, for each process, too."""
+        """A line for each event of the cluster; with `verbose`, of each process, too."""
         if self._verbose:
             self._say_states(status)
         if not self._is_up and status["nodes"] and status["phase"] not in _BEFORE:
@@ -270,13 +245,13 @@ class Progress:
             joined = [event for event in status.get("events", ()) if event["kind"] == "joined"]
             self._told.update(map(_key, joined))  # they are in that line
         if self._is_up:
-            # That the cluster is complete, of no process, is in the line above, too.
+            # That the cluster is complete, an event without a process, is in the line above, too.
             news = [
                 event
                 for event in status.get("events", ())
                 if _key(event) not in self._told and (event["kind"] != "joined" or event["who"])
             ]
-            # What was lost first, then what follows from it.
+            # Losses first, then what follows from them.
             news.sort(key=lambda event: (round(event["at_s"], 1), event["kind"] != "lost"))
             for event in news:
                 self._told.add(_key(event))
@@ -344,7 +319,7 @@ def picture_of(
         bar.add_row(head, ProgressBar(completed=status["progress"], total=1.0), "  ".join(right))
     else:
         bar.add_row(head, "", seconds_text(status["elapsed_s"]))
-    # The loss is the last, for its course is drawn behind it.
+    # The loss is the last: its course is drawn after it.
     figures = [*_blocks(status, verbose), *(_lr(status) if verbose else ()), *_figures(status)]
     if status["phase"] == "exporting" and status["pass_"]:
         figures.append(status["pass_"])
@@ -366,7 +341,7 @@ def picture_of(
 
 
 def _processes(status: Status, size: tuple[int, int], *, ascii_only: bool) -> Table:
-    """A row a process: what it does, its figures, what it waits for."""
+    """A row a process: its state, its figures, its wait."""
     from rich.table import Table
     from rich.text import Text
 
@@ -422,7 +397,7 @@ def waits_text(node: NodeStatus) -> str:
 
 
 def _key(event: EventStatus) -> tuple[str, str, str]:
-    # Not its time: a master that takes over counts from its own beginning.
+    # Without its time: a master that takes over counts from its own beginning.
     return event["kind"], event["who"], event["text"]
 
 
@@ -439,7 +414,7 @@ def _stamp(status: Status) -> str:
 
 
 def _percent(status: Status) -> str:
-    """The share that is done, where there is one; 100.0% is shown only when all of it is."""
+    """The finished share, if known; 100.0% is shown only when all of it is."""
     if status["phase"] not in _SHARED or not (status["progress"] or status["phase"] == "training"):
         return ""
     return f"{int(status['progress'] * 1000) / 10:.1f}%"

@@ -3,8 +3,7 @@
 RunRegistry, or master_addr -> master -> Ask -> Status -> overview -> standard output, once or every
 `--interval` seconds
 
-Imports what it asks with, and what it draws with, when it is needed: that nothing runs is said at
-once.
+Imports lazily, so that "nothing runs" is printed at once.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 DIAL_S = 5.0
 LOOK_S = 0.5
-"""Between two looks for a run that is to begin, or whose master is to be started again."""
+"""Seconds between checks for a run that is to begin, or whose master is to be restarted."""
 PROBE_S = 0.1
 _CREDENTIALS = ("secret_file", "tls")
 
@@ -143,25 +142,13 @@ def _of_process(pid: int, registry: RunRegistry) -> Run:
 
 
 def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> Status:
-    """The status of the master at `address`.
-
-    Raises
-    ------
-    SnailError
-        No answer within `limit_s` seconds, or the process there is not a master.
-    """
+    """The status of the master at `address`, or a `SnailError` after `limit_s` seconds."""
     with contextlib.closing(Line(address, limit_s, trust)) as line:
         return line.ask()
 
 
 class Line:
-    """A connection to a master, for repeated requests.
-
-    Raises
-    ------
-    SnailError
-        No answer from `address` within `limit_s` seconds.
-    """
+    """A connection to a master, for repeated requests."""
 
     def __init__(self, address: str, limit_s: float, trust: Trust | None = None) -> None:
         from snailps.transport.control import visit
@@ -172,13 +159,6 @@ class Line:
         self._control = visit(where, limit_s, OPEN if trust is None else trust)
 
     def ask(self) -> Status:
-        """The current status.
-
-        Raises
-        ------
-        SnailError
-            The connection is lost, or the master does not answer.
-        """
         from snailps.transport import messages
 
         answer = self._control.call(messages.Ask("status"), self._limit_s)
@@ -187,19 +167,14 @@ class Line:
         return answer.data  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Closes the connection."""
         self._control.close()
 
 
 def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
-    """Shows the master's status until Ctrl-C: a live page on a terminal, else blocks of lines.
+    """Show the master's status until Ctrl-C: a live page on a terminal, else blocks of lines.
 
-    If the master is not running, says so (on standard error if the output is JSON) and waits.
-
-    Raises
-    ------
-    RemoteError, ProtocolError
-        The process there refuses us, or is not a master: waiting would not help.
+    Waits for a master that is not running, reporting that (on standard error if the output is
+    JSON); an error if the process there is not a master or refuses this one.
     """
     while True:
         _watch(address, interval_s, trust, lambda: "", as_json=as_json)
@@ -208,15 +183,7 @@ def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool
 def follow(
     run: Run, registry: RunRegistry, raw: RawConfig, interval_s: float, *, as_json: bool
 ) -> int:
-    """Shows a run's status until it has ended, then how; returns the run's exit code.
-
-    A master that takes over is followed.
-
-    Raises
-    ------
-    RemoteError, ProtocolError
-        As `watch_master`.
-    """
+    """Show a run's status, also of a master that takes over, until it ends; its exit code."""
     now = run
 
     def gone() -> str:
@@ -242,7 +209,7 @@ def follow(
 def _watch(
     address: str, interval_s: float, trust: Trust, gone: Callable[[], str], *, as_json: bool
 ) -> str:
-    """Shows a master's status until `gone` has a reason to stop, which it returns."""
+    """Show a master's status until `gone` has a reason to stop, which it returns."""
     if as_json:
         return _repeat(
             address, interval_s, trust, gone, _show_json, lambda text: typer.echo(text, err=True)
@@ -309,7 +276,7 @@ def _repeat(
 
 
 def trust_for(run: Run, raw: RawConfig) -> Trust:
-    """How to connect to a run: as the user says, else with the files it was started with."""
+    """How to connect to a run: with the user's files, else with those it was started with."""
     if any(raw.explicit(key, ClusterSettings) for key in _CREDENTIALS):
         return trust_at(run.address, connection_settings(raw))
     from snailps.cli.jobs import trust_of
@@ -318,7 +285,7 @@ def trust_for(run: Run, raw: RawConfig) -> Trust:
 
 
 def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoReturn:
-    """Nothing of this user runs: the master at the usual address, or how the last run ended."""
+    """Without a run of this user: show the master at the usual address, or the last run's end."""
     settings = ClusterSettings()
     host, port = parse_addr(settings.master_addr, "master_addr")
     with contextlib.suppress(OSError):  # another user's, or one in a container

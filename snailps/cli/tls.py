@@ -70,15 +70,7 @@ def init_command(
 
 
 def init(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Makes a CA in `folder` unless there is one, signs certificates, and returns their folders.
-
-    Raises
-    ------
-    ConfigError
-        A name is not valid, or has a certificate already.
-    SnailError
-        openssl is missing, or fails.
-    """
+    """Make a CA in `folder` unless there is one, sign certificates, and return their folders."""
     for name in names:
         if not _NAME.fullmatch(name) or name in (CA, CA_KEY):
             raise ConfigError(f"{name!r} cannot be the name of a node: letters, digits, . _ -")
@@ -132,7 +124,7 @@ def _new_key(path: Path) -> None:
 
 
 def _openssl(*words: object) -> None:
-    """Runs openssl; only the owner can read the files it writes."""
+    """Run openssl; only the owner can read the files it writes."""
     try:
         done = subprocess.run(
             ["openssl", *map(str, words)],

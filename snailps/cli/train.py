@@ -132,13 +132,7 @@ def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter
 
 
 def separate(key: str, words: list[str]) -> list[str]:
-    """The paths of an option; comma lists as in a file are accepted and split.
-
-    Raises
-    ------
-    ConfigError
-        A word has commas that do not separate paths.
-    """
+    """The paths of an option; comma lists as in a file are accepted and split."""
     paths = []
     for word in words:
         parts = [word] if os.path.lexists(word) else [part for part in word.split(",") if part]
@@ -154,18 +148,10 @@ def separate(key: str, words: list[str]) -> list[str]:
 def train(
     name: str, given: dict[str, Any], *, kept: bool = True, needed: Sequence[str] = ()
 ) -> int:
-    """Checks the options and runs the cluster; returns the exit code.
+    """Check the options and run the cluster; returns the exit code.
 
-    Parameters
-    ----------
-    name : str
-        Name of the model.
-    given : dict
-        Options; those of `--set`, as ``sets``, win.
-    kept : bool
-        The files that it writes are kept.
-    needed : sequence of str
-        Options that `--set` may not change, because the caller relies on them.
+    Settings of ``given["sets"]``, the `--set` ones, win, except those in `needed`, which the caller
+    relies on.  `kept`: the files of the run are kept.
     """
     sets = given.pop("sets", None) or []
     servers, workers = given.pop("servers"), given.pop("workers")
@@ -197,7 +183,7 @@ def train(
     for key in _REQUIRED:
         if not raw.explicit(key, JobSettings) and not (judged and key == "output"):
             raise ConfigError(f"--{key} is missing: snailps train {name} --help shows how")
-    with _unlogged():  # the master says it
+    with _unlogged():  # the master reports it
         settings = job_settings(cls, raw, known_classes(raw))
     _show_completed(cls, raw, settings)
     raw.build(WorkerSettings, also_known=known_classes(raw))
@@ -218,7 +204,6 @@ def train(
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Logs nothing meanwhile."""
     logging.disable()
     try:
         yield
@@ -227,7 +212,7 @@ def _unlogged() -> Iterator[None]:
 
 
 def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> None:
-    """Prints the settings that the model has found out by its input, as columns of a table."""
+    """Print the settings that the model has found by its input, as columns of a table."""
     given, known = raw.build(cls.Settings, also_known=known_classes(raw)), settings_of(cls.Settings)
     for name in cls.completed:
         found = getattr(settings, name)
@@ -239,7 +224,7 @@ def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) ->
 def _refuse_change(
     cls: type[JobSettings], options: RawConfig, over: RawConfig, own: dict[str, str]
 ) -> None:
-    """Refuses a `--set` of a setting that the command fixes."""
+    """Refuse a `--set` of a setting that the command fixes."""
     for key, command in own.items():
         entry, fixed = over.explicit(key, cls), options.explicit(key, cls)
         if entry is not None and fixed is not None and entry.value != fixed.value:

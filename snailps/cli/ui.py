@@ -31,7 +31,7 @@ from snailps.transport.control import Trust
 
 LISTEN = "127.0.0.1:8087"
 GRACE_S = 1.5
-"""How long open pages have to hear that there will be nothing new."""
+"""Seconds for open pages to learn that the run is over."""
 
 
 def command(
@@ -82,7 +82,7 @@ def command(
     except ClusterError:
         if listen != LISTEN:
             raise
-        # Another page of this machine has the usual port.
+        # Another page of this machine may have the usual port.
         page = PageServer(host, 0, runs.runs, ending=runs.ending, token=token)
     page.start()
     typer.echo(page.url)
@@ -91,32 +91,24 @@ def command(
 
 
 class Runs:
-    """Runs of this machine: those that go on, or the named one.
-
-    Parameters
-    ----------
-    registry : RunRegistry
-    name : str, optional
-        A number, or an output.
-    """
+    """Runs of this machine: the running ones, or the one whose number or output is `name`."""
 
     def __init__(self, registry: RunRegistry, name: str | None = None) -> None:
         self._registry = registry
         self._number = None if name is None else find(name, registry.runs()).number
 
     def runs(self) -> list[Run]:
-        """What the page can show, the newest first."""
+        """The runs on the page, the newest first."""
         found = []
         for run in reversed(self._registered()):
             try:
                 trust = trust_of(run)
-            except SnailError:  # its secret is not readable: the others are shown
+            except SnailError:  # its secret is not readable: show the others
                 continue
             found.append(Run(str(run.number), run.address, trust, run.model, run.output))
         return found
 
     def ending(self, run: Run) -> Ending | None:
-        """How a run has ended."""
         for one in self._registry.runs():
             if str(one.number) == run.name:
                 return self._ending(one)
@@ -145,11 +137,10 @@ class Given(Runs):
         self._since = {run.number for run in registry.runs() if run.ended}
 
     def runs(self) -> list[Run]:
-        """That one."""
         return [self._given]
 
     def ending(self, run: Run) -> Ending | None:
-        """How it has ended, where it is of this machine and user."""
+        """Its end, if it is of this machine and user."""
         for one in reversed(self._registry.runs()):
             if one.address == run.address and one.number not in self._since:
                 return self._ending(one)

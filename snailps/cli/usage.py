@@ -1,8 +1,8 @@
-"""What a mistake in a command line is called: one line, as every other error has it.
+"""Mistakes in a command line as one line, like every other error.
 
     Typer's UsageError, the words typed -> usage_line -> "--workers: expected at least 1; got 0 ..."
 
-Its words differ from one version of Typer to the next, and none names what was given.
+Typer's own words differ between its versions, and none names the given value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PHRASES = (
 
 
 def usage_line(error: Exception, words: Sequence[str]) -> str:
-    """What is wrong with the command line, and which help has the options."""
+    """The mistake in the command line, and the help that has the options."""
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "") or "snailps"
     text = _sentence(error, words)
@@ -75,14 +75,14 @@ def _near(given: str, names: Sequence[str]) -> str:
 
 
 def _as_input(error: Exception, word: str, words: Sequence[str]) -> str:
-    """A question, where the command wants a file as an option that was not given."""
+    """A question, if the command wants a file as an option that was not given."""
     command = getattr(getattr(error, "ctx", None), "command", None)
     takes = any("--input" in one.opts for one in getattr(command, "params", ()))
     return f"; did you mean --input {word}?" if takes and not _given("--input", words) else ""
 
 
 def _given(name: str, words: Sequence[str]) -> str:
-    """The value that was typed for an option; empty if it cannot be told."""
+    """The value that was typed for an option; empty if unknown."""
     for at, word in enumerate(words):
         if word == name and at + 1 < len(words):
             return words[at + 1]
