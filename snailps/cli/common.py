@@ -75,12 +75,10 @@ def _told(descriptor: int) -> tuple[list[str], bytes]:
 
 
 def json_log_override(path: Path | None) -> list[str]:
-    """``--json-log PATH`` as the ``--set`` that it is short for."""
     return [] if path is None else [f"json_log={format_value(str(path))}"]
 
 
 def tensorboard_override(path: Path | None) -> list[str]:
-    """``--tensorboard DIR`` as the ``--set`` that it is short for."""
     return [] if path is None else [f"tensorboard={format_value(str(path))}"]
 
 

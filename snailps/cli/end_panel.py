@@ -213,7 +213,6 @@ def _reliability(test: Any) -> list[str]:
 
 
 def _faults(status: Status | None) -> list[str]:
-    """Faults that the cluster survived."""
     if status is None:
         return []
     told = [event["text"] for event in status.get("events", ()) if event["kind"] in FAULTS]
@@ -223,7 +222,6 @@ def _faults(status: Status | None) -> list[str]:
 
 
 def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
-    """What an interrupted or failed run has saved, and how to continue."""
     if checkpoint is not None and checkpoint["number"]:
         return [
             f"checkpoint {checkpoint['number']} ({checkpoint['progress']:.0%} of the training) in "

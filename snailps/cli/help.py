@@ -46,7 +46,6 @@ _GROUPED |= dict.fromkeys(
 
 
 def group_of(key: str) -> str:
-    """The group of a setting, or of an option by the name of its setting."""
     return _GROUPED.get(key, EXPERT)
 
 

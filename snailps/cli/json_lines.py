@@ -35,8 +35,6 @@ _REQUIRED = ("time", "level", "process", "host", "pid", "message")
 
 
 class Identity:
-    """The fields that all lines of a process have."""
-
     def __init__(self, name: Callable[[], str]) -> None:
         self.name = name
         self._host = socket.gethostname()

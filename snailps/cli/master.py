@@ -184,7 +184,6 @@ def command(
 
 
 def _write_report(master: Master) -> None:
-    """Write the report beside the result, and its path into the figures."""
     from snailps.monitor.report import Story, write_report
 
     output = master.job.settings.output if master.job is not None else ""

@@ -109,7 +109,6 @@ def eta_of(status: Status) -> float | None:
 
 
 def lines_of(status: Status, *, tables: bool = False) -> list[str]:
-    """The whole page as plain lines; with `tables` a line for each of them."""
     lines = head_of(status)
     for section in sections_of(status, tables=tables):
         lines += ["", *_columns(section)]

@@ -124,7 +124,6 @@ def _answer(
 def _predict_examples(
     model: Path, file: str, metrics: bool, label_column: str, as_json: bool
 ) -> None:
-    """Print predictions of a model of examples, or their metrics."""
     estimator = rows_model_of(model)
     path = "/dev/stdin" if file == "-" else file
     if metrics:

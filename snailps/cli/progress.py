@@ -137,7 +137,6 @@ class Progress:
 
     @property
     def losses(self) -> Sequence[float]:
-        """The course of the loss, as far as it was seen."""
         return self._losses.values
 
     def update(self, status: Status) -> None:

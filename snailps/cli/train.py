@@ -51,7 +51,6 @@ _REQUIRED = {"input": "", "output": "Prefix of the paths of the result files."}
 
 
 def command_of(name: str) -> Callable[..., None]:
-    """The command of a model: a function with one option a setting."""
     cls = models.SETTINGS[name]
     fixed = _FIXED.get(name, {})
     job = settings_of(JobSettings)
@@ -224,7 +223,6 @@ def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) ->
 def _refuse_change(
     cls: type[JobSettings], options: RawConfig, over: RawConfig, own: dict[str, str]
 ) -> None:
-    """Refuse a `--set` of a setting that the command fixes."""
     for key, command in own.items():
         entry, fixed = over.explicit(key, cls), options.explicit(key, cls)
         if entry is not None and fixed is not None and entry.value != fixed.value:

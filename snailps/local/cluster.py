@@ -301,7 +301,6 @@ class _Keeper:
         self._thread: threading.Thread | None = None
 
     def call(self, do: Callable[[], T]) -> T:
-        """What `do` returns or raises in that thread."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="snailps-keep", daemon=True)

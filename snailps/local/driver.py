@@ -87,7 +87,6 @@ class Driver(Node):
         self.routed.set()
 
     def on_end(self, end: End) -> None:
-        """End all waits."""
         if self._client is not None:
             self._client.fail(end.text or "the cluster has ended")
         self.routed.set()
@@ -106,7 +105,6 @@ class Driver(Node):
             )
 
     def status(self) -> Status:
-        """The master's status of the run."""
         answer = self._ask(messages.Ask("status"), self.settings.request_timeout)
         assert isinstance(answer, messages.Report)
         return answer.data  # type: ignore[return-value]
@@ -131,7 +129,6 @@ class Driver(Node):
 
     @property
     def has_tables(self) -> bool:
-        """Whether this process has declared tables."""
         return bool(self._tables)
 
     def job(self, number: int) -> dict[str, Any]:
@@ -230,7 +227,6 @@ class Driver(Node):
         return number, keys, out, self._wire_choice.of_pull(declared) if self._wire_choice else 0
 
     def push(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> None:
-        """Push `values` to the rows of `keys`; returns once they are applied."""
         self.client.push(*self._pushed(table, keys, values, lr_scale), lr_scale=lr_scale)
 
     def push_async(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> Pending:
@@ -258,7 +254,6 @@ class Driver(Node):
         return self._client
 
     def shut_down(self) -> None:
-        """Ask the master to end the cluster."""
         self._ask(messages.Shutdown(), SHUT_DOWN_S)
 
     def close(self) -> None:

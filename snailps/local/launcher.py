@@ -140,7 +140,6 @@ class Lines:
         self._held: deque[tuple[str, str]] | None = None
 
     def take(self, name: str, line: str) -> None:
-        """Show a line, or hold it."""
         with self._lock:
             if self._held is not None:
                 self._held.append((name, line))
@@ -153,7 +152,6 @@ class Lines:
             self._held = deque(maxlen=HELD_MAX) if self.may_hold else None
 
     def drop(self) -> None:
-        """Drop the held lines, and all later ones."""
         with self._lock:
             self._held = deque(maxlen=0) if self.may_hold else None
 
@@ -397,7 +395,6 @@ class Launcher:
         return f"the master (process {master.process.pid}) {_ended_by(code)}; {log}"
 
     def ended(self) -> set[int]:
-        """Process ids of servers and workers that have ended."""
         nodes = [child.process for child in self.children[1:]]
         return {process.pid for process in nodes if process.poll() is not None}
 

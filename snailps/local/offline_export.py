@@ -42,8 +42,6 @@ _SCAN_ROWS = 16_384
 
 
 class _Pulled:
-    """Rows that are already available, as a finished pull."""
-
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
@@ -163,7 +161,6 @@ class StoredTables:
                 ended()
 
     def _store(self, tables: Mapping[int, Table]) -> ShardStore:
-        """A store that has all fragments of these tables, and no rows."""
         store = ShardStore(self._frag_num, kernels.row_ops())
         store.own(range(self._frag_num))
         for number, table in tables.items():

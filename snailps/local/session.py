@@ -698,7 +698,6 @@ def _end_unused(launcher: Launcher | None, driver: Driver) -> None:
 
 
 def _until(limit_s: float | None) -> float:
-    """When a limit is over, monotonic seconds."""
     return math.inf if limit_s is None else time.monotonic() + limit_s
 
 

@@ -136,7 +136,6 @@ class _Export:
             at += width
 
     def declarations(self, names: Sequence[str]) -> str:
-        """The declarations of tables, JSON."""
         return json.dumps([self.source.tables[name].to_dict() for name in names])
 
 

@@ -49,7 +49,6 @@ class Layers:
 
     @property
     def names(self) -> list[str]:
-        """Names of the parameters, in their order."""
         return [*(f"dense{number}" for number in range(1, len(self.sizes))), BIASES]
 
     def scores(self, z: Floats, parameters: Sequence[Floats]) -> Floats:

@@ -67,7 +67,6 @@ class ArrayPool:
             return view
 
     def give(self, view: Floats) -> None:
-        """Return an array to the pool."""
         with self._lock:
             self._free.append(self._taken.pop(id(view)))
 
@@ -108,7 +107,6 @@ class RowLayout:
 
     @property
     def arrays(self) -> int:
-        """Number of arrays that trained rows need."""
         return self.parts if self.split else 1
 
     def make(self, n: int) -> Floats:

@@ -494,7 +494,6 @@ class SharedRows:
         self._settle()
 
     def _send_round(self, *, answers: bool) -> None:
-        """Send all rows that were trained in this round."""
         if not self._touched:
             return
         self._settle()
@@ -612,7 +611,6 @@ class SharedRows:
             self._settle_first()
 
     def _settle_first(self) -> None:
-        """Wait for the oldest request, and merge its answers."""
         first = self._on_way.popleft()
         if first.push is not None:
             self._sgd.packed.give(first.push.wait())
@@ -628,5 +626,4 @@ class SharedRows:
 
 
 def _mean(mean: float, value: float) -> float:
-    """A running mean that starts at the first value."""
     return value if mean == 0 else 0.9 * mean + 0.1 * value

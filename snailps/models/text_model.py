@@ -139,7 +139,6 @@ def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterat
 
 
 def export_rows(dim: int) -> int:
-    """Rows of this width that the master pulls at a time."""
     return max(1, min(EXPORT_ROWS, EXPORT_BYTES // (4 * dim)))
 
 

@@ -538,7 +538,6 @@ class Classifier(TextModel):
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
     def _read(self, block: Block) -> _Seen:
-        """A block as kept from an earlier epoch, or read."""
         name = (block.path, block.start, block.stop)
         if name in self._seen:
             return self._seen[name]
@@ -554,7 +553,6 @@ class Classifier(TextModel):
         return seen
 
     def _keep(self, block: Block, seen: _Seen) -> None:
-        """Keep a block for later epochs while there is room."""
         if self._seen_bytes + seen.nbytes <= SEEN_BYTES_MAX:
             self._seen_bytes += seen.nbytes
             self._seen[block.path, block.start, block.stop] = seen

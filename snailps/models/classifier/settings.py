@@ -184,5 +184,4 @@ class ClassifierSettings(JobSettings):
 
     @property
     def has_ngrams(self) -> bool:
-        """Whether lines have n-grams, of words or of characters."""
         return self.maxn > 0 or self.word_ngrams > 1

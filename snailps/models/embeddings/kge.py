@@ -133,7 +133,6 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Filtered ranks of the hold-out triples."""
         s = results.settings
         assert isinstance(s, KgeSettings)
         if not (s.test or s.valid):
@@ -154,7 +153,6 @@ class KnowledgeGraph(EmbeddingWorker):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Write the ``.npz``: names, rows of entities and of relations."""
         s = results.settings
         names = cls.names(results)
         arrays: dict[str, NDArray[Any]] = {}

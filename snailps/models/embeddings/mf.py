@@ -52,18 +52,15 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def row_dim(cls, settings: EmbeddingSettings) -> int:
-        """Floats of a row, a bias included."""
         assert isinstance(settings, MfSettings)
         return settings.row_dim
 
     @property
     def init(self) -> str:
-        """Biases begin at 0."""
         return "factors" if self.settings.loss == "squared" else "uniform"
 
     @property
     def draws(self) -> bool:
-        """Rankings do."""
         return self.settings.loss != "squared"
 
     def setup(self) -> None:
@@ -72,7 +69,6 @@ class MatrixFactorization(EmbeddingWorker):
         self._encoding = encoding_of(self._names)
 
     def values_of(self, values: Floats) -> Floats:
-        """(values - mean) / deviation."""
         return self._encoding.labels_of(values.astype(np.float64)).astype(np.float32)
 
     def train_part(
@@ -156,7 +152,6 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """RMSE of the hold-out ratings, or recall and NDCG of hold-out pairs."""
         s = results.settings
         assert isinstance(s, MfSettings)
         if not s.test:
@@ -186,7 +181,6 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Write the ``.npz``: names, rows of users and of items, the mean of all values."""
         s = results.settings
         names = cls.names(results)
         mean = np.array([encoding_of(names).centre], np.float32)

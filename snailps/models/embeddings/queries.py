@@ -100,7 +100,6 @@ class NamedRows:
         files.write(os.fspath(path), self._settings, arrays | self._others())
 
     def _others(self) -> dict[str, NDArray[Any]]:
-        """Other arrays of the file."""
         return {}
 
     def vector(self, kind: str, name: Name) -> Floats:

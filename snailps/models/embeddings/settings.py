@@ -96,12 +96,10 @@ class EmbeddingSettings(JobSettings):
 
     @property
     def method(self) -> str:
-        """Access method of the rows; AdaGrad by default."""
         return "adagrad" if self.optimizer == "auto" else self.optimizer
 
     @property
     def rate(self) -> float:
-        """Initial step size: `lr`, or the model's choice."""
         return self.lr or 0.1
 
 
@@ -170,7 +168,6 @@ class KgeSettings(EmbeddingSettings):
 
     @property
     def distance(self) -> bool:
-        """Whether scores are distances."""
         return self.model in ("transe", "rotate")
 
     @property
@@ -238,10 +235,8 @@ class MfSettings(EmbeddingSettings):
 
     @property
     def row_dim(self) -> int:
-        """Floats of a row, a bias included."""
         return self.dim + (self.loss == "squared")
 
     @property
     def first_scale(self) -> float:
-        """`scale`, or the model's choice of it."""
         return self.scale or (0.1 if self.loss == "squared" else 0.5 / float(self.dim**0.5))

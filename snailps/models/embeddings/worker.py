@@ -186,12 +186,10 @@ class EmbeddingWorker(Worker):
 
     @property
     def init(self) -> str:
-        """`init` of the table."""
         return "uniform"
 
     @property
     def draws(self) -> bool:
-        """Whether the model draws negatives."""
         return True
 
     # --- at the master -----------------------------------------------------------------------
@@ -236,7 +234,6 @@ class EmbeddingWorker(Worker):
 
     @classmethod
     def rows_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
-        """Rows of all names of a kind, float32 (n, dim)."""
         keys = np.arange(len(names.names[kind]), dtype=np.uint64) + np.uint64(kind * KIND_KEY)
         step = max(1, (16 << 20) // (4 * results.tables[TABLE].dim))
         pieces = (keys[at : at + step] for at in range(0, len(keys), step))
@@ -298,7 +295,6 @@ class EmbeddingWorker(Worker):
 
     @property
     def owes(self) -> bool:
-        """Whether kept rows have changed since they were last pushed."""
         return self.shared_rows is not None and self.shared_rows.owes
 
     def prepare(self, block: Block) -> Batch:
@@ -325,7 +321,6 @@ class EmbeddingWorker(Worker):
         return Batch(found[0].places.take(places), values, found[1].places, kept=kept)
 
     def _round_part(self, block: Block, lines: int) -> float:
-        """Part of a round that a block is."""
         if self.workers == 1:
             return lines / ROUND_LINES_ALONE
         before, after = block.progress
@@ -395,7 +390,6 @@ class EmbeddingWorker(Worker):
     def _train_kept(
         self, batch: Batch, kept: KeptRows, rates: tuple[float, float], seed: int
     ) -> float:
-        """Train on kept rows, with exchanges between spans; the sum of losses."""
         shared = self.shared_rows
         assert shared is not None
         rows = shared.ready(kept)
@@ -447,7 +441,6 @@ class EmbeddingWorker(Worker):
         rates: tuple[float, float],
         seed: int,
     ) -> float:
-        """Train a range of lines with all threads."""
         group = self.settings.shared
         parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * group)))
         edges = np.linspace(span[0], span[1], parts + 1).astype(int).tolist()

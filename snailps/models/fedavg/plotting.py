@@ -19,7 +19,6 @@ _AXES = (("windows_per_learner", "windows per learner"), ("seconds", "seconds"))
 
 
 def read_history(path: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """Properties of a run and metrics of its rounds, from its history."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except OSError as error:

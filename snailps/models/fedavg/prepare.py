@@ -25,7 +25,6 @@ from snailps.models.fedavg.settings import CFG, TEST, VOCAB
 
 
 def files_of(*, cfg: bool) -> tuple[str, ...]:
-    """Names of the files that `prepare` makes, with properties of the data or without."""
     return (VOCAB, TEST, CFG) if cfg else (VOCAB, TEST)
 
 

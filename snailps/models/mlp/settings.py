@@ -132,7 +132,6 @@ class MlpSettings(JobSettings):
 
     @property
     def method(self) -> str:
-        """Access method of all layers."""
         return "adam" if self.optimizer == "auto" else self.optimizer
 
     @property
@@ -143,7 +142,6 @@ class MlpSettings(JobSettings):
 
     @property
     def layers(self) -> Layers:
-        """The layers after the first one."""
         return Layers((*map(int, self.hidden), self.classes), self.activation, "multinomial")
 
     @property

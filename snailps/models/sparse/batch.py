@@ -138,7 +138,6 @@ class BatchReader:
 
     @property
     def first_bad(self) -> str:
-        """Position and reason of the first malformed line."""
         return self._reader.first_bad
 
     def read(
@@ -165,7 +164,6 @@ class BatchReader:
         )  # fmt: skip
 
     def numbered(self, examples: Examples, path: str = "") -> Batch:
-        """The batch of parsed examples."""
         examples = self.encoded(examples)
         keys, places = self._numbers.number(examples.keys)
         batch = self.placed(examples, places, -1, path)

@@ -159,5 +159,4 @@ def motion_of(shares: Shares) -> Motion:
 
 
 def set_step(motion: Motion, step: Step) -> None:
-    """Set a motion to a block's step."""
     motion.a_step, motion.a_factor_step = step.together, step.rate * step.features

@@ -107,7 +107,6 @@ def texts_of(
 
 
 def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
-    """Metrics of the model on its `test` files."""
     from snailps.models.sparse.settings import SparseSettings
 
     s = results.settings

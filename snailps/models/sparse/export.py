@@ -78,12 +78,10 @@ class StoredRows:
 
     @property
     def first(self) -> int:
-        """Smallest key of a feature."""
         return self._sorter.first
 
     @property
     def last(self) -> int:
-        """Largest key of a feature."""
         return self._sorter.last
 
     @property

@@ -108,12 +108,10 @@ class FmSettings(SparseSettings):
 
     @property
     def method(self) -> str:
-        """Access method of the rows; AdaGrad by default."""
         return "adagrad" if self.optimizer == "auto" else self.optimizer
 
     @property
     def dim(self) -> int:
-        """Weights of a row."""
         return 1 + self.factors * max(1, self.fields)
 
     @property

@@ -69,7 +69,6 @@ class Linear(SparseWorker):
     settings: LinearSettings
 
     def tables(self) -> Sequence[Table]:
-        """One table: weights of a feature, with their state; zeros at first."""
         return (self.table(self.settings.outputs),)
 
     def train_part(

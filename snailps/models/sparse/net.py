@@ -115,7 +115,6 @@ class NetSettings(ClassesSettings):
 
     @property
     def method(self) -> str:
-        """Access method of all layers."""
         return "adagrad" if self.optimizer == "auto" else self.optimizer
 
     @property
@@ -226,7 +225,6 @@ class Net(SparseWorker):
 
     @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
-        """The dense layers."""
         assert isinstance(results.settings, NetSettings)
         return pulled(results, results.settings.layers.tensors())
 
@@ -245,7 +243,6 @@ class Net(SparseWorker):
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
-        """Write OUTPUT.npz: rows of the features that were trained, and the dense layers."""
         s = results.settings
         with export.stored_rows(cls, results) as stored:
             path = export.write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))

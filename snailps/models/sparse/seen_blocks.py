@@ -38,7 +38,6 @@ class SeenBlocks:
             self._blocks[block.path, block.start, block.stop] = batches
 
     def _begin(self, numbering: int) -> None:
-        """Drop batches of another numbering."""
         if numbering != self._numbering:
             self._numbering, self._bytes = numbering, 0
             self._blocks.clear()

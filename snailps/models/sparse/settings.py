@@ -223,7 +223,6 @@ class SparseSettings(JobSettings):
 
     @property
     def method(self) -> str:
-        """Access method of the rows: one of `METHODS`."""
         return "ftrl" if self.optimizer == "auto" else self.optimizer
 
 
@@ -257,7 +256,6 @@ class ClassesSettings(SparseSettings):
 
     @property
     def outputs(self) -> int:
-        """Scores of an example."""
         return max(1, self.classes)
 
 

@@ -347,7 +347,6 @@ class SparseWorker(Worker):
     # --- at a worker -------------------------------------------------------------------------
 
     def table(self, dim: int, **options: Any) -> Table:
-        """Declare `TABLE`: rows of `dim` weights, options from the settings."""
         s = self.settings
         own: dict[str, Any] = {
             "access": s.method,
@@ -419,7 +418,6 @@ class SparseWorker(Worker):
 
     @property
     def owes(self) -> bool:
-        """Whether kept rows have changed since they were last pushed."""
         return self.shared_rows is not None and self.shared_rows.owes
 
     def prepare(self, block: Block) -> Prepared:
@@ -433,7 +431,6 @@ class SparseWorker(Worker):
         return prepared
 
     def _in_order(self, batch: Batch, block: Block) -> Batch:
-        """A batch of a block in the order in which it is trained in this epoch."""
         return batch.drawn(block.seed) if self.settings.draws_order else batch
 
     def _look_at(self, batch: Batch, block: Block) -> None:
@@ -496,7 +493,6 @@ class SparseWorker(Worker):
         return Prepared(batches, kept=kept)
 
     def _round_part(self, block: Block, examples: int) -> float:
-        """Part of a round that a block is."""
         before, after = block.progress
         epochs = self.settings.epochs
         of_epoch = (after - before) * (min(EPOCHS, epochs) if self.workers == 1 else epochs)
@@ -541,7 +537,6 @@ class SparseWorker(Worker):
     def _train_kept(
         self, batches: Sequence[Batch], kept: KeptRows, rates: tuple[float, float]
     ) -> tuple[float, float]:
-        """Train on kept rows, with exchanges between spans; loss, weight."""
         shared = self.shared_rows
         assert shared is not None
         rows = shared.ready(kept)
