@@ -50,14 +50,12 @@ _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
 _STATE_MORE = {"adam", "average", "rowwise_adagrad"}
 """Have one float more."""
 _TRACK = {"": 0, "touch": 1}
-_TRACK_BEFORE = {"version": "", "touch+version": "touch"}
-"""Values in checkpoints of earlier versions, which stored versions of rows."""
 ADMIT_MAX = 100
 ADMIT_BYTES = 64 << 20
 _ADDED = {
     "admit_after": 0, "admit_bytes": ADMIT_BYTES, "rows_max": 0, "age_max": 0, "finite": True,
 }  # fmt: skip
-"""Fields that tables of earlier checkpoints lack."""
+"""Fields that checkpoints of 0.1.0 lack."""
 _WIRE = ("float32", "float16", "int8", "auto")
 _LINEAR = {"add", "sgd", "average"}
 """Pushing twice is pushing the sum."""
@@ -323,10 +321,7 @@ class Table:
             data = {**_ADDED, **data}
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
             raise ConfigError(f"table: expected the fields {sorted(cls.__slots__)}, got {data!r}")
-        track = data["track"]
-        if isinstance(track, str):
-            track = _TRACK_BEFORE.get(track, track)
-        return cls(**{**data, "track": track})
+        return cls(**data)
 
     @property
     def in_python(self) -> bool:

@@ -33,17 +33,13 @@ from snailps.cli.options import TensorboardOption as TensorboardOption
 from snailps.cli.options import read_config as read_config
 from snailps.config import (
     ClusterSettings,
-    Home,
     JobSettings,
-    ListenerSettings,
     MasterSettings,
     RawConfig,
     ServerSettings,
     WorkerSettings,
-    misplaced,
 )
 from snailps.config.fields import Settings, format_value, settings_of
-from snailps.config.misplaced import Remark
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
 from snailps.node.phrases import NAME_MARK, process_name
 
@@ -110,30 +106,11 @@ _ROLES: dict[type[Settings], str] = {
     ServerSettings: "server",
     WorkerSettings: "worker",
 }
-_MASTERS = "the master's file (master.conf)"
 
 
-def homes(raw: RawConfig) -> Iterator[Home]:
-    """Where every setting is read, for messages about misplaced ones."""
-    yield Home(f"{_MASTERS} or a server's (server.conf)", ListenerSettings)
-    yield Home(_MASTERS, MasterSettings)
-    yield Home("a server's file (server.conf)", ServerSettings)
-    yield Home("a worker's file (worker.conf)", WorkerSettings)
-    yield Home(_MASTERS, JobSettings)
-    entry = raw.explicit("worker_class", JobSettings)
-    if entry is not None and entry.value not in ("", *models.CLASSES.values()):
-        with contextlib.suppress(ConfigError):  # a server's host may lack the model
-            cls = load_class(entry.value, entry.origin).Settings
-            yield Home(f"{_MASTERS}, with a job of {entry.value}", cls)
-    for cls in dict.fromkeys(models.SETTINGS.values()):
-        names = " or ".join(name for name, its in models.SETTINGS.items() if its is cls)
-        yield Home(f"{_MASTERS}, with a job of {names}", cls)
-
-
-def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[Remark]:
-    """Messages to the user about settings under old names, without effect, or misplaced."""
-    notices = [Remark(True, notice) for notice in raw.notices]
-    return notices + misplaced(raw.entries, reader, own, homes(raw))
+def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[tuple[bool, str]]:
+    """(important, sentence) for settings under SwiftSnails' names, without effect, or not read."""
+    return [(True, notice) for notice in raw.notices] + raw.unread(reader, own)
 
 
 def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:

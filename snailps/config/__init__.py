@@ -13,7 +13,6 @@ from snailps.config.addresses import format_addr, parse_addr, parse_port_range
 from snailps.config.document import describe
 from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
 from snailps.config.files import Entry, read_conf
-from snailps.config.misplaced import Home, misplaced
 from snailps.config.raw import OTHER_ENVIRONMENT, RawConfig, to_mapping
 from snailps.config.settings import (
     CHECKPOINT_SETTINGS,
@@ -34,7 +33,6 @@ __all__ = [
     "Alias",
     "ClusterSettings",
     "Entry",
-    "Home",
     "JobSettings",
     "ListenerSettings",
     "MasterSettings",
@@ -46,7 +44,6 @@ __all__ = [
     "describe",
     "effective_shard_num",
     "format_addr",
-    "misplaced",
     "parse_addr",
     "parse_port_range",
     "read_conf",

@@ -37,10 +37,10 @@ output: "out/run #3"        # quotes keep number signs, commas and blanks at the
 
 In quotes, `\\"`, `\\\\`, `\\n`, `\\r` and `\\t` have their usual meaning. Numbers of bytes accept
 `64K`, `16M` and `2G` (powers of 1024). One file may hold the settings of all roles. Each process
-reads its own settings and logs at its start which others have no effect there and where they
-belong: one line per setting of the process's own file, one line per file that is imported or names
-the job (`worker_class`). An unknown name, a wrong type and a value out of range end the program
-with exit code 2 and a message that names the file and line, the expected value and the given one.
+reads its own settings and logs at its start which others are there, one line per file: a warning,
+unless the file is imported or names the job (`worker_class`). An unknown name, a wrong type and a
+value out of range end the program with exit code 2 and a message that names the file and line, the
+expected value and the given one.
 """
 
 _LEGACY_INTRODUCTION = """\

@@ -25,6 +25,8 @@ from snailps.errors import ConfigError
 
 S = TypeVar("S", bound=Settings)
 
+JOB = "worker_class"
+"""A file with this setting is the master's, even if other processes read it too."""
 ENVIRONMENT_PREFIX = "SNAILPS_"
 # SNAILPS_ variables that are not settings, and their purpose.
 OTHER_ENVIRONMENT = {
@@ -155,6 +157,25 @@ class RawConfig:
                     f"{setting.format(theirs)!r} in the job"
                 )
         return found
+
+    def unread(self, reader: str, own: Iterable[type[Settings]]) -> list[tuple[bool, str]]:
+        """A sentence for each source with settings that are in none of `own`, and if it matters.
+
+        A file that other processes read too (it is imported, or names the job) and the environment
+        hold settings of all roles on purpose.
+        """
+        mine = _names_of(own)
+        shared = {entry.source for entry in self.entries if entry.shared or entry.key == JOB}
+        found: dict[tuple[bool, str], list[str]] = {}
+        for entry in self.entries:
+            if entry.key not in mine and entry.key not in IGNORED:
+                matters = not entry.source or entry.source not in shared
+                keys = found.setdefault((matters, entry.source or entry.origin), [])
+                keys += [entry.key] if entry.key not in keys else []
+        return [
+            (matters, f"{source}: not read by {reader}: {', '.join(keys)}")
+            for (matters, source), keys in found.items()
+        ]
 
     def __repr__(self) -> str:
         return f"RawConfig({len(self.entries)} entries)"

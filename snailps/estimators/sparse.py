@@ -827,7 +827,7 @@ class SparseRegressor(SparseEstimator):
     def _take_intercept(self) -> None:
         """The constant is added in float64."""
         model: SavedModel = self._model
-        if "intercept" not in model.extras:  # of an older file
+        if "intercept" not in model.extras:  # a file of 0.1.0
             return
         self._offset = float(model.extras["intercept"][0])
         model.rows[model.keys == np.uint64(BIAS_KEY), 0] = 0

@@ -35,9 +35,7 @@ class EventLog:
                 data = fact.data
                 at_s = float(data["at"]) - wall_s - now
                 self._add(at_s, Happened(data["kind"], str(data["who"]), str(data["text"])))
-                # The journal has the newest events only; one of an earlier version lacks the
-                # counts.
-                self.counts = Counter(data.get("counts", self.counts))
+                self.counts = Counter(data["counts"])  # the journal has the newest events only
 
     def take(self, happened: Iterable[Happened], now: float) -> None:
         for event in happened:

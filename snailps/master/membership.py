@@ -162,7 +162,7 @@ class Membership:
         data = fact.data
         if fact.kind == "numbers":
             self._next_number = self._given_before = int(data["until"])
-            self._next_reader = int(data.get("readers_until", READERS_FROM))
+            self._next_reader = int(data["readers_until"])
         elif fact.kind == "route":
             self.route = Route.from_dict(data["route"])
             self._epoch = self.route.epoch

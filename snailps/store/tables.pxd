@@ -22,7 +22,7 @@ from snailps.store.core._slab cimport Part, Slab
 
 cdef enum:                      # what a table keeps beside its rows
     TRACK_TOUCH = 1
-    TRACK_PUSH = 4              # numbers of last pushes, for a limit of rows or an age; 2 was a row's version
+    TRACK_PUSH = 4              # numbers of last pushes, for a limit of rows or an age
     TRACK_COUNT = 8             # pushes of keys that have no row yet
 
 cdef struct Mark:

@@ -159,7 +159,7 @@ class World:
 def takes_over(world, job):
     """A master that goes on from the facts of another one."""
     first = Fact("life", {"life": LIFE, "at": 0.0, "job": {}})
-    facts = [first, Fact("numbers", {"until": 1024}), *world.facts()]
+    facts = [first, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}), *world.facts()]
     return World(job, Past(facts, "journal", world.services.base))
 
 

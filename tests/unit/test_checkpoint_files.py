@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from stores import MARK, SECTION, TABLE, marks_of, sections_of, ticks_of
+from stores import MARK, SECTION, marks_of, sections_of, ticks_of
 
 from snailps import kernels
 from snailps.errors import CheckpointError, SnailError
@@ -180,33 +180,12 @@ def test_section_put_into_an_empty_store_gives_all_of_it_back():
     assert [other.keys(n).tolist() for n in TABLES] == [store.keys(n).tolist() for n in TABLES]
 
 
-def versioned(section):
-    """A section as an earlier program wrote it for a table with versions: track 3 or 2."""
-    head = SECTION.unpack_from(section)
-    at = SECTION.size + head[3] * MARK.size
-    out = section[:at].tobytes()
-    for _ in range(head[2]):
-        number, floats, track, row_bytes, rows = TABLE.unpack_from(section, at)
-        at += TABLE.size
-        lie = section[at : at + rows * row_bytes].reshape(rows, row_bytes)
-        at += -(-rows * row_bytes // 8) * 8
-        numbers = np.arange(1, rows + 1, dtype="<u8")[:, None].view(np.uint8)
-        table = bytearray(TABLE.pack(number, floats, track | 2, row_bytes + 8, rows))
-        table[24:40] = struct.pack("<QQ", rows, rows)
-        body = np.concatenate([lie, numbers], axis=1).tobytes()
-        out += bytes(table) + body + bytes(-len(body) % 8)
-    out += bytes(-len(out) % 64)
-    out = bytearray(out)
-    struct.pack_into("<Q", out, 16, len(out))
-    return np.frombuffer(out, np.uint8)
-
-
-def test_section_with_versions_of_rows_is_read_without_them():
-    store, other = filled_store(), make_store()
-    for section in sections_of(store):
-        put_section(other, versioned(section), {1: 1, 2: 2, 5: 5}, True)
-    assert contents(other) == contents(store)
-    assert marks_of(other) == marks_of(store)
+def test_section_of_before_0_1_with_versions_of_rows_is_refused():
+    section = np.array(next(iter(sections_of(filled_store()))))
+    table = SECTION.size + SECTION.unpack_from(section)[3] * MARK.size
+    struct.pack_into("<I", section, table + 8, 2)  # track
+    with pytest.raises(CheckpointError, match=r"rows of \d+ floats \(track 2\)"):
+        put_section(make_store(), section, {1: 1, 2: 2, 5: 5}, True)
 
 
 def test_section_without_marks_leaves_those_of_the_store():
@@ -559,8 +538,6 @@ def test_word_that_runs_are_over_hides_no_checkpoint_when_a_bit_is_flipped(folde
             assert folder.passed() == 1
         except CheckpointError as error:
             assert "cannot be understood" in str(error)  # noqa: PT017 - either is right
-    path.write_text('{"through": 1, "why": "as earlier versions wrote it"}\n')
-    assert folder.passed() == 1
 
 
 def test_folder_that_another_master_has_refuses_and_names_it(folder):

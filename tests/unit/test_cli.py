@@ -382,8 +382,8 @@ def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsy
         "job.conf:2: num_iters is called epochs here",
         "job.conf:3: zlib has no effect",
         "job.conf:6: async_channel_thread_num is called threads",
-        "--set hidden=3: hidden has no effect in this job",
-        "job.conf: not read by this job, but bucket from",
+        "--set hidden=3: not read by this job: hidden",
+        "job.conf: not read by this job: bucket",
     ):
         assert err.count(line) == 1, line
     assert "shard_num" not in err

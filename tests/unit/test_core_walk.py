@@ -333,7 +333,7 @@ class Walk(World):
         self.lives += 1
         facts = [Fact("life", {"life": LIFE, "at": 0.0, "job": {}}), *self.journal]
         if not any(fact.kind == "numbers" for fact in facts):
-            facts.insert(1, Fact("numbers", {"until": 1024}))
+            facts.insert(1, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}))
         nodes, self.nodes, self.calls = [*self.nodes.values()], {}, {}
         self.works, self.late = [], []  # threads that die with it
         base = self.services.base

@@ -104,7 +104,7 @@ def past(servers=(1, 2), workers=(3,)):
         )
         for n in (*servers, *workers)
     ]  # fmt: skip
-    made.insert(0, Fact("numbers", {"until": 1024}))
+    made.insert(0, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}))
     return [
         *made,
         Fact("route", {"route": route.to_dict()}),
@@ -257,7 +257,7 @@ def test_cluster_of_servers_alone_waits_for_no_worker():
 
 
 def test_next_master_waits_for_the_last_server_too():
-    cluster = Cluster(facts=[Fact("numbers", {"until": 1024})])
+    cluster = Cluster(facts=[Fact("numbers", {"until": 1024, "readers_until": 1 << 30})])
     for number, role in enumerate(("worker", "worker", "server"), 1):
         cluster.rejoin(number, role, 0)
     assert not cluster.check()
@@ -360,7 +360,9 @@ def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over
     assert cluster.check()
     facts = [Fact(kind, data) for kind, data in cluster.facts]
     shards = Fact("shards", {"epoch": 1, "shards": []})
-    after = Cluster(facts=[Fact("numbers", {"until": 1024}), *facts, shards])
+    after = Cluster(
+        facts=[Fact("numbers", {"until": 1024, "readers_until": 1 << 30}), *facts, shards]
+    )
     for member in nodes:
         after.rejoin(member.number, member.role, 1)
     assert not after.check()
@@ -371,7 +373,7 @@ def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over
 
 def test_server_that_comes_back_behind_the_route_of_a_takeover_is_known_to_the_next():
     """It registered with the first master, and the second one had its servers without it."""
-    cluster = Cluster(facts=[Fact("numbers", {"until": 1024})])
+    cluster = Cluster(facts=[Fact("numbers", {"until": 1024, "readers_until": 1 << 30})])
     nodes = [cluster.register(role) for role in ("server", "server", "worker")]
     cluster.check()
     back = cluster.rejoin(9, "server", 0)

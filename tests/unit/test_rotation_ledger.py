@@ -351,10 +351,6 @@ def test_settled_visits_are_for_a_master_that_takes_over_and_not_for_a_checkpoin
     assert visited(again, a, 1) == [3, 4, 5]
     saved = ledger_of(blocks=1, epochs=1, chunks=1, known=ledger.settled(), extent=ledger.extent)
     assert saved.entry(a).had == ()
-    old = ledger.snapshot()
-    del old["visits"]  # of an earlier version
-    saved.resume(old)
-    assert saved.entry(a).had == ()
 
 
 # --- progress, the end ----------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def test_table_as_json_and_back_is_equal(table):
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"seed": 1.0}, "seed"),
+        ({"track": "touch+version"}, "track"),  # of a checkpoint of before 0.1.0
     ],
 )
 def test_table_with_wrong_field_is_refused_by_name(wrong, word):
@@ -103,14 +104,6 @@ def test_table_with_wrong_field_is_refused_by_name(wrong, word):
 def test_table_from_what_is_no_declaration_is_refused(data):
     with pytest.raises(ConfigError, match="expected the fields"):
         Table.from_dict(data)
-
-
-@pytest.mark.parametrize(("track", "now"), [("version", ""), ("touch+version", "touch")])
-def test_table_of_an_earlier_checkpoint_keeps_versions_no_more(track, now):
-    data = Table("t", 2).to_dict() | {"track": track}
-    assert Table.from_dict(data).track == now
-    with pytest.raises(ConfigError, match="track: expected"):
-        Table("t", 2, track=track)
 
 
 def test_table_for_the_store_has_its_numbers():

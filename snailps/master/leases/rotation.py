@@ -611,5 +611,5 @@ class RotationLedger(Ledger):
         self._workers = dict.fromkeys(int(node) for node in snapshot["workers"])
         self._owners = {int(part): int(node) for part, node in snapshot["owners"]}
         self._own = {node: part for part, node in self._owners.items()}
-        for number, parts in snapshot.get("visits", ()):  # a journal of an earlier version has none
+        for number, parts in snapshot["visits"]:
             self.know_visits(int(number), [int(part) for part in parts])

@@ -26,8 +26,6 @@ from snailps.errors import CheckpointError, SnailError
 cdef enum:
     SECTION_MAGIC = 0x47415246      # "FRAG"
     ALIGN = 64
-    TRACK_VERSION = 2               # of a file by an earlier program: each row ends in a version,
-    VERSION_BYTES = 8               # ... which is left out
 
 cdef struct SectionHead:            # 32 bytes, little endian like all that follows
     uint32_t magic
@@ -44,7 +42,7 @@ cdef struct TableHead:              # 48 bytes
     uint32_t row_bytes              # key, floats, tick
     uint64_t rows
     uint64_t retention_bytes        # behind the rows, where the table admits or limits rows; else 0
-    uint64_t reserved[2]            # 0; these were changes and deletions where rows had versions
+    uint64_t reserved[2]            # 0
 
 
 cdef uint64_t _padded(uint64_t length, uint64_t to) noexcept nogil:
@@ -190,8 +188,7 @@ def put_section(ShardStore store not None, section, tables, bint marks):
         _check_room(at, _padded(top.rows * top.row_bytes, 8), length, head.fragment)
         if top.table in tables:
             table = store_table(store.shard, tables[top.table])
-            versions = VERSION_BYTES if top.track & TRACK_VERSION else 0
-            if (top.floats, top.track & ~(TRACK_VERSION | TRACK_COUNT), top.row_bytes - versions) != (
+            if (top.floats, top.track & ~TRACK_COUNT, top.row_bytes) != (
                     table.slab.floats, table.track & ~TRACK_COUNT, table.slab.stride):
                 raise CheckpointError(
                     f"table {top.table} of the checkpoint has rows of {top.floats} floats (track "

@@ -118,9 +118,9 @@ class CheckpointFolder:
         """The number up to which checkpoints are of runs that ended or were begun anew; 0: none."""
         try:
             plain = json.loads(read_file(self._disk, self.path / PASSED))
-            through, why = int(plain.pop("through")), str(plain.pop("why"))
-            # Earlier versions wrote no checksum; a changed digit would hide good checkpoints.
-            if plain and plain != {"crc32c": _sum_of(through, why)}:
+            through = int(plain["through"])
+            # A changed digit would hide good checkpoints.
+            if plain["crc32c"] != _sum_of(through, str(plain["why"])):
                 raise ValueError("its checksum is wrong")
             return through
         except FileNotFoundError:
