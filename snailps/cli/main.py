@@ -10,19 +10,20 @@ from __future__ import annotations
 import gc
 import importlib
 import inspect
+import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from snailps._version import __version__
 from snailps.cli import COMPLETE, PATHS
 from snailps.cli.help import HELP_ALL, HelpInGroups
-from snailps.cli.plain_words import plain_arguments
 from snailps.cli.usage import UsageError, usage_line
 from snailps.errors import EXIT_INTERRUPTED, EXIT_WRONG, SnailError
+from snailps.local import LAUNCHED
 
 _PANELS = {
     "Train": ("demo", "train", "fedavg", "local"),
@@ -45,8 +46,6 @@ COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel; each command is a module beside this one."""
 
 
-_STARTED = ("local", "master", "server", "worker", "train")
-"""Commands that start a process of a cluster, or are one: their delays delay the job."""
 _ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
 _CODES = (
     "Exit codes: 0 done; 1 failed; 2 wrong usage, input or setting; 3 stopped because another "
@@ -137,8 +136,9 @@ def main() -> None:
         words = spread_inputs(sys.argv[1:])
         if COMPLETE in os.environ:  # a shell asks for completions
             importlib.import_module("typer.completion").completion_init()
-        code = _run_plain(words)
-        if code is None:
+        if len(words) == 3 and words[1] == LAUNCHED:
+            code = _run_launched(words[0], words[2])
+        else:
             given = {"all": HELP_ALL in words}
             words = ["--help" if word == HELP_ALL else word for word in words]
             app = app_for(words)
@@ -165,24 +165,12 @@ def main() -> None:
         sys.exit(1)
 
 
-def _run_plain(words: list[str]) -> Any:
-    """Run a command of `_STARTED` whose words are plain; None: Typer must parse them."""
-    if not words or words[0] not in _STARTED or COMPLETE in os.environ:
-        return None
-    module = importlib.import_module(f"snailps.cli.{words[0]}")
-    left = words[1:]
-    if hasattr(module, "command"):
-        command = module.command
-    elif left and left[0] in module.models.SETTINGS:
-        command = module.command_of(left.pop(0))
-    else:
-        return None
-    arguments = plain_arguments(command, left)
-    if arguments is None:
-        return None
+def _run_launched(role: str, arguments: str) -> int:
+    """Run a process of a cluster with its launcher's JSON arguments; returns the exit code."""
+    command = importlib.import_module(f"snailps.cli.{role}").command
     gc.enable()
     try:
-        command(**arguments)
+        command(**json.loads(arguments))
     except typer.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, EOFError):

@@ -22,9 +22,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from types import MappingProxyType
+from typing import IO, Any
 
 from snailps.errors import (
     EXIT_FAILED,
@@ -35,6 +36,7 @@ from snailps.errors import (
     ClusterError,
 )
 from snailps.kernels.numa import ANYWHERE, cpus_of_workers, keep_thread_on, numa_nodes
+from snailps.local import LAUNCHED
 from snailps.local.fork import become, may_fork
 from snailps.node.limits import END_S
 from snailps.node.phrases import NAME_MARK
@@ -257,10 +259,9 @@ class Launcher:
         secret, secret_write = _pipe(pipes)
         secret_write.write(self.secret)
         secret_write.close()
-        options = ["--ready-fd", str(ready_write.fileno()), "--secret-fd", str(secret.fileno())]
-        options += ["--session", "--ends-with-driver"] if self._session else ["--json"]
-        options += ["--called", self._called] if self._called else []
-        self._spawn("master", [*size, *own], options, [ready_write.fileno(), secret.fileno()])
+        files = {"ready_fd": ready_write.fileno(), "secret_fd": secret.fileno()}
+        more = {"session": self._session, "with_driver": self._session, "called": self._called}
+        self._spawn("master", [*size, *own], files, {**more, "as_json": not self._session})
         ready_write.close()
         secret.close()
         return ready
@@ -272,7 +273,7 @@ class Launcher:
         address, address_write = _pipe(pipes)
         # The master takes source from the holder of this key only.
         own = ["accept_source=true"] if role == "worker" and self._session else []
-        self._spawn(role, own, ["--address-fd", str(address.fileno())], [address.fileno()], cpus)
+        self._spawn(role, own, {"address_fd": address.fileno()}, cpus=cpus)
         address.close()
         return address_write
 
@@ -468,17 +469,18 @@ class Launcher:
         self,
         role: str,
         overrides: Sequence[str],
-        options: Sequence[str],
-        kept: Sequence[int],
+        files: Mapping[str, int],
+        more: Mapping[str, Any] = MappingProxyType({}),
         cpus: frozenset[int] = ANYWHERE,
     ) -> None:
-        """Start a child whose lines are not read yet; descriptors `kept` are open in it."""
-        words = [role]
-        if self._config is not None:
-            words += ["-c", self._config]
-        for pair in [*self._overrides, *overrides]:
-            words += ["--set", pair]
-        words += options
+        """Start a child whose lines are not read yet; descriptors `files` stay open in it.
+
+        Its arguments are those of the role's command, as JSON: no command line is parsed.
+        """
+        sets = [*self._overrides, *overrides]
+        arguments = {"config": self._config, "sets": sets, **files, **more}
+        words = [role, LAUNCHED, json.dumps(arguments)]
+        kept = tuple(files.values())
         tells = role == "master" and not self._session  # figures go to standard output
 
         def begin() -> None:

@@ -20,14 +20,15 @@ from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnde
 from snailps.node.phrases import NAME_MARK
 
 MAIN = """
-import os, signal, sys
+import json, os, signal, sys
+given = json.loads(sys.argv[3])
 def say(text):
     print(text, file=sys.stderr, flush=True)
 def listen():
-    with os.fdopen(int(sys.argv[sys.argv.index("--ready-fd") + 1]), "w") as ready:
+    with os.fdopen(given["ready_fd"], "w") as ready:
         ready.write("127.0.0.1:1\\n")
 if sys.argv[1] != "master":
-    with os.fdopen(int(sys.argv[sys.argv.index("--address-fd") + 1])) as told:
+    with os.fdopen(given["address_fd"]) as told:
         address, secret = (told.read() or sys.exit(3)).split()
 exec(open(sys.argv[1] + ".py").read())
 """
@@ -110,8 +111,7 @@ def test_launcher_tells_every_node_the_address_of_the_master(make):
 
 def test_launcher_hands_its_secret_to_every_process_and_shows_it_in_no_command_line(make):
     listens = (
-        "secret = os.read(int(sys.argv[sys.argv.index('--secret-fd') + 1]), 999).decode()\n"
-        "say(f'knows {secret}'); listen()\n"
+        "secret = os.read(given['secret_fd'], 999).decode()\nsay(f'knows {secret}'); listen()\n"
     )
     says = "say(f'knows {secret}')\n" + BLOCK
     cluster = make(revives=True, master=listens + BLOCK, server=says, worker=says)
@@ -127,7 +127,7 @@ def test_launcher_hands_its_secret_to_every_process_and_shows_it_in_no_command_l
     cluster.launcher.interrupt()
     cluster.launcher.end()
     assert cluster.lines.count(("master", f"knows {secret}")) == 2
-    assert "--secret-fd" in shown[0]
+    assert "secret_fd" in shown[0]
     assert secret not in "".join(shown)
 
 

@@ -413,7 +413,7 @@ def test_command_without_memory_says_so_in_a_line(monkeypatch, capsys, error, sa
     def fail(words):
         raise error
 
-    monkeypatch.setattr(cli, "_run_plain", fail)
+    monkeypatch.setattr(cli, "app_for", fail)
     code, out, shown = call(monkeypatch, capsys, "status")
     assert (code, out) == (1, "")
     assert shown.startswith(f"snailps: error: {said}")
