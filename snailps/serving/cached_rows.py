@@ -61,40 +61,19 @@ class ReaderStats:
 
 
 class RowSource(Protocol):
-    """Where rows come from.
-
-    Attributes
-    ----------
-    table : Table
-        Of the present life.
-    """
+    """A source of rows; `table` is of its current life."""
 
     table: Table
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
-        """Writes rows of different keys; which have come, and why the others have not.
-
-        Waits no longer than the source's own limit.
-        """
+        """Fill `rows` within the source's limit: which keys (distinct) were read, why not all."""
 
     def life(self) -> int:
-        """Grows when rows that came earlier are of another table: these count as old."""
+        """Number that grows when earlier rows are of another table and count as old."""
 
 
 class CachedRows:
-    """Looks rows up in a cache, then at a source.
-
-    Parameters
-    ----------
-    source : RowSource
-    cache_bytes : int
-    max_age_s : float or None
-        Rows that came longer ago are pulled again.  None: never.
-    unreachable : str
-        Of rows that the source does not give: ``error``, ``stale`` or ``first``, see `reader`.
-    clock : callable
-        Steady seconds.
-    """
+    """Look rows up in a cache, then at a source; options as of `reader`."""
 
     def __init__(
         self,
@@ -116,7 +95,7 @@ class CachedRows:
         self._keys = self._hits = self._pulled = self._stale = self._firsts = 0
 
     def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys`, float32 (n, dim), in `out` if given; see `TableReader.pull`."""
+        """`TableReader.pull`."""
         wanted = self.table.keys(keys)
         rows = self._room(len(wanted), out)
         # A row is as old as the request for it, not as the answer.
@@ -145,7 +124,7 @@ class CachedRows:
     def _fetch(
         self, keys: Keys, states: NDArray[np.uint8], rows: Rows, now: int, life: int
     ) -> None:
-        """Pulls what is not fresh, each key once, and fills the rest by the policy."""
+        """Pull rows that are not fresh, each key once; fill missing ones by the policy."""
         lacking = np.flatnonzero(states != FRESH)
         wanted, places = np.unique(keys[lacking], return_inverse=True)
         found = np.empty((len(wanted), self.table.dim), np.float32)
@@ -186,13 +165,12 @@ class CachedRows:
         return out
 
     def clear(self) -> None:
-        """Forgets all rows of the cache; those that are on their way count as old."""
+        """Empty the cache; rows of pulls in flight count as old."""
         with self._lock:
             self._cache.clear()
             self._floor = self._now() + 1
 
     def stats(self) -> ReaderStats:
-        """Counts since the start."""
         with self._lock:
             return ReaderStats(
                 self._keys, self._hits, self._pulled, self._stale, self._firsts,
@@ -201,12 +179,7 @@ class CachedRows:
 
 
 def check_options(cache_bytes: int, max_age_s: float | None, unreachable: str) -> None:
-    """Refuses options of a reader before anything is connected.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse wrong options of a reader before it connects."""
     if unreachable not in POLICIES:
         raise ConfigError(f"unreachable: expected {', '.join(POLICIES)}, got {unreachable!r}")
     if type(cache_bytes) is not int or cache_bytes < 0:

@@ -20,17 +20,7 @@ _TABLE = 1
 
 
 class FirstValues:
-    """The first values of a table.
-
-    Parameters
-    ----------
-    table : Table
-
-    Raises
-    ------
-    ConfigError
-        Its access method is a class that cannot be imported here.
-    """
+    """First values of a table; `ConfigError` if its access method cannot be imported."""
 
     def __init__(self, table: Table) -> None:
         self._method = load_method(table) if table.in_python else None

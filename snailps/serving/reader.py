@@ -55,22 +55,21 @@ def reader(
     tls: str = "",
     **settings: Any,
 ) -> TableReader:
-    """Reads a table of a running cluster for serving: rows by key, through a bounded cache.
+    """Read a table of a running cluster by key, through a bounded cache.
 
     Parameters
     ----------
     address : str
-        Of the master, ``host:port``; of a session, or of a cluster at its own job.
+        Of the master, ``host:port``.
     table : str
-        Name of a table that a job or a driver has declared.
+        Name of the table.
     cache_bytes : int
         Memory of the cache; 0: none.
     max_age_s : float or None
-        Rows that were pulled longer ago are pulled again.  None: never.
+        Older rows are pulled again.  None: never.
     unreachable : str
-        What a lookup does for rows whose server does not answer within `timeout_s`: ``error``
-        raises; ``stale`` takes the cache's row, however old, and raises for a key that it lacks;
-        ``first`` takes the row's first value then, which is the start of training.
+        A row whose server does not answer within `timeout_s`: ``error`` raises; ``stale`` takes the
+        cached row of any age, else raises; ``first`` takes the cached row, else the first value.
     timeout_s : float, optional
         Limit of a lookup, seconds.  Default: `request_timeout` (60) for ``error``, else 1.
     secret_file, tls : str
@@ -111,11 +110,9 @@ def reader(
 
 
 class TableReader:
-    """Rows of one table of a cluster, for serving; made by `snailps.reader`.
+    """Rows of one table of a cluster, made by `snailps.reader`; a context manager.
 
-    Usable as a context manager, which closes it.  Thread-safe: threads share cache and connections.
-    A process that forks makes its readers afterwards.
-
+    Thread-safe: threads share cache and connections.  Make readers after a fork.
     """
 
     def __init__(self, rows: CachedRows, source: ClusterRows) -> None:
@@ -124,7 +121,7 @@ class TableReader:
 
     @property
     def table(self) -> Table:
-        """The declaration, of the cluster that was joined last."""
+        """Declaration of the table in the cluster joined last."""
         return self._source.table
 
     def __repr__(self) -> str:
@@ -145,38 +142,37 @@ class TableReader:
         keys : array or sequence of integers
             (n,)
         out : numpy.ndarray, optional
-            float32 (n, dim), C-contiguous; what is returned, if given.
+            float32 (n, dim), C-contiguous; filled and returned.
 
         Raises
         ------
         MisuseError
-            Keys or `out` are of another kind or shape.
+            Keys or `out` have a wrong type or shape.
         SnailError
-            A server does not answer, and `unreachable` has no answer either.
+            A server does not answer, and `unreachable` gives no row.
 
         Notes
         -----
-        A key that was never pushed has its first value, which is cached like any row.  Rows are
-        as old as `max_age_s` at most, or older where the cluster is out of reach: `stats` counts
-        those.  Several rows need not be of one moment.
+        A key that was never pushed has its first value.  Rows may be of different moments; `stats`
+        counts those older than `max_age_s`.
         """
         return self._rows.pull(keys, out)
 
     @property
     def connected(self) -> bool:
-        """Whether it belongs to the cluster now; if not, it tries to join again."""
+        """Whether the reader is joined; if not, it keeps trying."""
         return self._source.connected
 
     def stats(self) -> ReaderStats:
-        """Counts of lookups, and what the cache has."""
+        """Counts of lookups and of the cache."""
         return self._rows.stats()
 
     def clear(self) -> None:
-        """Forgets all rows of the cache, so that they are pulled again."""
+        """Empty the cache."""
         self._rows.clear()
 
     def close(self) -> None:
-        """Leaves the cluster; more calls do nothing.  Lookups raise from then on."""
+        """Leave the cluster; later lookups raise."""
         self._finalizer()
 
 
@@ -204,24 +200,9 @@ class _Joined(Driver):
 
 
 class ClusterRows:
-    """Rows of one table from a running cluster, which this process joins again when it is lost.
+    """Rows of one table of a running cluster, joined again after a loss; options as of `reader`.
 
-    Parameters
-    ----------
-    address, table, timeout_s, secret_file, tls, settings
-        As of `reader`.
-    patient : bool
-        Each lookup waits for its limit; else shards that did not answer are left alone for
-        a second.
-
-    Attributes
-    ----------
-    table : Table
-
-    Raises
-    ------
-    ConfigError, ClusterError
-        As `reader`.
+    A `patient` lookup waits for its limit; others skip for `AGAIN_S` a shard that did not answer.
     """
 
     def __init__(
@@ -260,15 +241,14 @@ class ClusterRows:
 
     @property
     def connected(self) -> bool:
-        """Whether this process belongs to the cluster now."""
         return not (self._closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
 
     def life(self) -> int:
-        """Grows when the table was found anew: in another cluster, or under another number."""
+        """Number of joins: another cluster, or the table under another number."""
         return self._life
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
-        """Rows of different keys, from each shard that answers in time."""
+        """Pull distinct keys from each shard that answers in time."""
         come = np.zeros(len(keys), np.bool_)
         if self._closed.is_set():
             return come, ClusterError("this reader is closed")
@@ -301,7 +281,7 @@ class ClusterRows:
         return come, why
 
     def _by_shard(self, driver: Driver, keys: Keys) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Each shard with the places of its keys."""
+        """(shard, places of its keys)."""
         route = driver.route
         owner = route.owner[fragment_of(keys, route.frag_num)]
         order = np.argsort(owner, kind="stable")
@@ -323,7 +303,7 @@ class ClusterRows:
         return ClusterError(f"the cluster at {self._address} is out of reach: {why}{again}")
 
     def _wait_joined(self, until: float) -> bool:
-        """Whether the cluster is joined again by then; only a patient lookup waits."""
+        """Whether the cluster is joined; a patient lookup waits for it."""
         while self._patient and not self.connected and not self._closed.is_set():
             left_s = until - time.monotonic()
             if left_s <= 0:
@@ -332,7 +312,7 @@ class ClusterRows:
         return self.connected
 
     def _join(self, again: bool = False) -> tuple[_Joined, int, Table]:
-        """A driver of the cluster, and the table there."""
+        """Driver, table number and declaration."""
         driver = _Joined(self._settings, self._lost.set)
         try:
             if again:
@@ -361,13 +341,7 @@ class ClusterRows:
         return driver, *found[self._name]
 
     def renew(self) -> None:
-        """Leaves what is lost, for whose goodbye its master waits, and joins again; one attempt.
-
-        Raises
-        ------
-        SnailError
-            There is no such cluster, or its table is another one.
-        """
+        """Leave the lost cluster, whose master waits for that, and try once to join again."""
         self._joined[0].close()
         driver, number, table = self._join(again=True)
         if table.dim != self.table.dim:
@@ -383,7 +357,6 @@ class ClusterRows:
             self._lost.set()
 
     def close(self) -> None:
-        """Leaves the cluster; more calls do nothing."""
         self._closed.set()
         self._lost.set()
         self._joined[0].close()
@@ -392,7 +365,7 @@ class ClusterRows:
 def _keep(
     rows_ref: weakref.ref[ClusterRows], lost: threading.Event, closed: threading.Event
 ) -> None:
-    """Joins again whenever the cluster is lost, until the reader is closed or dropped."""
+    """Join again after each loss, until the reader is closed or dropped (a thread's body)."""
     while True:
         lost.wait()
         rows = rows_ref()

@@ -35,17 +35,17 @@ PIECE_ROWS = 16_384
 def open_checkpoint(
     path: str | os.PathLike[str], *, verify: bool = True, modules: Collection[str] = ()
 ) -> SavedTables:
-    """Opens a checkpoint to read its rows by key.
+    """Open a checkpoint to read its rows by key.
 
     Parameters
     ----------
     path : path
-        The folder of a checkpoint, or one of checkpoints, whose newest good one is taken.
+        Folder of a checkpoint, or of several: the newest good one is taken.
     verify : bool
-        Compare every byte of a table's fragments with the checksums when the table is first used.
+        Compare a table's checksums when it is first used.
     modules : collection of str
-        Modules of access methods in Python that its tables may use.  A checkpoint is data: it
-        imports none that is not named here, and none from the current folder.
+        Modules of access methods in Python that may be imported.  A checkpoint imports no other,
+        and none from the current folder.
 
     Returns
     -------
@@ -54,9 +54,9 @@ def open_checkpoint(
     Raises
     ------
     DataError
-        There is no such folder, or no checkpoint in it.
+        No such folder, or no checkpoint in it.
     CheckpointError
-        None is good, or the one that is named is damaged; says what is wrong.
+        No checkpoint is good, or the named one is damaged.
 
     Examples
     --------
@@ -67,13 +67,7 @@ def open_checkpoint(
 
 
 def newest_of(path: Path) -> Path:
-    """The folder of a checkpoint: `path`, or the newest good one in it.
-
-    Raises
-    ------
-    DataError, CheckpointError
-        As `open_checkpoint`.
-    """
+    """Folder of a checkpoint: `path`, or the newest good one in it; errors of `open_checkpoint`."""
     if not path.is_dir():
         what = "a file, and checkpoints are folders" if path.exists() else "no such folder"
         raise DataError(f"{path}: {what}; check the path")
@@ -127,16 +121,16 @@ class SavedTables(Mapping[str, "SavedTable"]):
         return len(self._declared)
 
     def __getitem__(self, name: str) -> SavedTable:
-        """A table; the first use reads its keys and makes the index.
+        """A table; the first use indexes its keys.
 
         Raises
         ------
         KeyError
-            There is none of that name.
+            No table of that name.
         CheckpointError
-            A part of it is damaged.
+            The table is damaged.
         ConfigError
-            It needs a class of a module that was not named, or cannot be imported.
+            Its access method is of a module that is not in `modules`, or cannot be imported.
         """
         number, table = self._declared[name]
         with self._lock:
@@ -160,9 +154,9 @@ class SavedTables(Mapping[str, "SavedTable"]):
         Raises
         ------
         KeyError
-            There is no table of that name.
+            No table of that name.
         MisuseError
-            It is no tensor of that shape.
+            The table is no tensor of that shape.
         """
         found = self[name]
         declared = Tensor(name, tuple(shape))
@@ -196,7 +190,7 @@ class SavedTable:
 
     @property
     def index_bytes(self) -> int:
-        """Memory of this process that the index takes; rows are in the page cache."""
+        """Memory of the index; rows are in the page cache."""
         return self._index.index_bytes
 
     def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
@@ -209,12 +203,12 @@ class SavedTable:
         keys : array or sequence of integers
             (n,)
         out : numpy.ndarray, optional
-            float32 (n, dim), C-contiguous; what is returned, if given.
+            float32 (n, dim), C-contiguous; filled and returned.
 
         Raises
         ------
         MisuseError
-            Keys or `out` are of another kind or shape.
+            Keys or `out` have a wrong type or shape.
         """
         wanted = np.ascontiguousarray(self.table.keys(keys))
         dim = self.table.dim
@@ -235,12 +229,12 @@ class SavedTable:
         return self._index.find(np.ascontiguousarray(self.table.keys(keys)))
 
     def keys(self) -> Keys:
-        """All stored keys, uint64 (n,), in no order."""
+        """All stored keys, uint64 (n,), unordered."""
         found = [self._index.keys_of(fragment) for fragment in range(self._index.frag_num)]
         return np.concatenate(found) if found else np.empty(0, np.uint64)
 
     def pieces(self, rows_max: int = PIECE_ROWS) -> Iterator[tuple[Keys, Rows]]:
-        """Every stored row, in pieces, in the order of the files: uint64 (n,), float32 (n, dim)."""
+        """Stored rows in pieces, in file order: uint64 (n,), float32 (n, dim)."""
         for fragment in range(self._index.frag_num):
             keys = self._index.keys_of(fragment)
             for at in range(0, len(keys), rows_max):
@@ -249,13 +243,7 @@ class SavedTable:
 
 
 def _map(file: ShardFile) -> NDArray[np.uint8]:
-    """The bytes of a shard's file, in the page cache; lives as long as the array.
-
-    Raises
-    ------
-    CheckpointError
-        It cannot be opened.
-    """
+    """Bytes of a shard's file, mapped as long as the array lives."""
     try:
         with open(file.path, "rb") as opened:
             mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
