@@ -172,11 +172,7 @@ def evaluate_similarity(
 def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float | None:
     """Spearman's rank correlation of two float[n]; equal values share their mean rank.
 
-    None if it is not defined: fewer than two values, or all values of one side equal.
-
-    References
-    ----------
-    Spearman, "The Proof and Measurement of Association between Two Things", 1904.
+    None with fewer than two different values on a side.
     """
     if len(first) < 2:
         return None

@@ -14,22 +14,7 @@ from snailps.errors import ConfigError
 
 
 def optional_module(name: str, what: str, requirement: str) -> Any:
-    """Imports a module.
-
-    Parameters
-    ----------
-    name : str
-        Such as ``matplotlib.pyplot``.
-    what : str
-        What needs it, for the error.
-    requirement : str
-        What ``pip install`` takes, such as ``snailps[plot]``.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed, or fails to load.
-    """
+    """Import a module, or raise `ConfigError`: `what` needs ``pip install`` `requirement`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

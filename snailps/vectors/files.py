@@ -149,13 +149,7 @@ def check_no_words(path: str | os.PathLike[str], words: object) -> None:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file to be read, or if its first bytes are gzip's an unpacked copy without a name.
-
-    Raises
-    ------
-    ModelFileError
-        Missing or unreadable; its gzip is damaged; there is no room for the copy.
-    """
+    """Open a file, or a nameless unpacked copy if its first bytes are gzip's."""
     if not _first_bytes(path).startswith(_GZIP_MAGIC):
         with open(path, "rb") as file:
             yield file
@@ -179,10 +173,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _check_room(path: str | os.PathLike[str], copy: IO[bytes], more: int) -> None:
-    """Refuses to unpack more where others would be left too little room.
-
-    A .gz may hold a thousand times its size.
-    """
+    """Refuse to unpack more where little room is left: a .gz may hold a thousand times its size."""
     folder = tempfile.gettempdir()
     for where, free in ((folder, free_bytes(Path(folder))), ("memory", _free_memory())):
         if free is not None and free < more + _ROOM_LEFT:
@@ -312,13 +303,7 @@ def save_vectors(
     dim: int,
     model: BinModel | None,
 ) -> None:
-    """Writes a file; `model` is what the vectors were read from if that was a fastText model.
-
-    Raises
-    ------
-    ModelFileError
-        The ending is none of these, the file cannot be written, or lacks what a .bin needs.
-    """
+    """Write a file by its ending; `model`: the fastText model that the vectors were read from."""
     ending = os.path.splitext(path)[1]  # noqa: PTH122
     if ending == ".vec":
         write_vec(path, words, chunks, dim)
@@ -608,10 +593,7 @@ def _read_member(
     dtype: np.dtype[np.generic],
     ndim: int,
 ) -> npt.NDArray[np.generic]:
-    """One array of the archive, its header validated against the size of the file.
-
-    An array that is not compressed is mapped, after its checksum has been compared.
-    """
+    """One array of the archive; one that is not compressed is mapped, after its checksum."""
     try:
         info = archive.getinfo(f"{name}.npy")
     except KeyError as error:

@@ -69,10 +69,7 @@ def what_is(start: bytes) -> str:
 
 
 def is_word2vec_binary(start: bytes) -> bool:
-    """Whether the first bytes of a file with a line ``n dim`` go on as word2vec's binary.
-
-    In text, printable characters follow the first word to the end of its line.
-    """
+    """Whether a file with a first line ``n dim`` is word2vec's binary, not text."""
     header, newline, rest = start.partition(b"\n")
     parts = header.split()
     if not newline or len(parts) != 2 or not all(map(_SIZE.fullmatch, parts)):
@@ -89,15 +86,7 @@ def read_word2vec(
 ) -> tuple[list[bytes], Float32]:
     """Words and rows of word2vec's binary format, whose first line announces `count` and `dim`.
 
-    Raises
-    ------
-    ModelFileError
-        Damaged or cut short.
-
-    Notes
-    -----
-    After the first line: each word, a blank, dim float32; the original program adds a newline.
-    Some 2 s per million words of dim 300.
+    Behind it: each word, a blank, dim float32; the original program adds a newline.
     """
     length = os.fstat(file.fileno()).st_size
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -135,7 +124,7 @@ def read_word2vec(
 def glove_dim(start: bytes) -> int:
     """Length of the vectors if a file begins with a line of a word and numbers; else 0.
 
-    There have to be two numbers, one of them with a point or an exponent: others are not vectors.
+    At least two numbers, one with a point or an exponent.
     """
     line, newline, _ = start.partition(b"\n")
     parts = line.split()
@@ -157,14 +146,7 @@ def read_glove(
 ) -> tuple[list[bytes], Float32]:
     """Words and rows of GloVe's text: a line per word, without a first line of sizes.
 
-    Raises
-    ------
-    ModelFileError
-        A line has not a word and `dim` numbers, or the last one has no end.
-
-    Notes
-    -----
-    A word may have blanks in it, as in the 840B vectors: the last `dim` fields are the numbers.
+    A word may have blanks, as in the 840B vectors: the last `dim` fields are the numbers.
     """
     words: list[bytes] = []
     most = os.fstat(file.fileno()).st_size // (2 * dim + 2) + 1  # a blank and a digit a value

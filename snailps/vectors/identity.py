@@ -46,15 +46,7 @@ _CURES = {
 
 
 def identify(path: str | os.PathLike[str], file: IO[bytes]) -> str:
-    """What a file is and what reads it; empty if that cannot be told.
-
-    Parameters
-    ----------
-    path : path
-        For its name only.
-    file : binary file
-        Open at any place; it is left there.
-    """
+    """What a file is and what reads it, or ""; `path` gives the name, `file` keeps its position."""
     place = file.tell()
     try:
         file.seek(0)

@@ -330,13 +330,7 @@ class LabelModel:
                 yield [(label, p) for label, p in both if p >= threshold]
 
     def _rows(self, texts: Iterable[bytes]) -> Iterator[Lines]:
-        """Whole lines as a row of features each, whatever they hold.
-
-        Raises
-        ------
-        DataError
-            There are more rows than lines, or fewer.
-        """
+        """Whole lines as a row of features each."""
         unread = 0
         for text in texts:
             lines = self._read(text)
@@ -365,10 +359,7 @@ class LabelModel:
     def _best(
         self, lines: Lines, k: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The `k` best labels and their probabilities, (n, k), for some lines at a time.
-
-        Probabilities of a line without features are NaN.
-        """
+        """The `k` best labels and their probabilities, (n, k), in pieces; NaN: no features."""
         if k < 1:
             raise DataError(f"k: expected at least 1 label a line, got {k}")
         k = min(k, len(self.labels))
@@ -472,13 +463,9 @@ def _logistic(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """fastText's Huffman tree of the labels, of falling counts.
+    """fastText's Huffman tree of labels by falling count: children of inner nodes, the root last.
 
-    Returns
-    -------
-    int64 (labels - 1, 2)
-        The left and right child of each inner node, the root last.  Numbers below the number of
-        labels are labels, the others inner nodes in this order.
+    int64 (labels - 1, 2): numbers below the number of labels are labels, others inner nodes.
     """
     labels = len(counts)
     # Inner nodes that are not made yet are rarer than none.
@@ -500,9 +487,9 @@ def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def _leaf_probabilities(
     children: NDArray[np.int64], scores: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Probability of each label, (lines, labels): the product of the turns that lead to it.
+    """Probability of each label, (lines, labels): the product along its path.
 
-    `scores` of an inner node are those of its going right, in the columns of the inner nodes.
+    `scores`, (lines, inner nodes): of turning right.
     """
     labels = len(children) + 1
     right = _logistic(scores[:, : labels - 1])

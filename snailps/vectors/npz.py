@@ -51,13 +51,7 @@ class NpzWriter:
         shape: Sequence[int],
         pieces: Iterable[npt.NDArray[Any]],
     ) -> None:
-        """Writes an array of a known shape from pieces of rows.
-
-        Raises
-        ------
-        ValueError
-            They do not make up the shape.
-        """
+        """Write an array of a known shape from pieces of rows."""
         left = shape[0]
         with self.open(name) as member:
             write_npy_head(member, dtype, shape)
@@ -79,13 +73,7 @@ def write_npy_head(file: IO[bytes], dtype: npt.DTypeLike, shape: Sequence[int]) 
 
 @contextmanager
 def npz_file(path: str | os.PathLike[str], bytes_needed: int | None = None) -> Iterator[NpzWriter]:
-    """Opens `path` for writing arrays; it appears when the block ends without an error.
-
-    Raises
-    ------
-    ModelFileError
-        As `atomic_file`.
-    """
+    """Open `path` for writing arrays; errors as of `atomic_file`."""
     with (
         atomic_file(path, bytes_needed) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
@@ -103,13 +91,7 @@ def about(settings: Mapping[str, object]) -> NDArray[np.uint8]:
 
 
 def settings_of(about: NDArray[Any]) -> Mapping[str, Any]:
-    """The settings of `about`.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        It is none, or of another version.
-    """
+    """The settings of `about`; `KeyError`, `TypeError` or `ValueError` if it is none."""
     try:
         said = json.loads(about.tobytes())
     except RecursionError as error:
@@ -123,13 +105,7 @@ def settings_of(about: NDArray[Any]) -> Mapping[str, Any]:
 
 
 def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Writes arrays by name; returns the path.
-
-    Raises
-    ------
-    ModelFileError
-        The folder is missing or not writable, or the disk is full.  No partial file is left.
-    """
+    """Write arrays by name; returns the path."""
     with npz_file(path) as file:
         for name, array in arrays.items():
             file.add(name, array)
@@ -139,21 +115,7 @@ def write_arrays(path: str, arrays: Mapping[str, NDArray[Any]]) -> str:
 def read_arrays(
     path: str | os.PathLike[str], what: str, names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """Reads the arrays of a model's file.
-
-    Parameters
-    ----------
-    path : path
-    what : str
-        Kind of model, for messages, such as ``a net``.
-    names : sequence of str
-        Arrays that the file must have.
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be read, is damaged, or lacks an array.
-    """
+    """Read all arrays of a file of `what` (such as ``a net``); `names` are required."""
     # Imported here: it reads `about` with what is above.
     from snailps.vectors.identity import identify
 

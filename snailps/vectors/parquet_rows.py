@@ -24,16 +24,7 @@ Float32 = NDArray[np.float32]
 
 
 class ParquetRows:
-    """Writes pieces of rows of an open file.
-
-    Parameters
-    ----------
-    file : binary file
-    widths : mapping
-        Name -> floats of each column of rows: ``{"row": 16, "state": 16}``.
-    metadata : mapping
-        Texts by name, for the schema.
-    """
+    """Write pieces of rows to an open file; `widths`: floats a column, ``{"row": 16}``."""
 
     def __init__(self, file: Any, widths: Mapping[str, int], metadata: Mapping[str, str]) -> None:
         self._arrow = optional_module("pyarrow", "a Parquet file", "snailps[data]")
@@ -72,15 +63,7 @@ def parquet_file(
     metadata: Mapping[str, str],
     bytes_needed: int | None = None,
 ) -> Iterator[ParquetRows]:
-    """Opens `path` for writing rows; it appears when the block ends without an error.
-
-    Raises
-    ------
-    ConfigError
-        pyarrow is not installed.
-    ModelWriteError
-        As `atomic_file`.
-    """
+    """Open `path` for writing rows, as `atomic_file`; `ConfigError` without pyarrow."""
     with atomic_file(path, bytes_needed) as file:
         rows = ParquetRows(file, widths, metadata)
         yield rows

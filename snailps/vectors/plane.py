@@ -17,22 +17,9 @@ EDGE = 0.97
 
 
 def plane(rows: NDArray[np.float32], *, sharp: bool) -> NDArray[np.float32]:
-    """Places of rows in a plane.
+    """Places of rows (n, dim) in a plane: float32 (n, 2), from -1 to 1.
 
-    Parameters
-    ----------
-    rows : float32 (n, dim)
-    sharp : bool
-        True: along the two directions in which they differ most (principal components); False:
-        along two drawn ones, always the same, for rows that have not learnt anything yet.
-
-    Returns
-    -------
-    float32 (n, 2), from -1 to 1
-
-    Notes
-    -----
-    O(n dim min(n, dim)): some milliseconds for 200 rows.
+    `sharp`: by principal components; else by two fixed random directions, for untrained rows.
     """
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units = (rows / np.maximum(lengths, 1e-12)).astype(np.float64)
@@ -49,12 +36,7 @@ def plane(rows: NDArray[np.float32], *, sharp: bool) -> NDArray[np.float32]:
 
 
 def turned(places: NDArray[np.float32], like: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Places turned, or mirrored, so that they lie as near to others as they can.
-
-    References
-    ----------
-    Schoenemann, "A generalized solution of the orthogonal Procrustes problem", 1966.
-    """
+    """Rotate or mirror places as near to others as possible (Schoenemann, Procrustes, 1966)."""
     left, _, right = np.linalg.svd(places.astype(np.float64).T @ like.astype(np.float64))
     clipped: NDArray[np.float64] = np.clip(places @ (left @ right), -1.0, 1.0)
     return clipped.astype(np.float32)

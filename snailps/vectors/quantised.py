@@ -34,13 +34,7 @@ _CENTROIDS = 256
 
 
 class KeptGrams:
-    """The n-gram rows that a pruned model has.
-
-    Parameters
-    ----------
-    pairs : int32[k, 2]
-        Bucket, and its row among those that were kept.
-    """
+    """N-gram rows of a pruned model; `pairs`: int32[k, 2], bucket and row."""
 
     def __init__(self, pairs: npt.NDArray[np.int32]) -> None:
         order = np.argsort(pairs[:, 0], kind="stable")
@@ -62,12 +56,7 @@ class KeptGrams:
 
 @dataclass(frozen=True, slots=True)
 class _Quantiser:
-    """Centroids of each part of a row.
-
-    Attributes
-    ----------
-    parts : list of float32[256, columns of the part]
-    """
+    """Centroids of each part of a row: `parts`, float32[256, columns of the part] each."""
 
     parts: list[Float32]
 
@@ -77,19 +66,7 @@ class _Quantiser:
 
 
 class QuantisedRows:
-    """A quantised matrix that gives its rows as float32.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Rows, columns.
-    ndim : int
-        2.
-
-    Notes
-    -----
-    ``matrix[numbers]`` and ``matrix[first:last]`` decode these rows; nothing is kept.
-    """
+    """A quantised matrix; ``matrix[numbers]`` and ``matrix[first:last]`` decode rows to float32."""
 
     ndim = 2
 
@@ -123,10 +100,7 @@ def read_quantised(
 ) -> tuple[QuantisedRows, int]:
     """A quantised matrix of a mapped file, and the offset behind it.
 
-    Raises
-    ------
-    ModelFileError
-        Damaged or cut short.  Sizes are checked against the file's before memory is taken.
+    Sizes are checked against the file's before memory is allocated.
     """
     reader = _Reader(path, mapped, offset, name)
     with_norms, rows, found, size = reader.unpack(_HEAD)

@@ -36,13 +36,7 @@ def mean_query(
 ) -> tuple[Float32, list[bytes]]:
     """The unit mean of a question's items, float32[dim], and the words in it.
 
-    Words enter at length 1, vectors at their own; negative items, or those of negative weight,
-    are subtracted.
-
-    Raises
-    ------
-    DataError
-        Nothing is asked, or an item is neither a word nor a finite vector of `dim` numbers.
+    Words have length 1, vectors their own; negative items and weights are subtracted.
     """
     total = np.zeros(dim, np.float32)
     weights = 0.0

@@ -35,28 +35,9 @@ Float32 = npt.NDArray[np.float32]
 
 
 class RowSorter:
-    """Takes rows in any order and yields them in the order of their keys; a context manager.
+    """Take rows in any order and yield them by ascending key; a context manager.
 
-    Parameters
-    ----------
-    target : path
-        The file that the rows are for: scratch space is taken in its folder.
-    dim : int
-        Floats of a row.
-
-    Attributes
-    ----------
-    target : Path
-    dim : int
-    count : int
-        Rows so far.
-    first, last : int
-        Least and largest key so far; 0 without any.
-
-    Raises
-    ------
-    ModelFileError
-        The folder is missing or not writable, or the disk is full; raised when it is needed.
+    The scratch file is in the folder of `target`.  `first`, `last`: extreme keys, 0 without rows.
     """
 
     def __init__(self, target: str | os.PathLike[str], dim: int) -> None:

@@ -34,15 +34,7 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of the file.
-
-    Attributes
-    ----------
-    name : str
-    dtype : numpy.dtype
-        uint64 or float32.
-    shape : tuple of int
-    """
+    """An array of the file, uint64 or float32."""
 
     name: str
     dtype: np.dtype[Any]
@@ -61,13 +53,7 @@ class SafetensorsWriter:
         self._file, self._left = file, list(arrays)
 
     def add_pieces(self, name: str, pieces: Iterable[NDArray[Any]]) -> None:
-        """Writes the next array from pieces of rows.
-
-        Raises
-        ------
-        MisuseError
-            It is not the next one, or the pieces do not make up its shape.
-        """
+        """Write the next array from pieces of rows."""
         array = self._left.pop(0) if self._left else None
         if array is None or array.name != name:
             raise MisuseError(f"array {name!r}: expected {array.name if array else 'none'!r} next")
@@ -83,12 +69,7 @@ class SafetensorsWriter:
             raise MisuseError(f"{name}: {left:,} rows of {array.shape[0]:,} are missing")
 
     def check_complete(self) -> None:
-        """Refuses a file that lacks arrays of its header.
-
-        Raises
-        ------
-        MisuseError
-        """
+        """Refuse a file that lacks arrays of its header."""
         if self._left:
             raise MisuseError(f"arrays were not written: {[array.name for array in self._left]}")
 
@@ -113,21 +94,9 @@ def header_of(arrays: Sequence[Array], metadata: Mapping[str, str]) -> bytes:
 def safetensors_file(
     path: str, arrays: Sequence[Array], metadata: Mapping[str, str]
 ) -> Iterator[SafetensorsWriter]:
-    """Opens `path` for writing these arrays; it appears when the block ends without an error.
+    """Open `path` for writing `arrays` in their order, as `atomic_file`; checks the disk's room.
 
-    Parameters
-    ----------
-    path : str
-    arrays : sequence of Array
-        In the order in which they are written.  Those of 8-byte values come first, so that every
-        array is aligned to its type.
-    metadata : mapping
-        Texts by name, for the header.
-
-    Raises
-    ------
-    ModelWriteError
-        As `atomic_file`; the disk's room is compared with the whole file first.
+    Arrays of 8-byte values must come first: each array is then aligned to its type.
     """
     head = header_of(arrays, metadata)
     needed = len(head) + sum(array.nbytes for array in arrays)

@@ -28,25 +28,10 @@ _SAMPLE = 1000
 
 
 def nearest_rows(matrix: Float32, queries: Float32, k: int) -> tuple[Int32, Float32]:
-    """The `k` rows with the largest product with each query, best first.
+    """The `k` rows (1 to n) with the largest product with each finite query, best first.
 
-    Parameters
-    ----------
-    matrix : float32[n, dim]
-    queries : float32[q, dim]
-        Finite.
-    k : int
-        1 to n.
-
-    Returns
-    -------
-    numbers : int32[q, k]
-    scores : float32[q, k]
-        Falling; equal scores by rising number.
-
-    Notes
-    -----
-    2 x q x n x dim operations in float32 products.  Memory: some 40 MiB besides the results.
+    float32[n, dim], float32[q, dim] -> int32[q, k], float32[q, k]; equal scores by rising number.
+    Memory: some 40 MiB besides the results.
     """
     numbers = np.empty((len(queries), k), np.int32)
     scores = np.empty((len(queries), k), np.float32)
@@ -93,24 +78,10 @@ def _nearest(matrix: Float32, queries: Float32, k: int) -> tuple[Int32, Float32]
 def nearest_to(
     matrix: Float32, query: Float32, k: int, banned: Sequence[int]
 ) -> tuple[list[int], list[float]]:
-    """Up to `k` rows with the largest cosine to one vector, best first, without some.
+    """Up to `k` rows of unit length with the largest cosine to one vector, without `banned` rows.
 
-    Parameters
-    ----------
-    matrix : float32[n, dim]
-        Rows of length 1.
-    query : float32[dim]
-        Of any length; scores of one of (nearly) no length are products.
-    k : int
-        At least 1.
-    banned : sequence of int
-        Rows that are no answers.
-
-    Returns
-    -------
-    numbers : list of int
-    scores : list of float
-        As fastText computes them, to the last bit: the product first, the length last.
+    Scores equal fastText's to the last bit: the product first, the length last; a query of (nearly)
+    length 0 is scored by products.
     """
     scores = matrix @ query
     norm = float(np.linalg.norm(query))

@@ -23,24 +23,10 @@ Float64 = npt.NDArray[np.float64]
 
 
 def principal_plane(vectors: Float32) -> tuple[Float64, Float64]:
-    """Points of vectors on the plane of their two largest variances.
+    """Points of at least 2 vectors on the plane of their two largest variances, and their shares.
 
-    Parameters
-    ----------
-    vectors : float32[n, dim]
-        n at least 2.
-
-    Returns
-    -------
-    points : float64[n, 2]
-        The mean is the origin.  The coordinate of the largest absolute value on each axis is
-        positive, so that the same vectors give the same map.
-    shares : float64[2]
-        Of the whole variance, 0 to 1.
-
-    References
-    ----------
-    Pearson, "On Lines and Planes of Closest Fit to Systems of Points in Space", 1901.
+    float32[n, dim] -> float64[n, 2], mean 0, the largest absolute coordinate of each axis positive;
+    float64[2].  Pearson, "On Lines and Planes of Closest Fit to Systems of Points in Space", 1901.
     """
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0)
@@ -58,22 +44,7 @@ def principal_plane(vectors: Float32) -> tuple[Float64, Float64]:
 
 
 def draw_map(words: Sequence[str], vectors: Float32, ax: Axes | None, labels: bool) -> Axes:
-    """Draws the plane of some words' vectors.
-
-    Parameters
-    ----------
-    words : sequence of str, n of them
-    vectors : float32[n, dim]
-    ax : matplotlib Axes or None
-        None: of a new figure.
-    labels : bool
-        Whether the words are written.
-
-    Raises
-    ------
-    ConfigError
-        matplotlib is not installed, and no Axes were given.
-    """
+    """Draw the plane of words' vectors on `ax`, or on a new figure."""
     points, shares = principal_plane(vectors)
     if ax is None:
         pyplot = optional_module("matplotlib.pyplot", "a map of words", "snailps[plot]")

@@ -15,13 +15,7 @@ from snailps.errors import DataError
 
 
 def to_bytes(word: str | bytes) -> bytes:
-    """The bytes of a word; the inverse of `to_text`.
-
-    Raises
-    ------
-    DataError
-        It has half of a pair that `to_text` makes of no bytes.
-    """
+    """The inverse of `to_text`; `DataError` for a surrogate that `to_text` never makes."""
     if isinstance(word, bytes):
         return word
     try:
@@ -39,13 +33,7 @@ def to_text(word: bytes) -> str:
 
 
 def one_line(text: str | bytes) -> bytes:
-    """The bytes of a line, without its end.
-
-    Raises
-    ------
-    DataError
-        It is more than one line.
-    """
+    """The bytes of one line, without its end; `DataError` for several lines."""
     raw = to_bytes(text)
     line = raw[:-1] if raw.endswith(b"\n") else raw
     if b"\n" in line:
