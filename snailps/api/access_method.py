@@ -121,12 +121,6 @@ class AccessMethod:
 
 
 def load_method(table: Table) -> AccessMethod:
-    """An instance of the class that ``table.access`` names.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be imported or is not an `AccessMethod`; says how to make it importable.
-    """
+    """An instance of the class that ``table.access`` names."""
     where = f"table {table.name!r}: access: {table.access}"
     return load_named(table.access, where, AccessMethod)(table)

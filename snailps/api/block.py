@@ -165,13 +165,7 @@ class CurrentClockSlots:
                 self._training = None
 
     def now(self, what: str, *, preparing: bool = True) -> ClockSlot:
-        """The slot of the calling thread; `preparing` allows that of `prepare`.
-
-        Raises
-        ------
-        MisuseError
-            There is none, or it is that of `prepare` and not allowed.
-        """
+        """The slot of the calling thread; `MisuseError` within `prepare` unless `preparing`."""
         moment: ClockSlot | None = getattr(self._here, "moment", None) or self._training
         if moment is None:
             raise MisuseError(

@@ -30,24 +30,10 @@ _looked_ns = 0
 
 
 def load_named(path: str, where: str, base: type[T]) -> type[T]:
-    """The subclass of `base` that ``package.module:Class`` names.
+    """The subclass of `base` that ``package.module:Class`` names; `where` begins messages.
 
-    Parameters
-    ----------
-    path : str
-    where : str
-        Prefix of messages: where the user wrote it, and the path.
-    base : type
-
-    Raises
-    ------
-    ConfigError
-        It cannot be imported or is not such a class; says how to make it importable.
-
-    Notes
-    -----
-    If the source of the module changed since this process imported it, or that of another module
-    in the same folder or below it, all of these are imported again.
+    If the source of its module, or of one in the same folder or below, has changed since this
+    process imported it, all of these are imported again.
     """
     module_name, _, class_name = path.partition(":")
     if not class_name or not all(map(str.isidentifier, module_name.split("."))):
@@ -80,15 +66,10 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
 
 
 def admit(path: str, where: str, modules: Collection[str]) -> None:
-    """Imports the module of ``package.module:Class`` in a file, if it is one of `modules`.
+    """Import the module of a ``package.module:Class`` that a file names, if the caller allows it.
 
-    The file may be a stranger's: `modules` are the caller's; models of snailps need no name.  The
-    current folder is not searched for them, unless Python does so anyway.
-
-    Raises
-    ------
-    ConfigError
-        It is none of them, or cannot be imported.
+    Models of snailps need no entry in `modules`.  The current folder is not searched, unless Python
+    does so anyway.
     """
     name = path.partition(":")[0]
     known = name.startswith("snailps.models.")
@@ -114,13 +95,7 @@ def inherit() -> None:
 
 
 def _imported(module_name: str, where: str) -> ModuleType:
-    """The module as its source is now.
-
-    Raises
-    ------
-    ConfigError
-        Says how to make it importable.
-    """
+    """The module, imported from its current source."""
     try:
         return _current(module_name)
     except ModuleNotFoundError as error:

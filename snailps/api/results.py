@@ -245,14 +245,9 @@ def _wait(pushes: list[Pending]) -> None:
 
 
 def write_tables(path: Path, results: Results) -> None:
-    """Writes all tables, keys ascending, to an ``.npz`` that `numpy.load` reads.
+    """Write all tables, keys ascending, to an ``.npz``: the default export.
 
-    The default export; its memory is that of one `RowSorter`.
-
-    Raises
-    ------
-    ModelFileError
-        The folder is missing or not writable, or the disk is full.  No partial file is left.
+    Its memory is that of one `RowSorter`.
     """
     results.exporting.plan([1.0, 1.0] * len(results.tables))
     with npz_file(path) as file:

@@ -67,20 +67,7 @@ _NEEDS_EPS = {"adagrad", "rowwise_adagrad", "adam"}
 
 
 def as_keys(given: object, where: str = "") -> Keys:
-    """Keys as the client takes them, uint64 (n,); `given` itself if it is such an array.
-
-    Parameters
-    ----------
-    given : array or sequence of integers
-        Of any integer type, from 0 to 2^64 - 1.
-    where : str
-        Prefix of messages: ``table 'w'``.
-
-    Raises
-    ------
-    MisuseError
-        Other numbers, or more than one dimension.
-    """
+    """Integers from 0 to 2^64 - 1 as uint64 (n,), uncopied if they are; `where` begins messages."""
     if isinstance(given, np.ndarray) and given.dtype == np.uint64 and given.ndim == 1:
         # `==` also holds for the other byte order, which is not a uint64 in C.
         return given if given.dtype.isnative else given.astype(np.uint64)
@@ -115,15 +102,7 @@ def as_keys(given: object, where: str = "") -> Keys:
 
 
 def as_rows(given: object, where: str = "") -> Rows:
-    """Values to push as float32; `given` itself if it is such an array.
-
-    Raises
-    ------
-    MisuseError
-        They are not real numbers.
-    NotFinite
-        A finite number is beyond float32.
-    """
+    """Values to push as float32, uncopied if they are; `NotFinite` if one is beyond float32."""
     if isinstance(given, np.ndarray) and given.dtype == np.float32 and given.dtype.isnative:
         return given
     array = _as_array("values", "numbers", given, where)
@@ -310,13 +289,7 @@ class Table:
 
     @classmethod
     def from_dict(cls, data: object) -> Table:
-        """The table that `to_dict` wrote.
-
-        Raises
-        ------
-        ConfigError
-            Anything is missing, unknown or out of range.
-        """
+        """The inverse of `to_dict`; validates."""
         if isinstance(data, dict):
             data = {**_ADDED, **data}
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
@@ -330,13 +303,7 @@ class Table:
 
     @property
     def state_floats(self) -> int:
-        """float32 values of optimiser state behind a row's weights.
-
-        Raises
-        ------
-        ConfigError
-            The access method is a class that cannot be imported here.
-        """
+        """float32 values of state behind a row's weights; may import the access method."""
         if self.in_python:
             return load_method(self).state_floats
         return _STATE_ROWS.get(self.access, 0) * self.dim + (self.access in _STATE_MORE)
@@ -354,12 +321,7 @@ class Table:
         return as_rows(given, f"table {self.name!r}")
 
     def check_width(self, rows: NDArray[np.float32], width: int) -> None:
-        """Refuses rows that are not `width` wide.
-
-        Raises
-        ------
-        MisuseError
-        """
+        """Refuse rows that are not float32 (n, width)."""
         if rows.dtype is _FLOAT32 and rows.ndim == 2 and rows.shape[1] == width:
             return
         if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != _FLOAT32:
@@ -369,13 +331,7 @@ class Table:
             )
 
     def check_lr_scale(self, lr_scale: float) -> float:
-        """By what a push scales the step size; `lr_scale` itself.
-
-        Raises
-        ------
-        MisuseError
-            Not a number from 0, below 1e30, or not 1 and the access method has no such step.
-        """
+        """`lr_scale`, from 0, below 1e30; 1 where the access method has no step to scale."""
         if not isinstance(lr_scale, _LR_SCALES) or not 0 <= lr_scale < 1e30:
             raise MisuseError(
                 f"table {self.name!r}: lr_scale: expected a number from 0, below 1e30; "
@@ -391,14 +347,7 @@ class Table:
     def check_push(
         self, values: NDArray[np.float32], state: bool = False, lr_scale: float = 1.0
     ) -> bool:
-        """Whether repeated keys of a push must be summed before it is sent.
-
-        Raises
-        ------
-        MisuseError
-            The values have another shape, or are differences of a state that is not additive, or
-            the step size cannot be scaled.
-        """
+        """Whether repeated keys of a push must be summed before sending; refuses wrong values."""
         if self.check_lr_scale(lr_scale) != 1 and state:
             raise MisuseError(
                 f"table {self.name!r}: lr_scale goes with gradients; differences of weights and "
@@ -415,12 +364,7 @@ class Table:
         return not state and self.access not in _LINEAR
 
     def check_finite(self, keys: Keys, rows: Rows) -> None:
-        """Refuses stored rows that are no part of a model.
-
-        Raises
-        ------
-        NotFinite
-        """
+        """Refuse stored rows that are not finite."""
         if not self.finite or np.isfinite(rows).all():
             return
         row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
@@ -523,13 +467,7 @@ class Tensor:
         return rows.reshape(-1)[: self.size].reshape(self.shape)
 
     def to_rows(self, values: Any) -> NDArray[np.float32]:
-        """An array of `shape` as rows of all chunks, padded with zeros.
-
-        Raises
-        ------
-        MisuseError
-            Another shape, or not numbers.
-        """
+        """An array of `shape` as rows of all chunks, padded with zeros."""
         values = as_rows(values, f"tensor {self.name!r}")
         if values.shape != self.shape:
             raise MisuseError(f"tensor {self.name!r} has shape {self.shape}, got {values.shape}")

@@ -32,21 +32,10 @@ divide by the size of earlier gradients, so that small values matter, too."""
 class WireChoice:
     """The wire types of one client's requests.
 
-    Parameters
-    ----------
-    client : Client
-        Its counters give the goodput.
-    route : Route
-        Addresses of the shards: if all are on this machine, `auto` is float32.
-    sealed : bool
-        Connections are encrypted, so that speed is measured on one machine, too.
-    exact : bool
-        The run must be repeatable to the bit: no measurement, no error feedback.
-
-    Notes
-    -----
-    ``auto`` starts as float32 and is decided for all tables after `MEASURED_BYTES`, and again
-    after every `AGAIN_BYTES`, because networks change.
+    ``auto`` starts as float32 and is decided for all tables by the client's goodput after
+    `MEASURED_BYTES`, and again after every `AGAIN_BYTES`.  If all shards are on this machine it
+    stays float32, unless connections are encrypted (`sealed`).  `exact` runs (repeatable to the
+    bit) have no measurement and no error feedback.
     """
 
     def __init__(

@@ -368,12 +368,7 @@ class Worker(ModelTables):
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
-        """Refuses settings that contradict each other, at the master, before the job starts.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise `ConfigError` for contradicting settings; at the master, before the job starts."""
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
@@ -457,32 +452,14 @@ _TAKEN = {*dir(Worker), "settings", "threads", "workers", "prefetch", "summary",
 
 
 def load_class(path: str, origin: str) -> type[Worker]:
-    """The model that ``package.module:Class`` names.
-
-    Parameters
-    ----------
-    path : str
-    origin : str
-        Where the user wrote it, for messages.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be imported or is not a `Worker`; says how to make it importable.
-    """
+    """The model that ``package.module:Class`` names; `origin`: where the user wrote it."""
     cls = load_named(path, f"{origin}: worker_class: {path}", Worker)
     check_class(cls, f"{origin}: worker_class: {path}")
     return cls
 
 
 def check_class(cls: type[Worker], where: str) -> None:
-    """Refuses a model whose settings class is not valid.
-
-    Raises
-    ------
-    ConfigError
-        Says which field is wrong, and how to declare it.
-    """
+    """Refuse a model whose settings class is not valid."""
     try:
         if not (isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings)):
             raise TypeError(

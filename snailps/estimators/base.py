@@ -74,15 +74,7 @@ class Estimator:
         extra: Mapping[str, tuple[str, Any]] = _NONE,
         **others: Any,
     ) -> None:
-        """Gives a class its parameters.
-
-        Parameters
-        ----------
-        settings : type, optional
-            Settings of its model; None: it inherits its parameters.
-        defaults, fixed, without, extra
-            As of `Parameters`.
-        """
+        """Give a class the parameters of `settings`, or inherit; the rest as of `Parameters`."""
         super().__init_subclass__(**others)
         if settings is not None:
             cls.parameters = Parameters(
@@ -152,18 +144,9 @@ class Estimator:
         without: Iterable[str] = (),
         first: bool = True,
     ) -> None:
-        """Trains; the fitted attributes are set when all has gone well.
+        """Train on `given`; sets the fitted attributes at the end.
 
-        Parameters
-        ----------
-        given : Spooled or list of str
-            The input.
-        settings : mapping
-            Of the job, beside the parameters.
-        without : iterable of str
-            Parameters that do not go with the job.
-        first : bool
-            The training begins anew: so does the history.
+        `settings` join the parameters, `without` are left out; `first` begins a new history.
         """
         name = type(self).__name__
         chosen = self._checked(settings, without)
@@ -203,13 +186,7 @@ class Estimator:
     def _checked(
         self, settings: Mapping[str, Any] = _NONE, without: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """Settings of a job; to be called before data is read, which may take long or be gone then.
-
-        Raises
-        ------
-        ParameterError
-            A parameter is wrong.
-        """
+        """Settings of a job, checked before data is read, which may take long."""
         name = type(self).__name__
         also = {**self._translated(), **settings}
         chosen = self.parameters.settings(self.get_params(), name, also, without)
@@ -219,13 +196,7 @@ class Estimator:
         return chosen
 
     def _translated(self) -> dict[str, Any]:
-        """Settings that parameters stand for which are no settings themselves.
-
-        Raises
-        ------
-        ParameterError
-            Such a parameter is wrong.
-        """
+        """Settings for parameters that are no settings themselves."""
         return {}
 
     def _take(self, done: Finished) -> None:

@@ -46,14 +46,9 @@ OPTIONS = {field.name for field in dataclasses.fields(Table) if field.init} - {
 
 
 class TableModule(nn.Module):
-    """What the modules share: their tables, their traffic, their step size.
+    """Base of the modules: their tables, their traffic, their step size.
 
-    Attributes
-    ----------
-    tables : tuple of Table
-    exchange : Exchange
-    rows : nn.Parameter
-        Of no values: its `requires_grad` says whether the rows at the servers train.
+    `rows`, a parameter without values, says by `requires_grad` whether the servers' rows train.
     """
 
     rows: nn.Parameter
@@ -223,8 +218,8 @@ class Embedding(TableModule):
     init, scale, seed
         First value of a row, a function of `seed` and id: as of `snailps.Table`.
     staleness : int
-        Steps whose pushes may be on their way when the next step begins, and that rows which
-        `prefetch` brings may lack.  0: `backward` returns when the rows are stepped.
+        Steps whose pushes may be unacknowledged when the next step begins, and that prefetched rows
+        may lack.  0: `backward` returns when the rows are stepped.
     cluster : Cluster, optional
         By default that of the innermost ``with`` block, or of the job on whose workers it is made.
     **options
@@ -464,13 +459,7 @@ def as_id(number: int | None) -> int | None:
 
 
 def ids_of(input: Tensor) -> Keys:
-    """Ids as keys, uint64 (n,), without a copy where they are int64 and contiguous.
-
-    Raises
-    ------
-    MisuseError
-        Not integers, or not in this machine's memory.
-    """
+    """Ids as keys, uint64 (n,), without a copy where they are int64 and contiguous."""
     if input.is_floating_point() or input.is_complex() or input.dtype == torch.bool:
         raise MisuseError(f"ids: expected integers, got {input.dtype}")
     if input.device.type != "cpu":
