@@ -17,7 +17,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 # The _kernels_*.pyx are copies that setup.py makes.
-SOURCES := setup.py pyproject.toml $(filter-out snailps/_kernels_%.pyx, \
+SOURCES := setup.py pyproject.toml tools/stubs.py $(filter-out snailps/_kernels_%.pyx, \
 	$(shell find snailps -name '*.pyx' -o -name '*.pxd' -o -name '*.h'))
 
 DATA := $(or $(SNAILPS_DATA),../shared/data)
@@ -90,6 +90,7 @@ SCRIPTS := .ci/run tests/arm64/run tests/browser/install tests/hosts/install tes
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null
 	@$(BIN)/ruff format --check . </dev/null
+	@$(BIN)/python tools/stubs.py . </dev/null
 	@$(BIN)/mypy </dev/null
 	@$(BIN)/shellcheck -x $(SCRIPTS) </dev/null
 
@@ -104,7 +105,7 @@ bench-quick: $(VENV)/.made-run ## the main ratios in three minutes, kept in benc
 clean: ## remove what was built, the environments included
 	rm -rf $(VENV) .bench-venv .bench-venv-graphs build dist out *.egg-info snailps/_kernels_*.pyx
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find snailps -name '*.so' -delete -o -name '*.c' -delete -o -name '*.cpp' -delete
+	find snailps -name '*.so' -delete -o -name '*.c' -delete -o -name '*.cpp' -delete -o -name '*.pyi' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- set-up ------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ else is compiled once, for the baseline, so that a wheel built here runs anywher
 import math
 import os
 import platform
+import runpy
 import shutil
+import subprocess
 import sys
 import sysconfig
 from contextlib import suppress
@@ -28,6 +30,7 @@ if sysconfig.get_config_var("Py_GIL_DISABLED"):
 
 HERE = Path(__file__).parent
 PACKAGE = HERE / "snailps"
+STUBS = HERE / "tools" / "stubs.py"
 # -g0: Python's own -g would cost a third of the time, and nobody debugs what users get.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
 FLAGS += ["-Wformat", "-Werror=format-security"]  # Debian's Python has them, others do not
@@ -132,6 +135,13 @@ class BuildChanged(build_ext):
     command_name = "build_ext"
     failed = False
 
+    def run(self) -> None:
+        super().run()
+        folder = HERE if self.inplace else HERE / self.build_lib
+        # What is sanitized cannot be imported; `build_ext` alone builds no package to import.
+        if not SANITIZE and (folder / "snailps" / "estimators").exists():
+            subprocess.run([sys.executable, STUBS, folder], check=True)
+
     def build_extension(self, ext: Extension) -> None:
         if self.failed:
             return  # the error of the other one is what the build ends with
@@ -152,6 +162,7 @@ class BuildChanged(build_ext):
 
 
 os.chdir(HERE)
+runpy.run_path(str(STUBS))["write_compiled"](PACKAGE)
 CORES = cores()
 setup(
     cmdclass={"build_ext": BuildChanged},
@@ -167,6 +178,7 @@ setup(
             "cdivision": True,
             "initializedcheck": False,
             "embedsignature": True,
+            "annotation_typing": False,  # annotations are for stubs: C declares what C needs
         },
     ),
 )

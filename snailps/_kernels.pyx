@@ -4,10 +4,9 @@
     arrays, settings -> checked -> a job (kernels/_jobs.h) -> a build's table -> arrays, changed
 
 The loops are C headers in kernels/, built once an instruction set (see setup.py); this is built once,
-and `snailps.kernels` picks a build.  Docstrings of the methods are in `_kernels.pyi`.  The loops
-allocate nothing, run without the GIL and know arrays only: no keys of tables, no threads' lives, no
-sockets.  Here is what they may rely on: sizes and numbers are checked, scratch is allocated.  Each has
-a NumPy twin in tests/support/twins.
+and `snailps.kernels` picks a build.  The loops allocate nothing, run without the GIL and know arrays
+only: no keys of tables, no threads' lives, no sockets.  Here is what they may rely on: sizes and
+numbers are checked, scratch is allocated.  Each has a NumPy twin in tests/support/twins.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
@@ -50,10 +49,10 @@ cdef int C_PAD = _jobs.PAD
 cdef int C_PANEL = _jobs.PANEL
 cdef int C_BUNDLE_COPY = _jobs.BUNDLE_COPY
 
-GROUP = _jobs.GROUP
-SHARED = _jobs.SHARED
-PAD = _jobs.PAD
-PANEL = _jobs.PANEL
+GROUP: int = _jobs.GROUP        # consecutive centres that are trained together, at most
+SHARED: int = _jobs.SHARED      # negatives that a group shares, at most
+PAD: int = _jobs.PAD            # row strides are multiples of so many floats: a cache line
+PANEL: int = _jobs.PANEL        # words of a panel of output weights
 
 
 # ---- what every call needs -------------------------------------------------------------------------
@@ -180,7 +179,7 @@ cdef object parts_of_words(str name, object parts, Py_ssize_t word_num, int most
 
 
 cdef class CheckedBags:
-    """Two arrays that `Kernels.check_bags` has accepted; see `_kernels.pyi`."""
+    """Bags that `Kernels.checked_bags` has accepted for a table of `row_num` rows."""
 
     cdef const int64_t[::1] bag_ptr     # keep what the pointers to them stand for
     cdef const int32_t[::1] bag_rows
@@ -201,17 +200,23 @@ cdef class CheckedBags:
 
 
 cdef class Kernels:
-    """The kernels of one build; see `_kernels.pyi` for what each does."""
+    """The kernels of one build, from its table, a PyCapsule.
+
+    Loops over rows release the GIL; arrays that do not fit, or numbers out of range, raise ValueError.
+    Ranges are from `first` to before `last`; `lr_start` and `lr_stop` are rates at the first and
+    behind the last example, linear between; `seed` is a uint64; `eps` is added to AdaGrad's root.
+    """
 
     cdef object capsule         # keeps what table points into
     cdef const KernelTable *table
 
-    def __init__(self, capsule):
+    def __init__(self, capsule: object):
         self.capsule = capsule
         self.table = <const KernelTable *>PyCapsule_GetPointer(capsule, b"snailps.kernels")
 
     @property
-    def LANES(self):
+    def LANES(self) -> int:
+        """float32 lanes of a vector: 4 (base), 8 (avx2), 16 (avx512)."""
         return self.table.lanes
 
     cdef bint in_range(self, const int32_t[::1] x, int64_t low, int64_t high):
@@ -263,10 +268,17 @@ cdef class Kernels:
 
     # ---- stored rows -------------------------------------------------------------------------------
 
-    def row_ops(self):
+    def row_ops(self) -> object:
+        """PyCapsule "snailps.row_ops": the static `RowOps` of this build (abi/_row_ops.h)."""
         return PyCapsule_New(<void *>&self.table.rows, b"snailps.row_ops", NULL)
 
-    def init_row(self, int kind, float scale, uint64_t seed, uint64_t key, Py_ssize_t dim):
+    def init_row(self, int kind, float scale, uint64_t seed, uint64_t key,
+                 Py_ssize_t dim) -> NDArray[np.float32]:
+        """First weights of a row, float32[dim], dim 1 to 65,536: a pure function of its arguments.
+
+        `kind`: 0 zeros; 1 uniform in [-scale, scale); 2 normal of deviation `scale`; 3 the same
+        with 0 in column 0.  Element j takes draw j of the SplitMix64 stream of (seed, key).
+        """
         if not INIT_ZEROS <= kind <= INIT_FACTORS:
             raise ValueError(
                 f"kind must be 0 (zeros), 1 (uniform), 2 (normal) or 3 (factors), got {kind}")
@@ -279,7 +291,8 @@ cdef class Kernels:
         return row
 
     def init_rows(self, int kind, float scale, uint64_t seed, const uint64_t[::1] keys not None,
-                  float[:, ::1] out not None):
+                  float[:, ::1] out not None) -> None:
+        """`init_row` of each key, into float32[n, dim]."""
         cdef Py_ssize_t i, n = keys.shape[0], dim = out.shape[1]
         if not INIT_ZEROS <= kind <= INIT_FACTORS:
             raise ValueError(
@@ -306,7 +319,8 @@ cdef class Kernels:
             raise ValueError(f"row must have {wanted} numbers for dim {dim}, got {row_floats}")
 
     def apply_row(self, int access, const float[::1] hyper, float[::1] row,
-                  const float[::1] value):
+                  const float[::1] value) -> None:
+        """`RowOps.apply` of one row (weights, then state), for tests; hyper float32[8]."""
         cdef Py_ssize_t dim = value.shape[0] - (access == ACCESS_AVERAGE)
         self.check_step(access, hyper.shape[0], row.shape[0], dim)
         prepared = np.zeros(hyper_floats_of(access), np.float32)
@@ -316,7 +330,8 @@ cdef class Kernels:
         self.table.rows.apply[access](&view[0], &row[0], &value[0], <uint32_t>dim)
 
     def add_state_row(self, int access, const float[::1] hyper, float[::1] row,
-                      const float[::1] delta, Py_ssize_t dim):
+                      const float[::1] delta, Py_ssize_t dim) -> None:
+        """`RowOps.add_state` of one row, for tests."""
         self.check_step(access, hyper.shape[0], row.shape[0], dim)
         if self.table.rows.add_state[access] == NULL:
             raise ValueError(f"access {access} has no state that adds up")
@@ -325,13 +340,16 @@ cdef class Kernels:
                 f"delta must have {row.shape[0]} numbers like row, got {delta.shape[0]}")
         self.table.rows.add_state[access](&hyper[0], &row[0], &delta[0], <uint32_t>dim)
 
-    def init_state_row(self, int access, const float[::1] hyper, float[::1] row, Py_ssize_t dim):
+    def init_state_row(self, int access, const float[::1] hyper, float[::1] row,
+                       Py_ssize_t dim) -> None:
+        """`RowOps.init_state` of one row, for tests."""
         self.check_step(access, hyper.shape[0], row.shape[0], dim)
         self.table.rows.init_state(access, &hyper[0], &row[0], <uint32_t>dim)
 
     # ---- rows on the wire --------------------------------------------------------------------------
 
-    def wire_ops(self):
+    def wire_ops(self) -> object:
+        """PyCapsule "snailps.wire_ops": the static `WireOps` of this build (abi/_wire_types.h)."""
         return PyCapsule_New(<void *>&self.table.wire, b"snailps.wire_ops", NULL)
 
     cdef Py_ssize_t check_wire(self, int wire, Py_ssize_t floats) except -1:
@@ -342,7 +360,8 @@ cdef class Kernels:
             raise ValueError(f"rows must have 1 to {C_DIM_MAX} floats, got {floats}")
         return wire_row_bytes(wire, <uint32_t>floats)
 
-    def narrow_rows(self, int wire, const float[:, ::1] rows):
+    def narrow_rows(self, int wire, const float[:, ::1] rows) -> NDArray[np.uint8]:
+        """`WireOps.narrow` of rows float32[n, floats], for tests: uint8[n, row_bytes]."""
         cdef Py_ssize_t i, n = rows.shape[0], floats = rows.shape[1]
         packed = np.empty((n, self.check_wire(wire, floats)), np.uint8)
         cdef uint8_t[:, ::1] out = packed
@@ -350,7 +369,9 @@ cdef class Kernels:
             self.table.wire.narrow[wire](&rows[i, 0], <char *>&out[i, 0], <uint32_t>floats)
         return packed
 
-    def widen_rows(self, int wire, const uint8_t[:, ::1] packed, Py_ssize_t floats):
+    def widen_rows(self, int wire, const uint8_t[:, ::1] packed,
+                   Py_ssize_t floats) -> NDArray[np.float32]:
+        """`WireOps.widen` of rows, for tests; exact."""
         cdef Py_ssize_t i, n = packed.shape[0], row_bytes = self.check_wire(wire, floats)
         if packed.shape[1] != row_bytes:
             raise ValueError(f"packed must have {row_bytes} bytes a row for {floats} floats of "
@@ -361,7 +382,12 @@ cdef class Kernels:
             self.table.wire.widen[wire](<const char *>&packed[i, 0], &out[i, 0], <uint32_t>floats)
         return rows
 
-    def narrow_owing_rows(self, int wire, const float[:, ::1] rows, float[:, ::1] residues):
+    def narrow_owing_rows(self, int wire, const float[:, ::1] rows,
+                          float[:, ::1] residues) -> NDArray[np.uint8]:
+        """`WireOps.narrow_owing` of rows, for tests: ``narrow_rows(wire, rows + residues)``.
+
+        `residues` becomes ``rows + residues - widened``, or 0 where that is not finite.
+        """
         cdef Py_ssize_t i, n = rows.shape[0], floats = rows.shape[1]
         packed = np.empty((n, self.check_wire(wire, floats)), np.uint8)
         cdef uint8_t[:, ::1] out = packed
@@ -375,7 +401,8 @@ cdef class Kernels:
                                                <uint32_t>floats)
         return packed
 
-    def finite_rows(self, int wire, const uint8_t[:, ::1] packed, Py_ssize_t floats):
+    def finite_rows(self, int wire, const uint8_t[:, ::1] packed, Py_ssize_t floats) -> int:
+        """`WireOps.finite` of rows, for tests."""
         cdef Py_ssize_t n = packed.shape[0], row_bytes = self.check_wire(wire, floats)
         if packed.shape[1] != row_bytes:
             raise ValueError(f"packed must have {row_bytes} bytes a row for {floats} floats of "
@@ -383,7 +410,8 @@ cdef class Kernels:
         return self.table.wire.finite[wire](<const char *>&packed[0, 0] if n else NULL, row_bytes,
                                             <uint32_t>n, <uint32_t>floats)
 
-    def fitting_rows(self, int wire, const float[:, :] rows):
+    def fitting_rows(self, int wire, const float[:, :] rows) -> int:
+        """`WireOps.fitting` of rows float32[n, floats], for tests; rows may have gaps."""
         cdef Py_ssize_t n = rows.shape[0], floats = rows.shape[1]
         self.check_wire(wire, floats)
         if rows.strides[1] != 4 or rows.strides[0] < 0:
@@ -393,7 +421,13 @@ cdef class Kernels:
 
     # ---- word vectors ------------------------------------------------------------------------------
 
-    def checked_bags(self, bag_ptr not None, bag_rows not None, Py_ssize_t row_num):
+    def checked_bags(self, bag_ptr not None: NDArray[np.int64],
+                     bag_rows not None: NDArray[np.int32], Py_ssize_t row_num) -> CheckedBags:
+        """Check bags for `train_words` and `train_pairs` once for many calls; the arrays become
+        read-only.
+
+        A call with other arrays, or with a table of fewer than `row_num` rows, checks again.
+        """
         # The kernels trust what was checked: a change would have them write out of bounds.
         bag_ptr.flags.writeable = bag_rows.flags.writeable = False
         self.check_bags(bag_ptr, bag_rows, row_num, 1)
@@ -456,10 +490,36 @@ cdef class Kernels:
         of_outputs[0] = &output_squares[0, 0]
 
     def train_words(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
-                    const int32_t[::1] tokens, bag_ptr, const int32_t[::1] bag_rows,
-                    const int32_t[::1] noise, const float[::1] noise_logit, *,
-                    int window, int negatives, float lr_start, float lr_stop, uint64_t seed,
-                    targets=None, squares=None, float eps=1e-8, CheckedBags bags=None):
+                    const int32_t[::1] tokens, bag_ptr: NDArray[np.int64] | NDArray[np.int32],
+                    const int32_t[::1] bag_rows, const int32_t[::1] noise,
+                    const float[::1] noise_logit, *, int window, int negatives, float lr_start,
+                    float lr_stop, uint64_t seed,
+                    targets: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
+                    squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+                    float eps=1e-8, CheckedBags bags=None) -> tuple[float, int]:
+        """Train CBOW word vectors on `tokens`, in place; returns (sum of losses, centres with a
+        context).
+
+        inputs, outputs float32[n, stride] of `kernels.padded`, zeros from column `dim` on; row w of
+        `outputs` is the output vector of word w, rows behind the words are noise alone.  Tokens:
+        word numbers, already subsampled, -1 ends a sentence.  Word w is the mean of the rows
+        ``bag_rows[bag_ptr[w]:bag_ptr[w + 1]]`` (one or more), each of which gets the whole
+        gradient.  `noise`: rows of `outputs`, drawn from the noise distribution.  `noise_logit`
+        float32[n_out] is subtracted from scores: ``log(negatives * q(w))`` for NCE; empty for
+        negative sampling.
+
+        Each centre draws its reach from 1..window (at most 256).  The rate is linear from the first
+        token to behind the last one. `targets`: places in `tokens` of the centres to train, in that
+        order, and the row of `outputs` of each; None: all words. `squares`: AdaGrad's sums, changed
+        as the rows are.  `bags`: of `checked_bags` for these arrays.
+
+        GROUP centres share SHARED noise words, each weighted ``negatives / SHARED``; a noise word
+        that is the centre does not count for it.  A group reads each row before it changes any, and
+        ends early where a centre would come twice: several steps at once overshoot.  Writers may
+        race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with `squares`,
+        unless the build is base, also on one maker of processors (they estimate roots and
+        reciprocals).
+        """
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t word_num = pointers.shape[0] - 1
         cdef Py_ssize_t out_num = outputs.shape[0]
@@ -523,9 +583,27 @@ cdef class Kernels:
         return loss, examples
 
     def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
-                   int run=1,
-                   resident=None, int part=0, visiting=None, int parts=1, without=(),
-                   int64_t[::1] pairs=None):
+                   int run=1, resident: NDArray[np.integer] | None = None, int part=0,
+                   visiting: NDArray[np.integer] | None = None, int parts=1,
+                   without: Sequence[int] = (),
+                   int64_t[::1] pairs=None) -> tuple[
+            NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """Sort the skip-gram pairs of a text into bundles: a centre word and up to `most` of its
+        contexts.
+
+        Returns centres int32[b]; starts int64[b + 1]; contexts int32[pairs], those of bundle i
+        ``contexts[starts[i]:starts[i + 1]]``; bounds int64[parts + 1] of the bundles of each
+        visiting part.  A reach depends on the seed and the place in `tokens` alone, so all parts of
+        a text see the same windows.  Up to `run` (1 to 1024) bundles of a centre follow each other,
+        GROUP centres side by side: `train_pairs` reads and writes the bag of a centre once a run.
+        Runs of a part are in random order.
+
+        `resident`: part of each word as a centre; only centres of `part` are taken.  `visiting`:
+        part of each word as a context.  Arrays of uint16 are not copied.  `without`: visiting parts
+        whose pairs are left out; the order of the others does not change. `pairs` int64[parts] gets
+        the pairs of each part, left out or not.  A counting sort, linear in words and pairs; fewer
+        than 2^31 of either.
+        """
         cdef Py_ssize_t word_num = -1
         if not 1 <= window <= C_WINDOW_MAX:
             raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
@@ -625,7 +703,18 @@ cdef class Kernels:
                     const int32_t[::1] contexts, const int64_t[::1] bag_ptr,
                     const int32_t[::1] bag_rows, const int32_t[::1] noise,
                     const float[::1] noise_logit, *, int negatives, float lr_start, float lr_stop,
-                    uint64_t seed, squares=None, float eps=1.0, CheckedBags bags=None):
+                    uint64_t seed,
+                    squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+                    float eps=1.0, CheckedBags bags=None) -> tuple[float, int]:
+        """Train skip-gram word vectors on sorted pairs, in place; returns (sum of losses, pairs).
+
+        Bundles are those of `sort_pairs` or a range of them with all of `contexts`; the rest is as
+        for `train_words`.  Centres are numbers of bags, contexts rows of `outputs`.  The rate is
+        linear from the first to behind the last bundle.  GROUP bundles share SHARED noise words,
+        each weighted ``contexts * negatives / SHARED``; a noise word that is the context of a pair
+        does not count for it.  A group reads the vectors of its centres, makes one step of each
+        noise row, then bundle by bundle one step a context and one of each row of the bag.
+        """
         cdef Py_ssize_t n = centres.shape[0], out_num = outputs.shape[0], b
         cdef bint falls = False
         cdef PairsJob job
@@ -685,7 +774,18 @@ cdef class Kernels:
                      const int64_t[::1] label_ptr, const int32_t[::1] labels,
                      const int32_t[::1] noise, *, int loss, int negatives, bint shared,
                      float lr_start, float lr_stop, uint64_t seed, Py_ssize_t first,
-                     Py_ssize_t last):
+                     Py_ssize_t last) -> tuple[float, int]:
+        """Train a linear classifier on mean vectors, lines `first` to `last - 1`; (sum of losses,
+        lines).
+
+        inputs, outputs float32[n, stride] of `kernels.padded`, zeros from column `dim` on.  Line i
+        has the features ``bag_rows[bag_ptr[i]:bag_ptr[i + 1]]`` and likewise labels; lines without
+        either are passed over.  `loss`: 0 softmax, 1 one-versus-all, 2 negative sampling; for 0 and
+        2 a line of several labels is trained on one of them, drawn.  `noise`: labels that negatives
+        are drawn from, for loss 2; a draw that is a label of the line is repeated, up to 8 times.
+        `shared`: other threads train on the same arrays (Hogwild): output rows are exchanged every
+        64 lines, by two copies of them.  The rate is linear over features.
+        """
         cdef Py_ssize_t label_num = outputs.shape[0]
         check_rows("inputs", inputs)
         check_rows("outputs", outputs)
@@ -865,7 +965,23 @@ cdef class Kernels:
                      const float[::1] values, const float[::1] labels, const float[::1] weights, *,
                      int outputs, int loss, int method, Py_ssize_t bias, Py_ssize_t hot,
                      float lr_start, float lr_stop, float eps, float l1, float l2, float beta,
-                     Py_ssize_t first, Py_ssize_t last, const uint32_t[::1] order=None):
+                     Py_ssize_t first, Py_ssize_t last,
+                     const uint32_t[::1] order=None) -> tuple[float, float]:
+        """Train a generalised linear model, one step an example; returns sums of losses and of
+        weights.
+
+        rows float32[n, outputs + state]: as the store keeps them.  Example i has the values
+        ``values[ptr[i]:ptr[i + 1]]`` in the rows `places`.  `labels`: for loss 0 (logistic) above 0
+        for yes, 1 (half the square) a number, 2 (multinomial, outputs > 1) a class number.
+        `weights`: what an example counts, 0 or more; empty: 1.  `method`: 1 sgd, 2 adagrad, 4 ftrl.
+        `bias`: the row that each example has with value 1, or -1.  With other threads on the same
+        rows `hot` is above 0: of the first `hot` rows and the bias each thread trains a copy, and
+        adds its differences every 256 examples.  FTRL's rate should not change: its weights follow
+        from it.  `l2` times the weight is added to the gradients of an example's features (FTRL: a
+        penalty); `l1` is FTRL's alone. `order` uint32: numbers of examples, `first` and `last` then
+        are places in it; a wrong place raises when it is reached, after the examples in front of it
+        were trained.  Losses are taken before the step of each example.
+        """
         cdef SparseJob job
         cdef Py_ssize_t i
         cdef int bad = 0
@@ -892,7 +1008,9 @@ cdef class Kernels:
 
     def linear_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr,
                       const int32_t[::1] places, const float[::1] values, *, int outputs,
-                      Py_ssize_t bias):
+                      Py_ssize_t bias) -> NDArray[np.float32]:
+        """Scores float32[examples, outputs]; `rows` may be wider than `outputs`.  As `train_linear`.
+        """
         cdef SparseJob job
         self.take_examples(&job, rows, ptr, places, values, bias)
         if not 1 <= outputs <= rows.shape[1]:
@@ -907,7 +1025,11 @@ cdef class Kernels:
             self.table.linear_scores(&job, &out[0, 0])
         return scores
 
-    def ftrl_weights(self, float[:, ::1] rows, *, int outputs, float lr, float l1, float beta):
+    def ftrl_weights(self, float[:, ::1] rows, *, int outputs, float lr, float l1,
+                     float beta) -> None:
+        """Weights of rows float32[n, 3 * outputs] from z and n behind them, in place: after
+        additions.
+        """
         if outputs < 1 or rows.shape[1] != 3 * outputs:
             raise ValueError(f"rows must have {3 * outputs} columns for {outputs} outputs, at least "
                              f"1; got {rows.shape[1]}")
@@ -947,7 +1069,17 @@ cdef class Kernels:
                  const float[::1] weights, *, Py_ssize_t factors, Py_ssize_t field_num, int loss,
                  int method, Py_ssize_t bias, Py_ssize_t hot, float lr_start, float lr_stop,
                  float eps, float l1, float l2, float factor_l2, float beta, Py_ssize_t first,
-                 Py_ssize_t last, const uint32_t[::1] order=None):
+                 Py_ssize_t last, const uint32_t[::1] order=None) -> tuple[float, float]:
+        """Train a factorization machine, as `train_linear` trains a linear model; loss 0 or 1.
+
+        rows float32[n, parts * stride], of `kernels.padded`: a part of weights, then the state of
+        `method` (adagrad 1 part, ftrl 2).  A part is w, then `factors` numbers for each of
+        `field_num` fields, then zeros up to `stride`, a multiple of PAD.  `fields`: of each value,
+        0..field_num-1; may be empty where `field_num` is 1, the plain machine.  Of the bias only w
+        counts.  `l1` is FTRL's, of all columns; `l2` is for w, `factor_l2` for factors where they
+        have a gradient.  The rate changes every 256 examples.  An example visits each of its rows
+        twice, whatever the number of pairs.
+        """
         cdef SparseJob job
         check_span("examples", first, last, ptr.shape[0] - 1)
         self.take_machine(&job, rows, ptr, places, values, fields, bias, factors, field_num, first,
@@ -966,9 +1098,10 @@ cdef class Kernels:
             return 0.0, 0.0
         return self.train_examples(self.table.fm, self.table.fm_scratch, &job, order, rows.shape[0])
 
-    def fm_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr,
-                  const int32_t[::1] places, const float[::1] values, const int32_t[::1] fields, *,
-                  Py_ssize_t factors, Py_ssize_t field_num, Py_ssize_t bias):
+    def fm_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
+                  const float[::1] values, const int32_t[::1] fields, *, Py_ssize_t factors,
+                  Py_ssize_t field_num, Py_ssize_t bias) -> NDArray[np.float32]:
+        """Scores float32[examples]; `rows` may have any number of parts.  As `train_fm`."""
         cdef SparseJob job
         cdef char *scratch
         self.take_machine(&job, rows, ptr, places, values, fields, bias, factors, field_num)
@@ -1019,7 +1152,22 @@ cdef class Kernels:
                       Py_ssize_t shared, Py_ssize_t negatives, int side, bint normalize,
                       double margin, double temperature, double l2, double eps, float lr_start,
                       float lr_stop, uint64_t seed, Py_ssize_t first, Py_ssize_t last,
-                      double turn=1):
+                      double turn=1) -> float:
+        """Train embeddings of triples on sampled negatives, in place; returns the sum of losses.
+
+        rows float32[n, stride], with AdaGrad [n, 2 stride], of `kernels.padded`: entities and
+        relations, `dim` columns, state behind them.  Complex numbers are dim / 2 real, then dim / 2
+        imaginary parts. heads, relations, tails int32[m]: places of rows; `noise`: places that
+        negatives are drawn from.  `relation`: 0 none (no relations), 1 added (TransE), 2 scales
+        (DistMult), 3 complex product (ComplEx), 4 turns phases (RotatE), a phase of 1 by `turn`
+        radians.  `metric`: 0 inner product, 1 and 2 negative L1 and L2 distance, 3 negative sum of
+        moduli of complex differences.  `loss`: 0 logistic with `margin` and self-adversarial
+        `temperature` (0: weights alike), 1 hinge, 2 cross entropy among the candidates, 3 logistic
+        of differences (BPR); negatives weigh 1 together. `method`: 1 sgd, 2 adagrad. `shared` (1 to
+        64) triples share `negatives`, which replace the ends `side`: 1 tails, -1 heads, 0 drawn for
+        each group. `normalize`: each step makes entities unit vectors. `l2` is of rows of triples,
+        not of negatives.  Writers may race.
+        """
         cdef TriplesJob job
         cdef char *scratch
         cdef double total = 0
@@ -1069,7 +1217,10 @@ cdef class Kernels:
         return total
 
     def pair_scores(self, const float[:, ::1] queries, const float[:, ::1] rows, *, int metric,
-                    Py_ssize_t dim):
+                    Py_ssize_t dim) -> NDArray[np.float32]:
+        """Scores [b, n] of queries [b, stride] and rows [n, stride], by a `metric` of
+        `train_triples`.
+        """
         cdef Py_ssize_t stride = rows.shape[1]
         if queries.shape[1] != stride or not 1 <= dim <= stride or not (
                 BY_PRODUCT <= metric <= BY_MODULUS) or (metric == BY_MODULUS and dim % 2):
@@ -1086,9 +1237,13 @@ cdef class Kernels:
         return found
 
     def train_ratings(self, float[:, ::1] rows, Py_ssize_t dim, const int32_t[::1] users,
-                      const int32_t[::1] items, const float[::1] ratings, *, int method,
-                      double l2, double eps, float lr_start, float lr_stop,
-                      Py_ssize_t first, Py_ssize_t last):
+                      const int32_t[::1] items, const float[::1] ratings, *, int method, double l2,
+                      double eps, float lr_start, float lr_stop, Py_ssize_t first,
+                      Py_ssize_t last) -> float:
+        """Train a biased matrix factorisation, in place; returns half the sum of squared errors.
+
+        Rows as in `train_triples`, column 0 a bias; users and items are places of different rows.
+        """
         cdef RatingsJob job
         cdef double total = 0
         job.stride = self.weights_of(rows, dim, method, lr_start, lr_stop, eps, l2)
@@ -1126,8 +1281,13 @@ cdef class Kernels:
         x.rows = ints(rows)
         x.values = floats(values)
 
-    def csr_product(self, const int64_t[::1] ptr, const int32_t[::1] rows,
-                    const float[::1] values, const float[:, :] table, float[:, ::1] out):
+    def csr_product(self, const int64_t[::1] ptr, const int32_t[::1] rows, const float[::1] values,
+                    const float[:, :] table, float[:, ::1] out) -> None:
+        """``out[i] = sum of values[k] * table[rows[k]], k in ptr[i]..ptr[i + 1] - 1``, in that
+        order.
+
+        table float32[n, dim], rows contiguous, of any stride; out float32[m, dim], written.
+        """
         cdef Csr x
         self.take_csr(&x, ptr, rows, values, table.shape[0], table.shape[1])
         if out.shape[0] != x.n or out.shape[1] != x.dim:
@@ -1145,7 +1305,12 @@ cdef class Kernels:
             self.table.csr_times_rows(&x, first_row, stride, &out[0, 0])
 
     def csr_gradients(self, const int64_t[::1] ptr, const int32_t[::1] rows,
-                      const float[::1] values, const float[:, ::1] dz, float[:, ::1] out):
+                      const float[::1] values, const float[:, ::1] dz, float[:, ::1] out) -> None:
+        """The transpose of `csr_product`: ``out[j] = sum of values[k] * dz[i]`` where ``rows[k] =
+        j``.
+
+        dz float32[m, dim], out float32[n, dim], written; scratch of 16 bytes an entry.
+        """
         cdef Csr x
         self.take_csr(&x, ptr, rows, values, out.shape[0], out.shape[1])
         if dz.shape[0] != x.n or dz.shape[1] != x.dim or x.dim > C_DIM_MAX:
@@ -1193,7 +1358,10 @@ cdef class Kernels:
         net.window = window
 
     def cbow_scratch_floats(self, Py_ssize_t words, Py_ssize_t width, Py_ssize_t window,
-                            Py_ssize_t batch):
+                            Py_ssize_t batch) -> int:
+        """Floats of scratch for `train_cbow` and `cbow_loss`, batches of up to `batch`: the
+        exponentials of a whole batch, some ``words * batch``.
+        """
         if words < 1 or width < 1 or width % C_PAD or window < 3 or batch < 1:
             raise ValueError(
                 f"no scratch for {words} words, width {width}, window {window}, batch {batch}")
@@ -1209,7 +1377,13 @@ cdef class Kernels:
                              f"{scratch.shape[0]}")
 
     def cbow_loss(self, const int32_t[:, ::1] windows, const float[:, ::1] embedding,
-                  const float[:, :, ::1] output, float[::1] scratch, *, Py_ssize_t batch):
+                  const float[:, :, ::1] output, float[::1] scratch, *, Py_ssize_t batch) -> float:
+        """Sum of the losses (natural logarithms) of windows under a network, in a fixed order.
+
+        windows int32[n, window], window odd: the middle is the target. embedding float32[words,
+        width], width a multiple of PAD. output float32[panels, width + 1, PANEL]: panel p has the
+        words from ``p * PANEL`` on, its row d the d-th weight of each, its last row their biases.
+        """
         cdef CbowNet net
         cdef double loss
         self.take_windows(&net, windows, embedding, output)
@@ -1226,7 +1400,16 @@ cdef class Kernels:
     def train_cbow(self, const int32_t[:, ::1] windows, float[:, :, ::1] embedding,
                    float[::1] counts, float[:, :, :, ::1] output, float[::1] scratch, *,
                    Py_ssize_t batch, int64_t steps, double lr, double beta1, double beta2,
-                   double eps):
+                   double eps) -> float:
+        """Steps of Adam on a CBOW network with a full softmax, in place, one a batch; the sum of
+        losses.
+
+        embedding float32[3, words, width] and output float32[3, panels, width + 1, PANEL]: weights,
+        first and second moments; else as `cbow_loss`.  The hidden vector is the mean of the
+        context's rows, the loss of a batch the mean of its windows'. Of the embedding only the rows
+        of a batch step (`counts` float32[words], exact up to 2^24), of the output all; `steps`:
+        those that the output has taken.  Equal input, equal bits, in one build.
+        """
         cdef CbowNet net
         cdef double loss
         if embedding.shape[0] != 3 or output.shape[0] != 3 \
@@ -1260,7 +1443,8 @@ cdef class Kernels:
 
     # ---- row arithmetic ----------------------------------------------------------------------------
 
-    def copy_rows(self, const float[:, ::1] src, float[:, ::1] dst):
+    def copy_rows(self, const float[:, ::1] src, float[:, ::1] dst) -> None:
+        """``dst[i, :dim] = src[i]``, zeros behind; src float32[n, dim], dst float32[n, stride]."""
         cdef Py_ssize_t n = src.shape[0], dim = src.shape[1], stride = dst.shape[1]
         if n != dst.shape[0] or dim > stride:
             raise ValueError(f"src ({n} x {dim}) must have as many rows as dst "
@@ -1271,8 +1455,11 @@ cdef class Kernels:
         with nogil:
             self.table.copy_rows(source, dim, &dst[0, 0], stride, n)
 
-    def bag_means(self, const float[:, ::1] inputs, bag_ptr, const int32_t[::1] bag_rows,
-                  float[:, ::1] out):
+    def bag_means(self, const float[:, ::1] inputs, bag_ptr: NDArray[np.int64] | NDArray[np.int32],
+                  const int32_t[::1] bag_rows, float[:, ::1] out) -> None:
+        """``out[w] = mean of inputs[bag_rows[bag_ptr[w]:bag_ptr[w + 1]], :dim]``; 0 of an empty
+        bag.
+        """
         cdef const int64_t[::1] pointers = np.ascontiguousarray(bag_ptr, dtype=np.int64)
         cdef Py_ssize_t n = out.shape[0], dim = out.shape[1], stride = inputs.shape[1]
         self.check_bags(pointers, bag_rows, inputs.shape[0], 0)
@@ -1299,7 +1486,12 @@ cdef class Kernels:
         return rows.shape[1] // parts
 
     def unpack_parts(self, const float[:, ::1] packed, float[:, ::1] rows, Py_ssize_t dim,
-                     Py_ssize_t parts):
+                     Py_ssize_t parts) -> None:
+        """packed float32[n, parts * dim] -> rows float32[n, parts * stride], zeros behind each
+        part.
+
+        Threads may work on different row ranges (slices) at once.
+        """
         cdef Py_ssize_t stride = self.check_packed(packed, rows, dim, parts)
         if packed.shape[0]:
             with nogil:
@@ -1307,7 +1499,10 @@ cdef class Kernels:
                                         packed.shape[0])
 
     def subtract_parts(self, const float[:, ::1] rows, float[:, ::1] packed, Py_ssize_t dim,
-                       Py_ssize_t parts):
+                       Py_ssize_t parts) -> None:
+        """``packed = rows - packed``, part by part, without the padding of `rows`; as
+        `unpack_parts`.
+        """
         cdef Py_ssize_t stride = self.check_packed(packed, rows, dim, parts)
         if packed.shape[0]:
             with nogil:
@@ -1315,7 +1510,10 @@ cdef class Kernels:
                                           packed.shape[0])
 
     def add_weighted_rows(self, const float[:, ::1] rows, const float[::1] weights,
-                          float[:, ::1] out):
+                          float[:, ::1] out) -> None:
+        """``out[i] += weights[i] * rows[i]``; rows of weight 0 are not read.  Threads: as
+        `unpack_parts`.
+        """
         cdef Py_ssize_t i, n = rows.shape[0], dim = rows.shape[1]
         if weights.shape[0] != n or out.shape[0] != n or out.shape[1] != dim:
             raise ValueError(f"rows ({n}, {dim}), weights ({weights.shape[0]}) and out "
@@ -1327,7 +1525,8 @@ cdef class Kernels:
                 if weights[i] != 0:
                     self.table.add_weighted(dim, &out[i, 0], &rows[i, 0], weights[i])
 
-    def score_probe(self, const float[::1] x):
+    def score_probe(self, const float[::1] x) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The sigmoid of the kernels and -log(sigmoid), for tests of their stated error."""
         sigmoid = np.empty(x.shape[0], np.float32)
         loss = np.empty(x.shape[0], np.float32)
         cdef float[::1] a = sigmoid

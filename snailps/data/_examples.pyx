@@ -105,7 +105,7 @@ cdef enum:
 if not open_locale():
     raise ImportError("the C library has no locale named C")
 
-FAULTS = {
+FAULTS: dict[int, str] = {
     FAULT_LABEL: "label", FAULT_INDEX: "index", FAULT_COLON: "colon", FAULT_VALUE: "value",
     FAULT_FIELD: "field", FAULT_FEATURE: "feature", FAULT_QID: "qid", FAULT_CELLS: "cells",
     FAULT_QUOTE: "quote", FAULT_CELL: "cell",
@@ -122,14 +122,14 @@ class Examples(NamedTuple):
     text.
     """
 
-    labels: object
-    ptr: object
-    keys: object
-    values: object
-    fields: object
+    labels: NDArray[np.float64]
+    ptr: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    values: NDArray[np.float32]
+    fields: NDArray[np.int32]
     bad: int
-    weights: object = np.zeros(0, np.float32)
-    cells: object = ()
+    weights: NDArray[np.float32] = np.zeros(0, np.float32)
+    cells: Sequence[list[bytes]] = ()
 
 
 class Fault(NamedTuple):
@@ -199,11 +199,11 @@ cdef class Sink:
     def __dealloc__(self):
         free(self.cells)
 
-    def column(self, int64_t text, int64_t texts):
+    def column(self, int64_t text, int64_t texts) -> list[bytes]:
         """The cells of a column of kind text."""
         return [bytes_of(&self.cells[i * texts + text]) for i in range(self.out.n)]
 
-    def examples(self, bint has_fields):
+    def examples(self, bint has_fields) -> Examples:
         """The examples read so far; views of the arrays."""
         n, nnz = self.out.n, self.out.nnz
         return Examples(self.labels[:n], self.ptr[:n + 1], self.keys[:nnz], self.values[:nnz],
@@ -266,7 +266,7 @@ cdef object fault_of(const Trouble *trouble, const uint8_t *text, Py_ssize_t off
                  trouble.column, trouble.cells)
 
 
-BUILDS = tuple(name for i, name in enumerate(("base", "avx2", "avx512"))
+BUILDS: tuple[str, ...] = tuple(name for i, name in enumerate(("base", "avx2", "avx512"))
                if plain_lines_of(<int>i) != NULL)
 
 
@@ -279,7 +279,7 @@ cdef class EntryReader:
     cdef EntryRules rules
     cdef bint skip
 
-    def __cinit__(self, bint has_fields, int hash_bits, bint skip, build=""):
+    def __cinit__(self, bint has_fields, int hash_bits, bint skip, build: str = ""):
         if not 0 <= hash_bits <= 62:
             raise ValueError(f"expected hash_bits of 0 to 62, got {hash_bits}")
         self.rules.has_fields = has_fields
@@ -288,7 +288,8 @@ cdef class EntryReader:
             self.rules.plain = plain_lines_of(<int>BUILDS.index(build) if build else len(BUILDS) - 1)
         self.skip = skip
 
-    def read(self, bytes data not None, Py_ssize_t begin=0, end=None):
+    def read(self, bytes data not None, Py_ssize_t begin=0,
+             end: int | None = None) -> tuple[Examples, Fault | None]:
         """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
 
         Reading stops there, unless `skip`; the fault's offset is from `begin` on.
@@ -305,13 +306,13 @@ cdef class EntryReader:
         return sink.examples(self.rules.has_fields), fault
 
 
-def hash_bytes(uint64_t seed, bytes text not None):
+def hash_bytes(uint64_t seed, bytes text not None) -> int:
     """64-bit hash of a text, given a seed (docs/sparse_data.md)."""
     padded = text + bytes(8)
     return hash_text(seed, <const uint8_t *>PyBytes_AS_STRING(padded), PyBytes_GET_SIZE(text))
 
 
-def rows_end(bytes data not None, bytes separator, int quotes):
+def rows_end(bytes data not None, bytes separator, int quotes) -> int:
     """The end of the last complete row; `separator` and `quotes` are those of `RowReader`."""
     cdef CellRules rules
     cdef bytes text
@@ -324,7 +325,7 @@ def rows_end(bytes data not None, bytes separator, int quotes):
     return rows_end_of(<const uint8_t *>PyBytes_AS_STRING(text), size, &rules)
 
 
-def first_row(bytes data not None, bytes separator, int quotes):
+def first_row(bytes data not None, bytes separator, int quotes) -> tuple[list[bytes], int]:
     """The cells of a text's first row, up to a malformed one, and its end."""
     cdef CellRules rules
     cdef bytes text = padded(data) if data else b"\n" + bytes(PAD)
@@ -355,7 +356,8 @@ cdef class RowReader:
     cdef Column *columns
     cdef object bounds, bucket_keys     # keep what `rules` points to
 
-    def __cinit__(self, columns, bytes separator, int quotes, int hash_bits, bint skip):
+    def __cinit__(self, columns: Sequence[snailps.data.columns.Column], bytes separator, int quotes,
+                  int hash_bits, bint skip):
         cdef double[::1] bounds
         cdef uint64_t[::1] bucket_keys
         cdef Column *made
@@ -398,7 +400,8 @@ cdef class RowReader:
     def __dealloc__(self):
         free(self.columns)
 
-    def read(self, bytes data not None, Py_ssize_t begin=0, end=None):
+    def read(self, bytes data not None, Py_ssize_t begin=0,
+             end: int | None = None) -> tuple[Examples, Fault | None]:
         """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
 
         Reading stops there, unless `skip`; the fault's offset is from `begin` on.

@@ -75,7 +75,8 @@ cdef inline uint8_t *write_number(uint8_t *to, double x, uint8_t behind) noexcep
     return to + 1
 
 
-def rows_as_text(const float[:, :] rows not None):
+def rows_as_text(const float[:, :] rows not None) -> bytes:
+    """A line a row: numbers with six decimals, a blank between; ValueError from 1e9 on."""
     cdef Py_ssize_t i, j, n = rows.shape[0], dim = rows.shape[1]
     cdef int64_t wrong = 0
     if dim < 1:
@@ -108,7 +109,8 @@ cdef uint8_t *write_exactly(uint8_t *to, double x) except NULL with gil:
     return to + length
 
 
-def word_lines(words not None, const float[:, ::1] rows not None):
+def word_lines(words not None: Sequence[bytes], const float[:, ::1] rows not None) -> memoryview:
+    """A line a word: the word and its row (float32 (n, dim), contiguous), as printf's ``%.5g``."""
     packed = PackedWords.of(words)
     cdef const uint8_t[::1] text = packed.text
     cdef const uint64_t[::1] starts = packed.starts
@@ -155,7 +157,12 @@ cdef bint read_numbers(const uint8_t *at, const uint8_t *end, float *row,
     return at == end
 
 
-def read_word_lines(list lines not None, float[:, ::1] rows not None):
+def read_word_lines(list lines not None: list[bytes],
+                    float[:, ::1] rows not None) -> list[bytes] | None:
+    """Read what `word_lines` writes into `rows` (float32 (n, dim), nearest values); the words.
+
+    None for other lines: `rows` is then undefined.  Each line has its newline.
+    """
     cdef Py_ssize_t i, length, n = rows.shape[0], dim = rows.shape[1]
     cdef const uint8_t *text
     cdef const uint8_t *blank

@@ -296,7 +296,8 @@ cdef class KeyNumbers:
         self.before = used
         return used
 
-    def number(self, const uint64_t[::1] keys not None):
+    def number(self,
+               const uint64_t[::1] keys not None) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
         """The different keys (uint64 (u,)), in order of first appearance, and rows (int32 (n,)).
 
         ``unique[rows]`` are the keys, fewer than 2^31.
@@ -314,7 +315,9 @@ cdef class KeyNumbers:
             used = self.add(&keys[0], n, &unique[0], &rows[0], 0)
         return shortened(unique_array, used), row_array
 
-    def number_columns(self, const uint64_t[:, :] keys not None):
+    def number_columns(self,
+                       const uint64_t[:, :] keys not None) -> tuple[
+            NDArray[np.uint64], list[int], NDArray[np.int32]]:
         """The different keys of each column of keys (n, c), and rows among those of all columns.
 
         `unique` has those of each column in order of first appearance, which begin at c + 1 `starts`;
@@ -375,11 +378,13 @@ cdef class KeptNumbers:
     def __len__(self):
         return self.known
 
-    def begin_round(self):
+    def begin_round(self) -> None:
         """Mark every key as not touched."""
         memset(&self.touched[0], 0, ((self.known + 63) // 64) * sizeof(uint64_t))
 
-    def find(self, const uint64_t[::1] keys not None):
+    def find(self,
+             const uint64_t[::1] keys not None) -> tuple[
+            NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
         """Numbers of known keys (-1: unknown), places of unknown ones, numbers first touched this round.
 
         All int32; fewer than 2^31 keys.
@@ -397,7 +402,7 @@ cdef class KeptNumbers:
                               &missing[0], &touched[0], &touch_num)
         return row_array, missing_array[:lacks].copy(), touched_array[:touch_num].copy()
 
-    def touch(self, const int32_t[::1] rows not None):
+    def touch(self, const int32_t[::1] rows not None) -> NDArray[np.int32]:
         """Which of these numbers, each below ``len(self)``, are first touched this round, int32.
 
         Several threads may call it at once.
@@ -423,7 +428,7 @@ cdef class KeptNumbers:
         return array[:count].copy()
 
     def number(self, const uint64_t[::1] keys not None, const int32_t[::1] missing not None,
-               int32_t[::1] rows not None):
+               int32_t[::1] rows not None) -> tuple[NDArray[np.uint64], bool]:
         """Number keys that `find` did not know, write the numbers to `rows`, and touch them.
 
         Returns the different new keys, which got the next numbers in this order, and whether all had
@@ -457,10 +462,12 @@ cdef class WordNumbers:
 
     cdef object _places
 
-    def __init__(self, bound):
+    def __init__(self, bound: int):
         self._places = np.full(bound, -1, np.int32)
 
-    def number(self, const int32_t[::1] first not None, const int32_t[::1] second not None):
+    def number(self, const int32_t[::1] first not None,
+               const int32_t[::1] second not None) -> tuple[
+            NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
         """Different words of two arrays (int32), in order of first appearance, and each word's place."""
         cdef int32_t[::1] places = self._places
         cdef int64_t bound = places.shape[0], known = 0, i
@@ -509,11 +516,12 @@ cdef KeyNumbers own_table():
         return _local.table
 
 
-def number_keys(keys):
+def number_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     """`KeyNumbers.number` with a table of the calling thread's own."""
     return own_table().number(keys)
 
 
-def number_columns(keys):
+def number_columns(keys: NDArray[np.uint64]) -> tuple[
+        NDArray[np.uint64], list[int], NDArray[np.int32]]:
     """`KeyNumbers.number_columns` with a table of the calling thread's own."""
     return own_table().number_columns(keys)

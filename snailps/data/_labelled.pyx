@@ -37,16 +37,16 @@ cdef const uint8_t *END_TEXT = b"</s>\0\0\0\0"
 cdef Token END
 read_token(END_TEXT, 4, &END)
 
-GRAM_MAX = C_GRAM_MAX
+GRAM_MAX: int = C_GRAM_MAX
 
 
 class Lines(NamedTuple):
     """A text as lines of features; see `LineReader.read`."""
 
-    feature_ptr: object
-    features: object
-    label_ptr: object
-    labels: object
+    feature_ptr: NDArray[np.int64]
+    features: NDArray[np.int32]
+    label_ptr: NDArray[np.int64]
+    labels: NDArray[np.int32]
     tokens: int
     unread: int
 
@@ -194,8 +194,9 @@ cdef class LineReader:
     cdef bytes prefix
     cdef readonly int64_t space
 
-    def __cinit__(self, words, labels, *, bytes label_prefix not None, int word_ngrams=1,
-                  int minn=0, int maxn=0, int64_t bucket=0):
+    def __cinit__(self, words: Sequence[bytes], labels: Sequence[bytes], *,
+                  bytes label_prefix not None, int word_ngrams=1, int minn=0, int maxn=0,
+                  int64_t bucket=0):
         if not 1 <= word_ngrams <= C_GRAM_MAX:
             raise ValueError(f"expected word_ngrams of 1 to {C_GRAM_MAX}, got {word_ngrams}")
         if not label_prefix:
@@ -213,7 +214,7 @@ cdef class LineReader:
         self.rules.maxn = maxn
         self.space = len(words) + (bucket if hashes else 0)
 
-    def read(self, const uint8_t[::1] data not None):
+    def read(self, const uint8_t[::1] data not None) -> Lines:
         """The lines of a text, without the GIL; a last line without newline has no `</s>`, as in
         fastText.
 
@@ -253,7 +254,7 @@ cdef class LineReader:
                      labels[:reading.labels], reading.tokens, reading.unread)
 
 
-def grown(array, used, needed):
+def grown(array: NDArray[Any], used: int, needed: int) -> NDArray[Any]:
     """The array with room for `needed` entries, at least doubled if it grows."""
     if needed <= len(array):
         return array
@@ -262,7 +263,7 @@ def grown(array, used, needed):
     return larger
 
 
-def number_rows(int32_t[::1] ids not None, int32_t[::1] place not None):
+def number_rows(int32_t[::1] ids not None, int32_t[::1] place not None) -> NDArray[np.int32]:
     """Number ids by first appearance, in place; return the different ids (int32) in this order.
 
     Ids are below ``len(place)``; an id out of range leaves `ids` partly numbered.  `place` is all -1

@@ -53,7 +53,8 @@ cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nog
     return 0
 
 
-def gathered(fds, Py_ssize_t size, list buffers not None, ranges not None):
+def gathered(fds: int | Sequence[int], Py_ssize_t size, list buffers not None: list[tuple[int, bytes]],
+             ranges not None: NDArray[np.int64] | list[tuple[int, int, int]]) -> bytes:
     """`size` bytes: zeros but for buffers and ranges of files.
 
     `buffers` are (offset, bytes), `ranges` int64 (n, 3): offset in the result, offset in the file,
@@ -93,7 +94,7 @@ def gathered(fds, Py_ssize_t size, list buffers not None, ranges not None):
     return out
 
 
-def first_falling(const int64_t[::1] ptr not None):
+def first_falling(const int64_t[::1] ptr not None) -> int:
     """Index of the first pointer that is below the one before; -1: none is."""
     cdef Py_ssize_t i, n = ptr.shape[0]
     with nogil:
@@ -105,7 +106,7 @@ def first_falling(const int64_t[::1] ptr not None):
     return i
 
 
-def first_not_finite(const float[::1] values not None):
+def first_not_finite(const float[::1] values not None) -> int:
     """Index of the first number that is NaN or infinite; -1: all are finite."""
     cdef Py_ssize_t i = 0, k, stop, n = values.shape[0], found = -1
     cdef const uint32_t *bits
@@ -149,7 +150,8 @@ cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, i
     return -1
 
 
-def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
+def wide_keys(keys not None: NDArray[Any], uint64_t limit, bint hashed,
+              int hash_bits) -> tuple[NDArray[np.uint64], int]:
     """Keys as uint64, folded to `hash_bits` (0: not), and the index of the first not below `limit`, or
     -1.
 
@@ -176,7 +178,8 @@ def wide_keys(keys not None, uint64_t limit, bint hashed, int hash_bits):
     return made, wrong
 
 
-def hash_texts(uint64_t seed, texts not None, uint64_t[::1] out not None, uint8_t[::1] there not None):
+def hash_texts(uint64_t seed, texts not None: Sequence[Any], uint64_t[::1] out not None,
+               uint8_t[::1] there not None) -> int:
     """Hash texts, given a seed, as `_examples.hash_bytes` does; index of the first non-text, or -1.
 
     None, NaN (what differs from itself) and empty texts are missing: `out` (uint64 (n,)) is 0 and

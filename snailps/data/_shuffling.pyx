@@ -50,7 +50,7 @@ cdef void copy_rows(const uint32_t *order, int64_t n, const int64_t *ptr, const 
         to += end - begin
 
 
-def drawn_order(uint64_t seed, int64_t n):
+def drawn_order(uint64_t seed, int64_t n) -> NDArray[np.uint32]:
     """A permutation of 0 to n - 1, uint32, that `seed` (uint64) determines."""
     cdef uint32_t[::1] order
     if not 0 <= n < 1 << 32:
@@ -72,7 +72,8 @@ cdef object check_rows(const int64_t[::1] ptr, const uint32_t[::1] order):
         raise ValueError(f"expected numbers of {n} rows")
 
 
-def pointers_in_order(const int64_t[::1] ptr not None, const uint32_t[::1] order not None):
+def pointers_in_order(const int64_t[::1] ptr not None,
+                      const uint32_t[::1] order not None) -> NDArray[np.int64]:
     """Pointers of rows of a CSR matrix in another order; the first is 0."""
     cdef int64_t i, n = order.shape[0]
     cdef int64_t[::1] behind
@@ -86,8 +87,8 @@ def pointers_in_order(const int64_t[::1] ptr not None, const uint32_t[::1] order
     return found
 
 
-def entries_in_order(array not None, const int64_t[::1] ptr not None,
-                     const uint32_t[::1] order not None):
+def entries_in_order(array not None: NDArray[Any], const int64_t[::1] ptr not None,
+                     const uint32_t[::1] order not None) -> NDArray[Any]:
     """The entries of rows of a CSR matrix in another order.
 
     Row i has ``array[ptr[i] : ptr[i + 1]]``; `ptr` must not fall.

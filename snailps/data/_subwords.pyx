@@ -83,7 +83,7 @@ cdef inline bint is_end(const uint8_t *word, Py_ssize_t length) noexcept nogil:
     return length == 4 and memcmp(word, b"</s>", 4) == 0
 
 
-def check_settings(minn, maxn, bucket, nwords):
+def check_settings(minn: int, maxn: int, bucket: int, nwords: int) -> None:
     """Raise ValueError unless the settings make sense and every id fits an int32."""
     if not 0 <= minn or not 0 <= maxn < 1 << 31:
         raise ValueError(f"expected minn and maxn of 0 or more, got minn {minn}, maxn {maxn}")
@@ -95,7 +95,7 @@ def check_settings(minn, maxn, bucket, nwords):
         raise ValueError(f"expected words + bucket of at most 2^31 ids, got {nwords} + {bucket}")
 
 
-def ngram_hash(const uint8_t[::1] ngram not None):
+def ngram_hash(const uint8_t[::1] ngram not None) -> int:
     """fastText's hash of an n-gram: uint32, to be taken modulo the buckets.
 
     >>> hex(ngram_hash(b"a"))
@@ -104,7 +104,8 @@ def ngram_hash(const uint8_t[::1] ngram not None):
     return fnv_hash(&ngram[0] if ngram.shape[0] else NULL, ngram.shape[0])
 
 
-def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket, int64_t nwords):
+def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket,
+                int64_t nwords) -> NDArray[np.int32]:
     """Ids of the n-grams of any word (bytes), known or not; empty for `</s>`.
 
     n-grams have `minn` to `maxn` characters, the brackets of `<word>` included; `maxn` 0: none.  Ids are
@@ -124,7 +125,8 @@ def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket, int64_t
     return ids
 
 
-def subwords_csr(words, int minn, int maxn, int64_t bucket):
+def subwords_csr(words: Sequence[bytes], int minn, int maxn,
+                 int64_t bucket) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The bag of every word, ``ids[indptr[i] : indptr[i + 1]]``: its own id, then those of its n-grams.
 
     `indptr` is int64, `ids` int32; n-grams are from ``len(words)`` on, repeats kept.  With `maxn` 0 a

@@ -226,7 +226,7 @@ cdef class WordCounter:
     def __len__(self):
         return self.table.words
 
-    def count(self, const uint8_t[::1] data not None):
+    def count(self, const uint8_t[::1] data not None) -> int:
         """Count the tokens of a text that begins and ends between two tokens; their number.
 
         One `</s>` a newline included.  DataError from 2^31 different words on.
@@ -252,7 +252,7 @@ cdef class WordCounter:
             self.unread += unread
         return counted
 
-    def words(self):
+    def words(self) -> snailps.data.packed_words.PackedWords:
         """The different words (`PackedWords`, a copy)."""
         with self.lock:
             text = np.empty(self.table.arena_used, dtype=np.uint8)
@@ -260,17 +260,17 @@ cdef class WordCounter:
             copy_words(&self.table, text, starts)
             return PackedWords(text, starts)
 
-    def counts(self):
+    def counts(self) -> NDArray[np.int64]:
         """Occurrences of each word (int64 (n,), a copy) in `words`' order."""
         with self.lock:
             return self.counts_array[:self.table.words].copy()
 
     @property
-    def dump_bytes(self):
+    def dump_bytes(self) -> int:
         """Length of `dump`."""
         return HEADER_BYTES + 16 * self.table.words + self.table.arena_used
 
-    def dump(self):
+    def dump(self) -> bytes:
         """The counter as bytes for `merge`, in the layout of `word_counts`."""
         with self.lock:
             # Views: `pack` makes the only copy.  A view of no bytes is refused, so add one.
@@ -279,7 +279,7 @@ cdef class WordCounter:
             return pack(DUMP_MAGIC, self.counts_array[:self.table.words], starts[1:], text,
                         self.tokens)
 
-    def merge(self, part):
+    def merge(self, part: bytes) -> None:
         """Add the counts of another counter's `dump`, checked.
 
         After an error the counter is as before: the part may come again.
@@ -381,7 +381,7 @@ cdef class Lexicon:
     used, not copied.
     """
 
-    def __cinit__(self, words):
+    def __cinit__(self, words: Sequence[bytes]):
         cdef const uint8_t[::1] text
         cdef const uint64_t[::1] starts
         cdef int64_t faulty
@@ -408,7 +408,7 @@ cdef class Lexicon:
     def __len__(self):
         return self.table.words
 
-    def index(self, bytes word not None):
+    def index(self, bytes word not None) -> int:
         """Id of a word, -1 if it is unknown."""
         cdef Token token
         cdef Py_ssize_t length = PyBytes_GET_SIZE(word)
@@ -417,7 +417,7 @@ cdef class Lexicon:
             return -1
         return find_word(&self.table, &token)
 
-    def indices(self, words not None):
+    def indices(self, words not None: Sequence[bytes]) -> NDArray[np.int64]:
         """Ids of many words (int64), -1 for unknown ones."""
         packed = PackedWords.of(words)
         cdef const uint8_t[::1] text = packed.text
@@ -434,7 +434,8 @@ cdef class Lexicon:
                     out[i] = find_word(&self.table, &token)
         return ids
 
-    def encode(self, const uint8_t[::1] data not None, keep=None, uint64_t seed=0):
+    def encode(self, const uint8_t[::1] data not None, keep: NDArray[np.float32] | None = None,
+               uint64_t seed=0) -> tuple[NDArray[np.int32], int]:
         """The ids of a text that begins and ends between two tokens, and the count of all tokens read.
 
         A sentence ends as in fastText: after `</s>`, if that is a word of this lexicon, or once it has

@@ -5,8 +5,7 @@
 `base` is what all estimators are, `parameters` which settings of a model they have, `corpus` how
 texts reach a job, `validation` what X and y may be, `sparse` what estimators of rows are, `jobs`
 the job, `monitor` and `display` what is seen of it.  The classes are loaded when they are first
-asked for; their constructors are typed in ``__init__.pyi``, which
-`python -m snailps.estimators.stub` writes.
+asked for; the build writes ``__init__.pyi``, the types of their constructors.
 """
 
 from __future__ import annotations

@@ -11,6 +11,6 @@ cdef extern from "kernels/_table.h":
     KernelTable snail_table
 
 
-def table():
+def table() -> object:
     """PyCapsule "snailps.kernels": pointer to this build's static table."""
     return PyCapsule_New(&snail_table, b"snailps.kernels", NULL)

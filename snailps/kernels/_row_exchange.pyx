@@ -37,11 +37,18 @@ cdef enum:
 cdef float C_CORRELATION = 0.3, C_FAR_OF_ALL = 2.0, C_ONE_STEP = 1.01, LEAST_OWN = 1e-4
 cdef float C_OTHERS_LEAST = 0.3
 
-CORRELATION = C_CORRELATION
-FAR_OF_ALL = C_FAR_OF_ALL
-ONE_STEP = C_ONE_STEP
-OTHERS_LEAST = C_OTHERS_LEAST
-QUIET_MAX = C_QUIET_MAX
+# Part of a step's curvature that all workers have in common.
+CORRELATION: Final[float] = C_CORRELATION
+# Steps of all workers x rate x curvature from which half of a delta's rest is given up, of a row that
+# every example uses: a bias would swing to and fro.
+FAR_OF_ALL: Final[float] = C_FAR_OF_ALL
+# Up to so many steps (estimated) a delta is pushed whole.
+ONE_STEP: Final[float] = C_ONE_STEP
+# Steps of each other worker for one of this one, at least, by which AdaGrad's steps are shortened: of
+# rows with one step others are seldom seen, but have often made one, too.
+OTHERS_LEAST: Final[float] = C_OTHERS_LEAST
+# A row that no other worker has changed is pulled in every 2nd, 4th, then 8th round that uses it.
+QUIET_MAX: Final[int] = C_QUIET_MAX
 
 cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
     uint32_t key[2]
@@ -50,12 +57,20 @@ cdef struct Record:             # of a row; its base follows, so records are not
 
 
 cdef class Motion:
-    """How far steps move rows; see `_row_exchange.pyi`."""
+    """What a model knows about its steps: rate x curvature x steps, how far they move a row.
+
+    `method`: 1 (rows without state), 2 (AdaGrad) or 4 (FTRL): 1, 2 or 3 parts of `dim` columns.
+    `outputs`: the first columns, weights of outputs; the others are factors, which move together.
+    `far`: steps of all workers from which half of a delta's rest is given up, of any row; infinite
+    if steps on rare rows add up however many workers make them.  `least`: added to the root of a
+    sum of squared gradients: epsilon, or FTRL's beta.  `lr`, `l1`, `beta`: FTRL's, whose z must
+    agree with a reduced weight.
+    """
 
     cdef int method
     cdef int64_t dim, outputs, parts
     cdef float far, least, others_least, lr, l1, beta
-    cdef public float a_step, a_factor_step
+    cdef public float a_step, a_factor_step     # rate x curvature of a step, before any root
     cdef FtrlBy ftrl
 
     def __init__(self, int method, Py_ssize_t dim, *, Py_ssize_t outputs=0, float far,
@@ -173,7 +188,13 @@ cdef inline void reduce(Motion motion, const float *row, int64_t stride, float *
 
 
 cdef class RowExchange:
-    """Bases, keys and measurements of rows; see `_row_exchange.pyi`."""
+    """Bases, keys and measurements of rows by place, and what an exchange makes of them.
+
+    rows float32[room, parts x stride], as trained; 16 bytes, the base and 5 bytes a place beside
+    them are taken when it is first written.  Without `bases`, `send` and `merge` are refused.
+    Threads may call `load` and `send` for different places at once; nothing may change rows
+    meanwhile.  Places out of range, or arrays that do not fit each other, raise ValueError.
+    """
 
     cdef float[:, ::1] rows
     cdef float[:, ::1] records
@@ -232,7 +253,8 @@ cdef class RowExchange:
                            FETCH_AT_CLIENT)
 
     def load(self, const int32_t[::1] places not None, const uint64_t[::1] keys not None,
-             const float[:, ::1] packed not None, double now):
+             const float[:, ::1] packed not None, double now) -> None:
+        """Take rows as pulled, which are also their bases; `now` in examples."""
         cdef Py_ssize_t i, n = keys.shape[0]
         cdef int64_t p, j
         cdef Record *of
@@ -255,7 +277,8 @@ cdef class RowExchange:
                         row[p * self.stride + j] = from_[p * self.dim + j]
                     memset(row + p * self.stride + self.dim, 0, (self.stride - self.dim) * sizeof(float))
 
-    def keep_bases(self, Py_ssize_t used):
+    def keep_bases(self, Py_ssize_t used) -> None:
+        """Keep bases from now on: rows below `used` count as just sent."""
         cdef const float[:, ::1] before = self.records
         cdef int64_t i, p
         if not 0 <= used <= self.rows.shape[0]:
@@ -272,7 +295,7 @@ cdef class RowExchange:
                            self.dim * sizeof(float))
                 self.quiet[i] |= PUSHED
 
-    def keys(self, const int32_t[::1] places not None):
+    def keys(self, const int32_t[::1] places not None) -> NDArray[np.uint64]:
         cdef Py_ssize_t i
         self.check(places, -1, 0, None)
         array = np.empty(places.shape[0], np.uint64)
@@ -284,7 +307,8 @@ cdef class RowExchange:
                 memcpy(&keys[i], self.record(places[i]).key, sizeof(uint64_t))
         return array
 
-    def subtract(self, const int32_t[::1] places not None, float[:, ::1] packed not None):
+    def subtract(self, const int32_t[::1] places not None, float[:, ::1] packed not None) -> None:
+        """``packed = rows - packed``: deltas of rows whose bases were pulled."""
         cdef Py_ssize_t i, n = places.shape[0]
         cdef int64_t p, j
         cdef float *row
@@ -303,7 +327,10 @@ cdef class RowExchange:
     # ---- frequencies ---------------------------------------------------------------------------
 
     def count(self, const int32_t[::1] places not None, Py_ssize_t examples, float memory,
-              const float[::1] weights=None):
+              const float[::1] weights=None) -> None:
+        """Count steps (`weights`; None: one each) at places in a sample; earlier counts weigh
+        `memory`.
+        """
         cdef Py_ssize_t i, n = places.shape[0]
         cdef float one
         self.check(places, -1, 0, None)
@@ -330,7 +357,8 @@ cdef class RowExchange:
                         fetch_to_write(&self.counts[places[i + AHEAD]])
                     self.counts[places[i]] += one * weights[i]
 
-    def frequent(self, Py_ssize_t used, double least):
+    def frequent(self, Py_ssize_t used, double least) -> NDArray[np.int32]:
+        """Places below `used` with a count above `least`, ascending."""
         cdef Py_ssize_t i, found = 0
         cdef float bound = <float>(least * self.weight)
         if not 0 <= used <= self.counts.shape[0]:
@@ -344,12 +372,18 @@ cdef class RowExchange:
                     found += 1
         return array[:found].copy()
 
-    def counted(self, const int32_t[::1] places not None):
+    def counted(self, const int32_t[::1] places not None) -> NDArray[np.float32]:
         self.check(places, -1, 0, None)
         return np.asarray(self.counts)[np.asarray(places)] / np.float32(self.weight)
 
     def intervals(self, Motion motion not None, const int32_t[::1] places not None, *, int workers,
-                  float drift, float steps_min, double now):
+                  float drift, float steps_min,
+                  double now) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Examples between two exchanges of counted rows, and when the last exchange was.
+
+        An interval lasts until the steps of all workers reach `drift`, and `steps_min` own steps at
+        least.
+        """
         cdef Py_ssize_t i, n = places.shape[0]
         cdef float factor, step
         self.check(places, -1, 0, motion)
@@ -374,7 +408,14 @@ cdef class RowExchange:
 
     def send(self, Motion motion not None, const int32_t[::1] places not None,
              uint64_t[::1] keys not None, float[:, ::1] deltas not None, *, int workers, double now,
-             bint giving):
+             bint giving) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Shares of the deltas of rows into `deltas` (n, width), and their keys; bases include the
+        shares.
+
+        With AdaGrad and several workers, steps (in rows as well) are first shortened to what they
+        would be behind those of the others.  Returns, if `giving`, what local copies lose when the
+        answer comes, and at which of the places.
+        """
         cdef Py_ssize_t i, n = places.shape[0], given_num = 0
         cdef int64_t p, j
         cdef Record *of
@@ -460,14 +501,21 @@ cdef class RowExchange:
                 given[j] = (given[j] - delta[j]) * (1 - held)
         return held
 
-    def asked(self, const int32_t[::1] places not None):
+    def asked(self, const int32_t[::1] places not None) -> None:
+        """Rows are pulled behind what was sent last: they are not stale."""
         cdef Py_ssize_t i
         self.check(places, -1, 0, None)
         with nogil:
             for i in range(places.shape[0]):
                 self.quiet[places[i]] &= <uint8_t>~PUSHED
 
-    def stale(self, const int32_t[::1] places not None, *, bint quiet_too=False):
+    def stale(self, const int32_t[::1] places not None, *,
+              bint quiet_too=False) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+        """Places, and keys, that were sent without an answer since; they count as asked for now.
+
+        Rows that no other worker changed lately are left out of most calls (QUIET_MAX), unless
+        `quiet_too`.
+        """
         cdef Py_ssize_t i, found = 0
         cdef uint8_t quiet, skipped
         self.check(places, -1, 0, None)
@@ -494,7 +542,8 @@ cdef class RowExchange:
 
     def merge(self, Motion motion not None, const int32_t[::1] places not None,
               const float[:, ::1] answers not None, const float[:, ::1] given not None,
-              const int32_t[::1] given_at not None):
+              const int32_t[::1] given_at not None) -> None:
+        """Add what others changed since `send`, take away what was given up; new bases."""
         cdef Py_ssize_t i, n = places.shape[0], next_given = 0, given_num = given_at.shape[0]
         cdef int64_t p, j, first
         cdef Record *of

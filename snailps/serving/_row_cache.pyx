@@ -29,7 +29,9 @@ cdef enum:
     OLD_ = 1
     FRESH_ = 2
 
-NOT_THERE, OLD, FRESH = NOT_THERE_, OLD_, FRESH_
+NOT_THERE: int = NOT_THERE_
+OLD: int = OLD_
+FRESH: int = FRESH_
 
 cdef struct Set:
     uint64_t keys[WAYS]
@@ -172,11 +174,12 @@ cdef class RowCache:
         self.data = <char *>&rows[0, 0]
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """Bytes of all that is kept when it is full."""
         return self.set_num * SET_BYTES + self.capacity * 4 * <int64_t>self.dim
 
-    def find(self, keys, uint64_t oldest, rows):
+    def find(self, keys: NDArray[np.uint64], uint64_t oldest,
+             rows: NDArray[np.float32]) -> tuple[NDArray[np.uint8], int]:
         """Copies the rows of keys that are kept.
 
         Parameters
@@ -215,7 +218,7 @@ cdef class RowCache:
             copy_out(self.data, 4 * self.dim, &places[0], n, <char *>&to[0, 0])
         return found, fresh
 
-    def put(self, keys, rows, uint64_t now):
+    def put(self, keys: NDArray[np.uint64], rows: NDArray[np.float32], uint64_t now) -> None:
         """Keeps rows float32 (n, dim) of keys uint64 (n,), as of the time `now`, from 1 on."""
         cdef const uint64_t[::1] given = keys
         cdef const float[:, ::1] values = rows
@@ -234,7 +237,7 @@ cdef class RowCache:
         self.rows += made
         self.evicted += gone
 
-    def clear(self):
+    def clear(self) -> None:
         """Keeps nothing any more."""
         self._memory[:] = 0
         self.rows = 0

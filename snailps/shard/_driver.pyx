@@ -124,11 +124,11 @@ cdef class ShardDriver:
     cdef char *body                 # aligned room for one body
     cdef char *out
     cdef object tell
-    cdef public object link
+    cdef public object link  # type: int
     cdef public bint woken
     cdef public bint closed
-    cdef public list hung_up
-    cdef public list cut_links
+    cdef public list hung_up  # type: list[int]
+    cdef public list cut_links  # type: list[int]
     cdef public bint primary_heard
     cdef double park_limit_s
     cdef double silence_limit_s
@@ -178,7 +178,7 @@ cdef class ShardDriver:
 
     # --- requests
 
-    def ask(self, connection, bytes frame, double now=0.0):
+    def ask(self, connection: int, bytes frame, double now=0.0) -> Answer:
         """Hands in a data frame of a connection (any number); an `Answer`.
 
         What becomes of one that is parked or held comes of `turn`.
@@ -198,7 +198,7 @@ cdef class ShardDriver:
             self.parked.append(_Parked(connection, frame, answer.reason, self.now, limit_s))
         return answer
 
-    def released(self):
+    def released(self) -> list[tuple[int, bytes]]:
         """Held replies that may go out by now: list of (connection, frame)."""
         cdef Held first
         found = []
@@ -206,7 +206,7 @@ cdef class ShardDriver:
             found.append((first.conn_id, _frame(first.kind, first.request, b"")))
         return found
 
-    def close(self, connection):
+    def close(self, connection: int) -> None:
         """The connection has ended: forgets what was kept for it."""
         held_forget(&self.stream, connection)
         self.parked = [one for one in self.parked if one.connection != connection]
@@ -278,7 +278,7 @@ cdef class ShardDriver:
 
     # --- time
 
-    def turn(self, double now):
+    def turn(self, double now) -> list[Sent]:
         """What goes out by now on connections, in order: list of `Sent`.
 
         Tries parked requests and frames of the primary again, refuses those whose time is over, gives up
@@ -305,7 +305,7 @@ cdef class ShardDriver:
         return found
 
     @property
-    def due(self):
+    def due(self) -> float:
         """When `turn` and `take_stream` must be called next; -inf: at once; inf: nothing waits."""
         cdef Stream *s = &self.stream
         if self.woken or self.seeding:
@@ -325,7 +325,8 @@ cdef class ShardDriver:
 
     # --- orders
 
-    def post(self, do, done, bint at_standby=False):
+    def post(self, do: Callable[[], Any], done: Callable[[Any, BaseException | None], None],
+             bint at_standby=False) -> None:
         """Runs ``do()``; then ``done(result, error)``, once.
 
         With `at_standby` that comes once the standby has what it forwarded, or need not have it, from any
@@ -354,7 +355,7 @@ cdef class ShardDriver:
             _, done, result = self.orders.popleft()
             done(result, None)
 
-    def stop(self):
+    def stop(self) -> None:
         """The shard serves no more: everything is to be closed."""
         self.ended = self.closed = True
         self._cut()
@@ -365,7 +366,7 @@ cdef class ShardDriver:
 
     # --- the stream to the standby
 
-    def take_stream(self, double now=0.0, most=math.inf):
+    def take_stream(self, double now=0.0, most: float = math.inf) -> list[bytes]:
         """Frames that are to be sent to the standby now; copies more to a new one.
 
         With `most`, no more than so many bytes, or one frame: the others wait here.
@@ -396,7 +397,7 @@ cdef class ShardDriver:
             self.woken = True
         return found
 
-    def acknowledge(self, bytes frame, double now=0.0):
+    def acknowledge(self, bytes frame, double now=0.0) -> None:
         """Takes an answer of the standby's `replay`."""
         cdef Stream *s = &self.stream
         self.now = max(self.now, now)
@@ -415,7 +416,7 @@ cdef class ShardDriver:
         self._end_lost()
         self._complete()
 
-    def lose_stream(self, why):
+    def lose_stream(self, why: str) -> None:
         """The standby cannot be reached any more."""
         text = why.encode()
         stream_break(&self.stream, text)
@@ -439,7 +440,7 @@ cdef class ShardDriver:
 
     # --- the stream of a primary
 
-    def accept_stream(self, connection):
+    def accept_stream(self, connection: int) -> None:
         """A connection has shaken hands as that of a primary.
 
         Raises
@@ -455,7 +456,7 @@ cdef class ShardDriver:
         self.replayed = self.replayed_bytes = 0
         self.stuck.clear()
 
-    def replay(self, bytes frame, double now=0.0, connection=0):
+    def replay(self, bytes frame, double now=0.0, connection: int = 0) -> Answer:
         """Hands in a frame of the primary's stream; an `Answer`.
 
         Done, or refused, which ends the stream: `frame` is for the primary's `acknowledge`.  Parked:
@@ -529,14 +530,15 @@ cdef class ShardDriver:
 
     # --- as a Carrier
 
-    def open_stream(self, link, bint sync, bint paced, tell):
+    def open_stream(self, link: int, bint sync, bint paced,
+                    tell: snailps.shard.replication.Tell) -> None:
         """Begins a stream at a link."""
         self.tell = tell
         self.link = link
         stream_open(&self.stream, sync, paced, self.now)
         self.seeding = True
 
-    def end_stream(self):
+    def end_stream(self) -> None:
         """Forgets the stream: what waits for it is due."""
         self._cut()
         stream_close(&self.stream)
@@ -544,33 +546,33 @@ cdef class ShardDriver:
         self.stream.holding = False
         self.woken = True
 
-    def end_following(self):
+    def end_following(self) -> None:
         """Takes what has come of a primary's stream, and is to hear no more of it."""
         if self.primary_heard:
             self.hung_up.append(self.follows)
         self._drain()
         self.primary_heard = False
 
-    def following(self):
+    def following(self) -> bool:
         """Whether the primary whose standby this is can be heard."""
         return self.primary_heard
 
-    def await_primary(self):
+    def await_primary(self) -> None:
         """Another primary may begin a stream to this shard."""
         self.primary_heard = False
         self.follows = None
         self.stuck.clear()
         self.replayed = self.replayed_bytes = 0
 
-    def close_connections(self):
+    def close_connections(self) -> None:
         """All connections are to be closed: see `closed`."""
         self.closed = True
 
-    def wake(self):
+    def wake(self) -> None:
         """Parked requests are to be asked again: see `woken`."""
         self.woken = True
 
-    def counters(self):
+    def counters(self) -> dict[str, int]:
         """Counts since the start, as of `ShardLoop`, in as far as they are known here."""
         return {
             "frames_in": self.frames_in,

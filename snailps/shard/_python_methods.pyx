@@ -38,11 +38,11 @@ cdef class PythonMethods:
         self.methods = {}
         self.clock_error = None
 
-    def add(self, number, method):
+    def add(self, number: int, method: snailps.api.access_method.AccessMethod) -> None:
         """Takes a table's method, unless it has one."""
         self.methods.setdefault(number, method)
 
-    def drop(self, number):
+    def drop(self, number: int) -> None:
         """Forgets the method of a table, if it has one."""
         self.methods.pop(number, None)
 

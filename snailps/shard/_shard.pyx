@@ -73,8 +73,8 @@ cdef class ShardCore:
         Follows a primary until it is promoted.
     """
 
-    def __init__(self, row_ops, wire_ops, int frag_num, double clock_limit_s, staged_bytes_max,
-                 bint standby):
+    def __init__(self, row_ops: object, wire_ops: object, int frag_num, double clock_limit_s,
+                 staged_bytes_max: int, bint standby):
         self.store = ShardStore(frag_num, row_ops)
         self.store.limit_staged(staged_bytes_max)
         self.methods = PythonMethods()
@@ -118,14 +118,15 @@ cdef class ShardCore:
         self.context.faults = faults
         return &self.handler
 
-    def attach_loop(self, ShardLoop loop):
+    def attach_loop(self, ShardLoop loop) -> None:
         """Has a loop serve this shard; the loop keeps it alive until it has ended."""
         loop.set_handler(self.attach(loop.stream(), loop.faults()), self)
 
     # --- tables and clocks
 
-    def add_table(self, number, dim, access, init, scale, seed, hyper, track, retention, finite,
-                  method):
+    def add_table(self, number: int, dim: int, access: int, init: int, scale: float, seed: int,
+                  hyper: Sequence[float], track: int, retention: tuple[int, int, int, int],
+                  finite: bool, method: snailps.api.access_method.AccessMethod | None) -> None:
         """Makes a table known; parameters and errors are those of `Shard.add_table`."""
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
@@ -141,24 +142,24 @@ cdef class ShardCore:
         if method is not None:
             self.methods.add(number, method)
 
-    def drop_tables(self, numbers):
+    def drop_tables(self, numbers: Sequence[int]) -> None:
         """Drops tables with their rows; those that are not here are passed over."""
         self.store.drop_tables(numbers)
         for number in numbers:
             self.methods.drop(number)
 
     @property
-    def clock_error(self):
+    def clock_error(self) -> Exception | None:
         """What an access method in Python raised when a clock was applied, or None."""
         return self.methods.clock_error
 
-    def set_clock(self, clock, early):
+    def set_clock(self, clock: int, early: bool) -> None:
         """Begins at `clock`: forgets what is staged and sealed, and why no clock could be applied."""
         self.methods.clock_error = None
         self.context.waits_sealed = 0       # its words are of what was
         self.store.set_clock(clock, early)
 
-    def fence(self, incarnation):
+    def fence(self, incarnation: int) -> None:
         """Refuses whatever comes from this incarnation from now on; its marks tell nothing any more."""
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
         if self.context.fenced.num >= FENCED_MAX:
@@ -172,16 +173,16 @@ cdef class ShardCore:
     # --- its role
 
     @property
-    def role(self):
+    def role(self) -> str:
         """"primary", "standby" or "yielded"."""
         return ROLES[self.context.role]
 
     @role.setter
-    def role(self, name):
+    def role(self, name: str):
         self.context.role = ROLE_NUMBERS[name]
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         """Of the route that is known here."""
         return self.context.epoch
 
@@ -190,7 +191,7 @@ cdef class ShardCore:
         self.context.epoch = epoch
 
     @property
-    def epoch_min(self):
+    def epoch_min(self) -> int:
         """Of the route that made it a primary: older ones are refused."""
         return self.context.epoch_min
 
@@ -199,7 +200,7 @@ cdef class ShardCore:
         self.context.epoch_min = epoch
 
     @property
-    def yielding(self):
+    def yielding(self) -> bool:
         """What changes rows waits, and will be done at the standby."""
         return bool(self.context.primary.yielding)
 
@@ -210,30 +211,30 @@ cdef class ShardCore:
     # --- the stream to the standby
 
     @property
-    def stream_state(self):
+    def stream_state(self) -> str:
         """"none", "seeding", "ready" or "lost"."""
         return STATES[self.context.stream.state]
 
     @property
-    def stream_begun(self):
+    def stream_begun(self) -> bool:
         """What changes rows is forwarded."""
         return bool(self.context.stream.begun)
 
     @property
-    def stream_idle(self):
+    def stream_idle(self) -> bool:
         """The standby has acknowledged all frames."""
         return self.context.stream.sent == self.context.stream.acked
 
     @property
-    def stream_waiting(self):
+    def stream_waiting(self) -> int:
         """Bytes that the connection to the standby has not taken."""
         return stream_waiting(self.context.stream)
 
-    def pace(self, bint paced):
+    def pace(self, bint paced) -> None:
         """The copying gives way to clients' requests, or does so no more."""
         self.context.stream.paced = paced
 
-    def begin_copy(self, bint resumes):
+    def begin_copy(self, bint resumes) -> None:
         """What the next stream has to tell: all fragments, or with `resumes` nothing."""
         cdef Primary *mine = &self.context.primary
         cdef uint32_t i
@@ -254,21 +255,21 @@ cdef class ShardCore:
         mine.partly = False
         mine.clock_until = 0
 
-    def is_copied(self, uint32_t fragment):
+    def is_copied(self, uint32_t fragment) -> bool:
         """Whether the present stream has begun to copy a fragment: what changes it is forwarded."""
         return bool(self.context.primary.copied[fragment])
 
-    def copy_again(self, uint32_t fragment):
+    def copy_again(self, uint32_t fragment) -> None:
         """A fragment's rows were replaced: copies it again, if it was copied."""
         if self.context.stream.begun and self.context.primary.copied[fragment]:
             with nogil:
                 copy_again(&self.context, fragment)
 
-    def append_order(self, bytes order):
+    def append_order(self, bytes order) -> None:
         """Appends an order that was done, as JSON."""
         replicate_order(&self.context, order, len(order))
 
-    def show_clock(self):
+    def show_clock(self) -> None:
         """A clock that has come with an order is shown once the standby has that."""
         if self.context.slots.clock != self.context.primary.clock:
             force_sync(&self.context)
@@ -277,30 +278,30 @@ cdef class ShardCore:
     # --- the stream of a primary
 
     @property
-    def obey(self):
+    def obey(self) -> Callable[[bytes], None] | None:
         """Called with each order of the stream, bytes; to be set."""
         return self.methods.obey
 
     @obey.setter
-    def obey(self, function):
+    def obey(self, function: Callable[[bytes], None] | None):
         self.methods.obey = function
 
     @property
-    def followed(self):
+    def followed(self) -> bool:
         """A primary's stream has begun here."""
         return bool(self.context.standby.begun)
 
     @property
-    def seeded(self):
+    def seeded(self) -> bool:
         """Everything has come of the primary."""
         return bool(self.context.standby.seeded)
 
     @property
-    def whole(self):
+    def whole(self) -> tuple[int, int]:
         """Fragments that have come from the primary, and how many it has."""
         return self.context.standby.whole, self.context.standby.expected
 
-    def expect(self, fragments):
+    def expect(self, fragments: ArrayLike) -> None:
         """A standby's fragments; they are owned when they have come."""
         cdef Standby *mine = &self.context.standby
         cdef uint32_t fragment
@@ -318,7 +319,7 @@ cdef class ShardCore:
         elif len(numbers) != mine.expected or not all([mine.expects[<uint32_t>f] for f in numbers]):
             raise MisuseError("a standby's fragments do not change: make another one")
 
-    def follow_successor(self):
+    def follow_successor(self) -> None:
         """Makes this primary a standby that has everything."""
         cdef Standby *mine = &self.context.standby
         fragments = self.store.fragments().tolist()
@@ -331,7 +332,7 @@ cdef class ShardCore:
         self.context.all_new = True
         self.context.role = ROLE_STANDBY
 
-    def serve(self):
+    def serve(self) -> None:
         """Makes this standby, which has everything, a primary."""
         passes(self.context.faults, POINT_PROMOTED)
         self.context.role = ROLE_PRIMARY
@@ -341,7 +342,7 @@ cdef class ShardCore:
 
     # --- for people and tests
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """Counters of requests and store, as a dict of numbers."""
         clock = self.store.clock_stats()
         if not stream_has(self.context.stream, self.context.primary.clock_until):
@@ -364,7 +365,7 @@ cdef class ShardCore:
             "batches_unknown": self.context.batches_unknown,
         }
 
-    def stream_stats(self, double now):
+    def stream_stats(self, double now) -> dict[str, Any]:
         """Of the stream to the standby; `now` is the time of the monotonic clock."""
         cdef Stream *s = self.context.stream
         cdef Primary *mine = &self.context.primary
@@ -378,7 +379,7 @@ cdef class ShardCore:
             "copied": mine.at / max(1, mine.fragment_num),
         }
 
-    def set_faults(self, left_out, point, int passings):
+    def set_faults(self, left_out: Sequence[str], point: str, int passings) -> None:
         """Leaves out what keeps acknowledged pushes safe, or dies at a point: for tests of recovery.
 
         Parameters

@@ -8,7 +8,7 @@ from snailps.store.tables cimport Shard, Table
 cdef class ShardStore:
     cdef Shard *shard       # lives as long as this object
     cdef Slots slots        # what is staged for its present clock
-    cdef readonly dict retentions       # by table, as declared
+    cdef readonly dict retentions  # type: dict[int, tuple[int, int, int, int]]  # by table, as declared
     cdef object _ops        # keeps the capsule of row operations and its module alive
     cdef Table *_table(self, table_id) except NULL
     cdef uint32_t _fragment(self, fragment) except? 0xFFFFFFFF

@@ -64,7 +64,7 @@ cdef class ShardStore:
     `SnailError` for an unknown table and for fragments that this shard does not own.
     """
 
-    def __cinit__(self, frag_num, row_ops):
+    def __cinit__(self, frag_num: int, row_ops: object):
         cdef Shard *shard
         frag_num = checked("frag_num", frag_num, 1, FRAG_NUM_MAX)
         memset(&self.slots, 0, sizeof(Slots))
@@ -99,7 +99,7 @@ cdef class ShardStore:
 
     # setting up
 
-    def own(self, fragments):
+    def own(self, fragments: ArrayLike) -> None:
         """Add empty fragments, all or none; one that is owned already keeps its rows."""
         numbers = np.asarray(fragments, dtype=np.int64).ravel()
         for fragment in numbers[(numbers < 0) | (numbers >= self.shard.frag_num)]:
@@ -108,12 +108,14 @@ cdef class ShardStore:
         for fragment in numbers:
             self.shard.fragments[<uint32_t>fragment].owned = True
 
-    def disown(self, fragment):
+    def disown(self, fragment: int) -> None:
         """Drop a fragment with its rows, of all tables, and its marks."""
         store_disown(self.shard, self._fragment(fragment))
 
-    def add_table(self, table_id, dim, access, init, scale, seed, hyper, track=0,
-                  retention=(0, 0, 0, 0), finite=True, state_floats=0):
+    def add_table(self, table_id: int, dim: int, access: int, init: int, scale: float, seed: int,
+                  hyper: Sequence[float], track: int = 0,
+                  retention: tuple[int, int, int, int] = (0, 0, 0, 0), finite: bool = True,
+                  state_floats: int = 0) -> None:
         """Declare a table; repeating it has no effect, with other settings it is an error.
 
         `access`, `init` and the order of `hyper` (up to 8 numbers, missing ones 0) are in
@@ -170,7 +172,7 @@ cdef class ShardStore:
         table.finite = finite
         self.retentions[table_id] = tuple(retention)
 
-    def drop_tables(self, table_ids):
+    def drop_tables(self, table_ids: Iterable[int]) -> None:
         """Drop tables with their rows and contributions; skip numbers without a table.
 
         Reads each index and list of chunks: some 0.1 s for 10 GB, during which the shard serves nothing.
@@ -186,20 +188,20 @@ cdef class ShardStore:
 
     # sums
 
-    def rows(self, table_id):
+    def rows(self, table_id: int) -> int:
         return self._table(table_id).slab.rows
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """Bytes taken for rows, indices, tables and marks, free memory for re-use included."""
         return store_bytes(self.shard)
 
-    def fragments(self):
+    def fragments(self) -> NDArray[np.uint32]:
         """The fragments that this shard owns, uint32, ascending."""
         return np.array([i for i in range(self.shard.frag_num) if self.shard.fragments[i].owned],
                         dtype=np.uint32)
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
 
         ``tables`` maps a table id to ``dim``, ``rows``, ``row_bytes`` (weights and state only),
@@ -233,7 +235,7 @@ cdef class ShardStore:
 
     # rows
 
-    def pull(self, table_id, keys, state=False):
+    def pull(self, table_id: int, keys: ArrayLike, state: bool = False) -> NDArray[np.float32]:
         """Weights of `keys` (uint64 [n], any owned fragments) as float32 [n, dim].
 
         With `state` the optimiser's state follows the weights: float32 [n, dim + state].
@@ -257,7 +259,8 @@ cdef class ShardStore:
                        4 * floats, NULL, NULL)
         return rows
 
-    def push(self, table_id, incarnation, seq, keys, values, state=False, float lr_scale=1):
+    def push(self, table_id: int, incarnation: int, seq: int, keys: ArrayLike, values: ArrayLike,
+             state: bool = False, float lr_scale=1) -> int:
         """Apply values (float32 [n, dim]) to `keys` (uint64 [n]); count of applied ones.
 
         Skips fragments whose mark for the incarnation is at least `seq`, and sets the others' to `seq`.
@@ -304,7 +307,8 @@ cdef class ShardStore:
             applied += stop - start
         return applied
 
-    def scan(self, table_id, fragment, cursor=0, max_rows=1024):
+    def scan(self, table_id: int, fragment: int, cursor: int = 0,
+             max_rows: int = 1024) -> tuple[int, NDArray[np.uint64], NDArray[np.float32]]:
         """The next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``.
 
         Begin with cursor 0; no rows mean the end.  A walk sees a row that exists throughout exactly
@@ -322,7 +326,7 @@ cdef class ShardStore:
                            table.slab.dim, limit)
         return position, keys[:count].copy(), rows[:count].copy()
 
-    def keys(self, table_id):
+    def keys(self, table_id: int) -> NDArray[np.uint64]:
         """All keys of the table that have a row here, uint64, by fragment and slot.
 
         Slots are in order of creation until a row is deleted: the next new row gets its slot.
@@ -345,7 +349,7 @@ cdef class ShardStore:
 
     # what happens to rows besides
 
-    def delete(self, table_id, keys):
+    def delete(self, table_id: int, keys: ArrayLike) -> int:
         """Delete the rows of `keys` (uint64 [n], any owned fragments); count of deleted rows.
 
         A deleted key reads as its first value again; keys without a row are no error.
@@ -362,11 +366,12 @@ cdef class ShardStore:
             part_drop_if_empty(&table.slab, &table.slab.parts[owner[i]])
         return deleted
 
-    def set_tick(self, tick):
+    def set_tick(self, tick: int) -> None:
         """Set the tick that a push leaves in rows that track it: uint32, in the caller's unit."""
         self.shard.tick = checked("tick", tick, 0, 2**32 - 1)
 
-    def expire(self, table_id, before_tick, fragments=None):
+    def expire(self, table_id: int, before_tick: int,
+               fragments: Iterable[int] | None = None) -> int:
         """Delete rows last pushed before `before_tick`, in these or all fragments; their count.
 
         Reads each row's tick, 5 to 30 ms a million rows, during which the shard serves nothing: give
@@ -382,8 +387,8 @@ cdef class ShardStore:
 
     # contributions to clocks
 
-    def stage(self, table_id, clock, slot, incarnation, keys, values, state=False,
-              float lr_scale=1):
+    def stage(self, table_id: int, clock: int, slot: int, incarnation: int, keys: ArrayLike,
+              values: ArrayLike, state: bool = False, float lr_scale=1) -> bool:
         """Stage values (float32 [n, dim]) of `keys` (uint64 [n]) for a slot of the present clock.
 
         Parameters are those of `push`, but repetitions are not recognised.  False if the slot or the
@@ -438,7 +443,7 @@ cdef class ShardStore:
         slots_stage(&self.slots, found, part)
         return True
 
-    def seal(self, clock, slot, slots, incarnation):
+    def seal(self, clock: int, slot: int, slots: int, incarnation: int) -> bool:
         """Complete a slot of a clock of `slots` slots; True: it was the last, the clock advanced.
 
         The first seal of a slot counts.  `SnailError` for a later clock, another number of slots than
@@ -458,14 +463,14 @@ cdef class ShardStore:
                             SEAL_SLOTS: f"{slots} slots are not what other seals or pushes said",
                             SEAL_REFUSED: "a push to it was refused"}.get(said, "not applied"))
 
-    def set_clock(self, clock, early=False):
+    def set_clock(self, clock: int, early: bool = False) -> None:
         """Begin at `clock` and forget what is staged and sealed.
 
         `early`: only `close_clock` closes clocks, maybe without some slots; else the last seal does.
         """
         slots_set(&self.slots, checked("clock", clock, 0, 2**63), early)
 
-    def close_clock(self, clock, slots):
+    def close_clock(self, clock: int, slots: Sequence[int]) -> dict[str, Any]:
         """Apply exactly these slots, all sealed, of the present clock and drop the others.
 
         Returns `clock_state` as it was just before; ignores a clock applied already.  `SnailError`,
@@ -496,7 +501,7 @@ cdef class ShardStore:
             raise SnailError(f"clock {clock} could not be applied")
         return state
 
-    def clock_state(self):
+    def clock_state(self) -> dict[str, Any]:
         """``clock``, ``slots`` (0: no seal yet), ``sealed`` (list), ``staged_bytes``."""
         cdef uint32_t i
         return {
@@ -506,7 +511,7 @@ cdef class ShardStore:
             "staged_bytes": self.slots.bytes,
         }
 
-    def clock_stats(self):
+    def clock_stats(self) -> dict[str, Any]:
         """Counters of clocks; ``waits_for`` says what the clock lacks."""
         return {
             "clock": self.slots.clock,
@@ -517,7 +522,7 @@ cdef class ShardStore:
             "waits_for": self.waits_for(),
         }
 
-    def waits_for(self):
+    def waits_for(self) -> str:
         """What the present clock waits for: "slot 3 of clock 17"; empty before its first seal."""
         cdef char text[WORDS_BYTES]
         if not self.slots.slots:
@@ -525,7 +530,7 @@ cdef class ShardStore:
         slots_lack(&self.slots, text, WORDS_BYTES)
         return text.decode()
 
-    def limit_staged(self, bytes_max):
+    def limit_staged(self, bytes_max: int) -> None:
         self.slots.bytes_max = checked("staged bytes", bytes_max, 0, 2**63)
 
     # checks
@@ -564,7 +569,7 @@ cdef class ShardStore:
         return owners, order, starts
 
 
-def checked(what, value, lowest, highest):
+def checked(what: str, value: int, lowest: int, highest: int) -> int:
     """Convert to int, or raise a ConfigError that names the range."""
     if int(value) != value or not lowest <= value <= highest:
         raise ConfigError(f"{what}: expected an integer from {lowest} to {highest}, got {value}")

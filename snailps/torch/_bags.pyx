@@ -16,7 +16,7 @@ cdef enum:
 
 def add_to_rows(const float[:, ::1] gradient not None, const int32_t[::1] places not None,
                 float[:, ::1] rows not None, const int64_t[::1] offsets=None,
-                const float[::1] weights=None):
+                const float[::1] weights=None) -> None:
     """Adds the gradient of each bag to the rows that it is made of.
 
     Parameters

@@ -105,11 +105,11 @@ cdef class HeartbeatThread:
         self.heart.interval_s = interval_s
         self.thread = threading.Thread(target=self._loop, name="snailps-pulse", daemon=True)
 
-    def start(self):
+    def start(self) -> None:
         """Starts the thread."""
         self.thread.start()
 
-    def stop(self):
+    def stop(self) -> None:
         """Ends the thread and closes every socket.  Twice is harmless."""
         store_flag(&self.heart.stop, 1)
         if self.thread.ident is not None:
@@ -119,7 +119,7 @@ cdef class HeartbeatThread:
         self._close_all()
         pthread_mutex_unlock(&self.heart.lock)
 
-    def add(self, sock, uint64_t number, double silence_s=0.0):
+    def add(self, sock: socket.socket, uint64_t number, double silence_s=0.0) -> None:
         """Takes over an authenticated socket; its peer was last heard `silence_s` seconds ago.
 
         Sockets of the same peer that have closed are forgotten.
@@ -146,13 +146,13 @@ cdef class HeartbeatThread:
         else:
             raise MemoryError
 
-    def remove(self, uint64_t number):
+    def remove(self, uint64_t number) -> None:
         """Closes the sockets of a peer, if there are any."""
         self._lock()
         self._forget(number, only_closed=False)
         pthread_mutex_unlock(&self.heart.lock)
 
-    def silences(self):
+    def silences(self) -> dict[int, float]:
         """Seconds since each peer was last heard, as {number: seconds}; one that closed stays silent.
 
         Of several sockets of one peer the liveliest counts.
@@ -169,7 +169,7 @@ cdef class HeartbeatThread:
         pthread_mutex_unlock(&self.heart.lock)
         return result
 
-    def closed(self):
+    def closed(self) -> set[int]:
         """Numbers of the peers of which no socket is open any more, as a set."""
         cdef uint32_t i
         found, open_ = set(), set()

@@ -107,7 +107,7 @@ cdef int wait_events(int epoll_fd, epoll_event *events, int most, int timeout_ms
     return epoll_wait(epoll_fd, events, most, timeout_ms)
 
 
-def skips_after(looks):
+def skips_after(looks: int) -> int:
     """Waits that sleep at once after each of these looks, given as (found, seconds): for tests."""
     cdef Looks state = Looks(0, 0)
     skips = []

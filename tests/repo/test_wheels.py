@@ -192,6 +192,8 @@ def test_build_requirements_are_those_of_pyproject(wheels):
     assert [re.match(r"\w+", word)[0] for word in wheels.build_requirements(ROOT)] == [
         "setuptools",
         "cython",
+        "numpy",
+        "lz4",
     ]
 
 
@@ -202,6 +204,7 @@ def write_wheel(folder, *more, tags="cp312-cp312-manylinux_2_34_x86_64", without
     """A wheel with these further files."""
     names = [f"{name}.cpython-312-x86_64-linux-gnu.so" for name in sorted(EXTENSIONS)]
     names += ["snailps/__init__.py", "snailps/_kernels.pyi", "snailps/py.typed"]
+    names += ["snailps/estimators/__init__.pyi"]
     names += ["snailps-0.1.0.dist-info/RECORD", "snailps-0.1.0.dist-info/licenses/LICENSE"]
     path = folder / f"snailps-0.1.0-{tags}.whl"
     with zipfile.ZipFile(path, "w") as archive:
@@ -228,6 +231,7 @@ def test_wheel_as_it_should_be_has_no_faults(wheels, tmp_path):
         ({"more": ["snailps/data/_cells.h"]}, "no user needs snailps/data/_cells.h"),
         ({"more": ["snailps.libs/libgomp.so.1"]}, "no user needs snailps.libs/libgomp.so.1"),
         ({"without": ["snailps/py.typed"]}, "snailps/py.typed is missing"),
+        ({"without": ["snailps/_kernels.pyi"]}, "snailps/_kernels.pyi is missing"),
         ({"tags": "cp312-cp312-linux_x86_64"}, "expected a tag manylinux..., got linux_x86_64"),
         ({"tags": "cp312-abi3-manylinux_2_34_x86_64"}, "expected the ABI cp312, got abi3"),
         (

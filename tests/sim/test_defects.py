@@ -33,7 +33,9 @@ def documented():
 def compile_extension(root, source):
     """Compiles one Cython file again, where it lies."""
     subprocess.run(
-        [sys.executable, "-m", "cython", "-3", source.name], cwd=source.parent, check=True
+        [sys.executable, "-m", "cython", "-3", "-X", "annotation_typing=False", source.name],
+        cwd=source.parent,
+        check=True,
     )
     target = source.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
     target.unlink()

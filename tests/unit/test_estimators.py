@@ -24,11 +24,9 @@ from snailps.estimators import base, display, history_plot
 from snailps.estimators.corpus import columns_of, corpus
 from snailps.estimators.jobs import Finished
 from snailps.estimators.monitor import Monitor
-from snailps.estimators.stub import estimator_classes, stub
 from snailps.vectors import BinHeader, write_bin
 
 FastText, Word2Vec = estimators.FastText, estimators.Word2Vec
-ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = [["north", "wind"], ["south", "wind"]]
 
 
@@ -131,13 +129,6 @@ def test_parameters_are_stored_untouched_and_shown_where_they_differ():
     assert "array" in repr(FastText(dim=np.arange(3)))
     clone = model.set_params(cluster=object()).__sklearn_clone__()
     assert clone.cluster is model.cluster
-
-
-def test_stub_is_current_and_names_every_class():
-    text = (ROOT / "snailps" / "estimators" / "__init__.pyi").read_text(encoding="utf-8")
-    assert text == stub(estimator_classes()), (
-        "out of date: python -m snailps.estimators.stub > snailps/estimators/__init__.pyi"
-    )
 
 
 # --- data ---------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ cdef extern from "_crc32c.h" nogil:
     int crc32c_has_instruction()
 
 crc32c_fill_tables()
-HAS_INSTRUCTION = crc32c_has_instruction() != 0
+HAS_INSTRUCTION: bool = crc32c_has_instruction() != 0
 cdef bint fast = HAS_INSTRUCTION
 
 
-def crc32c(data, uint32_t value=0, *, bint by_tables=False):
+def crc32c(data: Any, uint32_t value=0, *, bint by_tables=False) -> int:
     """CRC-32C (RFC 3720) of contiguous bytes behind bytes whose sum is `value`; releases the GIL.
 
     `by_tables` leaves the processor's instruction out, for tests.

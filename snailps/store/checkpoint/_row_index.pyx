@@ -136,7 +136,7 @@ cdef class RowIndex:
         self.parts = <Part *>&memory[0]
         self.index = NULL
 
-    def add(self, section):
+    def add(self, section: NDArray[np.uint8]) -> None:
         """Add the rows of one section: uint8 (n,), its checksum compared; the section stays in use.
 
         `CheckpointError` if the bytes are no section, or of a table with other rows.
@@ -178,7 +178,7 @@ cdef class RowIndex:
                 raise CheckpointError(f"section of fragment {fragment} ends in the middle")
             at += retained
 
-    def build(self):
+    def build(self) -> None:
         """Make the index, after the last `add`."""
         cdef uint64_t total = 0
         cdef uint32_t f, most = 0
@@ -198,7 +198,8 @@ cdef class RowIndex:
             for f in range(self.frag_num):
                 fill_part(&self.parts[f], self.index + self.parts[f].first, self.row_bits)
 
-    def find(self, keys, rows=None):
+    def find(self, keys: NDArray[np.uint64],
+             rows: NDArray[np.float32] | None = None) -> NDArray[np.bool_]:
         """Copy the rows of keys (uint64 (n,)) that exist; which do, as bool (n,).
 
         `rows` is float32 (n, width), C-contiguous, for the first `width` floats of each row.
@@ -225,7 +226,7 @@ cdef class RowIndex:
                       &there[0])
         return found.view(np.bool_)
 
-    def keys_of(self, uint32_t fragment):
+    def keys_of(self, uint32_t fragment) -> NDArray[np.uint64]:
         """The keys of a fragment, uint64 (n,), in the order of the file."""
         cdef uint64_t[::1] to
         cdef const Part *part
@@ -240,5 +241,5 @@ cdef class RowIndex:
         return keys
 
     @property
-    def index_bytes(self):
+    def index_bytes(self) -> int:
         return self._parts.nbytes + (self._index.nbytes if self.index != NULL else 0)

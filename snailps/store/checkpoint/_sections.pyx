@@ -109,7 +109,8 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
     return head.rows
 
 
-def copy_fragments(ShardStore store not None, fragments, Py_ssize_t start, buffer):
+def copy_fragments(ShardStore store not None, fragments: NDArray[Any], Py_ssize_t start,
+                   buffer: NDArray[Any]) -> tuple[int, int, list[tuple[int, int, int, int]]]:
     """Copy owned fragments, from ``fragments[start]`` on, that fit whole into a uint8 buffer.
 
     Returns stop (fragments before it are copied), used (bytes of the buffer; those that the first
@@ -143,7 +144,8 @@ def copy_fragments(ShardStore store not None, fragments, Py_ssize_t start, buffe
 
 # --- the way back --------------------------------------------------------------------------------
 
-def put_section(ShardStore store not None, section, tables, bint marks):
+def put_section(ShardStore store not None, section: NDArray[Any], tables: Mapping[int, int],
+                bint marks) -> int:
     """Replace a fragment's rows of these tables by those of a section (uint8 (n,)); count of rows.
 
     `tables` maps numbers in the section to numbers here; others are ignored.  `marks`: take the

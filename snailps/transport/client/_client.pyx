@@ -124,17 +124,18 @@ cdef class Client:
 
     cdef Connections connections
     cdef PendingRequests requests
-    cdef readonly list names
+    cdef readonly list names  # type: list[str]
     cdef readonly double timeout_s
 
-    def __cinit__(self, connect, names, owner, uint32_t epoch, uint64_t job, uint64_t incarnation,
-                  double timeout_s=60.0, wire_ops=None, double failover_s=0.0):
+    def __cinit__(self, connect: Callable[[int], int], names: Sequence[str],
+                  owner: NDArray[np.generic], uint32_t epoch, uint64_t job, uint64_t incarnation,
+                  double timeout_s=60.0, wire_ops: object = None, double failover_s=0.0):
         self.names, self.timeout_s = list(names), timeout_s
         self.connections = Connections(connect, names, owner, epoch, job, incarnation, wire_ops,
                                        failover_s)
         self.requests = PendingRequests(self.connections, timeout_s)
 
-    def start(self):
+    def start(self) -> None:
         """Connects to every shard, then serves requests.
 
         Raises
@@ -144,15 +145,15 @@ cdef class Client:
         """
         self.connections.start(self.requests)
 
-    def close(self):
+    def close(self) -> None:
         """Ends the threads and closes the connections.  Open requests fail.  Twice is harmless."""
         self.connections.close()
 
-    def fail(self, text):
+    def fail(self, text: str) -> None:
         """Ends every request, now and later, with `ConnectionLost(text)`."""
         self.connections.fail(text)
 
-    def reroute(self, uint32_t epoch, names):
+    def reroute(self, uint32_t epoch, names: Sequence[str]) -> None:
         """The route is another from now on: its epoch, and what to call its shards.
 
         `connect` must know the new addresses when this is called.  Connections that hold stay as
@@ -161,15 +162,15 @@ cdef class Client:
         self.connections.reroute(epoch, names)
         self.names = list(names)
 
-    def know_tables(self, tables):
+    def know_tables(self, tables: Mapping[int, tuple[str, bool]]) -> None:
         """Takes declarations: number -> (name, whether pushed values must be finite).
 
         Tables that were not declared here are called by their number, and take finite values only.
         """
         self.requests.tables.update(tables)
 
-    def pull_async(self, uint32_t table, keys, rows, bint state=False, int wire=0,
-                   bint ahead=False, int64_t clock=-1):
+    def pull_async(self, uint32_t table, keys: NDArray[np.uint64], rows: NDArray[np.float32],
+                   bint state=False, int wire=0, bint ahead=False, int64_t clock=-1) -> Pending:
         """Starts a pull of the rows of `keys` into `rows`.
 
         Parameters
@@ -201,9 +202,9 @@ cdef class Client:
         return ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, False,
                         ahead, clock, 0, 1)
 
-    def push_async(self, uint32_t table, keys, values, bint state=False, bint merge=False,
-                   int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0,
-                   float lr_scale=1):
+    def push_async(self, uint32_t table, keys: NDArray[np.uint64], values: NDArray[np.float32],
+                   bint state=False, bint merge=False, int wire=0, bint feedback=True,
+                   int64_t clock=-1, uint32_t slot=0, float lr_scale=1) -> Pending:
         """Starts a push of `values` to the rows of `keys`; applied exactly once each.
 
         Parameters
@@ -249,21 +250,22 @@ cdef class Client:
         return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
                         False, False, clock, slot, lr_scale)
 
-    def pull(self, uint32_t table, keys, rows, bint state=False, int wire=0, int64_t clock=-1):
+    def pull(self, uint32_t table, keys: NDArray[np.uint64], rows: NDArray[np.float32],
+             bint state=False, int wire=0, int64_t clock=-1) -> NDArray[np.float32]:
         """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
         return self.requests.wait_alone(
             ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
                      clock, 0, 1))
 
-    def push(self, uint32_t table, keys, values, bint state=False, bint merge=False,
-             int wire=0, bint feedback=True, int64_t clock=-1, uint32_t slot=0,
-             float lr_scale=1):
+    def push(self, uint32_t table, keys: NDArray[np.uint64], values: NDArray[np.float32],
+             bint state=False, bint merge=False, int wire=0, bint feedback=True, int64_t clock=-1,
+             uint32_t slot=0, float lr_scale=1) -> None:
         """`push_async` and its `wait`, some microseconds faster."""
         self.requests.wait_alone(
             ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, True,
                      False, clock, slot, lr_scale))
 
-    def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots):
+    def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots) -> Pending:
         """Says to every shard that a slot has all its contributions: those pushed before.
 
         The first incarnation that seals a slot at a shard is the one that counts there; what others
@@ -285,7 +287,7 @@ cdef class Client:
         """
         return ask_all(self.requests, KIND_SEAL, clock, slot, slots)
 
-    def reach_async(self, int64_t clock):
+    def reach_async(self, int64_t clock) -> Pending:
         """Asks every shard to answer when it has applied all clocks below `clock`.
 
         Returns
@@ -295,8 +297,9 @@ cdef class Client:
         """
         return ask_all(self.requests, KIND_REACH, clock, 0, 0)
 
-    def forward_async(self, uint32_t table, ptr, keys, values, uint32_t dim, int wire=0,
-                      bint keep=True):
+    def forward_async(self, uint32_t table, ptr: NDArray[np.int64], keys: NDArray[np.uint64],
+                      values: NDArray[np.float32] | None, uint32_t dim, int wire=0,
+                      bint keep=True) -> Forward:
         """Starts ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1`` at the shards.
 
         Each shard gets its entries of the batch and answers with its part of the product; rows
@@ -330,7 +333,8 @@ cdef class Client:
         """
         return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep)
 
-    def backward_async(self, CForward forward, gradient, int wire=0, float lr_scale=1):
+    def backward_async(self, CForward forward, gradient: NDArray[np.float32], int wire=0,
+                       float lr_scale=1) -> Pending:
         """Starts the way back of a batch: dL/dZ to the shards, which step the rows that it touched.
 
         Each shard sums the gradient of every row over the whole batch and hands it to the table's
@@ -361,7 +365,7 @@ cdef class Client:
         """
         return ask_backward(self.requests, forward, gradient, wire, lr_scale)
 
-    def cork(self):
+    def cork(self) -> None:
         """From here to `uncork` this thread's asynchronous calls wake no thread to send them at once.
 
         They are sent with what follows: when a caller waits, be it for what is there already, when a
@@ -370,12 +374,14 @@ cdef class Client:
         """
         self.requests.cork()
 
-    def uncork(self):
+    def uncork(self) -> None:
         """Ends a `cork`; with the last one, what has not been sent is sent."""
         if not self.requests.uncork():
             raise MisuseError("uncork() without cork()")
 
-    def scan(self, uint32_t table, uint32_t dim, fragments, ended=None):
+    def scan(self, uint32_t table, uint32_t dim, fragments: Iterable[int],
+             ended: Callable[[], object] | None = None) -> Iterator[tuple[
+            NDArray[np.uint64], NDArray[np.float32]]]:
         """Yields all stored rows of some fragments, in pieces of up to 1 MiB.
 
         Up to `SCANS_AHEAD` fragments are asked for at once, so give them in turns of their shards.
@@ -451,7 +457,7 @@ cdef class Client:
         walk.pending = ask_one(self.requests, self.connections.core.order.owner[fragment], KIND_SCAN,
                                table, _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
 
-    def correct(self, CPending pull, CPending push, base=None):
+    def correct(self, CPending pull, CPending push, base: NDArray[np.float32] | None = None) -> int:
         """Adds to pulled rows what an own push added after they were read.
 
         A prefetched row may lack a delta of this very client that was still on its way.  The reply
@@ -510,7 +516,7 @@ cdef class Client:
             raise MemoryError
         return corrected
 
-    def flush(self, timeout_s=None):
+    def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every request so far is answered; raises the first error of a push or seal.
 
         Not for what waits for a clock, nor for what was abandoned.
@@ -522,28 +528,28 @@ cdef class Client:
         """
         self.requests.flush(timeout_s)
 
-    def open_pushes(self):
+    def open_pushes(self) -> list[Pending]:
         """Pushes, and batches on their way back, that are not answered yet: a list of `Pending`."""
         return self.requests.open_pushes()
 
-    def waits(self):
+    def waits(self) -> list[list[Any]]:
         """The oldest requests of more than a second that are not answered: request, shards, seconds.
 
         A list of [str, str, float], the oldest first, at most three.  From any thread.
         """
         return self.requests.waits()
 
-    def drop_residues(self):
+    def drop_residues(self) -> None:
         """Forgets what narrow pushes have rounded away: their tables are not pushed to any more."""
         self.connections.drop_residues()
 
     @property
-    def residue_bytes(self):
+    def residue_bytes(self) -> int:
         """Bytes of what narrow pushes have rounded away, of all tables."""
         return self.connections.residue_bytes
 
     @property
-    def residue_bytes_max(self):
+    def residue_bytes_max(self) -> int:
         """Beyond that, residues of the table that is longest out of use are dropped."""
         return self.connections.residue_bytes_max
 
@@ -551,17 +557,17 @@ cdef class Client:
     def residue_bytes_max(self, uint64_t most):
         self.connections.residue_bytes_max = most
 
-    def goodput(self):
+    def goodput(self) -> tuple[int, float]:
         """Bytes moved both ways, and the seconds during which something was under way.
 
         Only of times that moved enough to tell the speed of the network from its delays.
         """
         return self.connections.goodput()
 
-    def counters(self):
+    def counters(self) -> dict[str, Any]:
         """Counts since the start, as a dict of numbers."""
         return self.connections.counters()
 
-    def cut(self, uint32_t shard):
+    def cut(self, uint32_t shard) -> None:
         """Breaks the connection to a shard, as a network would.  For tests of recovery."""
         self.connections.cut(shard)

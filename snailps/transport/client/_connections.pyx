@@ -66,8 +66,9 @@ cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new 
 cdef class Connections:
     """What is connected to all shards of a cluster; its parameters are those of `Client`."""
 
-    def __cinit__(self, connect, names, owner, uint32_t epoch, uint64_t job, uint64_t incarnation,
-                  wire_ops, double failover_s):
+    def __cinit__(self, connect: Callable[[int], int], names: Sequence[str],
+                  owner: NDArray[np.generic], uint32_t epoch, uint64_t job, uint64_t incarnation,
+                  wire_ops: object, double failover_s):
         cdef epoll_event event
         owners = np.ascontiguousarray(owner, np.uint32)
         if owners.ndim != 1 or owners.shape[0] == 0 or np.max(owners) >= len(names):
@@ -94,7 +95,7 @@ cdef class Connections:
         event.data.u64 = 0
         epoll_ctl(self.core.epoll_fd, EPOLL_CTL_ADD, self.core.wake_fd, &event)
 
-    def start(self, requests):
+    def start(self, requests: snailps.transport.client._pending.PendingRequests) -> None:
         """Connects to every shard, then serves requests; `requests` is kept until `close`."""
         cdef uint32_t shard
         if self.threads or self.core.ended:
@@ -111,13 +112,13 @@ cdef class Connections:
             thread.start()
             self.threads.append(thread)
 
-    def fail(self, text):
+    def fail(self, text: str) -> None:
         """Ends every request, now and later, with these words."""
         cdef bytes words = text.encode("utf-8", "replace")
         break_core(self.core, words, len(words), False)
         self._wake()
 
-    def reroute(self, uint32_t epoch, names):
+    def reroute(self, uint32_t epoch, names: Sequence[str]) -> None:
         """The route is another from now on."""
         if len(names) != len(self.names):
             raise MisuseError(f"a route of {len(names)} shards, this client has {len(self.names)}: "
@@ -126,7 +127,7 @@ cdef class Connections:
         with nogil:
             _mend_now(self.core, epoch)
 
-    def drop_residues(self):
+    def drop_residues(self) -> None:
         """Forgets what narrow pushes have rounded away: their tables are not pushed to any more."""
         with nogil:
             pthread_mutex_lock(&self.core.lock)
@@ -135,23 +136,23 @@ cdef class Connections:
         self._wake()
 
     @property
-    def residue_bytes(self):
+    def residue_bytes(self) -> int:
         """Bytes of what narrow pushes have rounded away, of all tables."""
         return self.core.owing.bytes
 
     @property
-    def residue_bytes_max(self):
+    def residue_bytes_max(self) -> int:
         return self.core.owing.bytes_max
 
     @residue_bytes_max.setter
     def residue_bytes_max(self, uint64_t most):
         self.core.owing.bytes_max = most
 
-    def goodput(self):
+    def goodput(self) -> tuple[int, float]:
         """Bytes moved both ways, and the seconds during which something was under way."""
         return self.core.goodput_bytes, self.core.goodput_s
 
-    def counters(self):
+    def counters(self) -> dict[str, Any]:
         """Counts since the start, as a dict of numbers."""
         return {
             "bytes_out": self.core.bytes_out,
@@ -164,7 +165,7 @@ cdef class Connections:
             "open": self.core.open_requests,
         }
 
-    def close(self):
+    def close(self) -> None:
         """Ends the threads and closes the connections."""
         self.fail("the client was closed")
         with nogil:
@@ -182,7 +183,7 @@ cdef class Connections:
                 _end_exchange(self.core)
         _close_links(self.core)
 
-    def cut(self, uint32_t shard):
+    def cut(self, uint32_t shard) -> None:
         """Breaks the connection to a shard, as a network would."""
         self.check_shard(shard)
         with nogil:

@@ -9,7 +9,7 @@ cdef class Pending:
     cdef Request *request
     cdef Connections connections    # of whose memory it is
     cdef PendingRequests requests
-    cdef readonly object rows
+    cdef readonly object rows  # type: NDArray[np.float32]
     cdef object keys                # keeps a raw body, or the numbers of a pull, alive
     cdef bint waits                 # only the waiting caller holds it
     cdef bint abandoned             # no caller waits for it any more

@@ -77,10 +77,10 @@ cdef class Pending:
             request_free(&self.connections.core.pool, self.request)
 
     @property
-    def done(self):
+    def done(self) -> bool:
         return self.request != NULL and load_flag(&self.request.done) != 0
 
-    def wait(self, timeout_s=None):
+    def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]:
         """Waits for the answer and returns `rows`.
 
         Parameters
@@ -118,7 +118,7 @@ cdef class Pending:
         self.requests.settle(self)
         return self.rows
 
-    def abandon(self):
+    def abandon(self) -> None:
         """Says that no caller waits for it any more.
 
         What of a pull was not sent yet is not sent; what was is answered some time, and until then
@@ -159,7 +159,7 @@ cdef class Pending:
 cdef class Forward(Pending):
     """A batch on its way through a table whose shards do the product; what `wait` returns is Z."""
 
-    def wait(self, timeout_s=None):
+    def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]:
         """Waits for the products of all shards and returns their sum, float32 (m, dim).
 
         Added in the order of the shards, so that it does not depend on which was first.  Parameters
@@ -190,7 +190,7 @@ cdef class PendingRequests:
         self.tables = {}
         self.live_lock = threading.Lock()
 
-    def flush(self, timeout_s=None):
+    def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every request so far is answered: see `Client.flush`."""
         cdef Pending pending
         cdef double until_s = now_s() + (self.timeout_s if timeout_s is None else timeout_s)
@@ -212,7 +212,7 @@ cdef class PendingRequests:
         if first is not None:
             raise first
 
-    def open_pushes(self):
+    def open_pushes(self) -> list[Pending]:
         """Pushes, and batches on their way back, that are not answered yet."""
         cdef Pending pending
         with self.live_lock:
@@ -220,7 +220,7 @@ cdef class PendingRequests:
         return [pending for pending in live
                 if pending.request.kind in (KIND_PUSH, KIND_BACKWARD) and not pending.done]
 
-    def waits(self):
+    def waits(self) -> list[list[Any]]:
         """The oldest requests that are not answered: see `Client.waits`."""
         cdef Pending pending
         cdef double now = now_s()

@@ -37,7 +37,8 @@ cdef class Authenticator:
         Gives a fresh `ServerSession` for a new connection.
     """
 
-    def __cinit__(self, listener, make_session):
+    def __cinit__(self, listener: snailps.transport.sockets.Listener,
+                  make_session: Callable[[], snailps.transport.handshake.ServerSession]):
         self.listener = listener
         self.make_session = make_session
         self.sessions = {}

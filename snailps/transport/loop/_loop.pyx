@@ -37,6 +37,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TypeVar
 
 from libc.errno cimport errno
 from libc.stdint cimport uint32_t, uint64_t
@@ -64,6 +65,7 @@ from snailps.transport.loop._replication_stream cimport (
 )
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 cdef void _commands(void *self) noexcept with gil:
@@ -94,7 +96,7 @@ cdef void _close_own(Loop *loop) noexcept nogil:
     loop.conns.epoll_fd = loop.wake_fd = -1
 
 
-class Command(Future):
+class _Command(Future):
     """A function that the loop's thread is to run: once, or never where it was cancelled before.
 
     As a future it has its result, with `at_standby` once the standby has what the function forwarded.
@@ -102,7 +104,7 @@ class Command(Future):
     it back where the function did not run.
     """
 
-    def __init__(self, function, at_standby):
+    def __init__(self, function: Callable[[], T], at_standby: bool):
         super().__init__()
         self.function, self.at_standby = function, at_standby
 
@@ -129,8 +131,9 @@ cdef class ShardLoop:
     be called from any thread.
     """
 
-    def __cinit__(self, listener, make_session, double park_limit_s=60.0,
-                  double silence_limit_s=30.0, double stuck_limit_s=24.0):
+    def __cinit__(self, listener: snailps.transport.sockets.Listener,
+                  make_session: Callable[[], snailps.transport.handshake.ServerSession],
+                  double park_limit_s=60.0, double silence_limit_s=30.0, double stuck_limit_s=24.0):
         cdef epoll_event event
         self.loop = <Loop *>calloc(1, sizeof(Loop))
         if self.loop == NULL:
@@ -174,7 +177,7 @@ cdef class ShardLoop:
         self.loop.handler = handler
         self.owner = owner
 
-    def run(self):
+    def run(self) -> None:
         """Serves until `stop`, once.  Releases the GIL."""
         self._take_thread()
         try:
@@ -183,7 +186,7 @@ cdef class ShardLoop:
         finally:
             self._close_all()
 
-    def turn(self, double now):
+    def turn(self, double now) -> bool:
         """One round of `run`, with what has come so far, as of a time given; waits for nothing.
 
         For simulations, instead of `run`: everything that the loop decides by time (deadlines, silence,
@@ -205,7 +208,7 @@ cdef class ShardLoop:
             raise RuntimeError("the loop has no handler, or has ended")
         self.thread_id = threading.get_ident()
 
-    def post(self, function, at_standby=False):
+    def post(self, function: Callable[[], T], at_standby: bool = False) -> Future[T]:
         """Has `function()` run in the loop's thread, with the GIL; does not wait for it.
 
         Commands run in the order in which they came, each in a round of its own: requests are served
@@ -220,17 +223,18 @@ cdef class ShardLoop:
 
         Returns
         -------
-        Command
+        _Command
             Ends with `ConnectionLost` where the loop ends before it is done.
         """
-        command = Command(function, at_standby)
+        command = _Command(function, at_standby)
         try:
             self._enqueue(command)
         except ConnectionLost as error:
             command.set_exception(error)
         return command
 
-    def submit(self, function, timeout_s=60.0, at_standby=False):
+    def submit(self, function: Callable[[], T], timeout_s: float = 60.0,
+               at_standby: bool = False) -> T:
         """Runs `function()` as `post` does, and returns its result.
 
         Raises
@@ -260,46 +264,46 @@ cdef class ShardLoop:
             raise
         return command.result()         # it runs already, or has failed with a timeout of its own
 
-    def stop(self):
+    def stop(self) -> None:
         """Ends `run` soon.  Callable from any thread, more than once."""
         self._enqueue(None)
 
-    def wake(self):
+    def wake(self) -> None:
         """Has parked requests tried again soon.  To be called in a submitted function."""
         self.loop.retry_parked = True
 
     # What follows is to be called in a submitted function.
 
-    def open_stream(self, int fd, bint sync, bint paced, tell):
+    def open_stream(self, int fd, bint sync, bint paced, tell: Callable[[str, str], None]) -> None:
         """Begins a stream over a connected socket, which the loop owns from now on."""
         os.set_blocking(fd, False)
         self.tell = tell
         if open_stream(self.loop, fd, sync, paced) < 0:
             raise OSError(errno, "cannot watch the connection to the standby")
 
-    def end_stream(self):
+    def end_stream(self) -> None:
         """Forgets the stream: what waits for it is answered."""
         end_stream(self.loop)
 
-    def end_following(self):
+    def end_following(self) -> None:
         """Takes what has come of a primary's stream, and closes its connection."""
         cdef Conn *conn = conn_of(&self.loop.conns, self.loop.follows)
         if conn != NULL:
             close_conn(self.loop, conn)
 
-    def following(self):
+    def following(self) -> bool:
         """Whether the primary whose standby this is can be heard."""
         return conn_of(&self.loop.conns, self.loop.follows) != NULL
 
-    def await_primary(self):
+    def await_primary(self) -> None:
         """Another primary may begin a stream to this shard."""
         self.loop.follows = 0
 
-    def close_connections(self):
+    def close_connections(self) -> None:
         """Closes all connections, once what fits of their answers is sent."""
         close_all(self.loop)
 
-    def counters(self):
+    def counters(self) -> dict[str, int]:
         """Counts since the start: frames, bytes, refusals, connections, parked requests."""
         return {
             "frames_in": self.loop.frames_in,
