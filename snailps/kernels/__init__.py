@@ -42,7 +42,7 @@ HUGE_PAGE = 1 << 21
 
 @lru_cache(maxsize=1)
 def cpu_flags() -> frozenset[str]:
-    """Instruction set flags of this CPU as Linux names them; empty where that is not known."""
+    """Instruction set flags as Linux names them; empty where unknown."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
     try:
@@ -57,17 +57,10 @@ def cpu_flags() -> frozenset[str]:
 
 
 def load(build: str) -> Kernels:
-    """The kernels of one build.
+    """The kernels of build "base", "avx2" or "avx512".
 
-    Parameters
-    ----------
-    build
-        "base", "avx2" or "avx512".
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown, this CPU lacks an instruction set, or the build was not compiled.
+    ConfigError: an unknown name, an instruction set that this CPU lacks, or a build that is not
+    compiled.
     """
     if build not in NEEDS:
         raise ConfigError(f"kernels: expected one of {', '.join(sorted(NEEDS))}, got {build!r}")
@@ -104,7 +97,7 @@ def _loadable() -> tuple[str, ...]:
 
 
 def builds_available() -> list[str]:
-    """Builds that are compiled and that this CPU can run, best first."""
+    """Compiled builds that this CPU can run, best first."""
     return list(_loadable())
 
 
@@ -153,26 +146,10 @@ add_weighted_rows = _chosen.add_weighted_rows
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:
-    """Zeros for `n` rows of `dim` columns in the layout that the kernels want.
+    """Zeros float32[n, stride], stride = `dim` rounded up to a multiple of `PAD`, 64-byte aligned.
 
-    Parameters
-    ----------
-    n
-        Rows, 0 or more.
-    dim
-        Columns in use, 1 or more.
-
-    Returns
-    -------
-    float32[n, stride]
-        stride is `dim` rounded up to a multiple of `PAD`; the first row starts on a 64-byte
-        boundary.  The memory is the array's own and is returned when the array goes.
-
-    Notes
-    -----
-    Zero pages are taken from the kernel when first written.  From 4 MiB on huge pages are asked
-    for: rows are visited at random, and with 4 KiB pages most visits would miss the TLB.  The
-    memory is private: systems commonly give shared memory no huge pages, whatever is asked.
+    Private memory, whose pages are taken when first written; huge pages from `HUGE_BYTES` on:
+    systems commonly give shared memory none.
     """
     if n < 0 or dim < 1:
         raise ValueError(f"padded needs n >= 0 and dim >= 1, got n={n}, dim={dim}")
@@ -193,5 +170,4 @@ def padded(n: int, dim: int) -> NDArray[np.float32]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

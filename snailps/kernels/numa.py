@@ -23,17 +23,8 @@ ANYWHERE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A memory node.
-
-    Attributes
-    ----------
-    number : int
-        As the system counts.
-    cpus : frozenset of int
-        Its CPUs that this process may use, at least one.
-    memory_bytes : int
-        Its memory; 0: not told.
-    """
+    """A memory node; `cpus`: those that this process may use, one or more; `memory_bytes` 0:
+    unknown."""
 
     number: int
     cpus: frozenset[int]
@@ -41,15 +32,8 @@ class NumaNode:
 
 
 def numa_nodes(root: Path = SYSTEM, allowed: Collection[int] | None = None) -> list[NumaNode]:
-    """The nodes with CPUs that this process may use, by number; none where nothing is told.
-
-    Parameters
-    ----------
-    root : Path
-        A folder as Linux has it.
-    allowed : collection of int, optional
-        CPUs; default those of the calling thread.
-    """
+    """Nodes with CPUs that this process may use, by number; `allowed`: CPUs, default those of the
+    thread."""
     usable = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
     found = []
     for folder in root.glob("node[0-9]*"):
@@ -72,10 +56,9 @@ def cpus_of_shard(number: int, nodes: Sequence[NumaNode]) -> frozenset[int]:
 
 
 def cpus_of_workers(workers: int, nodes: Sequence[NumaNode]) -> list[frozenset[int]]:
-    """CPUs for each worker process of this machine.
+    """CPUs for each worker process; `ANYWHERE` unless each node gets equally many workers.
 
-    `ANYWHERE` unless each node gets as many workers: else some would share fewer CPUs, which costs
-    more than memory of another node.
+    Sharing fewer CPUs costs more than memory of another node.
     """
     if not are_alike(nodes) or workers % len(nodes):
         return [ANYWHERE] * workers
@@ -83,7 +66,7 @@ def cpus_of_workers(workers: int, nodes: Sequence[NumaNode]) -> list[frozenset[i
 
 
 def keep_thread_on(cpus: Collection[int]) -> None:
-    """Has the calling thread, and those that it will start, run on these CPUs; none: anywhere."""
+    """Keep the calling thread, and those that it will start, on these CPUs; none: anywhere."""
     if cpus:
         with suppress(OSError):  # they were taken from this process meanwhile
             os.sched_setaffinity(0, cpus)
@@ -100,7 +83,7 @@ def _cpu_list(text: str) -> frozenset[int]:
 
 
 def _memory_of(folder: Path) -> int:
-    """Bytes by the line ``Node 0 MemTotal:  1024 kB``; 0: it is not there."""
+    """Bytes of the line ``Node 0 MemTotal:  1024 kB``; 0: missing."""
     with suppress(OSError):
         for line in (folder / "meminfo").read_text().splitlines():
             words = line.split()

@@ -16,22 +16,15 @@ from snailps.errors import ProtocolError, SnailError
 from snailps.shard._shard import ShardCore
 
 Order = dict[str, Any]
-"""What to ``do``, and its arguments; can be written as JSON."""
+"""``do``: name of the order; its arguments.  JSON."""
 
 
 class Orders:
-    """The orders of one shard; to be called in its thread."""
-
     def __init__(self, core: ShardCore) -> None:
         self._core, self._store = core, core.store
 
     def execute(self, order: Order) -> Any:
-        """Does an order; the same at a primary and at its standby.
-
-        Returns
-        -------
-        What the store's method of that name returns.
-        """
+        """Do an order, as a primary or as its standby; return what the store returns."""
         do, store = order["do"], self._store
         if do == "expire":
             return store.expire(order["table"], order["before"], order["fragments"])
@@ -55,9 +48,7 @@ class Orders:
         raise ProtocolError(f"{do!r} is no order that this version knows", "stream")
 
     def copied(self, order: Order) -> bytes:
-        """An order that was done as the standby gets it: other fragments come as they are by
-        now.
-        """
+        """The order for the standby, as JSON, without fragments that are still to be copied."""
         if order["do"] == "expire":
             copied = [f for f in order["fragments"] if self._core.is_copied(f)]
             order = {**order, "fragments": copied}

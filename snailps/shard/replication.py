@@ -21,45 +21,39 @@ from snailps.shard._shard import ShardCore
 from snailps.shard.orders import Order, Orders
 
 Tell = Callable[[str, str], None]
-"""What became of a stream: ("ready", "") once, ("lost", why) once.  Must not wait."""
+"""(state, why): ("ready", "") once, ("lost", why) once.  Must not block."""
 
 
 class Carrier(Protocol):
-    """What moves a shard's frames: a `ShardLoop`, or a `ShardDriver` in tests."""
+    """Moves the frames of a shard: a `ShardLoop`, or a `ShardDriver` in tests."""
 
     def open_stream(self, fd: int, sync: bool, paced: bool, tell: Tell) -> None:
-        """Begins a stream to the standby at the other end of a connection."""
+        """Begin a stream to the standby at the other end of a connection."""
 
     def end_stream(self) -> None:
-        """Forgets the stream: what waits for it is answered."""
+        """Forget the stream: answer what waits for it."""
 
     def end_following(self) -> None:
-        """Takes what has come of a primary's stream, and closes its connection."""
+        """Take what is received of the primary's stream, and close its connection."""
 
     def following(self) -> bool:
-        """Whether the primary whose standby this is can be heard."""
+        """Whether the primary of this standby can be heard."""
 
     def await_primary(self) -> None:
-        """Another primary may begin a stream to this shard."""
+        """Let another primary begin a stream to this shard."""
 
     def close_connections(self) -> None:
-        """Closes all connections, once what fits of their answers is sent."""
+        """Close all connections, once what fits of their answers is sent."""
 
     def wake(self) -> None:
-        """Has parked requests tried again."""
+        """Retry parked requests."""
 
     def counters(self) -> dict[str, int]:
         """Counts of frames, bytes, connections and parked requests since the start."""
 
 
 class Replication:
-    """Roles, streams and orders of one shard; to be called in its thread.
-
-    Parameters
-    ----------
-    core : ShardCore
-    carrier : Carrier
-    """
+    """Roles, streams and orders of one shard; called in the shard's thread."""
 
     def __init__(self, core: ShardCore, carrier: Carrier) -> None:
         self._core, self._carrier = core, carrier
@@ -67,11 +61,11 @@ class Replication:
         core.obey = self.obey
 
     def close(self) -> None:
-        """Lets go of the shard, which then takes no order of a stream."""
+        """Detach from the core, which then takes no order of a stream."""
         self._core.obey = None
 
     def take_route(self, epoch: int, fragments: ArrayLike) -> None:
-        """Owns these fragments from this epoch on; a standby owns one once it is copied there."""
+        """Own these fragments from this epoch on; a standby owns a fragment once it is copied."""
         if self._core.role == "standby":
             self._core.expect(fragments)
         else:
@@ -82,13 +76,7 @@ class Replication:
     # --- orders
 
     def order(self, order: Order) -> Any:
-        """Does an order here and forwards it; what the store returned.
-
-        Raises
-        ------
-        ConnectionLost
-            The shard serves no more: the order is for its successor.
-        """
+        """Do an order and forward it; ConnectionLost: the order is for the successor."""
         if self._core.role != "primary" or self._core.yielding:
             raise ConnectionLost(
                 f"this shard has yielded to another: {order['do']} is for that one"
@@ -96,7 +84,7 @@ class Replication:
         return self._carry_out(order)
 
     def obey(self, text: bytes) -> None:
-        """Does an order that came in the primary's stream, and forwards it in turn."""
+        """Do an order of the primary's stream, and forward it to an own standby."""
         order = json.loads(text)
         self._orders.execute(order)
         if self._core.stream_begun:
@@ -115,9 +103,7 @@ class Replication:
     # --- the primary's side
 
     def back_up(self, fd: int, sync: bool, paced: bool, resume: bool, tell: Tell) -> None:
-        """Streams everything to a standby; parameters and errors are those of
-        `Shard.back_up`.
-        """
+        """As `Shard.back_up`."""
         core = self._core
         if core.role == "yielded" or (core.role == "standby" and not core.seeded):
             raise MisuseError(
@@ -128,36 +114,26 @@ class Replication:
         self._carrier.open_stream(fd, sync, paced, tell)
 
     def pace(self, paced: bool) -> None:
-        """The copying that goes on gives way to clients' requests, or does so no more."""
+        """As `Shard.pace`."""
         self._core.pace(paced)
         self._carrier.wake()
 
     def alone(self) -> None:
-        """Has no standby (any more): what waited for it is acknowledged."""
+        """Acknowledge what waited for the standby: there is none (any more)."""
         self._carrier.end_stream()
 
     def begin_yield(self) -> None:
-        """What changes rows waits from now on.
-
-        Raises
-        ------
-        MisuseError
-            There is no ready standby.
-        """
+        """Hold whatever changes rows; MisuseError: there is no ready standby."""
         if self._core.role != "primary" or self._core.stream_state != "ready":
             raise MisuseError("only a primary with a ready standby can yield")
         self._core.yielding = True
 
     def finish_yield(self, stay: bool) -> bool:
-        """Serves no more, once the standby has everything; whether it has.
+        """Stop serving once the standby has everything; whether it has.
 
-        With `stay` the shard stands by for its successor.  Its own stream stays: should that one
-        not be promoted, it goes on as it was.
-
-        Raises
-        ------
-        ConnectionLost
-            The standby was lost meanwhile, or this shard is promoted.
+        With `stay` the shard stands by for its successor, and keeps its own stream to resume as
+        primary if the successor is not promoted.  ConnectionLost: the standby was lost, or this
+        shard is promoted.
         """
         if not self._core.yielding:
             raise ConnectionLost("the shard was told to go on")
@@ -174,14 +150,14 @@ class Replication:
         return True
 
     def end_yield(self) -> None:
-        """What waited for the shard's new place is tried again: refused where it has yielded."""
+        """Retry what waited for the new place of the shard: refused where it has yielded."""
         self._core.yielding = False
         self._carrier.wake()
 
     # --- the standby's side
 
     def promote(self, epoch: int) -> None:
-        """Makes this standby the primary; the errors are those of `Shard.promote`."""
+        """As `Shard.promote`."""
         core = self._core
         core.yielding = False
         if core.role == "standby" and core.followed and core.stream_state == "lost":
@@ -205,7 +181,7 @@ class Replication:
     # --- for people
 
     def status(self, now: float) -> dict[str, Any]:
-        """What the shard is and how far its stream has come; `now` is of the monotonic clock."""
+        """Role, epoch and progress of the stream; `now` in monotonic seconds."""
         core, stream = self._core, self._core.stream_stats(now)
         copied = stream.pop("copied")
         state, seeded = core.stream_state, copied

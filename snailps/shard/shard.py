@@ -2,8 +2,8 @@
 
     order -> Shard -> ShardCore, Replication -> what the store returned
 
-To be called in the shard's thread.  `ShardThread` has one beside a `ShardLoop`, simulations have
-one beside a `ShardDriver`.  No thread, socket or clock here.
+Called in the shard's thread: `ShardThread` has one beside a `ShardLoop`, simulations beside a
+`ShardDriver`.  No thread, socket or clock here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from snailps.shard.replication import Carrier, Replication, Tell
 from snailps.store.checkpoint._sections import copy_fragments, put_section
 
 CLOCK_LIMIT_S = 3600.0
-"""How long a request may wait for a clock: as long as the slowest slot takes."""
+"""Longest wait of a request for a clock: as long as the slowest slot takes."""
 STAGED_BYTES_MAX = 2 << 30
-"""How much may be staged for a clock."""
+"""Most bytes staged for a clock."""
 
 
 class FragmentCursor:
-    """How far fragments (uint32 array) have been copied; the shard's thread moves it."""
+    """How far fragments (uint32 array) are copied; moved in the shard's thread."""
 
     def __init__(self, fragments: NDArray[np.uint32]) -> None:
         self.fragments = fragments
@@ -34,30 +34,20 @@ class FragmentCursor:
 
 
 class Shard:
-    """One shard: its store, its role and its stream.
-
-    Parameters
-    ----------
-    core : ShardCore
-    carrier : Carrier
-        Moves the bytes: a `ShardLoop` or a `ShardDriver`.
-    """
+    """The store, the role and the stream of one shard."""
 
     def __init__(self, core: ShardCore, carrier: Carrier) -> None:
         self.core, self._carrier = core, carrier
         self._replication = Replication(core, carrier)
 
     def close(self) -> None:
-        """Lets go of the core: no cycle is left, the rows' memory goes with the last name."""
+        """Release the core: no cycle is left, so the rows are freed with the last reference."""
         self._replication.close()
 
     # --- route and tables
 
     def take_route(self, epoch: int, fragments: ArrayLike) -> None:
-        """Owns these fragments (uint32 array) from this epoch on.
-
-        A standby owns a fragment once its primary has copied it there.
-        """
+        """Own these fragments (uint32) from this epoch on; a standby once each is copied to it."""
         self._replication.take_route(epoch, fragments)
 
     def add_table(
@@ -74,41 +64,28 @@ class Shard:
         finite: bool = True,
         method: AccessMethod | None = None,
     ) -> None:
-        """Makes a table known to this shard.
+        """Add a table; `method`: an access method in Python, an instance for this shard alone.
 
-        Parameters
-        ----------
-        number, dim, access, init, scale, seed, hyper, track, retention, finite
-            As `ShardStore.add_table` takes them.
-        method : AccessMethod, optional
-            What an access method in Python calls: an instance for this shard alone.
-
-        Raises
-        ------
-        MisuseError
-            Rows wider than one part of a pull or push can carry, or a method too many or missing.
+        MisuseError: rows wider than a part of a pull or push, or a method too many or missing.
         """
         self.core.add_table(
             number, dim, access, init, scale, seed, hyper, track, retention, finite, method
         )
 
     def drop_tables(self, numbers: Sequence[int]) -> None:
-        """Drops tables with their rows; those that are not here are passed over.
-
-        At a primary and at its standbys each by itself: nothing of the tables is read any more.
-        """
+        """Drop tables that are here, with their rows; primary and standbys each by itself."""
         self.core.drop_tables(numbers)
 
     def fragments(self) -> NDArray[np.uint32]:
-        """The fragments that this shard owns, uint32, ascending."""
+        """Owned fragments, uint32, ascending."""
         return self.core.store.fragments()
 
     def set_tick(self, tick: int) -> None:
-        """Sets the clock (uint32) that pushes leave in rows of tables that track touches."""
+        """Set the clock (uint32) that pushes leave in rows of tables that track touches."""
         self._replication.order({"do": "set_tick", "tick": int(tick)})
 
     def expire_one(self, number: int, before_tick: int, fragment: int) -> int:
-        """Deletes rows of a fragment that no push has touched since `before_tick`; their number."""
+        """Delete rows of a fragment without a push since `before_tick`; return their number."""
         order = {"do": "expire", "table": number, "before": before_tick, "fragments": [fragment]}
         return int(self._replication.order(order))
 
@@ -117,25 +94,10 @@ class Shard:
     def copy_next(
         self, cursor: FragmentCursor, buffer: NDArray[Any]
     ) -> tuple[int, list[tuple[int, int, int, int]]]:
-        """Copies the fragments that come next, as many as fit, into a buffer.
+        """Copy the next fragments, as many as fit, into a writable uint8 buffer; move the cursor.
 
-        Parameters
-        ----------
-        cursor : FragmentCursor
-            Moved behind them.
-        buffer : numpy.ndarray
-            uint8, writable.
-
-        Returns
-        -------
-        used : int
-            Bytes of the buffer; 0: there are no more; without sections: the bytes that it needs.
-        sections : list of tuple
-            As `copy_fragments` of `store.checkpoint._sections` gives them.
-
-        Notes
-        -----
-        The shard serves nothing else while it copies: 2 to 4 ms for 16 MiB.
+        Returns bytes used and the sections of `copy_fragments`; 0 bytes: no more fragments; no
+        sections: the bytes that the next fragment needs.  The shard serves nothing meanwhile.
         """
         store = self.core.store
         stop, used, sections = copy_fragments(store, cursor.fragments, cursor.at, buffer)
@@ -143,9 +105,7 @@ class Shard:
         return used, sections
 
     def put_section(self, section: NDArray[Any], tables: Mapping[int, int], marks: bool) -> int:
-        """Gives a fragment the rows of a section, as `put_section` of
-        `store.checkpoint._sections`.
-        """
+        """As `put_section` of `store.checkpoint._sections`."""
         rows = put_section(self.core.store, section, tables, marks)
         self.core.copy_again(int(section[4:8].view("<u4")[0]))
         return rows
@@ -157,38 +117,31 @@ class Shard:
     # --- clocks
 
     def set_clock(self, clock: int, early: bool = False) -> None:
-        """Begins at `clock`: forgets what is staged and sealed.  Parameters: `ShardStore`."""
+        """As `ShardStore.set_clock`."""
         self._replication.order({"do": "set_clock", "clock": clock, "early": bool(early)})
 
     def clock(self) -> int:
-        """The present clock: all below are applied."""
+        """Present clock: all below are applied."""
         return int(self.core.store.clock_state()["clock"])
 
     def close_clock(self, clock: int, slots: Sequence[int]) -> dict[str, Any]:
-        """Applies exactly these slots of `clock`, which must be sealed, and drops the others.
-
-        Returns and raises what `ShardStore.close_clock` does, or raises what an access method in
-        Python did.
-        """
+        """As `ShardStore.close_clock`; also raises what an access method in Python raised."""
         order = {"do": "close_clock", "clock": clock, "slots": list(map(int, slots))}
         closed: dict[str, Any] = self._replication.order(order)
         return closed
 
     def seal(self, clock: int, slot: int, slots: int, incarnation: int) -> bool:
-        """Seals a slot in the place of an incarnation that has pushed all of it and is gone.
-
-        Returns and raises what `ShardStore.seal` does, or raises what an access method in Python
-        did.
-        """
+        """Seal a slot for an incarnation that has pushed all of it and is gone; errors of
+        `close_clock`."""
         order = {"do": "seal", "clock": clock, "slot": slot, "slots": slots}
         return bool(self._replication.order({**order, "incarnation": incarnation}))
 
     def fence(self, incarnation: int) -> None:
-        """Refuses whatever comes from this incarnation from now on, and ends its connections."""
+        """Refuse this incarnation from now on, and end its connections."""
         self._replication.order({"do": "fence", "incarnation": incarnation})
 
     def fence_and_seal(self, incarnation: int, clock: int, slot: int, slots: int) -> None:
-        """Fences an incarnation; from clock 0 on, also seals its slot in its place."""
+        """Fence an incarnation; from clock 0 on, also seal its slot."""
         self.fence(incarnation)
         if clock >= 0:
             self.seal(clock, slot, slots, incarnation)
@@ -196,80 +149,48 @@ class Shard:
     # --- replication
 
     def back_up(self, link: int, sync: bool, paced: bool, resume: bool, tell: Tell) -> None:
-        """Streams everything to a standby, over a link that is connected to it and has shaken
-        hands as `Role.SERVER`.
+        """Stream everything to a standby over `link`, connected and authenticated as `Role.SERVER`.
 
-        Forgets the standby that there was, as `alone` does.
-
-        Parameters
-        ----------
-        link : int
-            Descriptor of a socket, or what the carrier takes for one.
-        sync : bool
-            Once the standby has all, a push, a seal or a batch is acknowledged when it has them,
-            too. Otherwise at once, unless 64 MiB are on the way.
-        paced : bool
-            The copying gives way to clients' requests, and takes several times as long beside them.
-        resume : bool
-            The standby was the primary until it yielded to this shard, which has yet to be
-            promoted: it has everything, and nothing is copied.
-        tell : callable
-            ``tell(state, why)``: "ready" once, when the standby has everything; "lost" once, when
-            it cannot be reached (any more).  Called in the shard's thread: must not wait.
-
-        Raises
-        ------
-        MisuseError
-            This is neither a primary nor a standby that has everything; the link is still the
-            caller's.
-
-        Notes
-        -----
-        A standby that was lost after "ready" may be promoted at any time: until `alone` says that
-        it will not, nothing is acknowledged, while pulls and pushes go on.
+        Replaces the previous standby, as `alone` does.  With `sync` a push, a seal or a batch is
+        acknowledged once a ready standby has it; otherwise at once, unless 64 MiB are on the way.
+        `paced`: copying gives way to clients.  `resume`: the standby was the primary until it
+        yielded to this shard, which is not promoted yet: nothing is copied.  After "lost", until
+        `alone` is called, nothing is acknowledged, as the standby may be promoted at any time;
+        pulls and pushes continue.  MisuseError: this is neither a primary nor a complete standby;
+        the link is still the caller's.
         """
         self._replication.back_up(link, sync, paced, resume, tell)
 
     def pace(self, paced: bool) -> None:
-        """The copying that goes on gives way to clients' requests, or does so no more."""
+        """Whether copying gives way to clients' requests."""
         self._replication.pace(paced)
 
     def alone(self) -> None:
-        """Has no standby (any more): what waited for it is acknowledged."""
+        """Acknowledge what waited for the standby: there is none (any more)."""
         self._replication.alone()
 
     def begin_yield(self) -> None:
-        """What changes rows waits from now on; `Replication.begin_yield`."""
         self._replication.begin_yield()
 
     def finish_yield(self, stay: bool) -> bool:
-        """Serves no more, once the standby has everything; `Replication.finish_yield`."""
         return self._replication.finish_yield(stay)
 
     def end_yield(self) -> None:
-        """What waited for the shard's new place is tried again; `Replication.end_yield`."""
         self._replication.end_yield()
 
     def promote(self, epoch: int) -> None:
-        """Makes this standby the primary, from a route epoch on; older ones are refused.
+        """Make this standby the primary from a route epoch on; refuse older epochs.
 
-        One that has yielded is the primary again, with its standby if that is there: its successor
-        was not promoted, or is gone before it was asked.
-
-        Its former primary's connection is closed, so that nothing can be acknowledged there that is
-        not here.  Without effect on a primary but for the epoch.
-
-        Raises
-        ------
-        MisuseError
-            The former primary had not told everything.
+        Closes the connection of the previous primary: it can acknowledge nothing that is not here.
+        A shard that has yielded becomes the primary again, with its standby if that is there.  A
+        primary only takes the epoch.  MisuseError: the previous primary had not sent everything.
         """
         self._replication.promote(epoch)
 
     # --- for people and tests
 
     def stats(self, now: float) -> dict[str, Any]:
-        """Counters of carrier, requests and store; `now` is monotonic seconds."""
+        """Counters of carrier, requests and store; `now` in monotonic seconds."""
         return {
             **self._carrier.counters(),
             **self.core.stats(),

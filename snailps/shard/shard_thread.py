@@ -1,9 +1,8 @@
-"""A shard with its thread: what a server process gives work to from other threads.
+"""A shard with its thread: a server process gives it work from other threads.
 
     ShardThread -> ShardLoop.post -> in the shard's thread: Shard -> result
 
-It owns the thread and waits for nothing that the shard does; what is done to a shard is in
-`shard.py`.
+It owns the thread and never waits for the shard; what is done to a shard is in `shard.py`.
 """
 
 from __future__ import annotations
@@ -25,40 +24,13 @@ T = TypeVar("T")
 
 
 class ShardThread:
-    """One shard: its store, its loop, and the thread that owns both.
+    """One shard, its loop, and the thread that owns both.
 
-    Parameters
-    ----------
-    listener : socket.socket
-        Listening socket; owned by the loop from now on.
-    make_session : callable
-        Gives a `ServerSession` for each connection.
-    row_ops, wire_ops : PyCapsule
-        Row operations and wire types of the kernel build in use.
-    frag_num : int
-        Fragments of the cluster.
-    park_limit_s : float
-        How long a request may wait here, seconds.
-    name : str
-        Name of the thread.
-    clock_limit_s : float
-        How long a request may wait here for a clock, seconds: others have to train first.
-    staged_bytes_max : int
-        How much may be staged here for a clock, bytes.
-    standby : bool
-        Follows a primary until it is promoted; requests of clients wait meanwhile.
-    silence_limit_s : float
-        How long a standby of this shard may acknowledge nothing, seconds; then it counts as lost.
-    stuck_limit_s : float
-        How long this shard, as a standby, waits for what its primary's stream needs, seconds.
-    cpus : collection of int
-        CPUs that the thread is kept on: the rows, which it makes, lie in their memory.  None:
-        anywhere.
-
-    Attributes
-    ----------
-    shard : Shard
-        To be used in functions that are given to `post` only.
+    `listener` is owned by the loop.  `park_limit_s` and `clock_limit_s` bound waits of requests
+    here, the second those for a clock.  `silence_limit_s`: a standby that acknowledges nothing for
+    so long counts as lost; `stuck_limit_s`: how long this shard, as a standby, waits for what the
+    stream needs.  The thread is kept on `cpus` (None: anywhere), so rows lie in their memory.
+    `shard` is for functions given to `post` only.
     """
 
     def __init__(
@@ -95,18 +67,14 @@ class ShardThread:
             self.shard.close()
 
     def start(self) -> None:
-        """Starts serving."""
         self._thread.start()
 
     def turn(self, now: float) -> bool:
-        """Serves what has come so far as of a time given, in this thread, instead of `start`.
-
-        See `ShardLoop.turn`.  Orders given between turns, from this thread, are obeyed at once.
-        """
+        """As `ShardLoop.turn`, instead of `start`; orders between turns are done at once."""
         return self._loop.turn(now)
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Stops serving and closes every connection; True once the thread has ended."""
+        """Stop serving and close every connection; True once the thread has ended."""
         self._loop.stop()
         if self._thread.ident is None:  # never started: closes the listener
             self._run()
@@ -117,36 +85,18 @@ class ShardThread:
     # --- work for its thread
 
     def post(self, work: Callable[[], T], at_standby: bool = False) -> Future[T]:
-        """Has `work()` done in the shard's thread, where `shard` may be used.
+        """Run ``work()`` in the shard's thread, in the order of posting; the future has its result.
 
-        Does not wait.  What is posted is done in its order; nothing waits behind an order that
-        waits for the standby, so that what ends that wait is heard.
-
-        Parameters
-        ----------
-        work : callable
-        at_standby : bool
-            It gives orders: they count as done once the standby has them, or will not be promoted.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            What `work` returned or raised; `ConnectionLost` where the shard serves no more.
+        With `at_standby` the order is done once the standby has it or will not be promoted; later
+        orders do not wait for that.  ConnectionLost: the shard serves no more.
         """
         return self._loop.post(work, at_standby)
 
     def back_up(
         self, fd: int, *, sync: bool, paced: bool = False, resume: bool = False, tell: Tell
     ) -> Future[None]:
-        """Has the shard begin a stream, as `Shard.back_up`.  Does not wait.
-
-        The descriptor is owned from now on, and closed if this fails.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            Done once the stream has begun; with an error of `Shard.back_up`.
-        """
+        """As `Shard.back_up`; the future is done once the stream has begun.  Owns `fd`, closed on
+        errors."""
 
         def end(command: Future[None]) -> None:
             if command.cancelled() or command.exception() is not None:

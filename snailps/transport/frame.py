@@ -29,21 +29,19 @@ CONTROL_BODY_MAX = 256 << 20
 """Largest body of a control frame, bytes, packed or unpacked: a merged vocabulary fits."""
 
 DATA_BODY_MAX = 1 << 20
-"""Largest body of a data frame, bytes.  Senders aim at `PART_BYTES`; a wide row needs more."""
+"""Largest body of a data frame, bytes; a wide row needs more than `PART_BYTES`."""
 
 HANDSHAKE_BODY_MAX = 4096
 """Largest body before a peer is authenticated, bytes."""
 
 PART_BYTES = 64 << 10
-"""What a pull or a push is cut into, bytes of values, or one row: so small that what is gathered is
-sent, and what came is scattered, while it is in cache, and requests of others slip in between."""
+"""Bytes of values in a part of a pull or push, or one row: it stays in cache."""
 
 BATCHES_BYTES = 256 << 20
-"""Largest size of the batches that a shard keeps for a connection, bytes: 16 an entry, 4 a float of
-dL/dZ."""
+"""Largest size of the batches kept for a connection: 16 bytes an entry, 4 a float of dL/dZ."""
 
 SLOTS_MAX = 4096
-"""Largest number of slots that a clock may have."""
+"""Largest number of slots of a clock."""
 
 
 class Kind(enum.IntEnum):
@@ -78,18 +76,15 @@ class Kind(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Properties of a body."""
-
     PACKED = 1
-    """Compressed: a uint32 of the unpacked length, then one lz4 block.  Control frames only."""
+    """Compressed: uint32 unpacked length, one lz4 block.  Control frames only."""
 
 
 class Option(enum.IntFlag):
-    """What the keys and rows of a PULL or PUSH are; in their bodies.
+    """Properties of the keys and rows in the body of a PULL or PUSH.
 
-    Besides these bits: bits 8 and 9 are the wire type of rows (`WIRE_TYPES`), bits 12 to 14 the
-    bytes that a key takes beyond a base common to the part, 0 = keys are whole.  Bits 1 to 4 are
-    reserved and 0.
+    Further bits: 8 and 9 wire type of rows (`WIRE_TYPES`); 12 to 14 bytes of a key beyond a base
+    common to the part, 0 = whole keys; 1 to 4 reserved, 0.
     """
 
     STATE = 1
@@ -109,20 +104,9 @@ DATA_KINDS = frozenset(range(16, 32))
 class Frame:
     """One frame, unpacked.
 
-    Attributes
-    ----------
-    kind : Kind
-    body : bytes
-    table : int
-        Table number, uint32; 0 where no table is meant.
-    epoch : int
-        Route epoch that the sender knows, uint32; 0 before there is a route.
-    job : int
-        Number of this life of the cluster, uint64; 0 before registration.
-    incarnation : int
-        Number of the sender's life, uint64; 0 before registration.
-    request : int
-        Chosen by the requester, repeated in the reply, uint64.
+    `table` uint32, 0 for none; `epoch` uint32, of the sender's route, 0 before there is one; `job`
+    and `incarnation` uint64, of the cluster and of the sender, 0 before registration; `request`
+    uint64, chosen by the requester and repeated in the reply.
     """
 
     kind: Kind
@@ -135,18 +119,8 @@ class Frame:
 
 
 def encode_frame(frame: Frame, *, pack: bool = False) -> bytes:
-    """Bytes of a frame.
-
-    Parameters
-    ----------
-    pack : bool
-        Compress the body with lz4 where that makes it smaller.  Ignored for data frames.
-
-    Raises
-    ------
-    MisuseError
-        The body is over the limit of its kind: our own fault.
-    """
+    """Bytes of a frame; `pack` compresses a control body where smaller.  MisuseError: over the
+    limit."""
     if pack and frame.kind not in DATA_KINDS:
         body, flags = pack_body(frame.kind, frame.body)
     else:
@@ -155,13 +129,7 @@ def encode_frame(frame: Frame, *, pack: bool = False) -> bytes:
 
 
 def pack_body(kind: Kind, body: bytes) -> tuple[bytes, int]:
-    """Body and flags of a frame that is no data frame, compressed where that makes it smaller.
-
-    Raises
-    ------
-    MisuseError
-        The body is over the limit of its kind: our own fault.
-    """
+    """Body and flags, compressed where smaller; no data frames.  MisuseError: over the limit."""
     _within_limit(kind, body)
     if len(body) >= 512:
         packed = lz4.block.compress(body, store_size=True)
@@ -171,7 +139,7 @@ def pack_body(kind: Kind, body: bytes) -> tuple[bytes, int]:
 
 
 def encode_header(frame: Frame, flags: int, body_bytes: int) -> bytes:
-    """Bytes of the header of a frame whose body is sent behind it, not taken from `frame`."""
+    """Header of a frame whose body is sent behind it, not taken from `frame`."""
     return HEADER.pack(
         MAGIC,
         VERSION,
@@ -194,24 +162,16 @@ def _within_limit(kind: Kind, body: bytes) -> bytes:
 
 
 def body_limit(kind: int) -> int:
-    """Largest body that a frame of `kind` may have, bytes."""
     if kind < 16:
         return HANDSHAKE_BODY_MAX
     return DATA_BODY_MAX if kind in DATA_KINDS else CONTROL_BODY_MAX
 
 
 class FrameDecoder:
-    """Cuts a byte stream into frames.  Sans-IO: feed bytes, take frames.
+    """Cut a byte stream into frames.  Sans-IO.
 
-    Parameters
-    ----------
-    body_max : int
-        Bound on every body, bytes, besides the bound of its kind.  Lower it until a peer is known.
-
-    Notes
-    -----
-    The length in a header is checked before anything of the body is kept, and the unpacked length
-    of a packed body before it is unpacked.
+    `body_max` bounds every body besides the limit of its kind: lower it until a peer is
+    authenticated. Lengths are checked before a body is kept, or unpacked.
     """
 
     def __init__(self, body_max: int = CONTROL_BODY_MAX) -> None:
@@ -220,13 +180,7 @@ class FrameDecoder:
         self._need = HEADER_BYTES
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """Takes bytes in, yields every frame that they complete.
-
-        Raises
-        ------
-        ProtocolError
-            Wrong magic, version, kind, flag or length.  The stream is lost: close it.
-        """
+        """Yield each frame that `data` completes.  ProtocolError: the stream is lost, close it."""
         self._buffer += data
         if not MAGIC.startswith(self._buffer[:4]) and self._buffer[:4] != MAGIC:
             check_header(bytes(self._buffer[:4]), VERSION, 0, 0, 0, 0)
@@ -237,12 +191,12 @@ class FrameDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes taken in that do not yet make a frame."""
+        """Bytes of an incomplete frame."""
         return len(self._buffer)
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes to read, at most, so as not to read past the end of the current frame."""
+        """Most bytes to read without reading past the end of the current frame."""
         return max(self._need - len(self._buffer), 0)
 
     def _next(self) -> Frame | None:
@@ -265,13 +219,7 @@ class FrameDecoder:
 def check_header(
     magic: bytes, version: int, kind: int, flags: int, body_bytes: int, body_max: int
 ) -> None:
-    """Refuses a header that we do not understand or that asks for too much.
-
-    Raises
-    ------
-    ProtocolError
-        Its `code` is what the peer is told.
-    """
+    """Refuse an unknown or too large header; the ProtocolError has the `code` for the peer."""
     if magic[:2] == b"\x16\x03":
         raise ProtocolError("it speaks TLS, and `tls` is not set here", "magic")
     if magic != MAGIC:
@@ -297,13 +245,7 @@ def check_header(
 
 
 def check_control_kind(frame: Frame) -> None:
-    """Refuses what neither asks nor tells: on a control connection only CALL and NOTE do.
-
-    Raises
-    ------
-    ProtocolError
-        Another kind, or a call without a number to answer it by.
-    """
+    """Refuse kinds other than CALL and NOTE, and a CALL without a number."""
     if frame.kind not in (Kind.CALL, Kind.NOTE):
         raise ProtocolError(f"{frame.kind.name} on a control connection", "kind")
     if frame.kind == Kind.CALL and frame.request == 0:
@@ -311,13 +253,7 @@ def check_control_kind(frame: Frame) -> None:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """Unpacks an lz4 body whose stated length is within `limit` bytes.
-
-    Raises
-    ------
-    ProtocolError
-        The stated length is over the limit, or the block is damaged.
-    """
+    """Unpack an lz4 body of a stated length up to `limit`; ProtocolError if longer or damaged."""
     if len(packed) < 4:
         raise ProtocolError(f"packed body of {len(packed)} bytes, at least 4 expected", "packed")
     stated = int.from_bytes(packed[:4], "little")

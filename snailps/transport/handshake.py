@@ -33,16 +33,12 @@ _NO_MAC = bytes(MAC_BYTES)
 
 
 class Channel(enum.IntEnum):
-    """What a connection is for."""
-
     CONTROL = 1
     PULSE = 2
     DATA = 3
 
 
 class Role(enum.IntEnum):
-    """What a process is."""
-
     MASTER = 1
     SERVER = 2
     WORKER = 3
@@ -51,19 +47,11 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First word of either side.
+    """First message of either side.
 
-    Attributes
-    ----------
-    channel, role : Channel, Role
-    nonce : bytes
-        16 fresh random bytes.
-    node, incarnation, job : int
-        As assigned by the master; 0 before registration.
-    mac : bytes
-        32 bytes; zeros in the client's HELLO.
-    agent : str
-        Software version, for messages only.
+    `nonce`: 16 fresh random bytes; `node`, `incarnation`, `job`: assigned by the master, 0 before
+    registration; `mac`: 32 bytes, zeros from the client; `agent`: software version, for messages
+    only.
     """
 
     channel: Channel
@@ -76,7 +64,6 @@ class Hello:
     agent: str = __version__
 
     def to_frame(self) -> Frame:
-        """The HELLO frame that says this."""
         fixed = _HELLO.pack(self.channel, self.role, 0, self.node, self.nonce, self.mac)
         return Frame(
             Kind.HELLO,
@@ -87,13 +74,7 @@ class Hello:
 
     @classmethod
     def from_frame(cls, frame: Frame) -> Hello:
-        """Reads a HELLO.
-
-        Raises
-        ------
-        ProtocolError
-            Another kind of frame, a wrong length, an unknown channel, role or agent.
-        """
+        """Read a HELLO; ProtocolError on a wrong kind, length, channel, role or agent."""
         if frame.kind != Kind.HELLO:
             raise ProtocolError(f"expected HELLO first, got {frame.kind.name}", "handshake")
         if not _HELLO.size <= len(frame.body) <= _HELLO.size + 64:
@@ -132,15 +113,7 @@ def _mac(secret: bytes, label: bytes, client: Hello, server: Hello) -> bytes:
 
 
 class ClientSession:
-    """The side that connects.
-
-    Parameters
-    ----------
-    hello : Hello
-        What this side says of itself, with a fresh nonce.
-    secret : bytes
-        Shared secret; empty for none.
-    """
+    """The connecting side; `hello` with a fresh nonce, an empty `secret` for none."""
 
     def __init__(self, hello: Hello, secret: bytes = b"") -> None:
         self.hello = hello
@@ -153,14 +126,9 @@ class ClientSession:
         return self.hello.to_frame()
 
     def receive(self, frame: Frame) -> Frame | None:
-        """Takes the server's next frame; returns the frame to send, if any.
+        """Take the server's next frame; return the frame to send, if any.
 
-        Raises
-        ------
-        RemoteError
-            The server refused us; its own words.
-        ProtocolError
-            The server broke the handshake, or does not know the secret.
+        RemoteError: the server refused.  ProtocolError: a broken handshake, or another secret.
         """
         if frame.kind == Kind.ERROR:
             raise remote_error(frame)
@@ -181,18 +149,7 @@ class ClientSession:
 
 
 class ServerSession:
-    """The side that is connected to.
-
-    Parameters
-    ----------
-    hello : Hello
-        What this side says of itself, with a fresh nonce.
-    secret : bytes
-        Shared secret; empty for none.
-    admit : callable, optional
-        Called with the client's Hello once its proof holds; raises `ProtocolError` to refuse
-        (wrong job, wrong channel).
-    """
+    """The accepting side; `admit(hello)` runs after the proof, and refuses by a ProtocolError."""
 
     def __init__(
         self, hello: Hello, secret: bytes = b"", admit: Callable[[Hello], None] | None = None
@@ -204,13 +161,7 @@ class ServerSession:
         self._admit = admit
 
     def receive(self, frame: Frame) -> Frame:
-        """Takes the client's next frame; returns the frame to send.
-
-        Raises
-        ------
-        ProtocolError
-            The client broke the handshake, does not know the secret, or is not admitted.
-        """
+        """Take the client's next frame; return the frame to send.  ProtocolError: refused."""
         if self.ready:
             raise ProtocolError(f"{frame.kind.name} after the handshake", "handshake")
         if self.peer is None:
@@ -236,12 +187,7 @@ class ServerSession:
 
 
 def error_frame(error: SnailError, request: int = 0) -> Frame:
-    """The ERROR frame that tells a peer of an error; `request` 0 means the whole connection.
-
-    Notes
-    -----
-    A text that is too long for the frame loses its end.
-    """
+    """The ERROR frame of an error, its text cut to fit; `request` 0: for the whole connection."""
     code, text = getattr(error, "code", "error"), str(error)[:HANDSHAKE_BODY_MAX]
     while True:
         # A file name that is no UTF-8 holds lone surrogates; escaped they are still JSON.
@@ -253,7 +199,6 @@ def error_frame(error: SnailError, request: int = 0) -> Frame:
 
 
 def remote_error(frame: Frame) -> RemoteError:
-    """The error that a peer's ERROR frame tells of."""
     try:
         fields = json.loads(frame.body)
         return RemoteError(str(fields["text"]), str(fields["code"]))

@@ -25,11 +25,11 @@ from snailps.transport.security.tls_link import CLOSED, Address, words
 from snailps.transport.security.trust import OPEN, VARIABLE, Trust
 
 SAY_S = 5.0
-"""How often a wait for a connection is logged."""
+"""Seconds between logs of a wait for a connection."""
 
 
 class Listener(Protocol):
-    """What connections are accepted from: a listening socket, or a relay in front of one."""
+    """Accepts connections: a listening socket, or a relay in front of one."""
 
     def fileno(self) -> int: ...
     def accept(self) -> tuple[socket.socket, Any]: ...
@@ -39,15 +39,11 @@ class Listener(Protocol):
 
 
 def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Listener:
-    """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once; with TLS, one
-    that accepts what is decrypted.
+    """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once; with TLS a
+    relay.
 
-    Raises
-    ------
-    ConnectionLost
-        The address cannot be bound; says why and what to change.
-    ConfigError
-        Peers without the secret could reach it, and would be admitted.
+    ConnectionLost: cannot bind.  ConfigError: peers without the secret could reach it and be
+    admitted.
     """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
@@ -106,13 +102,7 @@ def peer_of(descriptor: int) -> str:
 
 
 def route_host(address: Address) -> str:
-    """The local address of the interface that packets to `address` leave by.
-
-    Raises
-    ------
-    ConnectionLost
-        The name does not resolve, or there is no route.
-    """
+    """Local address towards `address`; ConnectionLost: it does not resolve, or no route."""
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)
     except OSError as error:
@@ -140,23 +130,11 @@ def dial(
     give_up: Callable[[], bool] = lambda: False,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> socket.socket:
-    """Connects and shakes hands, trying again until `limit_s` seconds have passed.
+    """Connect and shake hands, retrying until `limit_s` seconds have passed.
 
-    Parameters
-    ----------
-    peer_name : str
-        What to call the peer in messages.
-    give_up : callable
-        Asked between two attempts.
-    on_wait : callable
-        Told now and then, in words, what is being waited for.
-
-    Raises
-    ------
-    WaitTimeout
-        No answer in time.
-    RemoteError, ProtocolError
-        There was one, and the handshake failed: trying again would not help.
+    `peer_name` is for messages; `give_up` is asked between attempts; `on_wait` gets, now and then,
+    what is waited for.  WaitTimeout: no answer in time.  RemoteError, ProtocolError: the handshake
+    failed, and another attempt would not help.
     """
     begin = time.monotonic()
     peer = f"{peer_name} at {show(address)}"
@@ -228,8 +206,8 @@ def dial(
 def _connected(address: Address, limit_s: float) -> socket.socket:
     """A connection to another socket.
 
-    Where nothing listens at a port of this machine that the system also gives to those who
-    connect, it may connect one to itself: that would hear itself, and keep the port from its owner.
+    Where nothing listens at a local port of the ephemeral range, connecting may reach itself: it
+    would hear itself, and keep the port from its owner.
     """
     sock = socket.create_connection(address, timeout=limit_s)
     try:
@@ -242,7 +220,7 @@ def _connected(address: Address, limit_s: float) -> socket.socket:
 
 
 def set_options(sock: socket.socket) -> None:
-    """No delay for small frames; a peer whose machine vanished is noticed after two minutes."""
+    """No delay for small frames; a vanished machine of a peer is noticed after two minutes."""
     if sock.family == socket.AF_UNIX:  # our end of a relay's pair
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -253,7 +231,7 @@ def set_options(sock: socket.socket) -> None:
 
 
 def receive(sock: socket.socket, count: int, until: float) -> bytes:
-    """Some of the next `count` bytes, up to a time, monotonic seconds; raises OSError."""
+    """Some of the next `count` bytes, until a time in monotonic seconds; raises OSError."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))

@@ -46,12 +46,12 @@ log = logging.getLogger(__name__)
 RECV_BYTES = 256 << 10
 
 AnswerOrFuture = messages.Message | Future[messages.Message] | None
-"""What a handler returns: the answer to a call, a future of it, or None where `Ok` says it all."""
+"""Result of a handler: the answer to a call, a future of it, or None for `Ok`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that has no answer yet."""
+    """A call without an answer yet."""
 
     frame: Frame
     answers: messages.Answers
@@ -61,7 +61,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A call of the master, to be handled; with `done` its handler's future, to be answered."""
+    """A call of the master; `done`: its handler's future, to be answered."""
 
     generation: int
     frame: Frame
@@ -72,14 +72,7 @@ class _Order:
 def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messages.Message:
     """One call on a connection without a reader yet; takes no byte behind its answer.
 
-    Raises
-    ------
-    RemoteError
-        The peer refused.
-    ProtocolError
-        What it says is no answer.
-    OSError
-        The connection broke, or there is no answer within `limit_s` seconds.
+    RemoteError: refused.  ProtocolError: no answer.  OSError: broken, or nothing within `limit_s`.
     """
     until = time.monotonic() + limit_s
     sock.settimeout(limit_s)
@@ -102,22 +95,12 @@ def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messa
 class ControlClient:
     """A node's connection to its master.  One reader thread; calls from any thread.
 
-    Parameters
-    ----------
-    sock : socket.socket
-        From `dial`; owned from now on.
-    on_message : callable
-        ``on_message(message)``: returns the answer to a call, None for a plain `Ok` and for
-        notes, or a future of the answer; a `SnailError` raised there, or set in the future, is sent
-        back.  Notes come in the reader thread, calls in one of their own, in order: what may take
-        long returns a future, so that later calls are read.  The thread that completes it does not
-        wait for the network.
-    on_lost : callable
-        ``on_lost(why)``, once, unless `close` was called first.
-    mend : callable
-        ``mend(why)``, in the reader thread, when the connection breaks: another one, or None.
-        Calls that are open then are made again on it, in order, before anything new; notes of the
-        time in between follow.  What was sent just before the break may be lost.
+    `on_message(message)` returns the answer to a call, None (`Ok`; notes), or a future of the
+    answer; SnailErrors are sent back.  Notes come in the reader thread, calls in one of their own,
+    in order: slow handlers return a future.  `on_lost(why)`: once, unless `close` came first.
+    `mend(why)`, in the reader thread: another connection or None; open calls are repeated on it, in
+    order, before anything new, then notes of the meantime; what was sent just before the break may
+    be lost.
     """
 
     def __init__(
@@ -150,7 +133,7 @@ class ControlClient:
         return self._away
 
     def start(self) -> None:
-        """Starts the reader thread, and the one that works through the master's calls in order."""
+        """Start the reader thread, and the one that handles the master's calls in order."""
         self._thread.start()
         threading.Thread(target=self._obey, name="snailps-orders", daemon=True).start()
 
@@ -159,10 +142,7 @@ class ControlClient:
         message: messages.Message,
         heard: Callable[[messages.Message], None] = lambda answer: None,
     ) -> Future[messages.Message]:
-        """Sends a message; the future gets its answer.
-
-        `heard` gets it first, in the reader thread: so before `mend` can be called.
-        """
+        """Send a call; `heard` gets the answer first, in the reader thread, before any `mend`."""
         future: Future[messages.Message] = Future()
         body = messages.encode(message)
         with self._send_lock:
@@ -181,23 +161,16 @@ class ControlClient:
         return future
 
     def call(self, message: messages.Message, timeout_s: float | None = 60.0) -> messages.Message:
-        """Sends a message and waits for its answer.
+        """Send a call and wait for its answer; `timeout_s` None: as long as the master lives.
 
-        Raises
-        ------
-        RemoteError
-            The master refused.
-        ConnectionLost
-            The master is gone.
-        WaitTimeout
-            No answer within `timeout_s` seconds; None waits as long as the master lives.
+        RemoteError: refused.  ConnectionLost: the master is gone.  WaitTimeout: no answer in time.
         """
         return self.result(self.call_async(message), timeout_s, type(message).__name__)
 
     def result(
         self, future: Future[messages.Message], timeout_s: float | None, what: str
     ) -> messages.Message:
-        """Waits for the answer of `call_async`; raises as `call` does."""
+        """Wait for the answer of `call_async`; errors of `call`."""
         try:
             return future.result(timeout_s)
         except FutureTimeout:
@@ -206,7 +179,7 @@ class ControlClient:
             ) from None
 
     def note(self, message: messages.Message) -> None:
-        """Sends a message that needs no answer; silently nothing if the master is gone."""
+        """Send a message without an answer; nothing happens if the master is gone."""
         frame = Frame(Kind.NOTE, messages.encode(message))
         with self._send_lock:
             if self._away:
@@ -215,7 +188,7 @@ class ControlClient:
                 self._write(encode_frame(frame, pack=True))
 
     def close(self) -> None:
-        """Closes the connection; `on_lost` is not called."""
+        """Close the connection without `on_lost`."""
         with self._calls_lock:
             if self._lost is None:
                 self._lost = "closed"
@@ -226,12 +199,12 @@ class ControlClient:
         self._sock.close()
 
     def _write(self, data: bytes) -> None:
-        """Sends bytes; with `_send_lock` held."""
+        """With `_send_lock` held."""
         with contextlib.suppress(OSError):
             self._sock.sendall(data)  # a lost connection is noticed, and told, by the reader
 
     def _answer(self, generation: int, frame: Frame) -> None:
-        """Answers a call of the master, if it came by the present connection."""
+        """Answer a call, if it came by the present connection."""
         data = encode_frame(frame, pack=True)
         with self._send_lock:
             if generation == self._generation and not self._away:
@@ -266,7 +239,7 @@ class ControlClient:
             return
 
     def _mended(self, why: str) -> bool:
-        """Goes on with another connection, if there is one."""
+        """Continue with another connection, if there is one."""
         with self._send_lock:
             self._away = True
         try:
@@ -327,7 +300,7 @@ class ControlClient:
                 self._settle(order.generation, order.frame, order.done)
 
     def _handle(self, generation: int, frame: Frame, message: messages.Message) -> None:
-        """Has a message of the master handled; a call's answer goes out once there is one."""
+        """Have a message handled; a call is answered once its result is there."""
         try:
             own = self._on_message(message)
             if isinstance(own, Future):
@@ -342,7 +315,7 @@ class ControlClient:
             self._refuse(generation, frame, error)
 
     def _settle(self, generation: int, frame: Frame, done: Future[messages.Message]) -> None:
-        """Answers a call whose future is done."""
+        """Answer a call whose future is done."""
         try:
             self._reply(generation, frame, done.result())
         except (Exception, CancelledError) as error:
@@ -354,7 +327,7 @@ class ControlClient:
             self._answer(generation, Frame(Kind.ANSWER, body, request=frame.request))
 
     def _refuse(self, generation: int, frame: Frame, error: BaseException) -> None:
-        """Says why a message was not obeyed: to the master where it waits, else in the log."""
+        """Report why a message failed: to the master if it waits, else in the log."""
         if not isinstance(
             error, SnailError
         ):  # a bug on this side: the caller must not wait without end
@@ -379,13 +352,7 @@ class ControlClient:
 def visit(
     address: Address, limit_s: float, trust: Trust, *, peer_name: str = "the master"
 ) -> ControlClient:
-    """A connection to the listener there, for a process that only calls and is no member.
-
-    Raises
-    ------
-    SnailError
-        No answer from there within `limit_s` seconds.
-    """
+    """A connection for a process that only calls and is no member; SnailError after `limit_s`."""
     sock = dial(
         address, Channel.CONTROL, Role.DRIVER, peer_name=peer_name, limit_s=limit_s, trust=trust
     )

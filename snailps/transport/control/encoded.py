@@ -12,10 +12,7 @@ from snailps.transport.frame import Kind, pack_body
 
 
 class Encoded:
-    """A message as the body of a control frame, encoded and packed once, for many peers.
-
-    Made anywhere, in a thread too: packing 60 MB takes a fifth of a second.
-    """
+    """A message as the body of a control frame, encoded and packed once; made in any thread."""
 
     __slots__ = ("body", "flags")
 

@@ -36,37 +36,24 @@ from snailps.transport.sockets import Listener, dial, is_there, show
 log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0
-"""How long the end waits for a read that is under way."""
+"""Longest wait at the end for a read under way."""
 READ_BYTES_MAX = 4 << 20
-"""Most bytes that one request asks for."""
+"""Most bytes of one request."""
 UNDER_WAY_BYTES_MAX = 256 << 20
-"""Bytes that wait to be sent, to all peers together."""
+"""Most bytes that wait to be sent, to all peers together."""
 STEP_S = 0.1
 REACH_S = 10.0
-"""How long a reader tries to reach a process that does not refuse the connection."""
+"""Longest attempt to reach a process that does not refuse the connection."""
 
 
 class FileServer:
-    """Serves files to peers with the cluster's secret, in a thread of its own.
-
-    Parameters
-    ----------
-    listener : Listener
-        Owned from now on.
-    trust : Trust
-        Who may read.
-
-    Attributes
-    ----------
-    address : Address
-        Where it listens.
-    """
+    """Serve files to peers with the secret, in a thread of its own; owns `listener`."""
 
     def __init__(self, listener: Listener, trust: Trust = OPEN) -> None:
         self._files: dict[str, tuple[int, int]] = {}  # number -> descriptor, bytes
         self.address: Address = listener.getsockname()[:2]
         self._read = -1
-        """Descriptor of the file that is read; of one that is removed meanwhile, no longer."""
+        """Descriptor of the file being read; -1 once that is removed."""
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Peer, messages.ReadFile, Reply]] = deque()
         self._closing = threading.Event()
@@ -88,13 +75,7 @@ class FileServer:
         return self._thread.is_alive()
 
     def add(self, path: str) -> tuple[str, int]:
-        """Serves a file from now on, even if its name goes; its number, and its length in bytes.
-
-        Raises
-        ------
-        DataError
-            It cannot be opened.
-        """
+        """Serve a file, even if its name goes; (number, bytes).  DataError: cannot be opened."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -105,7 +86,7 @@ class FileServer:
         return number, size
 
     def remove(self, number: str) -> None:
-        """Serves a file no longer; more calls do nothing."""
+        """Stop serving a file; idempotent."""
         with self._lock:
             descriptor, _ = self._files.pop(number, (-1, 0))
             if descriptor == self._read:
@@ -114,10 +95,7 @@ class FileServer:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Ends the thread and closes all connections and files.
-
-        A read of a disk that hangs is not waited for: its thread ends with it, or the process.
-        """
+        """End the thread, connections and files; does not wait for a hanging read of a disk."""
         self._closing.set()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
@@ -178,18 +156,9 @@ class FileServer:
 
 
 class RemoteFile:
-    """A file of a `FileServer`.  One connection, made for the first read; threads may share it.
+    """A file of a `FileServer`: one connection, made for the first read, shared by threads.
 
-    Parameters
-    ----------
-    address : Address
-    number : str
-    role : Role
-        Of this process.
-    limit_s : float
-        Of one read.
-    give_up : callable
-        True once this process ends.
+    `limit_s` bounds one read; `give_up()`: True once this process ends.
     """
 
     def __init__(
@@ -210,14 +179,10 @@ class RemoteFile:
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes of the file.
+        """Bytes from `start` to before `stop`.
 
-        Raises
-        ------
-        DataError
-            The process has ended, cannot be reached, or has no such file.
-        ProtocolError
-            It has another secret or no certificate.
+        DataError: the process is gone, unreachable, or has no such file.  ProtocolError: another
+        secret, or no certificate.
         """
         message = messages.ReadFile(self._number, start, stop)
         with self._lock:
@@ -233,7 +198,7 @@ class RemoteFile:
                 raise self._gone() from None
 
     def close(self) -> None:
-        """Closes the connection; a read opens another one."""
+        """Close the connection; a read opens another one."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -285,7 +250,7 @@ class RemoteFile:
         return DataError(f"the Python process that has the data ({show(self._address)}) has ended")
 
     def _unreachable(self) -> DataError:
-        """It never answered here: it may be elsewhere as seen from this host."""
+        """The file server never answered: its address may differ as seen from this host."""
         return DataError(
             f"the Python process that has the data cannot be reached at {show(self._address)}: it "
             "has ended, or a firewall, NAT or a container is in between. Say where it listens: "

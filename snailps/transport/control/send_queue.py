@@ -2,8 +2,7 @@
 
     message -> Encoded (once, for all receivers) -> SendQueue of each peer -> socket
 
-A vocabulary of 60 MB to a thousand workers lies in memory once, packed.  No connection is owned
-here, and nothing here waits.
+No connection is owned here, and nothing here waits.
 """
 
 from __future__ import annotations
@@ -15,23 +14,16 @@ from snailps.transport.control.encoded import Encoded
 from snailps.transport.frame import Frame, Kind, encode_header
 
 SEND_BYTES = 256 << 10
-"""Given to the socket in one call, at most or in one buffer."""
+"""Most bytes of one call to the socket, or of one buffer."""
 SHARED_BYTES = 4 << 10
-"""A body of fewer is copied behind its header: cheaper than a buffer of its own."""
+"""A smaller body is copied behind its header."""
 BUFFERS_MAX = 16
-"""Buffers that one call sends."""
+"""Most buffers of one call."""
 
 
 class SendQueue:
-    """Frames that wait to be sent on one connection, in order.
-
-    Attributes
-    ----------
-    size : int
-        Bytes that wait.
-    untaken : int
-        Bytes that were added since the peer last took any.
-    """
+    """Frames to be sent on one connection, in order; `size`: bytes that wait, `untaken`: bytes
+    added since the peer last took any."""
 
     __slots__ = ("_buffers", "size", "untaken")
 
@@ -43,13 +35,12 @@ class SendQueue:
         return self.size
 
     def add(self, data: bytes | memoryview) -> None:
-        """Adds bytes, which must not change."""
+        """Add bytes, which must not change."""
         self._buffers.append(memoryview(data))
         self.size += len(data)
         self.untaken += len(data)
 
     def add_message(self, kind: Kind, encoded: Encoded, request: int = 0) -> None:
-        """Adds a frame with this body."""
         body = encoded.body
         head = encode_header(Frame(kind, request=request), encoded.flags, len(body))
         if len(body) < SHARED_BYTES:
@@ -59,13 +50,7 @@ class SendQueue:
             self.add(body)
 
     def send(self, sock: socket.socket) -> bool:
-        """Sends some of it, once; whether the socket took any.
-
-        Raises
-        ------
-        OSError
-            The connection is broken.
-        """
+        """Send once; whether the socket took any.  OSError: the connection is broken."""
         chosen: list[memoryview] = []
         room = SEND_BYTES
         for buffer in self._buffers:

@@ -61,27 +61,25 @@ from snailps.transport.sockets import Listener, set_options, show
 log = logging.getLogger(__name__)
 
 LINGER_S = 2.0
-"""How long a peer that we close may take to read our last words.  Closing at once, while bytes of
-its own are unread here, would reset the connection and destroy them."""
+"""Longest wait for a closed peer to read: closing with unread bytes resets the connection."""
 RECV_BYTES = 256 << 10
 OUT_BYTES_MAX = 2 * CONTROL_BODY_MAX
-"""A peer that takes none of this much is dropped; one that takes some now and then is only slow."""
+"""A peer that takes nothing of this much is dropped; a slow one is not."""
 TURN_S = 0.01
-"""How long a step handles what is ready, and how long it sends, before others of the loop go on:
-time of the processor, or a machine with more to do would get less done a step as well."""
+"""Processor time of a step for handling, and again for sending."""
 FLUSH_BYTES = 1 << 20
-"""Sent to a peer in one go, about: then others have their turn."""
+"""Bytes sent to a peer in one go, about."""
 ACCEPTS = 32
-"""Connections that are accepted in one go."""
+"""Connections accepted in one go."""
 
 
 Reply = Callable[[messages.Message | Encoded | SnailError], None]
-"""Answers a call, once."""
+"""Answer a call, once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of ours that has no answer yet."""
+    """A call of the master without an answer yet."""
 
     answers: messages.Answers
     on_answer: Callable[[messages.Message | SnailError], None]
@@ -89,15 +87,8 @@ class _Call:
 
 @dataclass(eq=False, slots=True)
 class Peer:
-    """One control connection at the master.
-
-    Attributes
-    ----------
-    hello : Hello or None
-        Its side of the handshake; None until that is done.
-    tag : object
-        For the owner's use.
-    """
+    """One control connection at the master; `hello` None until the handshake is done, `tag` for the
+    owner."""
 
     sock: socket.socket
     address: Address
@@ -116,23 +107,9 @@ class Peer:
 class ControlServer:
     """Accepts control and heartbeat connections; one thread calls `step`.
 
-    Parameters
-    ----------
-    listener : Listener
-        Owned from now on.
-    role, job
-        Of this side, for the handshake.
-    trust : Trust
-        Decides which peers are accepted.
-    on_message : callable
-        ``on_message(peer, message, reply)``; `reply` is None for a note, else a function to be
-        called once, now or later, with the answer or a `SnailError`.
-    on_lost : callable
-        ``on_lost(peer, why)``, once for every peer whose handshake was done.
-    on_pulse : callable
-        ``on_pulse(hello, sock)``: a heartbeat connection, to be owned by the callee.
-    clock : callable
-        Monotonic time, seconds.
+    Owns `listener`.  `on_message(peer, message, reply)`: `reply` is None for a note, else called
+    once, now or later, with the answer or a `SnailError`.  `on_lost(peer, why)`: once for each peer
+    whose handshake was done.  `on_pulse(hello, sock)`: a heartbeat connection, owned by the callee.
     """
 
     def __init__(
@@ -165,7 +142,7 @@ class ControlServer:
         self.woke_at = time.monotonic()
         """When the present step had waited, monotonic seconds."""
         self.cpu_at = 0.0
-        """What the thread had used of the processor then, seconds."""
+        """The thread's processor time then, seconds."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, None)
         self._wake_lock = threading.Lock()
@@ -174,14 +151,12 @@ class ControlServer:
 
     @property
     def peers(self) -> set[Peer]:
-        """Every open connection that we have not closed, unfinished handshakes included."""
+        """Open connections, unfinished handshakes included."""
         return self._peers
 
     def step(self, timeout_s: float) -> None:
-        """Waits up to `timeout_s` for events and handles them, for `TURN_S` or so.
-
-        What that says to peers goes out with `flush`, which the next step begins with.
-        """
+        """Wait up to `timeout_s` for events, handle them for about `TURN_S`, send at the next
+        `flush`."""
         self.flush()
         if not self._ready:
             self._ready.extend(self._selector.select(0 if self._due else timeout_s))
@@ -208,7 +183,7 @@ class ControlServer:
             self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     def wake(self) -> None:
-        """Ends the wait of a step, or of the next one; any thread may call it, at any time."""
+        """End the wait of this step or the next; from any thread."""
         with self._wake_lock:
             if self._wake_fd >= 0:
                 os.eventfd_write(self._wake_fd, 1)
@@ -232,7 +207,7 @@ class ControlServer:
             self._read(peer)
 
     def flush(self) -> None:
-        """Sends what is queued, for about `TURN_S`; the rest in the next step."""
+        """Send what is queued, for about `TURN_S`; the rest in the next step."""
         until = time.thread_time() + TURN_S if self._due else 0.0
         while self._due:
             peer = next(iter(self._due))
@@ -243,7 +218,6 @@ class ControlServer:
                 return
 
     def note(self, peer: Peer, message: messages.Message | Encoded) -> None:
-        """Sends a message that needs no answer."""
         self._say(peer, Kind.NOTE, message)
 
     def call(
@@ -252,7 +226,7 @@ class ControlServer:
         message: messages.Message,
         on_answer: Callable[[messages.Message | SnailError], None],
     ) -> None:
-        """Sends a message; `on_answer` gets the answer, or the error (a lost peer included)."""
+        """Send a call; `on_answer` gets the answer or the error, a lost peer included."""
         if peer not in self._peers:
             on_answer(ConnectionLost("the connection is closed already"))
             return
@@ -262,9 +236,9 @@ class ControlServer:
         self._say(peer, Kind.CALL, message, number)
 
     def close_peer(self, peer: Peer) -> None:
-        """Closes a connection without calling `on_lost`; what waits to be sent is sent first.
+        """Send what waits, then close, without `on_lost`; nothing more is read.
 
-        Nothing more is read from it; its open calls end as with a lost connection.
+        Open calls of the peer end as with a lost connection.
         """
         if peer in self._peers:
             calls, peer.calls = peer.calls, {}
@@ -273,7 +247,7 @@ class ControlServer:
                 call.on_answer(ConnectionLost("the connection was closed on this side"))
 
     def close(self) -> None:
-        """Closes everything; `on_lost` is not called.  Twice is harmless."""
+        """Close everything without `on_lost`; idempotent."""
         for peer in [*self._peers, *self._lingering]:
             self._forget(peer)
         self._listener.close()
@@ -284,7 +258,7 @@ class ControlServer:
             self._wake_fd = -1
 
     def _accept(self) -> bool:
-        """Takes in the next connection; False: there is none just now."""
+        """Accept the next connection; False: there is none."""
         try:
             sock, address = self._listener.accept()
         except (BlockingIOError, ConnectionError):
@@ -334,10 +308,9 @@ class ControlServer:
         self.fence(peer, lambda: self._take_all(peer, data))
 
     def fence(self, peer: Peer, work: Callable[[], None]) -> None:
-        """Does what a peer asked for; an error of that is the end of this peer, and of no other.
+        """Run what a peer asked for; an error ends this peer, and no other.
 
-        So no message can end this process.  Errors in what follows from the loss, in `on_lost`,
-        do: they are not the peer's.
+        Errors of `on_lost` end the process: they are not the peer's.
         """
         try:
             work()
@@ -416,7 +389,7 @@ class ControlServer:
             self._added(peer)
 
     def _encode(self, message: messages.Message | Encoded) -> Encoded:
-        """A message as it travels; of one that goes to many in turn, route or start, made once."""
+        """A message as sent; encoded once where it goes to many in turn (route, start)."""
         if isinstance(message, Encoded):
             return message
         if self._encoded is None or self._encoded[0] is not message:
@@ -451,7 +424,7 @@ class ControlServer:
             self._selector.modify(peer.sock, events, peer)
 
     def _linger(self, peer: Peer) -> None:
-        """Says what is left to say, then waits for the peer to close, for `LINGER_S` at most."""
+        """Send the rest, then wait up to `LINGER_S` for the peer to close."""
         self._peers.discard(peer)
         self._lingering[peer] = self._clock() + LINGER_S
         self._drain(peer)
@@ -484,7 +457,7 @@ class ControlServer:
             self._on_lost(peer, why)
 
     def _refuse(self, peer: Peer, why: str) -> None:
-        """Ends the connection of a peer that has not proved its identity."""
+        """End the connection of a peer that has not proved its identity."""
         self._attempts.note(show(peer.address), why)
         self._forget(peer)
 

@@ -20,12 +20,12 @@ from snailps.errors import MisuseError, ProtocolError
 from snailps.transport.messages.validation import Misfit, Shape, shown
 
 JSON_BYTES_MAX = 16 << 20
-"""Largest JSON part of a control body, bytes; large things travel as the raw part."""
+"""Largest JSON part of a control body, bytes; large data is the raw part."""
 CONTAINERS_MAX = 1 << 18
-"""Most lists and objects in it: each takes up to a hundred bytes of memory for two of JSON."""
+"""Most lists and objects in it: each takes some 100 bytes of memory for 2 of JSON."""
 
 REGISTRY: dict[str, type[Message]] = {}
-"""All messages by name."""
+"""Messages by name."""
 M = TypeVar("M", bound="type[Message]")
 
 
@@ -35,17 +35,12 @@ class Message:
     __slots__ = ()
 
     def check(self) -> None:
-        """What has to hold between fields; each of them has its shape by then.
-
-        Raises
-        ------
-        Misfit
-        """
+        """Check what must hold between fields, each of which has its shape; raises Misfit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Spec:
-    """What is declared of a message."""
+    """Declarations of a message."""
 
     by: tuple[str, ...]
     answers: tuple[str, ...]
@@ -64,16 +59,11 @@ def message(
     answers: str = "",
     report: Shape | Callable[[Any], Shape] | None = None,
 ) -> Callable[[M], M]:
-    """Makes a frozen dataclass a message that bodies may name.
+    """Make a frozen dataclass a message that bodies may name.
 
-    Parameters
-    ----------
-    by : str
-        Roles whose messages these are, separated by spaces; "anyone" need not be registered.
-    answers : str
-        Messages that may answer it; none: it is a note, or an answer itself.
-    report : Shape, or a callable that gives one for a message
-        Of a `Report` that answers it.
+    `by`: roles that send it, separated by spaces; "anyone" need not be registered.  `answers`:
+    messages that may answer it; none: a note, or an answer itself.  `report`: shape of a `Report`
+    that answers it, or a callable that gives the shape for a message.
     """
 
     def register(cls: M) -> M:
@@ -96,13 +86,7 @@ def message(
 
 
 def encode(message: Message) -> bytes:
-    """Body of a message: JSON, then its blob.
-
-    Raises
-    ------
-    MisuseError
-        The JSON part is over the limit.
-    """
+    """Body of a message: JSON, then its blob.  MisuseError: the JSON is over the limit."""
     fields = {name: getattr(message, name) for name in _SPECS[type(message)].shapes}
     blob: bytes = fields.pop("blob", b"")
     text = json.dumps({"is": type(message).__name__, **fields}, separators=(",", ":")).encode()
@@ -114,14 +98,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes) -> Message:
-    """Message of a body.
-
-    Raises
-    ------
-    ProtocolError
-        Not a message that this version knows; says what was wrong with it.  Nothing else is
-        raised, whatever the bytes are.
-    """
+    """Message of a body; raises ProtocolError, which says what is wrong, and nothing else."""
     if len(body) < 4:
         raise ProtocolError(f"control body of {len(body)} bytes, at least 4 expected", "message")
     text_bytes = int.from_bytes(body[:4], "little")
@@ -176,12 +153,7 @@ def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
 
 
 def check_speaker(message: Message, role: str) -> None:
-    """Refuses a message that is not for this role to say; `role` is empty before Register.
-
-    Raises
-    ------
-    ProtocolError
-    """
+    """Raise ProtocolError if `role` may not send the message; empty before Register."""
     by = _SPECS[type(message)].by
     if role in by or "anyone" in by:
         return
@@ -193,27 +165,18 @@ def check_speaker(message: Message, role: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answers:
-    """What may answer a call."""
-
     asked: str
     names: tuple[str, ...]
     report: Shape | None
 
     @classmethod
     def of(cls, asked: Message) -> Answers:
-        """To this call."""
         spec = _SPECS[type(asked)]
         report = spec.report(asked) if callable(spec.report) else spec.report
         return cls(type(asked).__name__, spec.answers, report)
 
     def checked(self, answer: Message) -> Message:
-        """The answer, if it is one.
-
-        Raises
-        ------
-        ProtocolError
-            It is no message that answers this one, or a `Report` of something else.
-        """
+        """The answer; ProtocolError: no answer to this call, or a `Report` of something else."""
         name = type(answer).__name__
         if name not in self.names:
             wanted = " or ".join(self.names) or "nothing"

@@ -138,7 +138,7 @@ _STATUS = Plain()
 
 
 def _asked(ask: Ask) -> Shape:
-    """Of the `Report` on an `Ask`: the master's status is for people, counters are used."""
+    """Shape of the `Report` on an `Ask`: status is for people, counters are used."""
     return _STATS if ask.what == "stats" else _STATUS
 
 
@@ -163,16 +163,15 @@ class Register(Message):
     endpoints: Endpoints = field(default_factory=list)
 
     def check(self) -> None:
-        """Servers listen, nothing else does."""
         _check_endpoints(self.role, self.endpoints)
 
 
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """The node belongs: its number, its incarnation, the number of this life of the cluster.
+    """Answer to Register: numbers of the node, its incarnation and the cluster.
 
-    `patience_s`: how long it looks for the master again when that is lost; 0: it ends then.
+    `patience_s`: how long the node looks for a lost master; 0: it ends at once.
     """
 
     node: Id32
@@ -187,9 +186,9 @@ class Welcome(Message):
 @message(by="anyone", answers="Welcome")
 @dataclass(frozen=True, slots=True)
 class Rejoin(Message):
-    """A node whose master was lost tells the one that took over where it stands.
+    """A node reports its state to the master that took over.
 
-    `job` to `endpoints` are what Welcome and Register said; `epoch` is that of its route (0: none),
+    `job` to `endpoints` are those of Welcome and Register; `epoch` is that of its route (0: none),
     `leaving` why it was about to leave, `state` what its role adds (docs/wire_format.md).
     """
 
@@ -206,7 +205,6 @@ class Rejoin(Message):
     state: Object
 
     def check(self) -> None:
-        """The state is one of its role."""
         _check_endpoints(self.role, self.endpoints)
         try:
             _STANDING[self.role].check(self.state)
@@ -243,9 +241,9 @@ class Leaving(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """The end; `failed` says that it is not the normal one, `text` why.
+    """The end; `failed`: not the normal one, `text` says why.
 
-    `again`: the process is to begin anew, for the next job of the session.
+    `again`: the process starts over, for the next job of the session.
     """
 
     failed: Bool
@@ -256,7 +254,7 @@ class Stop(Message):
 @message(by="server worker driver")
 @dataclass(frozen=True, slots=True)
 class Bye(Message):
-    """Last word of a node: its figures."""
+    """Last message of a node: its metrics."""
 
     figures: Figures
 
@@ -270,7 +268,7 @@ class Ok(Message):
 @message(by="anyone", answers="Report", report=_asked)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """What is going on?
+    """Ask for a report.
 
     `what` is "stats" to a server or worker; to the master "status", "history" (of the training),
     "settings", "tables" (number and declaration of each), "log" (its last lines) or "map" (places
@@ -283,15 +281,13 @@ class Ask(Message):
 @message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Report(Message):
-    """Answer to Ask."""
-
     data: Object
 
 
 @message(by="anyone", answers="Report", report=_EXAMINED)
 @dataclass(frozen=True, slots=True)
 class Examine(Message):
-    """A doctor says what there is to know of its host, and asks the same (docs/wire_format.md).
+    """A doctor reports on its host, and asks for the same (docs/wire_format.md).
 
     The receiver connects to the doctor's `endpoint` [host, port] before it answers.
     """
@@ -303,7 +299,7 @@ class Examine(Message):
 @message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Examined(Message):
-    """A doctor is done: what it found."""
+    """Findings of a doctor that is done."""
 
     findings: Annotated[list[Any], ListOf(MapOf(Words(), 8), 4096)]
 
@@ -311,7 +307,7 @@ class Examined(Message):
 @message(by="anyone", answers="Report Content", report=_PROBED)
 @dataclass(frozen=True, slots=True)
 class Probe(Message):
-    """Measures the way: takes a blob, and is answered by a Content of `size` bytes.
+    """Measure the connection: takes a blob, answered by a Content of `size` bytes.
 
     With `size` 0 it is a Report: ``time``, seconds since 1970, and how many were ``examined`` here.
     """
@@ -323,6 +319,4 @@ class Probe(Message):
 @message(by="anyone")
 @dataclass(frozen=True, slots=True)
 class Content(Message):
-    """Bytes of a block."""
-
     blob: Blob

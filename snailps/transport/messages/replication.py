@@ -34,7 +34,8 @@ _HOSTED = Struct({"endpoint": ENDPOINT}, open=True)
 @message(by="master", answers="Report", report=_HOSTED)
 @dataclass(frozen=True, slots=True)
 class HostStandby(Message):
-    """A server makes a standby of a shard, with these tables; the Report has its ``endpoint``."""
+    """Order a server to make a standby of a shard with these tables; the Report has its
+    ``endpoint``."""
 
     shard: Shard
     tables: NumberedTables
@@ -43,14 +44,13 @@ class HostStandby(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class BackUp(Message):
-    """A primary copies itself to the standby at this address, and lets it follow from then on.
+    """Order a shard to copy itself to the standby at this address, and then to stream to it.
 
-    So does a standby that has everything: that one is to follow it when it is promoted.
-
-    `copy` numbers the standby; `Backed` says that it has all, `Unbacked` that it is out of reach.
-    With `sync` pushes are acknowledged once it has them; `paced` copying gives way to requests.  A
-    second order for the same copy changes the pace alone.  With `resume` the one at this address
-    was the primary until it yielded: it has everything, and nothing is copied.
+    Also for a complete standby: the other is to follow it when it is promoted.  `copy` numbers the
+    standby: `Backed` says that it is complete, `Unbacked` that it is unreachable.  With `sync`
+    pushes are acknowledged once it has them; `paced` copying gives way to requests.  A second order
+    for the same copy changes the pace alone.  With `resume` the one at this address was the primary
+    until it yielded: nothing is copied.
     """
 
     shard: Shard
@@ -65,7 +65,7 @@ class BackUp(Message):
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Backed(Message):
-    """A primary's standby has all of it; or that of a standby, which its server tells."""
+    """The standby of a primary, or of a standby, is complete."""
 
     shard: Shard
     copy: Natural
@@ -74,7 +74,7 @@ class Backed(Message):
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Unbacked(Message):
-    """A primary cannot reach its standby; what this one lacks is not acknowledged until `Alone`."""
+    """A primary cannot reach its standby; what that lacks is not acknowledged until `Alone`."""
 
     shard: Shard
     copy: Natural
@@ -84,7 +84,7 @@ class Unbacked(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Alone(Message):
-    """A primary, or a standby, has no standby: the one it had will never be promoted."""
+    """A shard has no standby: the previous one will never be promoted."""
 
     shard: Shard
 
@@ -92,9 +92,9 @@ class Alone(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Promote(Message):
-    """A standby is the primary from now on; or one that has yielded is again.
+    """Make a standby, or a shard that has yielded, the primary.
 
-    Answered once its own standby, if it has one, has everything.
+    Answered once its own standby, if it has one, is complete.
     """
 
     shard: Shard
@@ -104,9 +104,9 @@ class Promote(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Yield(Message):
-    """A primary hands over to its standby and serves no more; `Yielded` says how it went.
+    """Order a primary to hand over to its standby and to stop serving; `Yielded` is the result.
 
-    To `stay` it stands by from then on, and waits for a stream that resumes.
+    To `stay` it becomes a standby, and waits for a stream that resumes.
     """
 
     shard: Shard
@@ -117,7 +117,7 @@ class Yield(Message):
 @message(by="server")
 @dataclass(frozen=True, slots=True)
 class Yielded(Message):
-    """A primary has yielded, or serves on, for the reason in `text`."""
+    """A primary has yielded, or continues to serve, for the reason in `text`."""
 
     shard: Shard
     text: Text = ""
@@ -126,7 +126,7 @@ class Yielded(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class DropShard(Message):
-    """A server forgets a shard that it has, if it has it."""
+    """Order a server to forget a shard, if it has it."""
 
     shard: Shard
 
@@ -134,7 +134,7 @@ class DropShard(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class KeepShards(Message):
-    """A server forgets all shards that it has but these: what an earlier master wanted is over."""
+    """Order a server to forget all shards but these: orders of an earlier master are void."""
 
     shards: Shards
 
@@ -142,6 +142,6 @@ class KeepShards(Message):
 @message(by="anyone", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Drain(Message):
-    """A server is to leave, and its shards to move; answered when it has, or with the reason."""
+    """Ask that a server leaves and its shards move; answered when it has, or with the reason."""
 
     server: Id32

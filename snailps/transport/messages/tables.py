@@ -55,7 +55,7 @@ class MakeTables(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class DropTables(Message):
-    """Servers drop these tables with their rows: those of a session's earlier job."""
+    """Order servers to drop these tables with their rows: those of a session's earlier job."""
 
     numbers: Annotated[list[Any], ListOf(U32, TABLES_MAX)]
 
@@ -74,7 +74,6 @@ class Expire(Message):
     shards: Shards = field(default_factory=list)
 
     def check(self) -> None:
-        """What is not yet cannot have been."""
         if self.before > self.tick:
             raise Misfit(f"before is {self.before}, at most the tick {self.tick} expected", 0)
 
@@ -141,7 +140,7 @@ class Save(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class StopSaving(Message):
-    """A server drops the checkpoint or the loading that it is at, if any."""
+    """Order a server to drop its checkpoint or loading in progress, if any."""
 
 
 @message(by="server")

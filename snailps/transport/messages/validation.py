@@ -23,11 +23,11 @@ WORDS_CHARS_MAX = 1 << 16
 TRACE_CHARS_MAX = 1 << 17
 PATH_CHARS_MAX = 1 << 16
 SETTING_CHARS_MAX = 1 << 20
-"""Of a setting, as `input` with many files, wherever it stands in a message."""
+"""Of a setting, such as `input` with many files, in any message."""
 ITEMS_MAX = 1 << 20
 DEPTH_MAX = 16
 COUNT_MAX = 1 << 53
-"""Counts are added up as floats, too: all whole numbers up to this one are exact there."""
+"""Counts are added up as floats, too: whole numbers are exact up to here."""
 SHARDS_MAX = 1 << 16
 TABLES_MAX = 4096
 PARTS_MAX = 1 << 16
@@ -50,25 +50,18 @@ class Misfit(ValueError):
         return f"{where}expected {self.expected}, got {self.got}"
 
     def inside(self, step: str) -> Misfit:
-        """The same, seen from one level further out."""
+        """The same error, seen from one level further out."""
         self.path = step + self.path
         return self
 
 
 class Shape(Protocol):
-    """Checks one value."""
-
     def check(self, value: Any) -> Any:
-        """The value as the message gets it.
-
-        Raises
-        ------
-        Misfit
-        """
+        """The value as the message gets it; raises Misfit."""
 
 
 def shown(value: object) -> str:
-    """A wrong value in few words, however large or deep it is."""
+    """A wrong value, shortened, however large or deep it is."""
     if isinstance(value, str):
         return repr(value) if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]!r}..."
     if isinstance(value, bytes):
@@ -89,7 +82,7 @@ class Whole:
         self.low, self.high = low, high
 
     def check(self, value: Any) -> int:
-        """Refuses floats and truth values, too."""
+        """Refuses floats and bools."""
         if type(value) is int and self.low <= value <= self.high:
             return value
         raise Misfit(f"a whole number from {self.low} to {self.high}", value)
@@ -104,7 +97,7 @@ class Number:
         self.low, self.high, self.finite = low, high, finite
 
     def check(self, value: Any) -> float:
-        """Whole numbers become floats."""
+        """Converts whole numbers to floats."""
         if type(value) is int and -COUNT_MAX * COUNT_MAX <= value <= COUNT_MAX * COUNT_MAX:
             value = float(value)
         if type(value) is float:
@@ -118,10 +111,7 @@ class Number:
 
 
 class Flag:
-    """True or false."""
-
     def check(self, value: Any) -> bool:
-        """No number stands for either."""
         if type(value) is bool:
             return value
         raise Misfit("true or false", value)
@@ -134,7 +124,6 @@ class Raw:
         self.longest = longest
 
     def check(self, value: Any) -> bytes:
-        """Their content is their reader's affair."""
         if type(value) is bytes and len(value) <= self.longest:
             return value
         raise Misfit(f"at most {self.longest:,} bytes", value)
@@ -147,7 +136,6 @@ class Name:
         self.longest = longest
 
     def check(self, value: Any) -> str:
-        """May be empty."""
         if type(value) is str and len(value) <= self.longest and not _UNPRINTABLE.search(value):
             return value
         raise Misfit(f"a text of at most {self.longest} characters, all printable", value)
@@ -160,7 +148,6 @@ class Choice:
         self.words = words
 
     def check(self, value: Any) -> str:
-        """No other."""
         if type(value) is str and value in self.words:
             return value
         raise Misfit(" or ".join(self.words), value)
@@ -173,7 +160,7 @@ class Words:
         self.longest = longest
 
     def check(self, value: Any) -> str:
-        """Never refused for its content: it says why something failed."""
+        """Never refuses content: it says why something failed."""
         if type(value) is not str:
             raise Misfit("a text", value)
         text: str = value[: self.longest]
@@ -187,7 +174,6 @@ class Path:
         self.longest = longest
 
     def check(self, value: Any) -> str:
-        """May be empty."""
         if (
             type(value) is str
             and len(value) <= self.longest
@@ -202,7 +188,6 @@ class Host:
     """A name or address that a socket may be asked to connect to."""
 
     def check(self, value: Any) -> str:
-        """Whether it exists is found out where it is used."""
         if type(value) is not str:
             raise Misfit("a host", value)
         if fault := host_fault(value):
@@ -217,7 +202,7 @@ class ListOf:
         self.item, self.longest, self.shortest = item, longest, shortest
 
     def check(self, value: Any) -> list[Any]:
-        """The length is looked at before any item."""
+        """Checks the length before any item."""
         if type(value) is not list or not self.shortest <= len(value) <= self.longest:
             least = f"{self.shortest} to " if self.shortest else "at most "
             raise Misfit(f"a list of {least}{self.longest:,}", value)
@@ -237,7 +222,6 @@ class Row:
         self.items = items
 
     def check(self, value: Any) -> list[Any]:
-        """No more and no fewer."""
         if type(value) is not list or len(value) != len(self.items):
             raise Misfit(f"a list of {len(self.items)}", value)
         found: list[Any] = []
@@ -258,7 +242,6 @@ class MapOf:
         self.item, self.longest, self.named = item, longest, dict(named or {})
 
     def check(self, value: Any) -> dict[str, Any]:
-        """Names are `Name`s."""
         if type(value) is not dict or len(value) > self.longest:
             raise Misfit(f"an object of at most {self.longest:,} fields", value)
         found = {}
@@ -283,7 +266,6 @@ class Struct:
         self.required, self.optional, self.open = dict(required), dict(optional or {}), open
 
     def check(self, value: Any) -> dict[str, Any]:
-        """All that are required are there."""
         if type(value) is not dict:
             raise Misfit("an object", value)
         found = dict(value) if self.open else {}
@@ -312,7 +294,6 @@ class Maybe:
         self.shape = shape
 
     def check(self, value: Any) -> Any:
-        """Null stays None."""
         return None if value is None else self.shape.check(value)
 
 
@@ -323,7 +304,6 @@ class Plain:
         self.depth = depth
 
     def check(self, value: Any) -> Any:
-        """Texts are `Words`."""
         return self._look(value, self.depth)
 
     def _look(self, value: Any, left: int) -> Any:
@@ -359,7 +339,7 @@ METRICS = MapOf(
     Number(finite=False),
     named={"examples": Number(0.0, COUNT_MAX), "bad_lines": Number(0.0, COUNT_MAX)},
 )
-"""Figures of a block: a loss may be NaN, which says that the training has diverged."""
+"""Metrics of a block: a loss may be NaN, of a training that diverged."""
 
 Bool = Annotated[bool, FLAG]
 Shard = Annotated[int, U16]
@@ -388,6 +368,6 @@ Figures = Annotated[dict[str, float], FIGURES_SHAPE]
 Metrics = Annotated[dict[str, float], METRICS]
 Blob = Annotated[bytes, Raw()]
 Table = MapOf(SCALAR, 64)
-"""A declaration of a table, as `api.tables.Table` writes it; that class knows its fields."""
+"""A table declaration, as `api.tables.Table` writes it; that class checks its fields."""
 NUMBERED_TABLES = ListOf(Row(U32, Table), TABLES_MAX)
 NumberedTables = Annotated[list[Any], NUMBERED_TABLES]

@@ -65,7 +65,7 @@ _JOB = Struct(
         "tables": Maybe(NUMBERED_TABLES),
     }
 )
-"""A job that has ended: how it ran, why and where it failed; its tables, null if they are gone."""
+"""A finished job: how it ran, why and where it failed; tables null if they are gone."""
 
 
 @message(by="driver", answers="Submitted")
@@ -95,7 +95,7 @@ class Submitted(Message):
 @message(by="driver", answers="Report", report=_JOB)
 @dataclass(frozen=True, slots=True)
 class AskJob(Message):
-    """A driver asks what a job of the session has left; the master knows some of the last ones."""
+    """Ask what a job of the session has left; the master knows some of the last ones."""
 
     job: Id32
 
@@ -103,7 +103,7 @@ class AskJob(Message):
 @message(by="worker master", answers="Content")
 @dataclass(frozen=True, slots=True)
 class ReadFile(Message):
-    """A process of the cluster wants bytes `start` to `stop` of a driver's file."""
+    """Ask for bytes `start` to `stop` of a driver's file."""
 
     file: Label
     start: Natural
@@ -113,9 +113,9 @@ class ReadFile(Message):
 @message(by="driver", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Cancel(Message):
-    """A driver gives up the job that it has submitted; without one nothing happens.
+    """Cancel the submitted job; without one nothing happens.
 
-    `early`: it does not give it up, but what is trained by now is enough; only in the training.
+    `early`: end the training now, and keep its result.
     """
 
     early: Bool = False
@@ -124,7 +124,7 @@ class Cancel(Message):
 @message(by="driver", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Shutdown(Message):
-    """A driver ends the cluster."""
+    """End the cluster."""
 
 
 @message(by="master")
@@ -146,7 +146,7 @@ class Start(Message):
 @message(by="worker driver", answers="Declared")
 @dataclass(frozen=True, slots=True)
 class Declare(Message):
-    """A worker or driver names the tables that it wants; equal names must be declared equally."""
+    """Declare tables; equal names must be declared equally."""
 
     tables: Annotated[list[Any], ListOf(Table, TABLES_MAX)]
 
@@ -216,7 +216,6 @@ class Leased(Message):
     by_file: Bool = False
 
     def check(self) -> None:
-        """A block comes with both shares, a tenancy with its parts."""
         if self.number >= 0 and len(self.progress) != 2:
             raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
         if self.chunk >= 0:
@@ -271,7 +270,7 @@ class CameBack(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Slowest(Message):
-    """The slowest worker, and its clock: how many of its blocks it has finished."""
+    """The slowest worker, and its clock: the number of its finished blocks."""
 
     clock: Clock
     node: Id32
@@ -280,7 +279,7 @@ class Slowest(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Workers(Message):
-    """One has come or gone in the middle of a job: so many workers are at it now."""
+    """The present number of workers: one joined or left in the middle of a job."""
 
     workers: Id32
 
@@ -315,13 +314,12 @@ class Done(Message):
     whole: Bool = True
 
     def result(self) -> dict[str, Any]:
-        """The result of a block of the training, as journal and `Rejoin.state` have it."""
+        """Result of a block of the training, as in the journal and `Rejoin.state`."""
         result = {name: getattr(self, name) for name in _RESULT}
         return result if self.whole else {**result, "whole": False}
 
     @classmethod
     def of_result(cls, result: Mapping[str, Any]) -> Done:
-        """The message of a `result`."""
         fields = {name: result[name] for name in _RESULT}
         return cls("train", **fields, whole=result.get("whole", True))
 
@@ -332,7 +330,7 @@ _RESULT = ("number", "units", "seconds", "metrics")
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
 class Settled(Message):
-    """Blocks of the training that are finished and all of whose pushes are acknowledged by now."""
+    """Finished blocks of the training whose pushes are all acknowledged."""
 
     numbers: Annotated[list[Any], ListOf(U63)]
 
@@ -340,7 +338,7 @@ class Settled(Message):
 @message(by="worker driver", answers="Summary Again")
 @dataclass(frozen=True, slots=True)
 class Summarise(Message):
-    """A worker waits for the merged survey; a driver wants that of a `job`, maybe empty."""
+    """Ask for the merged survey: a worker waits for it, a driver gets that of a `job`."""
 
     job: Id32 = 0
 
@@ -356,13 +354,13 @@ class Summary(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Again(Message):
-    """Answer to Summarise in the place of Summary: the survey was lost, take part in it again."""
+    """Answer to Summarise instead of Summary: the survey was lost, take part in it again."""
 
 
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Enough(Message):
-    """Answer to Done in the place of Ok: the training is to end, train on no further block."""
+    """Answer to Done instead of Ok: the training ends, train no further block."""
 
 
 @message(by="worker")

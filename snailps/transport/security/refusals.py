@@ -22,24 +22,12 @@ PERIOD_S = 60.0
 WHY_CHARS_MAX = 300
 LEFT = "it left in the middle of the handshake; a process with another secret does that"
 SOURCES_MAX = 1000
-"""Addresses that are told apart in a period; there may be more."""
+"""Most addresses counted separately in a period."""
 
 
 class RefusalLog:
-    """What one listener has refused.  Used by one thread.
-
-    Parameters
-    ----------
-    clock : callable
-        Monotonic time, seconds.
-    what : str
-        Is refused, in the plural.
-
-    Attributes
-    ----------
-    number : int
-        All that were refused so far.
-    """
+    """Refusals of one listener; used by one thread.  `what`: refused things, plural, for messages;
+    `number`: all so far."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, what: str = "attempts to get in"
@@ -54,11 +42,11 @@ class RefusalLog:
 
     @property
     def unsaid(self) -> bool:
-        """Whether there is something to sum up, by and by."""
+        """Whether there is something to sum up later."""
         return self._more > 0
 
     def note(self, address: str, why: str) -> bool:
-        """Counts a refusal; whether to log it now, or only in the sum."""
+        """Count a refusal; whether to log it now, or only in the sum."""
         self.sum_up()
         self.number += 1
         text = f"refused {address}: {why[:WHY_CHARS_MAX]}"
@@ -73,7 +61,7 @@ class RefusalLog:
         return False
 
     def sum_up(self) -> None:
-        """Ends a period that is over; to be called now and then while `unsaid`."""
+        """End a period that is over; call now and then while `unsaid`."""
         now = self._clock()
         if now - self._since < PERIOD_S:
             return
@@ -90,27 +78,19 @@ class RefusalLog:
 
 HANDSHAKE_LIMIT_S = 10.0
 UNKNOWN_MAX = 512
-"""Connections of one listener whose handshake is not done; one more, and the oldest has to go."""
+"""Connections of a listener with an unfinished handshake; beyond, the oldest is closed."""
 SHARE = 4
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 ACCEPT_PAUSE_S = 0.5
-"""Until the next try, when there is no descriptor left for a new connection."""
+"""Until the next try, when no descriptor is left for a new connection."""
 
 
 def strangers_max(descriptor: int) -> int:
-    """How many strangers a listener keeps that has just accepted one: at least that one.
+    """Strangers that a listener keeps which has just accepted `descriptor`: one or more.
 
-    Parameters
-    ----------
-    descriptor : int
-        The newest one's.  The system gives the lowest number that is free: so at most
-        ``limit - descriptor`` are left, and a listener's strangers take a part of these.
-
-    Notes
-    -----
-    Several listeners of a process need not know of each other: where `n` of them are attacked at
-    once, each keeps ``1 / (SHARE + n)`` of what peers and files have left.  A shard's loop has the
-    same in C.
+    The system gives the lowest free number, so at most ``limit - descriptor`` are left, of which
+    strangers take a part.  Where `n` listeners of a process are attacked at once, each keeps ``1 /
+    (SHARE + n)`` of what peers and files have left.  The loop of a shard has the same in C.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:

@@ -27,17 +27,9 @@ CA_KEY = "ca.key"
 
 
 class Tls:
-    """Certificate, key and CA of this process.
+    """Certificate, key and CA of this process, from a folder made by ``snailps tls init``.
 
-    Parameters
-    ----------
-    folder : str
-        Holds `ca.pem`, `node.pem` and `node.key`; ``snailps tls init`` makes it.
-
-    Raises
-    ------
-    ConfigError
-        Something is missing, does not fit together, or others can read the key.
+    ConfigError: a file is missing, files do not fit together, or others can read the key.
     """
 
     def __init__(self, folder: str) -> None:
@@ -57,30 +49,25 @@ class Tls:
         self._relay: TlsRelay | None = None
 
     def listening(self, listener: socket.socket) -> TlsRelay:
-        """What to accept from instead of a listening socket, which it owns from now on."""
+        """A relay to accept from instead of `listener`, which it owns."""
         said = ProtocolError("this port speaks TLS only: set tls (docs/security.md)", "tls")
         return TlsRelay(self._server, listener, encode_frame(error_frame(said)))
 
     def encrypted(self, sock: socket.socket, limit_s: float) -> ssl.SSLSocket:
-        """A connected socket once both sides have seen each other's certificate.
-
-        Raises
-        ------
-        ssl.SSLError
-            The peer speaks no TLS, or has a certificate of another CA.
-        """
+        """A connected socket after both sides checked certificates; ssl.SSLError: no TLS, or
+        another CA."""
         sock.settimeout(limit_s)
         return self._client.wrap_socket(sock)
 
     def plain(self, sock: ssl.SSLSocket, address: Address) -> socket.socket:
-        """The plain end of an encrypted connection, which is relayed from now on."""
+        """The plain end of an encrypted connection, relayed from now on."""
         with self._lock:
             if self._relay is None:
                 self._relay = TlsRelay(self._client)
             return self._relay.adopt(sock, address)
 
     def close(self) -> None:
-        """Ends what is relayed, once it has been sent."""
+        """End the relay, once everything is sent."""
         with self._lock:
             relay = self._relay
         if relay is not None:

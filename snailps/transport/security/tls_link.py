@@ -15,15 +15,15 @@ from typing import Any
 
 Address = tuple[str, int]
 RECORD_BYTES = 1 << 14
-"""Of a full record: behind it there is mostly another one, behind a shorter one mostly not."""
+"""Of a full record, mostly followed by another; a shorter one mostly is not."""
 LAST_BYTES = 1 << 20
-"""At most so much is delivered of what a broken connection had brought."""
+"""Most bytes delivered of what a broken connection had brought."""
 CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""What a handshake raises when the peer closes the connection without a word of why."""
+"""Raised by a handshake when the peer closes the connection without a reason."""
 
 
 class TlsLink:
-    """One connection: the encrypted socket, our end of the pair, and what waits on its way."""
+    """One connection: the encrypted socket, our end of the pair, and bytes on the way."""
 
     __slots__ = (
         "address", "down", "far", "far_ended", "far_mask", "gone", "near", "near_ended",
@@ -43,10 +43,9 @@ class TlsLink:
         self.near_mask = self.far_mask = 0
 
     def pump(self, buffer: memoryview, far: bool, near: bool) -> bool:
-        """Serves the sockets that are ready; True: more can be moved without a new epoll event.
+        """Serve the ready sockets; True: more can be moved without a new epoll event.
 
-        Reads nothing that may not be there, as that would cost an exception: epoll reports it
-        again.
+        Reads nothing that may not be there, as that costs an exception: epoll reports it again.
         """
         self.wants_write = False
         if far or self.down:
@@ -58,9 +57,9 @@ class TlsLink:
         return self.gone and not self.near_ended and not self.up
 
     def last_words(self, buffer: memoryview) -> None:
-        """Delivers what had come before the connection broke, as far as the plain socket takes it.
+        """Deliver what came before the connection broke, as far as the plain socket takes it.
 
-        A peer that says why it parts, and leaves something unread, resets the connection.
+        A peer that says why it leaves, with unread bytes behind, resets the connection.
         """
         moved, got = 0, 1
         with contextlib.suppress(OSError):
@@ -69,7 +68,7 @@ class TlsLink:
                 moved += got
 
     def _pump_down(self, buffer: memoryview) -> int:
-        """From the peer to the plain socket; bytes that were read."""
+        """From the peer to the plain socket; bytes read."""
         assert self.near is not None
         data: memoryview | bytes = self.down
         got = 0
@@ -112,7 +111,6 @@ class TlsLink:
         return got
 
     def _pump_up(self, buffer: memoryview) -> None:
-        """From the plain socket to the peer."""
         assert self.near is not None
         data: memoryview | bytes = self.up
         if not data and not self.near_ended:
@@ -147,7 +145,7 @@ class TlsLink:
                 socket.socket.shutdown(self.far, socket.SHUT_WR)
 
     def drain(self, buffer: memoryview) -> bool:
-        """Takes what a refused peer still says; False once it has closed the connection."""
+        """Discard what a refused peer still sends; False once it has closed the connection."""
         try:
             return socket.socket.recv_into(self.far, buffer) > 0
         except BlockingIOError:
@@ -155,7 +153,7 @@ class TlsLink:
 
 
 def words(error: OSError) -> str:
-    """What an error of TLS means."""
+    """An error of TLS in words."""
     text = str(error).upper().replace(" ", "_")
     for key, meaning in _MEANINGS.items():
         if key in text:

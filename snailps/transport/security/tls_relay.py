@@ -36,12 +36,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FLUSH_S = 2.0
-"""How long the end of a relay waits for what is still on its way to peers."""
+"""Longest wait at the end for bytes on the way to peers."""
 BUFFER_BYTES = 256 << 10
 LOOK_S = 1.0
 LINGER_S = 2.0
-"""How long a refused peer may take to read why: closing at once, while bytes of its own are unread
-here, would reset the connection and destroy the words."""
+"""Longest wait for a refused peer to read: closing with unread bytes resets the connection."""
 _WAKE = 0
 _LISTENER = 1
 _FIRST = 2
@@ -50,17 +49,9 @@ _FIRST = 2
 class TlsRelay:
     """A thread between encrypted sockets and plain ones.
 
-    Parameters
-    ----------
-    context : ssl.SSLContext
-    listener : socket.socket, optional
-        What `accept` gives connections of; owned from now on.
-    farewell : bytes
-        What a peer is told that speaks no TLS.
-
-    Notes
-    -----
-    `adopt`, `accept` and `close` may be called from any thread; everything else is the relay's own.
+    `accept` gives connections of `listener`, which it owns; `farewell` is sent to peers without
+    TLS. `adopt`, `accept` and `close` may be called from any thread; everything else is in the
+    relay's own.
     """
 
     def __init__(
@@ -99,13 +90,7 @@ class TlsRelay:
     # --- from any thread ----------------------------------------------------------------------
 
     def adopt(self, far: ssl.SSLSocket, address: Address) -> socket.socket:
-        """Takes over an encrypted socket whose handshake is done; the plain end to use instead.
-
-        Raises
-        ------
-        ConnectionResetError
-            The relay has ended.
-        """
+        """Take over an encrypted socket; the plain end.  ConnectionResetError: relay ended."""
         ours, theirs = socket.socketpair()
         far.setblocking(False)
         with self._lock:
@@ -120,26 +105,19 @@ class TlsRelay:
         return self._accepted_fd
 
     def accept(self) -> tuple[socket.socket, Address]:
-        """The plain end of a connection whose peer has shown a certificate of ours.
-
-        Raises
-        ------
-        BlockingIOError
-            There is none.
-        """
+        """The plain end of a connection with a certificate of the CA; BlockingIOError: none."""
         os.eventfd_read(self._accepted_fd)
         return self._accepted.popleft()
 
     def setblocking(self, flag: bool) -> None:
-        """Does nothing: `accept` never blocks."""
+        """Nothing: `accept` never blocks."""
 
     def getsockname(self) -> Any:
-        """Where it listens."""
         assert self._listener is not None
         return self._listener.getsockname()
 
     def close(self) -> None:
-        """Ends, once what is on its way has left, `FLUSH_S` at most.  Twice is harmless."""
+        """End once everything is sent, after `FLUSH_S` at most; idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -171,7 +149,7 @@ class TlsRelay:
             self._accepted_fd = -1
 
     def _is_over(self) -> bool:
-        """Whether it was told to end, and nothing is left that could still be sent."""
+        """Told to end, with nothing left that can be sent."""
         if self._closing_at is None:
             return False
         if time.monotonic() - self._closing_at > FLUSH_S:
@@ -206,7 +184,7 @@ class TlsRelay:
         self._look()
 
     def _look(self) -> None:
-        """Time limits."""
+        """Apply time limits."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -233,7 +211,7 @@ class TlsRelay:
         return link
 
     def _welcome(self) -> None:
-        """Accepts a connection; its handshake begins."""
+        """Accept a connection and begin its handshake."""
         assert self._listener is not None
         try:
             sock, address = self._with_room(self._listener.accept)
@@ -260,14 +238,14 @@ class TlsRelay:
         self._serve(link)
 
     def _make_room(self) -> None:
-        """Closes the oldest connection whose handshake is not done."""
+        """Close the oldest connection with an unfinished handshake."""
         oldest = next(iter(self._unknown.values()))
         if not oldest.refused:
             self._note(oldest, "made room for newer connections")
         self._drop(oldest)
 
     def _with_room(self, function: Callable[[], T]) -> T:
-        """Calls what needs descriptors; where none is left, unfinished handshakes give theirs."""
+        """Call `function`; without free descriptors, close unfinished handshakes first."""
         while True:
             try:
                 return function()
@@ -321,17 +299,10 @@ class TlsRelay:
         near: bool = True,
         ours: socket.socket | None = None,
     ) -> None:
-        """A turn of one connection; whatever goes wrong in it ends that one alone.
+        """One turn of a connection; an error ends this connection alone.
 
-        Parameters
-        ----------
-        link : TlsLink
-        broken : bool
-            Its encrypted socket is.
-        far, near : bool
-            Which of its sockets may have something.
-        ours : socket.socket or None
-            The plain one, when it is taken over.
+        `broken`: its encrypted socket is; `far`, `near`: which sockets may have something; `ours`:
+        the plain one, when it is taken over.
         """
         try:
             if ours is not None:
@@ -345,7 +316,6 @@ class TlsRelay:
             self._drop(link)
 
     def _move(self, link: TlsLink, broken: bool, far: bool, near: bool) -> None:
-        """Moves what can be moved for one turn."""
         try:
             if link.refused:
                 broken = broken or not link.drain(self._buffer)
@@ -367,7 +337,7 @@ class TlsRelay:
         self._watch(link)
 
     def _watch(self, link: TlsLink) -> None:
-        """Tells epoll what the connection waits for."""
+        """Tell epoll what the connection waits for."""
         wanted = select.EPOLLIN if not link.far_ended and not link.down else 0
         if link.up or link.wants_write:
             wanted |= select.EPOLLOUT

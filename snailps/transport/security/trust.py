@@ -29,14 +29,8 @@ SECRET_BYTES_MAX = 4096
 class Trust:
     """How this process tells members of its cluster from strangers.
 
-    Attributes
-    ----------
-    secret : bytes
-        What all processes of the cluster share; empty for none.
-    insecure : bool
-        Whether peers without the secret may connect from other machines.
-    tls : Tls, optional
-        With it, everything is encrypted, and a peer without a certificate is refused.
+    `secret`: shared, empty for none; `insecure`: peers without it may connect from other machines;
+    `tls`: everything is encrypted, and a peer without a certificate is refused.
     """
 
     secret: bytes = field(default=b"", repr=False)
@@ -51,19 +45,10 @@ class Trust:
         *,
         secret: bytes = b"",
     ) -> Trust:
-        """Reads what the settings name.
+        """Trust by the settings; `secret` of a launcher is used where they name none.
 
-        Parameters
-        ----------
-        settings : ClusterSettings
-        environ : mapping, optional
-        secret : bytes
-            Of a cluster that a launcher started: used where the user has set nothing of the kind.
-
-        Raises
-        ------
-        ConfigError
-            The secret or a certificate cannot be read, others can read it, or it is no good.
+        ConfigError: the secret or a certificate cannot be read, is readable for others, or is
+        invalid.
         """
         told = os.fsencode((os.environ if environ is None else environ).get(VARIABLE, "")).strip()
         kept = _read(settings.secret_file) if settings.secret_file else b""
@@ -80,18 +65,12 @@ class Trust:
         return cls(told or kept, settings.insecure, tls)
 
     def close(self) -> None:
-        """At the end of the process: what TLS still has to send is sent."""
+        """Send what TLS still has to send."""
         if self.tls is not None:
             self.tls.close()
 
     def check_listening(self, host: str, port: int) -> None:
-        """Refuses an address that other machines reach, where any peer would be admitted.
-
-        Raises
-        ------
-        ConfigError
-            Says how to close the door.
-        """
+        """Refuse an address that other machines reach and any peer could use; ConfigError."""
         if self.secret or self.tls or self.insecure or is_loopback(host):
             return
         raise ConfigError(
@@ -116,7 +95,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """The secret in a file that only its owner, and at most his group, can read."""
+    """The secret in a file that only its owner, and at most the group, can read."""
     quoted = shlex.quote(path)
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
