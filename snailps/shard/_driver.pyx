@@ -47,18 +47,10 @@ BEHIND = "an earlier push of the same connection, which itself waits"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a frame.
+    """Result of a frame: the reply, or None where it is parked or held for the standby.
 
-    Attributes
-    ----------
-    frame : bytes or None
-        The reply; None = parked, or held until the standby has what it acknowledges.
-    reason : str
-        Parked: what it waits for.
-    limit_s : float
-        Parked: how long it may wait; 0 = as long as any other.
-    last : bool
-        The connection ends behind the reply.
+    `reason` and `limit_s`: what a parked one waits for, and how long; 0 as any.  `last`: the
+    connection ends behind the reply.
     """
 
     frame: bytes | None
@@ -77,8 +69,6 @@ class Sent:
 
 
 class _Parked:
-    """A request that waits."""
-
     __slots__ = ("connection", "deadline", "frame", "reason", "since")
 
     def __init__(self, connection, frame, reason, since, limit_s):
@@ -87,33 +77,13 @@ class _Parked:
 
 
 cdef class ShardDriver:
-    """Drives one shard.
+    """Drives one shard; limits as of `ShardLoop`.
 
-    Parameters
-    ----------
-    core : ShardCore
-    park_limit_s, silence_limit_s, stuck_limit_s : float
-        As of `ShardLoop`.
-
-    Attributes
-    ----------
-    link : int
-        Where frames for the standby go: what was given to `open_stream`; -1 = nowhere.
-    woken : bool
-        Parked requests are to be asked again: `turn` does so.
-    closed : bool
-        All connections are to be closed; the driver's caller does so and resets it.
-    hung_up : list of int
-        Connections that are to be closed; the driver's caller takes them.
-    cut_links : list of int
-        Links that are to be closed; the driver's caller takes them.
-    primary_heard : bool
-        A primary's stream comes in.
-
-    Notes
-    -----
-    After each call that may have changed the shard, `turn` and `take_stream` give what goes out, until
-    neither gives anything; after that nothing happens before `due`.
+    `link`: given to `open_stream`, -1 for none.  `woken`: `turn` retries parked requests.  The
+    caller handles and resets `closed` (close all connections), `hung_up` (connections to close) and
+    `cut_links` (links to close).  `primary_heard`: a primary's stream comes in.  After each call
+    that may have changed the shard, call `turn` and `take_stream` until neither gives anything;
+    nothing more happens before `due`.
     """
 
     cdef ShardCore core
@@ -179,10 +149,7 @@ cdef class ShardDriver:
     # --- requests
 
     def ask(self, connection: int, bytes frame, double now=0.0) -> Answer:
-        """Hands in a data frame of a connection (any number); an `Answer`.
-
-        What becomes of one that is parked or held comes of `turn`.
-        """
+        """Take a data frame of a connection; results of parked or held frames come of `turn`."""
         cdef FrameHeader head
         self._load(frame, &head, DATA_BODY_MAX)
         self.now = max(self.now, now)
@@ -199,7 +166,7 @@ cdef class ShardDriver:
         return answer
 
     def released(self) -> list[tuple[int, bytes]]:
-        """Held replies that may go out by now: list of (connection, frame)."""
+        """Held replies that may go out: (connection, frame)."""
         cdef Held first
         found = []
         while held_take(&self.stream, &first):
@@ -207,7 +174,7 @@ cdef class ShardDriver:
         return found
 
     def close(self, connection: int) -> None:
-        """The connection has ended: forgets what was kept for it."""
+        """The connection has ended."""
         held_forget(&self.stream, connection)
         self.parked = [one for one in self.parked if one.connection != connection]
         self.closing.discard(connection)
@@ -220,7 +187,7 @@ cdef class ShardDriver:
                 self.follows = None     # it said nothing: another may come
 
     def _attempt(self, connection, bytes frame):
-        """Asks the handler: an `Answer`, and whether it is held."""
+        """Ask the handler: an `Answer`, and whether it is held."""
         cdef Reply reply
         cdef FrameHeader head
         cdef uint64_t place = self.memories.get(connection, 0)
@@ -249,7 +216,7 @@ cdef class ShardDriver:
                       last=reply.last), False
 
     def _retry(self):
-        """Tries what is parked again; what goes out.  Nothing overtakes a push of its connection."""
+        """Retry what is parked; what goes out.  Nothing overtakes a push of its connection."""
         found, kept, blocked = [], [], set()
         for one in self.parked:
             if one.connection in self.closing:
@@ -279,10 +246,10 @@ cdef class ShardDriver:
     # --- time
 
     def turn(self, double now) -> list[Sent]:
-        """What goes out by now on connections, in order: list of `Sent`.
+        """Frames that go out by now, in order.
 
-        Tries parked requests and frames of the primary again, refuses those whose time is over, gives up
-        a standby that acknowledges nothing.
+        Retries parked requests and frames of the primary, refuses overdue ones, gives up a silent
+        standby.
         """
         self.now = max(self.now, now)
         found = []
@@ -327,10 +294,10 @@ cdef class ShardDriver:
 
     def post(self, do: Callable[[], Any], done: Callable[[Any, BaseException | None], None],
              bint at_standby=False) -> None:
-        """Runs ``do()``; then ``done(result, error)``, once.
+        """Run ``do()``; then ``done(result, error)``, once, which must not call the driver.
 
-        With `at_standby` that comes once the standby has what it forwarded, or need not have it, from any
-        call that brings that about; posts behind it do not wait.  `done` must not call the driver.
+        With `at_standby` `done` comes once the standby has what it forwarded, or need not; posts
+        behind it do not wait.
         """
         cdef uint64_t number = 0
         if self.ended:
@@ -350,13 +317,13 @@ cdef class ShardDriver:
         self._complete()
 
     def _complete(self):
-        """Ends posts whose orders the standby has by now, or need not have any more."""
+        """End posts whose orders the standby has, or need not have."""
         while self.orders and order_is_there(&self.stream, self.orders[0][0]):
             _, done, result = self.orders.popleft()
             done(result, None)
 
     def stop(self) -> None:
-        """The shard serves no more: everything is to be closed."""
+        """The shard serves no more: close everything."""
         self.ended = self.closed = True
         self._cut()
         stream_close(&self.stream)
@@ -367,10 +334,7 @@ cdef class ShardDriver:
     # --- the stream to the standby
 
     def take_stream(self, double now=0.0, most: float = math.inf) -> list[bytes]:
-        """Frames that are to be sent to the standby now; copies more to a new one.
-
-        With `most`, no more than so many bytes, or one frame: the others wait here.
-        """
+        """Frames for the standby, up to `most` bytes or one frame; copies more to a new one."""
         cdef Stream *s = &self.stream
         cdef uint64_t n
         self.now = max(self.now, now)
@@ -398,7 +362,7 @@ cdef class ShardDriver:
         return found
 
     def acknowledge(self, bytes frame, double now=0.0) -> None:
-        """Takes an answer of the standby's `replay`."""
+        """Take an answer of the standby's `replay`."""
         cdef Stream *s = &self.stream
         self.now = max(self.now, now)
         if s.state == STREAM_NONE or s.state == STREAM_LOST:
@@ -417,7 +381,7 @@ cdef class ShardDriver:
         self._complete()
 
     def lose_stream(self, why: str) -> None:
-        """The standby cannot be reached any more."""
+        """The standby is unreachable."""
         text = why.encode()
         stream_break(&self.stream, text)
         self._end_lost()
@@ -441,13 +405,7 @@ cdef class ShardDriver:
     # --- the stream of a primary
 
     def accept_stream(self, connection: int) -> None:
-        """A connection has shaken hands as that of a primary.
-
-        Raises
-        ------
-        ProtocolError
-            This shard follows another one, or did.
-        """
+        """A connection has shaken hands as a primary; ProtocolError: this shard follows another."""
         if self.follows is not None:
             raise ProtocolError("this shard follows a primary already, or did: a standby takes one "
                                 "stream in its life", "stream")
@@ -457,11 +415,11 @@ cdef class ShardDriver:
         self.stuck.clear()
 
     def replay(self, bytes frame, double now=0.0, connection: int = 0) -> Answer:
-        """Hands in a frame of the primary's stream; an `Answer`.
+        """Take a frame of the primary's stream.
 
-        Done, or refused, which ends the stream: `frame` is for the primary's `acknowledge`.  Parked:
-        the frame is kept, with those behind it; what becomes of them comes of `turn`.  Frames of a
-        connection that is not, or no more, that of the primary have no effect.
+        Done, or refused, which ends the stream: `frame` is for the primary's `acknowledge`.
+        Parked: it is kept with those behind it, for `turn`.  Frames of other connections have no
+        effect.
         """
         self.now = max(self.now, now)
         if self.follows is None:
@@ -508,7 +466,7 @@ cdef class ShardDriver:
         return Answer(error, last=True)
 
     def _go_on(self):
-        """Tries frames of the primary again that wait; what goes out to it."""
+        """Retry waiting frames of the primary; what goes out to it."""
         found = []
         while self.stuck:
             answer = self._replay(self.stuck[0])
@@ -523,7 +481,7 @@ cdef class ShardDriver:
         return found
 
     def _drain(self):
-        """Executes what has come of the primary: it will not be sent again."""
+        """Execute what the primary has sent: it will not send it again."""
         if self.primary_heard and not self.ended:
             self._go_on()
         self.stuck.clear()
@@ -532,14 +490,14 @@ cdef class ShardDriver:
 
     def open_stream(self, link: int, bint sync, bint paced,
                     tell: snailps.shard.replication.Tell) -> None:
-        """Begins a stream at a link."""
+        """As `Carrier.open_stream`."""
         self.tell = tell
         self.link = link
         stream_open(&self.stream, sync, paced, self.now)
         self.seeding = True
 
     def end_stream(self) -> None:
-        """Forgets the stream: what waits for it is due."""
+        """As `Carrier.end_stream`."""
         self._cut()
         stream_close(&self.stream)
         self.stream.state = STREAM_NONE
@@ -547,33 +505,33 @@ cdef class ShardDriver:
         self.woken = True
 
     def end_following(self) -> None:
-        """Takes what has come of a primary's stream, and is to hear no more of it."""
+        """As `Carrier.end_following`."""
         if self.primary_heard:
             self.hung_up.append(self.follows)
         self._drain()
         self.primary_heard = False
 
     def following(self) -> bool:
-        """Whether the primary whose standby this is can be heard."""
+        """As `Carrier.following`."""
         return self.primary_heard
 
     def await_primary(self) -> None:
-        """Another primary may begin a stream to this shard."""
+        """As `Carrier.await_primary`."""
         self.primary_heard = False
         self.follows = None
         self.stuck.clear()
         self.replayed = self.replayed_bytes = 0
 
     def close_connections(self) -> None:
-        """All connections are to be closed: see `closed`."""
+        """As `Carrier.close_connections`."""
         self.closed = True
 
     def wake(self) -> None:
-        """Parked requests are to be asked again: see `woken`."""
+        """As `Carrier.wake`."""
         self.woken = True
 
     def counters(self) -> dict[str, int]:
-        """Counts since the start, as of `ShardLoop`, in as far as they are known here."""
+        """Counts of `ShardLoop`, as far as they are known here."""
         return {
             "frames_in": self.frames_in,
             "refused": self.refused,
@@ -584,7 +542,7 @@ cdef class ShardDriver:
     # ---
 
     cdef int _load(self, bytes frame, FrameHeader *head, uint64_t most) except -1:
-        """Header and body of a frame, checked as far as a loop does."""
+        """Header and body of a frame, checked as a loop does."""
         cdef uint64_t n = len(frame)
         if n >= FRAME_HEADER_BYTES:
             memcpy(head, <const char *>frame, FRAME_HEADER_BYTES)

@@ -59,18 +59,8 @@ POINTS = {"": POINT_NONE, "mid-send": POINT_MID_SEND, "applied": POINT_APPLIED,
 cdef class ShardCore:
     """The store of one shard, its role, and what its C code shares.
 
-    Parameters
-    ----------
-    row_ops, wire_ops : PyCapsule
-        Row operations and wire types of the kernel build in use.
-    frag_num : int
-        Fragments of the cluster.
-    clock_limit_s : float
-        How long a request may wait here for a clock, seconds.
-    staged_bytes_max : int
-        How much may be staged here for a clock, bytes.
-    standby : bool
-        Follows a primary until it is promoted.
+    `clock_limit_s`: longest wait of a request for a clock; `staged_bytes_max`: most bytes staged
+    for one; `standby`: follows a primary until it is promoted.
     """
 
     def __init__(self, row_ops: object, wire_ops: object, int frag_num, double clock_limit_s,
@@ -119,7 +109,7 @@ cdef class ShardCore:
         return &self.handler
 
     def attach_loop(self, ShardLoop loop) -> None:
-        """Has a loop serve this shard; the loop keeps it alive until it has ended."""
+        """Serve this shard by a loop, which keeps it alive until it has ended."""
         loop.set_handler(self.attach(loop.stream(), loop.faults()), self)
 
     # --- tables and clocks
@@ -127,7 +117,7 @@ cdef class ShardCore:
     def add_table(self, number: int, dim: int, access: int, init: int, scale: float, seed: int,
                   hyper: Sequence[float], track: int, retention: tuple[int, int, int, int],
                   finite: bool, method: snailps.api.access_method.AccessMethod | None) -> None:
-        """Makes a table known; parameters and errors are those of `Shard.add_table`."""
+        """As `Shard.add_table`."""
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
         if (access == ACCESS_PYTHON) != (method is not None):
@@ -143,24 +133,23 @@ cdef class ShardCore:
             self.methods.add(number, method)
 
     def drop_tables(self, numbers: Sequence[int]) -> None:
-        """Drops tables with their rows; those that are not here are passed over."""
         self.store.drop_tables(numbers)
         for number in numbers:
             self.methods.drop(number)
 
     @property
     def clock_error(self) -> Exception | None:
-        """What an access method in Python raised when a clock was applied, or None."""
+        """Error of an access method in Python when a clock was applied, or None."""
         return self.methods.clock_error
 
     def set_clock(self, clock: int, early: bool) -> None:
-        """Begins at `clock`: forgets what is staged and sealed, and why no clock could be applied."""
+        """Begin at `clock`: forget what is staged and sealed, and `clock_error`."""
         self.methods.clock_error = None
         self.context.waits_sealed = 0       # its words are of what was
         self.store.set_clock(clock, early)
 
     def fence(self, incarnation: int) -> None:
-        """Refuses whatever comes from this incarnation from now on; its marks tell nothing any more."""
+        """Refuse this incarnation from now on, and drop its marks."""
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
         if self.context.fenced.num >= FENCED_MAX:
             raise SnailError(f"{FENCED_MAX:,} lost workers are shut out already: start the cluster anew, "
@@ -183,7 +172,7 @@ cdef class ShardCore:
 
     @property
     def epoch(self) -> int:
-        """Of the route that is known here."""
+        """Of the known route."""
         return self.context.epoch
 
     @epoch.setter
@@ -201,7 +190,7 @@ cdef class ShardCore:
 
     @property
     def yielding(self) -> bool:
-        """What changes rows waits, and will be done at the standby."""
+        """Changes of rows wait, to be done at the standby."""
         return bool(self.context.primary.yielding)
 
     @yielding.setter
@@ -217,7 +206,7 @@ cdef class ShardCore:
 
     @property
     def stream_begun(self) -> bool:
-        """What changes rows is forwarded."""
+        """Changes of rows are forwarded."""
         return bool(self.context.stream.begun)
 
     @property
@@ -231,11 +220,11 @@ cdef class ShardCore:
         return stream_waiting(self.context.stream)
 
     def pace(self, bint paced) -> None:
-        """The copying gives way to clients' requests, or does so no more."""
+        """Whether copying gives way to clients' requests."""
         self.context.stream.paced = paced
 
     def begin_copy(self, bint resumes) -> None:
-        """What the next stream has to tell: all fragments, or with `resumes` nothing."""
+        """Prepare the next stream: all fragments, or with `resumes` none."""
         cdef Primary *mine = &self.context.primary
         cdef uint32_t i
         owned = self.store.fragments().tolist()
@@ -256,11 +245,11 @@ cdef class ShardCore:
         mine.clock_until = 0
 
     def is_copied(self, uint32_t fragment) -> bool:
-        """Whether the present stream has begun to copy a fragment: what changes it is forwarded."""
+        """Whether the present stream has begun to copy a fragment: changes are forwarded."""
         return bool(self.context.primary.copied[fragment])
 
     def copy_again(self, uint32_t fragment) -> None:
-        """A fragment's rows were replaced: copies it again, if it was copied."""
+        """Copy a fragment whose rows were replaced again, if it was copied."""
         if self.context.stream.begun and self.context.primary.copied[fragment]:
             with nogil:
                 copy_again(&self.context, fragment)
@@ -380,18 +369,12 @@ cdef class ShardCore:
         }
 
     def set_faults(self, left_out: Sequence[str], point: str, int passings) -> None:
-        """Leaves out what keeps acknowledged pushes safe, or dies at a point: for tests of recovery.
+        """Leave out what keeps acknowledged pushes safe, or die at a point: for tests of recovery.
 
-        Parameters
-        ----------
-        left_out : sequence of str
-            "no-hold": replies do not wait for the standby; "no-marks": pushes are applied as often
-            as they come; "no-fence": fenced incarnations are served.
-        point : str
-            Where the process dies as by kill -9: "mid-send", "applied", "acknowledged" (primary),
-            "replayed", "promoted" (standby).
-        passings : int
-            At which passing of that point.
+        `left_out`: "no-hold" (replies do not wait for the standby), "no-marks" (pushes are applied
+        as often as they come), "no-fence" (fenced incarnations are served).  `point`: of a kill -9,
+        at its passing number `passings`: "mid-send", "applied", "acknowledged" (primary),
+        "replayed", "promoted" (standby).
         """
         self.context.faults.left_out = sum([FAULTS[name] for name in left_out])
         self.context.faults.point = POINTS[point]

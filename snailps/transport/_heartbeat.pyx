@@ -47,7 +47,7 @@ cdef struct Heart:
 
 
 cdef void _listen_to(Heart *heart, uint32_t i, double now) noexcept nogil:
-    """Takes what a peer has sent, whatever it is: any byte counts as a heartbeat."""
+    """Take what a peer has sent: any byte counts as a heartbeat."""
     cdef char sink[4096]
     cdef ssize_t got
     cdef int reads = 0
@@ -86,11 +86,7 @@ cdef void _run(Heart *heart) noexcept nogil:
 
 
 cdef class HeartbeatThread:
-    """Beats to peers every `interval_s` seconds and notes when each was last heard.
-
-    Notes
-    -----
-    Thread-safe.  With 1,000 peers a turn costs about 1 ms each 50 ms.
+    """Beats to peers every `interval_s` seconds and notes when each was last heard.  Thread-safe.
     """
 
     cdef Heart *heart
@@ -106,11 +102,10 @@ cdef class HeartbeatThread:
         self.thread = threading.Thread(target=self._loop, name="snailps-pulse", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes every socket.  Twice is harmless."""
+        """End the thread and close every socket; idempotent."""
         store_flag(&self.heart.stop, 1)
         if self.thread.ident is not None:
             self.thread.join()
@@ -120,14 +115,10 @@ cdef class HeartbeatThread:
         pthread_mutex_unlock(&self.heart.lock)
 
     def add(self, sock: socket.socket, uint64_t number, double silence_s=0.0) -> None:
-        """Takes over an authenticated socket; its peer was last heard `silence_s` seconds ago.
+        """Take over an authenticated socket; its peer was last heard `silence_s` seconds ago.
 
-        Sockets of the same peer that have closed are forgotten.
-
-        Raises
-        ------
-        MisuseError
-            After `stop`; the socket is still the caller's.
+        Closed sockets of the peer are forgotten.  MisuseError after `stop`: the socket stays the
+        caller's.
         """
         cdef int fd = sock.fileno()
         cdef bint added = False
@@ -147,15 +138,13 @@ cdef class HeartbeatThread:
             raise MemoryError
 
     def remove(self, uint64_t number) -> None:
-        """Closes the sockets of a peer, if there are any."""
+        """Close the sockets of a peer."""
         self._lock()
         self._forget(number, only_closed=False)
         pthread_mutex_unlock(&self.heart.lock)
 
     def silences(self) -> dict[int, float]:
-        """Seconds since each peer was last heard, as {number: seconds}; one that closed stays silent.
-
-        Of several sockets of one peer the liveliest counts.
+        """Seconds since each peer was last heard, by its liveliest socket; closed ones stay silent.
         """
         cdef uint32_t i
         cdef double now = now_s()
@@ -170,7 +159,7 @@ cdef class HeartbeatThread:
         return result
 
     def closed(self) -> set[int]:
-        """Numbers of the peers of which no socket is open any more, as a set."""
+        """Numbers of peers without an open socket."""
         cdef uint32_t i
         found, open_ = set(), set()
         self._lock()

@@ -64,8 +64,6 @@ SCANS_AHEAD = 16
 
 
 class _Walk:
-    """A fragment on its way through `Client.scan`."""
-
     __slots__ = ("fragment", "pending", "epoch", "seen", "known")
 
     def __init__(self, fragment):
@@ -74,7 +72,7 @@ class _Walk:
         self.known = None           # of those before it began anew, or None
 
     def begin_anew(self):
-        """All that was seen is not to come again."""
+        """Skip what was yielded already."""
         if self.seen:
             self.known = np.concatenate(self.seen)
 
@@ -92,34 +90,15 @@ def _scanned(reply, table, dim):
 
 
 cdef class Client:
-    """Pulls from and pushes to all shards of a cluster.
+    """Pulls from and pushes to all shards of a cluster.  Thread-safe; calls of one thread keep
+    their order.
 
-    Parameters
-    ----------
-    connect : callable
-        ``connect(shard: int) -> int``: a connected, authenticated socket's descriptor, which the
-        client owns from then on.  Called in helper threads of the client, for several shards at a
-        time; an exception raised there ends the client, once `failover_s` is over.  Should give up
-        soon: it is called again, and may then know another address.
-    names : list of str
-        What to call each shard in messages.
-    owner : numpy.ndarray
-        uint32 (frag_num,): shard of each fragment.
-    epoch, job, incarnation : int
-        Route epoch; life of the cluster; life of this process.  A push's number is unique only
-        together with the incarnation, so use one client an incarnation.
-    timeout_s : float
-        Default limit of a wait, seconds.
-    wire_ops : PyCapsule, optional
-        What `snailps.kernels.wire_ops()` returns; without it rows travel as float32 only.
-    failover_s : float
-        How long a shard may be out of reach, seconds, until the client ends.  Until then `connect` is
-        called again and again, and a shard that says that another has its place is left.  0: the
-        first connection that cannot be made again is the end.
-
-    Notes
-    -----
-    Thread-safe.  Calls made by one thread keep their order.
+    ``connect(shard)`` returns the descriptor of an authenticated socket, owned from then on; it is
+    called in helper threads, several at a time, and again until `failover_s` is over (0: the first
+    failure ends the client), so it should give up soon.  `names`: of shards, for messages.  `owner`
+    uint32[frag_num]: shard of each fragment.  Numbers of pushes are unique only with the
+    incarnation: one client an incarnation. `wire_ops`: of `snailps.kernels`; without it rows travel
+    as float32 only.
     """
 
     cdef Connections connections
@@ -136,68 +115,44 @@ cdef class Client:
         self.requests = PendingRequests(self.connections, timeout_s)
 
     def start(self) -> None:
-        """Connects to every shard, then serves requests.
-
-        Raises
-        ------
-        SnailError
-            Whatever `connect` raises for a shard that cannot be reached; nothing stays open then.
-        """
+        """Connect to every shard, then serve requests; after an error of `connect` nothing stays
+        open."""
         self.connections.start(self.requests)
 
     def close(self) -> None:
-        """Ends the threads and closes the connections.  Open requests fail.  Twice is harmless."""
+        """End the threads and close the connections; open requests fail.  Idempotent."""
         self.connections.close()
 
     def fail(self, text: str) -> None:
-        """Ends every request, now and later, with `ConnectionLost(text)`."""
+        """End every request, now and later, with `ConnectionLost(text)`."""
         self.connections.fail(text)
 
     def reroute(self, uint32_t epoch, names: Sequence[str]) -> None:
-        """The route is another from now on: its epoch, and what to call its shards.
+        """Take a new route, whose addresses `connect` must know by now.
 
-        `connect` must know the new addresses when this is called.  Connections that hold stay as
-        they are; those that are lost are made again at once.
+        Working connections stay as they are; lost ones are made again at once.
         """
         self.connections.reroute(epoch, names)
         self.names = list(names)
 
     def know_tables(self, tables: Mapping[int, tuple[str, bool]]) -> None:
-        """Takes declarations: number -> (name, whether pushed values must be finite).
+        """Take declarations: number -> (name, whether pushed values must be finite).
 
-        Tables that were not declared here are called by their number, and take finite values only.
+        Others are named by their number, and take finite values only.
         """
         self.requests.tables.update(tables)
 
     def pull_async(self, uint32_t table, keys: NDArray[np.uint64], rows: NDArray[np.float32],
                    bint state=False, int wire=0, bint ahead=False, int64_t clock=-1) -> Pending:
-        """Starts a pull of the rows of `keys` into `rows`.
+        """Start a pull of `keys` (copied; may repeat) into `rows` float32[n, dim], contiguous, of
+        any stride.
 
-        Parameters
-        ----------
-        table : int
-            Table number.
-        keys : numpy.ndarray
-            uint64 (n,).  Repeated keys are allowed.  Copied: may change at once.
-        rows : numpy.ndarray
-            float32 (n, dim), written in place; rows contiguous, their stride free.
-        state : bool
-            Pull weights and the optimiser's state: `rows` are dim + state wide.  As float32 only.
-        wire : int
-            Type of the rows while they travel, a value of `snailps.kernels.WIRE_TYPES`.
-        ahead : bool
-            Overtake pushes that still wait for the socket, so that rows come in while values go
-            out; `correct` then adds what the rows lack.
-        clock : int
-            0 or more: rows as they are when all clocks below are applied.  Each shard lets its part
-            wait until then.  Ordered with nothing: it may overtake pushes, and `flush` does not
-            wait for it.  -1: rows as they are.  A clock that is over is refused (`RemoteError` with
-            the code ``late``), unless clocks are closed by command: the slot is then
-            already sealed by another incarnation, at that shard.
-
-        Returns
-        -------
-        Pending
+        `state`: weights and state of the optimiser, dim + state wide, as float32 only.  `wire`: one
+        of `kernels.WIRE_TYPES`.  `ahead`: overtake pushes that wait for the socket; `correct` adds
+        what rows lack. `clock` of 0 or more: rows as they are when all clocks below are applied;
+        shards let their part wait, it may overtake pushes, and `flush` does not wait for it.  A
+        clock that is over is refused (`RemoteError`, code ``late``) unless clocks are closed by
+        command: another incarnation has sealed the slot then.
         """
         return ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, False,
                         ahead, clock, 0, 1)
@@ -205,54 +160,23 @@ cdef class Client:
     def push_async(self, uint32_t table, keys: NDArray[np.uint64], values: NDArray[np.float32],
                    bint state=False, bint merge=False, int wire=0, bint feedback=True,
                    int64_t clock=-1, uint32_t slot=0, float lr_scale=1) -> Pending:
-        """Starts a push of `values` to the rows of `keys`; applied exactly once each.
+        """Start a push of `values` float32[n, dim], unchanged until done; each is applied exactly
+        once.
 
-        Parameters
-        ----------
-        table : int
-            Table number.
-        keys : numpy.ndarray
-            uint64 (n,).  Copied.
-        values : numpy.ndarray
-            float32 (n, dim); rows contiguous, their stride free.  Must not change until done.
-        state : bool
-            `values` are differences of weights and state, dim + state wide.  As float32 only.
-        merge : bool
-            Sum the values of a repeated key first.  By default they are applied one after the
-            other, which is the same where what a push does is linear in its value.
-        wire : int
-            Type of the values while they travel, a value of `snailps.kernels.WIRE_TYPES`.
-        feedback : bool
-            Keep what rounding to `wire` took from a key's value and add it to the key's next push.
-        clock : int
-            0 or more: a contribution to a slot of this clock, which the shards keep until all slots
-            are sealed (`seal_async`).  Without effect if the clock was applied already, or the slot
-            was sealed by another incarnation.  -1: applied when it comes.
-        slot : int
-            0 to 4,095; with `clock`.
-        lr_scale : float
-            The access method's step size is multiplied by it for this push, 0 or more; the same in
-            all contributions of a clock to a table.  Costs 8 bytes a part, if not 1.
-
-        Returns
-        -------
-        Pending
-
-        Raises
-        ------
-        NotFinite
-            A value is NaN or infinite, and the table takes none (`know_tables`): nothing was sent.
-
-        Notes
-        -----
-        Values beyond the range of `wire` travel as float32, all of the push.
+        `state`: differences of weights and state, as float32 only.  `merge`: sum the values of a
+        repeated key first, else they are applied in turn.  `feedback`: add what rounding to `wire`
+        took to the key's next push.  Values beyond the range of `wire` make the whole push float32.
+        `clock` of 0 or more: a contribution to `slot` (0 to 4,095), kept until all slots are
+        sealed; void if the clock is applied or another incarnation has sealed the slot.  `lr_scale`
+        multiplies the step size, equal in all contributions of a clock to a table; 8 bytes a part,
+        if not 1.  NotFinite: nothing was sent.
         """
         return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
                         False, False, clock, slot, lr_scale)
 
     def pull(self, uint32_t table, keys: NDArray[np.uint64], rows: NDArray[np.float32],
              bint state=False, int wire=0, int64_t clock=-1) -> NDArray[np.float32]:
-        """`pull_async` and its `wait`, some microseconds faster; returns `rows`."""
+        """`pull_async` and `wait`, some microseconds faster."""
         return self.requests.wait_alone(
             ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
                      clock, 0, 1))
@@ -260,158 +184,72 @@ cdef class Client:
     def push(self, uint32_t table, keys: NDArray[np.uint64], values: NDArray[np.float32],
              bint state=False, bint merge=False, int wire=0, bint feedback=True, int64_t clock=-1,
              uint32_t slot=0, float lr_scale=1) -> None:
-        """`push_async` and its `wait`, some microseconds faster."""
+        """`push_async` and `wait`, some microseconds faster."""
         self.requests.wait_alone(
             ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, True,
                      False, clock, slot, lr_scale))
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots) -> Pending:
-        """Says to every shard that a slot has all its contributions: those pushed before.
+        """Tell every shard that `slot` of `slots` (1 to 4,096) has all its contributions; done when
+        all have it.
 
-        The first incarnation that seals a slot at a shard is the one that counts there; what others
-        pushed to it is dropped.  With the last of its `slots` a clock is applied: the contributions
-        to each row are summed in the order of the slots, and handed to the access method once.
-
-        Parameters
-        ----------
-        clock : int
-            The clock that the shards have reached (`reach_async`), 0 or more.
-        slot, slots : int
-            0 to slots - 1; 1 to 4,096, the same in all seals of a clock.
-
-        Returns
-        -------
-        Pending
-            Done when all shards have it.  Wait for the pushes first: one that was refused is known
-            only then.  Sent again after a lost connection, behind what was pushed before.
+        The first incarnation that seals a slot at a shard counts there; pushes of others to it are
+        dropped.  The last seal applies the clock: contributions to a row are summed in the order of
+        slots, and applied once. Wait for the pushes first: a refused one is known only then.
         """
         return ask_all(self.requests, KIND_SEAL, clock, slot, slots)
 
     def reach_async(self, int64_t clock) -> Pending:
-        """Asks every shard to answer when it has applied all clocks below `clock`.
-
-        Returns
-        -------
-        Pending
-            Overtakes what waits to be sent; `flush` does not wait for it.
-        """
+        """Done when each shard has applied all clocks below `clock`; ordered with nothing."""
         return ask_all(self.requests, KIND_REACH, clock, 0, 0)
 
     def forward_async(self, uint32_t table, ptr: NDArray[np.int64], keys: NDArray[np.uint64],
                       values: NDArray[np.float32] | None, uint32_t dim, int wire=0,
                       bint keep=True) -> Forward:
-        """Starts ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1`` at the shards.
+        """Start ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1`` at the
+        shards.
 
-        Each shard gets its entries of the batch and answers with its part of the product; rows
-        that were never pushed count as their first value.  Sees all pushes called before.
-
-        Parameters
-        ----------
-        table : int
-            Table number; its access method must be a built-in one other than ``average``.
-        ptr, keys, values : numpy.ndarray
-            Examples as CSR: int64 (m + 1,), uint64 (nnz,), float32 (nnz,) or None if all are 1.
-            Copied: may change at once.
-        dim : int
-            Floats of a row of W, and of Z.
-        wire : int
-            Type of Z's rows while they travel, a value of `snailps.kernels.WIRE_TYPES`.
-        keep : bool
-            A `backward_async` of this batch will follow: the shards keep it, 8 batches of a client
-            and 256 MiB at most.  Not for prediction.
-
-        Returns
-        -------
-        Forward
-
-        Raises
-        ------
-        MisuseError
-            Arrays of another type or shape, or an example with more than 65,536 entries at a shard.
-        NotFinite
-            A value is NaN or infinite, and a gradient is to go back through it.
+        CSR, copied: ptr int64[m + 1], keys uint64[nnz], values float32[nnz] or None for ones.  The
+        access method must be a built-in one other than ``average``.  Rows that were never pushed
+        count as their first value; sees all pushes called before.  `keep`: for `backward_async`;
+        shards keep 8 batches of a client and 256 MiB at most.  MisuseError: wrong arrays, or more
+        than 65,536 entries of an example at a shard. NotFinite: a value is not, with `keep`.
         """
         return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep)
 
     def backward_async(self, CForward forward, gradient: NDArray[np.float32], int wire=0,
                        float lr_scale=1) -> Pending:
-        """Starts the way back of a batch: dL/dZ to the shards, which step the rows that it touched.
+        """Send dL/dZ float32[m, dim] of a kept `forward`, once; shards step the rows that it
+        touched.
 
-        Each shard sums the gradient of every row over the whole batch and hands it to the table's
-        access method once, in the order of this client's pushes and exactly once.
-
-        Parameters
-        ----------
-        forward : Forward
-            What `forward_async` returned with `keep`, waited for; goes back once.
-        gradient : numpy.ndarray
-            float32 (m, dim), C-contiguous: dL/dZ.  Must not change until done.
-        wire : int
-            Type of its rows while they travel.  A narrow one is scaled so that the largest value
-            is between 1 and 2: small gradients do not vanish.
-        lr_scale : float
-            As of `push_async`.
-
-        Returns
-        -------
-        Pending
-
-        Raises
-        ------
-        MisuseError
-            Another shape, or a batch that cannot go back.
-        NotFinite
-            As of `push_async`.
+        Gradients of a row are summed over the batch and applied once, in the order of this client's
+        pushes. `gradient` must not change until done; a narrow `wire` is scaled so that the largest
+        value is in 1..2.
         """
         return ask_backward(self.requests, forward, gradient, wire, lr_scale)
 
     def cork(self) -> None:
-        """From here to `uncork` this thread's asynchronous calls wake no thread to send them at once.
+        """Do not wake a thread for asynchronous calls of this thread until `uncork`; nests.
 
-        They are sent with what follows: when a caller waits, be it for what is there already, when a
-        reply comes, or the cork is drawn.  So a shard gets several requests in one packet, and both
-        sides are woken once.  May be nested.
+        They are sent when a caller waits, a reply comes, or the cork ends: several requests in one
+        packet.
         """
         self.requests.cork()
 
     def uncork(self) -> None:
-        """Ends a `cork`; with the last one, what has not been sent is sent."""
+        """End a `cork`; with the last one, send what waits."""
         if not self.requests.uncork():
             raise MisuseError("uncork() without cork()")
 
     def scan(self, uint32_t table, uint32_t dim, fragments: Iterable[int],
              ended: Callable[[], object] | None = None) -> Iterator[tuple[
             NDArray[np.uint64], NDArray[np.float32]]]:
-        """Yields all stored rows of some fragments, in pieces of up to 1 MiB.
+        """Yield (keys, rows) of all stored rows of fragments, in pieces of up to 1 MiB.
 
-        Up to `SCANS_AHEAD` fragments are asked for at once, so give them in turns of their shards.
-        What is held is a reply of each, and the keys seen so far of those that come in several.
-
-        Parameters
-        ----------
-        table, dim : int
-            Table number, floats of a row.
-        fragments : iterable of int
-        ended : callable, optional
-            Called without arguments behind the last piece of each fragment.
-
-        Yields
-        ------
-        keys : numpy.ndarray
-            uint64 (n,).
-        rows : numpy.ndarray
-            float32 (n, dim).
-
-        Raises
-        ------
-        MisuseError
-            No such fragment, or the table's rows are not `dim` wide.
-
-        Notes
-        -----
-        A cursor counts the places of one shard's memory.  A standby that was promoted meanwhile may
-        have the same rows in other places, so fragments that are under way at a new route begin
-        anew, without the rows that were yielded already.
+        `SCANS_AHEAD` fragments are asked for at once, so give them in turns of their shards;
+        `ended` is called behind the last piece of each.  A cursor counts places of one shard's
+        memory, which differ at a promoted standby: fragments under way at a new route begin anew,
+        without the rows that were yielded.
         """
         left = iter(fragments)
         under_way = deque()
@@ -458,36 +296,14 @@ cdef class Client:
                                table, _SCAN.pack(cursor, fragment, 0xFFFFFFFF))
 
     def correct(self, CPending pull, CPending push, base: NDArray[np.float32] | None = None) -> int:
-        """Adds to pulled rows what an own push added after they were read.
+        """Add to pulled rows what an own `push` added after they were read; the number of such
+        rows.
 
-        A prefetched row may lack a delta of this very client that was still on its way.  The reply
-        says, per fragment, the highest own push that it contains; for every key of `pull` that
-        `push` carries with a higher number, the pushed value is added to the pulled row (and to
-        `base`, its untouched copy).  Only right for access method `add`, and for pulls and pushes
-        with state.
-
-        Parameters
-        ----------
-        pull, push : Pending
-            Of the same table and client; `pull` done, `push` submitted after it, or before it if the
-            pull went ahead.
-        base : numpy.ndarray, optional
-            float32 (n, dim) beside `pull.rows`.
-
-        Returns
-        -------
-        int
-            Rows corrected.
-
-        Raises
-        ------
-        MisuseError
-            Not such a pair, or a `base` of another shape.
-
-        Notes
-        -----
-        A hash join, fragment by fragment; nothing but a look at the marks where no row lacks
-        anything.  Releases the GIL.
+        The reply has, by fragment, the highest own push that it contains; a key of `pull` in a
+        later `push` gets the pushed value added (and `base`, float32[n, dim], its untouched copy).
+        Only for access method `add`, and pulls and pushes with state.  `pull` is done; `push` came
+        after it, or before a pull that went ahead.  A hash join without the GIL; only a look at the
+        marks where no row lacks anything.
         """
         cdef Request *a = pull.request
         cdef Request *b = push.request
@@ -517,40 +333,34 @@ cdef class Client:
         return corrected
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until every request so far is answered; raises the first error of a push or seal.
+        """Wait until every request so far is answered; raise the first error of a push or seal.
 
-        Not for what waits for a clock, nor for what was abandoned.
-
-        Parameters
-        ----------
-        timeout_s : float, optional
-            Limit for all of them together, seconds; the client's own `timeout_s` if not given.
+        Requests that wait for a clock, or were abandoned, do not count.  `timeout_s` is for all
+        together.
         """
         self.requests.flush(timeout_s)
 
     def open_pushes(self) -> list[Pending]:
-        """Pushes, and batches on their way back, that are not answered yet: a list of `Pending`."""
+        """Unanswered pushes and batches on their way back."""
         return self.requests.open_pushes()
 
     def waits(self) -> list[list[Any]]:
-        """The oldest requests of more than a second that are not answered: request, shards, seconds.
-
-        A list of [str, str, float], the oldest first, at most three.  From any thread.
-        """
+        """[request, shards, seconds] of up to three requests older than a second, oldest first; any
+        thread."""
         return self.requests.waits()
 
     def drop_residues(self) -> None:
-        """Forgets what narrow pushes have rounded away: their tables are not pushed to any more."""
+        """Forget rounding residues: their tables are not pushed to any more."""
         self.connections.drop_residues()
 
     @property
     def residue_bytes(self) -> int:
-        """Bytes of what narrow pushes have rounded away, of all tables."""
+        """Bytes of rounding residues of all tables."""
         return self.connections.residue_bytes
 
     @property
     def residue_bytes_max(self) -> int:
-        """Beyond that, residues of the table that is longest out of use are dropped."""
+        """Beyond it, residues of the table longest out of use are dropped."""
         return self.connections.residue_bytes_max
 
     @residue_bytes_max.setter
@@ -558,16 +368,14 @@ cdef class Client:
         self.connections.residue_bytes_max = most
 
     def goodput(self) -> tuple[int, float]:
-        """Bytes moved both ways, and the seconds during which something was under way.
-
-        Only of times that moved enough to tell the speed of the network from its delays.
-        """
+        """Bytes moved both ways and seconds under way, of times that moved enough to tell the
+        speed."""
         return self.connections.goodput()
 
     def counters(self) -> dict[str, Any]:
-        """Counts since the start, as a dict of numbers."""
+        """Counts since the start."""
         return self.connections.counters()
 
     def cut(self, uint32_t shard) -> None:
-        """Breaks the connection to a shard, as a network would.  For tests of recovery."""
+        """Break the connection to a shard, for tests of recovery."""
         self.connections.cut(shard)

@@ -64,7 +64,7 @@ cdef double MEND_PAUSE_S = 0.1      # between two tries to reach a shard; a new 
 
 
 cdef class Connections:
-    """What is connected to all shards of a cluster; its parameters are those of `Client`."""
+    """Connections to all shards of a cluster; parameters of `Client`."""
 
     def __cinit__(self, connect: Callable[[int], int], names: Sequence[str],
                   owner: NDArray[np.generic], uint32_t epoch, uint64_t job, uint64_t incarnation,
@@ -96,7 +96,7 @@ cdef class Connections:
         epoll_ctl(self.core.epoll_fd, EPOLL_CTL_ADD, self.core.wake_fd, &event)
 
     def start(self, requests: snailps.transport.client._pending.PendingRequests) -> None:
-        """Connects to every shard, then serves requests; `requests` is kept until `close`."""
+        """Connect to every shard, then serve `requests`, kept until `close`."""
         cdef uint32_t shard
         if self.threads or self.core.ended:
             raise MisuseError("a client starts once")
@@ -113,13 +113,11 @@ cdef class Connections:
             self.threads.append(thread)
 
     def fail(self, text: str) -> None:
-        """Ends every request, now and later, with these words."""
         cdef bytes words = text.encode("utf-8", "replace")
         break_core(self.core, words, len(words), False)
         self._wake()
 
     def reroute(self, uint32_t epoch, names: Sequence[str]) -> None:
-        """The route is another from now on."""
         if len(names) != len(self.names):
             raise MisuseError(f"a route of {len(names)} shards, this client has {len(self.names)}: "
                               "their number does not change")
@@ -128,7 +126,6 @@ cdef class Connections:
             _mend_now(self.core, epoch)
 
     def drop_residues(self) -> None:
-        """Forgets what narrow pushes have rounded away: their tables are not pushed to any more."""
         with nogil:
             pthread_mutex_lock(&self.core.lock)
             self.core.drops_owing = True
@@ -137,7 +134,6 @@ cdef class Connections:
 
     @property
     def residue_bytes(self) -> int:
-        """Bytes of what narrow pushes have rounded away, of all tables."""
         return self.core.owing.bytes
 
     @property
@@ -149,11 +145,9 @@ cdef class Connections:
         self.core.owing.bytes_max = most
 
     def goodput(self) -> tuple[int, float]:
-        """Bytes moved both ways, and the seconds during which something was under way."""
         return self.core.goodput_bytes, self.core.goodput_s
 
     def counters(self) -> dict[str, Any]:
-        """Counts since the start, as a dict of numbers."""
         return {
             "bytes_out": self.core.bytes_out,
             "bytes_in": self.core.bytes_in,
@@ -166,7 +160,6 @@ cdef class Connections:
         }
 
     def close(self) -> None:
-        """Ends the threads and closes the connections."""
         self.fail("the client was closed")
         with nogil:
             pthread_mutex_lock(&self.core.lock)
@@ -184,7 +177,6 @@ cdef class Connections:
         _close_links(self.core)
 
     def cut(self, uint32_t shard) -> None:
-        """Breaks the connection to a shard, as a network would."""
         self.check_shard(shard)
         with nogil:
             pthread_mutex_lock(&self.core.lock)

@@ -60,13 +60,8 @@ PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs
 cdef class Pending:
     """A pull or push under way, or a batch through a table.
 
-    Attributes
-    ----------
-    done : bool
-        Whether it is answered, well or badly; `wait` then returns at once.
-    rows : numpy.ndarray
-        float32 (n, dim): the caller's values, or where the pulled rows go.  Of a forward: Z, once
-        `wait` has returned it.
+    `done`: answered, well or badly.  `rows` float32[n, dim]: pushed values, or where pulled rows
+    go; of a forward Z, once `wait` has returned it.
     """
 
     def __init__(self):
@@ -81,21 +76,10 @@ cdef class Pending:
         return self.request != NULL and load_flag(&self.request.done) != 0
 
     def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]:
-        """Waits for the answer and returns `rows`.
+        """Wait for the answer; return `rows`.
 
-        Parameters
-        ----------
-        timeout_s : float, optional
-            Limit, seconds; the client's own `timeout_s` if not given.
-
-        Raises
-        ------
-        WaitTimeout
-            Names the shards that have not answered.  The request goes on; wait again if you like.
-        RemoteError
-            A shard refused; its own words.
-        ConnectionLost
-            The cluster ended or a shard could not be reached again.
+        WaitTimeout names the shards without an answer; the request goes on.  RemoteError: a shard
+        refused. ConnectionLost: the cluster ended, or a shard was out of reach for too long.
         """
         return self.wait_for(self.requests.timeout_s if timeout_s is None else timeout_s)
 
@@ -119,11 +103,10 @@ cdef class Pending:
         return self.rows
 
     def abandon(self) -> None:
-        """Says that no caller waits for it any more.
+        """No caller waits any more; `flush` does not either.  A push is applied all the same.
 
-        What of a pull was not sent yet is not sent; what was is answered some time, and until then
-        the client keeps the arrays, which must not be used meanwhile.  `flush` does not wait for
-        it.  A push is applied all the same.
+        Parts of a pull that were not sent are dropped; until the others are answered the client
+        keeps the arrays, which must not be used.
         """
         self.abandoned = True
         store_flag(&self.request.abandoned, 1)
@@ -157,13 +140,13 @@ cdef class Pending:
 
 @cython.no_gc_clear
 cdef class Forward(Pending):
-    """A batch on its way through a table whose shards do the product; what `wait` returns is Z."""
+    """A batch on its way through a table whose shards do the product; `wait` returns Z."""
 
     def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]:
-        """Waits for the products of all shards and returns their sum, float32 (m, dim).
+        """Wait for the answer; return `rows`.
 
-        Added in the order of the shards, so that it does not depend on which was first.  Parameters
-        and errors are those of `Pending.wait`.
+        WaitTimeout names the shards without an answer; the request goes on.  RemoteError: a shard
+        refused. ConnectionLost: the cluster ended, or a shard was out of reach for too long.
         """
         Pending.wait(self, timeout_s)
         if self.slabs is not None:
@@ -174,14 +157,7 @@ cdef class Forward(Pending):
 
 
 cdef class PendingRequests:
-    """What was asked and is not seen to yet.
-
-    Parameters
-    ----------
-    connections : Connections
-    timeout_s : float
-        Default limit of a wait, seconds.
-    """
+    """Requests that are not done, or whose result was not seen."""
 
     def __cinit__(self, Connections connections, double timeout_s):
         self.connections, self.timeout_s = connections, timeout_s
@@ -191,7 +167,7 @@ cdef class PendingRequests:
         self.live_lock = threading.Lock()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until every request so far is answered: see `Client.flush`."""
+        """As `Client.flush`."""
         cdef Pending pending
         cdef double until_s = now_s() + (self.timeout_s if timeout_s is None else timeout_s)
         first = None
@@ -213,7 +189,7 @@ cdef class PendingRequests:
             raise first
 
     def open_pushes(self) -> list[Pending]:
-        """Pushes, and batches on their way back, that are not answered yet."""
+        """As `Client.open_pushes`."""
         cdef Pending pending
         with self.live_lock:
             live = list(self.live)
@@ -221,7 +197,7 @@ cdef class PendingRequests:
                 if pending.request.kind in (KIND_PUSH, KIND_BACKWARD) and not pending.done]
 
     def waits(self) -> list[list[Any]]:
-        """The oldest requests that are not answered: see `Client.waits`."""
+        """As `Client.waits`."""
         cdef Pending pending
         cdef double now = now_s()
         found = []

@@ -77,7 +77,7 @@ cdef void _obeyed(void *self) noexcept with gil:
 
 
 cdef void _tell(void *self, const char *state, const char *why) noexcept with gil:
-    """Tells the owner of the stream what became of it."""
+    """Report the state of the stream to its owner."""
     cdef ShardLoop door = <ShardLoop>self
     text = why.decode("utf-8", "replace")
     if text.startswith("{"):                # the body of the standby's ERROR
@@ -97,11 +97,10 @@ cdef void _close_own(Loop *loop) noexcept nogil:
 
 
 class _Command(Future):
-    """A function that the loop's thread is to run: once, or never where it was cancelled before.
+    """A function for the loop's thread: run once, or never if cancelled before.
 
-    As a future it has its result, with `at_standby` once the standby has what the function forwarded.
-    What the function takes with it, such as a descriptor, is the command's: `add_done_callback` gives
-    it back where the function did not run.
+    With `at_standby` it is done once the standby has what it forwarded.  Resources that it takes
+    are returned by `add_done_callback` where it did not run.
     """
 
     def __init__(self, function: Callable[[], T], at_standby: bool):
@@ -112,23 +111,10 @@ class _Command(Future):
 cdef class ShardLoop:
     """Event loop of one shard.
 
-    Parameters
-    ----------
-    listener : Listener
-        Where connections come from; the loop owns it from now on.
-    make_session : callable
-        Gives a fresh `ServerSession` for a new connection.
-    park_limit_s : float
-        How long a request may wait at the shard, seconds.
-    silence_limit_s : float
-        How long a standby may acknowledge nothing, seconds.
-    stuck_limit_s : float
-        How long a primary's stream may wait here, seconds.
-
-    Notes
-    -----
-    `run` belongs to one thread and releases the GIL.  `post`, `submit`, `stop` and `counters` may
-    be called from any thread.
+    Owns `listener`; ``make_session()`` gives a `ServerSession` a connection.  `park_limit_s`:
+    longest wait of a request; `silence_limit_s`: longest silence of a standby; `stuck_limit_s`:
+    longest wait of a primary's stream.  `run` belongs to one thread; `post`, `submit`, `stop` and
+    `counters` to any.
     """
 
     def __cinit__(self, listener: snailps.transport.sockets.Listener,
@@ -173,12 +159,12 @@ cdef class ShardLoop:
         return &self.loop.faults
 
     cdef void set_handler(self, Handler *handler, object owner):
-        """Connects the loop to its tables; `owner` is kept alive as long as the loop."""
+        """Connect the loop to its tables; `owner` lives as long as the loop."""
         self.loop.handler = handler
         self.owner = owner
 
     def run(self) -> None:
-        """Serves until `stop`, once.  Releases the GIL."""
+        """Serve until `stop`, once; releases the GIL."""
         self._take_thread()
         try:
             with nogil:
@@ -187,15 +173,10 @@ cdef class ShardLoop:
             self._close_all()
 
     def turn(self, double now) -> bool:
-        """One round of `run`, with what has come so far, as of a time given; waits for nothing.
+        """One round of `run` as of a time `now`, which must not go back; waits for nothing.
 
-        For simulations, instead of `run`: everything that the loop decides by time (deadlines, silence,
-        the pace of seeding) it decides by `now`, seconds, which must not go back.
-
-        Returns
-        -------
-        bool
-            False after `stop`: the loop has ended.
+        For simulations: all decisions by time (deadlines, silence, pace of seeding) use `now`.
+        False after `stop`.
         """
         self._take_thread()
         turn_loop(self.loop, now)
@@ -209,22 +190,11 @@ cdef class ShardLoop:
         self.thread_id = threading.get_ident()
 
     def post(self, function: Callable[[], T], at_standby: bool = False) -> Future[T]:
-        """Has `function()` run in the loop's thread, with the GIL; does not wait for it.
+        """Run ``function()`` in the loop's thread, with the GIL; commands in order, one a round.
 
-        Commands run in the order in which they came, each in a round of its own: requests are served
-        in between.
-
-        Parameters
-        ----------
-        function : callable
-        at_standby : bool
-            The function forwards orders: the command is done once the standby has them, or there is
-            none that could be promoted.  Commands behind it do not wait for that.
-
-        Returns
-        -------
-        _Command
-            Ends with `ConnectionLost` where the loop ends before it is done.
+        With `at_standby` the command is done once the standby has the orders that it forwards, or
+        none could be promoted; later commands do not wait for that.  ConnectionLost where the loop
+        ends first.
         """
         command = _Command(function, at_standby)
         try:
@@ -235,15 +205,10 @@ cdef class ShardLoop:
 
     def submit(self, function: Callable[[], T], timeout_s: float = 60.0,
                at_standby: bool = False) -> T:
-        """Runs `function()` as `post` does, and returns its result.
+        """`post`, and its result.
 
-        Raises
-        ------
-        WaitTimeout
-            The loop did not come to it within `timeout_s` seconds, and it is withdrawn: it will not
-            run.  Or, with `at_standby`: it ran, and the standby has not acknowledged it.
-        ConnectionLost
-            The loop has ended.
+        WaitTimeout: withdrawn, it will not run; or, with `at_standby`, it ran and is not
+        acknowledged.
         """
         if threading.get_ident() == self.thread_id:     # it cannot wait for itself
             return function()
@@ -265,42 +230,42 @@ cdef class ShardLoop:
         return command.result()         # it runs already, or has failed with a timeout of its own
 
     def stop(self) -> None:
-        """Ends `run` soon.  Callable from any thread, more than once."""
+        """End `run` soon; from any thread, idempotent."""
         self._enqueue(None)
 
     def wake(self) -> None:
-        """Has parked requests tried again soon.  To be called in a submitted function."""
+        """Retry parked requests soon; for submitted functions."""
         self.loop.retry_parked = True
 
     # What follows is to be called in a submitted function.
 
     def open_stream(self, int fd, bint sync, bint paced, tell: Callable[[str, str], None]) -> None:
-        """Begins a stream over a connected socket, which the loop owns from now on."""
+        """Begin a stream over a connected socket, owned by the loop."""
         os.set_blocking(fd, False)
         self.tell = tell
         if open_stream(self.loop, fd, sync, paced) < 0:
             raise OSError(errno, "cannot watch the connection to the standby")
 
     def end_stream(self) -> None:
-        """Forgets the stream: what waits for it is answered."""
+        """As `Carrier.end_stream`."""
         end_stream(self.loop)
 
     def end_following(self) -> None:
-        """Takes what has come of a primary's stream, and closes its connection."""
+        """As `Carrier.end_following`."""
         cdef Conn *conn = conn_of(&self.loop.conns, self.loop.follows)
         if conn != NULL:
             close_conn(self.loop, conn)
 
     def following(self) -> bool:
-        """Whether the primary whose standby this is can be heard."""
+        """As `Carrier.following`."""
         return conn_of(&self.loop.conns, self.loop.follows) != NULL
 
     def await_primary(self) -> None:
-        """Another primary may begin a stream to this shard."""
+        """As `Carrier.await_primary`."""
         self.loop.follows = 0
 
     def close_connections(self) -> None:
-        """Closes all connections, once what fits of their answers is sent."""
+        """As `Carrier.close_connections`."""
         close_all(self.loop)
 
     def counters(self) -> dict[str, int]:
@@ -325,7 +290,7 @@ cdef class ShardLoop:
                 raise ConnectionLost("the shard has stopped serving")
 
     def _run_commands(self):
-        """Runs the command that has waited longest; the next round has the next."""
+        """Run the command that waited longest; the next round runs the next."""
         cdef uint64_t one = 1
         cdef uint64_t number = 0
         with self.commands_lock:
@@ -353,7 +318,7 @@ cdef class ShardLoop:
             command.set_result(result)
 
     def _complete_orders(self):
-        """Ends the commands whose orders the standby has by now, or need not have any more."""
+        """End the commands whose orders the standby has, or need not have."""
         while self.orders and order_is_there(&self.loop.stream, self.orders[0][0]):
             _, command, result = self.orders.popleft()
             command.set_result(result)
