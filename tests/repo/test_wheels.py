@@ -132,11 +132,18 @@ def test_command_builds_for_those_that_are_asked_for(wheels, home, monkeypatch, 
 def test_sources_are_copied_without_what_builds_leave(wheels, tmp_path):
     tree, target = tmp_path / "tree", tmp_path / "target"
     (tree / "snailps" / "data").mkdir(parents=True)
+    (tree / "tools").mkdir(parents=True)
     for name in wheels.SOURCES:
         (tree / name).write_text(name)
     kept = ["__init__.py", "_kernels.pyx", "data/_text.pyx", "data/_text.pxd", "data/_cells.h"]
     kept.append("monitor/static/page.html")
-    made = ["_kernels_base.pyx", "data/_text.c", "data/_text.cpython-311-x.so", "data/_x.cpp"]
+    made = [
+        "_kernels_base.pyx",
+        "_kernels.pyi",
+        "data/_text.c",
+        "data/_text.cpython-311-x.so",
+        "data/_x.cpp",
+    ]
     for name in kept + made:
         (tree / "snailps" / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / "snailps" / name).write_text("")
@@ -165,6 +172,7 @@ def test_compiled_modules_of_one_python_are_copied_with_their_times(wheels, tmp_
         path.write_text("")
         os.utime(path, (1e9, 1e9))
     (tree / "snailps" / "data" / "_text.cpython-312-x.so").write_text("")
+    (tree / "tools").mkdir(parents=True)
     for name in wheels.SOURCES:
         (tree / name).write_text(name)
     wheels.copy_sources(tree, target)
