@@ -58,11 +58,11 @@ class Module:
     def text(self) -> str:
         body = "\n".join(line for node in self._nodes for line in self._statement(node))
         given = [(module, name) for module, names in KNOWN.items() for name in names.split()]
-        given += PACKAGED.findall(body)
+        code = re.sub(r'""".*?"""', "", body)
+        given += PACKAGED.findall(code)
         known = {name: f"from {module} import {name}" for module, name in given}
         known |= {"np": "import numpy as np", "socket": "import socket", **self._imports}
-        body = PACKAGED.sub(r"\2", body)
-        code = re.sub(r'""".*?"""', "", body, flags=re.DOTALL)
+        body, code = PACKAGED.sub(r"\2", body), PACKAGED.sub(r"\2", code)
         used = {*re.findall(r"(?<![\w.])[A-Za-z]\w*", code), *self._exports}
         return "\n".join([*sorted(known[name] for name in used & known.keys()), body, ""])
 

@@ -38,7 +38,7 @@ cdef class Rows:
 
     def find(self, const uint64_t[::1] keys not None, float[:, ::1] rows=None,
              said: snailps.errors.SnailError | None = None) -> tuple[int, NDArray[np.bool_]]:
-        """Copy rows."""
+        """Copy rows, by `snailps.kernels.row_ops`."""
 
     @property
     def limit(self) -> int:
@@ -83,7 +83,7 @@ class Rows:
     def __init__(self, store: ShardStore, scale: float = 1.5, *, last: bool = False) -> None: ...
     def find(self, keys: NDArray[np.uint64], rows: NDArray[np.float32] | None = None, \
 said: SnailError | None = None) -> tuple[int, NDArray[np.bool_]]:
-        """Copy rows."""
+        """Copy rows, by `row_ops`."""
     @property
     def limit(self) -> int: ...
     @limit.setter
